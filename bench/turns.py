@@ -20,7 +20,7 @@ from typing import Any
 from zot.agent.loop import Agent
 from zot.journal.journal import Journal
 from zot.messages import TextBlock, ToolSpec
-from zot.providers.anthropic_part import AnthropicMessages
+from zot.providers.anthropic import AnthropicMessages
 from zot.providers.base import Deadlines, HttpRequest
 from zot.providers.models import catalogue
 from zot.providers.service import Service

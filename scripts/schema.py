@@ -20,13 +20,10 @@ import msgspec
 from zot import events
 from zot.commands import host_self_test
 from zot.messages import ShownMessage
-from zot.slash import CommandAnswer, CommandInfo
+from zot.panels import CommandAnswer, CommandInfo
 from zot.wire import (
     daemon,
-    daemon_extensions,
     daemon_greeting,
-    daemon_messages,
-    daemon_server,
     daemon_types,
     extension,
     host,
@@ -35,8 +32,17 @@ from zot.wire import (
     spelling,
     updates,
 )
+from zot.wire import (
+    daemon_types as daemon_extensions,
+)
+from zot.wire import (
+    daemon_types as daemon_messages,
+)
+from zot.wire import (
+    daemon_types as daemon_server,
+)
 from zot.wire.daemon import TELLS_RESUMED, TELLS_STOPPING
-from zot.wire.rpc_events import UNTOLD
+from zot.wire.rpc import UNTOLD
 from zot.wire.rpc_greeting import Command, Hello, HelloData, Ping, Response
 
 PATH = Path(__file__).parents[1] / "docs" / "schema" / "rpc.json"

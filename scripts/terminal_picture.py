@@ -10,7 +10,7 @@ from pathlib import Path
 
 from zot.config.config import Config
 from zot.ui.conversation import Conversation, Home
-from zot.ui.local_home import LocalHome
+from zot.ui.local import LocalHome
 from zot.ui.terminal.app import ZotApp
 from zot.ui.terminal.looks import Look
 

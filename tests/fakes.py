@@ -9,14 +9,13 @@ from typing import Any, TypeAlias
 import msgspec
 
 import claude
-from zot.agent.budget import Budget
+from zot.agent.compaction import AutoCompact
 from zot.agent.hooks import Approver, CallDecision, Extensions, MessageDecision, NoExtensions, Question
-from zot.agent.loop import Agent
-from zot.agent.relief import AutoCompact
+from zot.agent.loop import Agent, Budget
 from zot.errors import StoreFailed, UserError
 from zot.events import AgentEvent
 from zot.messages import CallBlock, ImageBlock, ToolSpec
-from zot.providers.anthropic_part import AnthropicMessages
+from zot.providers.anthropic import AnthropicMessages
 from zot.providers.base import Deadlines, HttpRequest, Model, Provider, Reasoning
 from zot.providers.models import Catalogue, catalogue
 from zot.providers.service import Service

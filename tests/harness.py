@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from grammar import Grammar
 from zot.providers.lab.script import Script
-from zot.providers.lab.server_part import serve
+from zot.providers.lab.server import serve
 
 if TYPE_CHECKING:
     from forked import Forked, Nursery

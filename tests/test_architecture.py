@@ -1,4 +1,4 @@
-"""What holds for the whole source: who may import whom, how long a file may be, and what nobody may do."""
+"""Rules for the whole source tree: import direction, no import cycles, forbidden calls and words."""
 
 from __future__ import annotations
 
@@ -16,208 +16,52 @@ import pytest
 ROOT = Path(__file__).parent.parent
 SRC = ROOT / "src" / "zot"
 FILES = sorted(SRC.rglob("*.py"))
-
-#: What each part may import besides itself. A part that is not here may not exist: say first where it belongs.
+#: The packages that each package may import, besides itself and the vocabulary. A row a package.
+VOCABULARY = {"errors", "version", "text", "files", "encoding", "messages", "events", "store", "panels", "run_summary"}
 MAY_IMPORT: dict[str, set[str]] = {
-    "errors": set(),
-    "learned": set(),
-    "version": set(),
-    "surrogates": set(),
-    "printable": set(),
-    "regular": {"errors"},
-    "private": {"errors"},
-    "pipe_name": set(),
-    # Whoever looks for the daemon starts quickly, so it knows next to nothing.
-    "endpoint": {"errors", "pipe_name"},
-    "messages": {"errors"},
-    "encoding": {"surrogates"},
-    "events": {"learned", "errors", "messages"},
-    "slash": set(),
-    "open_panels": {"events"},
-    "flags": {"errors"},
-    "listen_address": {"errors"},
-    "daemon_settings": {"flags", "listen_address"},
-    "config_file": {"learned", "errors", "printable", "regular", "flags", "daemon_settings", "providers/vendors"},
-    "config": {"learned", "errors", "flags", "config_file", "auth_file", "providers/vendors", "agent/policy"},
-    # One reading of the file, with an eye to what the agent would make of it.
-    "agents": {"errors", "config", "config_file", "daemon_settings", "agent/policy", "providers/vendors"},
-    # It asks where settings come from, which nobody who runs an agent needs to know.
-    "origins": {"errors", "config", "agents", "credentials", "provision", "providers/vendors", "providers/models"},
-    "auth_file": {"learned", "errors", "private", "regular"},
-    "token_file": {"errors", "private"},
-    "credentials": {"errors", "config", "auth_file", "providers/vendors"},
-    # A command that prints a key is kept as tools keep theirs.
-    "key_command": {"errors", "credentials", "tools"},
-    "fingerprint": {"errors", "regular"},
-    "skills": {"errors", "regular"},
-    "instructions": set(),
-    "patterns": set(),
-    "schema": {"errors", "regular", "patterns"},
-    "trust": {"learned", "errors", "private", "regular", "messages", "fingerprint"},
-    "store": {"errors", "messages", "events"},
-    "journal": {"learned", "errors", "regular", "messages", "encoding", "events", "store", "surrogates"},
-    "readable": {"messages"},
-    "wire": {"learned", "errors", "messages", "encoding", "events", "open_panels", "surrogates", "outcome"},
-    # The protocol without I/O in `peer.py`, and around it what spawns, asks and tells.
-    "extensions": {
-        "errors", "printable", "private", "regular", "messages", "events", "slash", "wire", "fingerprint", "agent",
-        "learned", "tools/base", "tools", "store",
-    },
-    "extension_host": {
-        "errors", "printable", "config", "trust", "version", "agent", "toolbox", "extensions", "reloadable", "store",
-    },
-    # The SDK for extensions: wire types only.
-    "ext": {"learned", "errors", "wire"},
-    "tools/base": {"errors", "messages", "store"},
-    "tools": {"learned", "errors", "printable", "private", "surrogates", "messages", "store", "tools/base", "skills"},
-    # What a session works with: it picks the concrete tools.
-    "toolbox": {"printable", "config", "skills", "trust", "tools/base", "tools", "premises"},
-    # The catalogue is read before anything is answered, so it knows next to nothing.
-    "providers/address": {"errors"},
-    "providers/vendors": {"errors", "providers/address"},
-    "providers/models": {"learned", "errors", "messages", "providers/vendors"},
-    "providers/images": {"messages", "providers/vendors"},
-    "providers/known_calls": {"messages"},
-    "providers/base": {
-        "errors", "messages", "events", "providers/models", "providers/images", "providers/known_calls",
-    },
-    "providers": {
-        "errors", "surrogates", "version", "regular", "messages", "events", "providers/vendors", "providers/models",
-        "learned", "encoding", "providers/base", "providers/images", "providers/known_calls", "providers/address",
-    },
-    # lab is a service at the other end of a line: it knows what a transport is, and none of our decoders.
-    "providers/lab": {"errors", "regular", "messages", "encoding", "events", "providers/base"},
-    # A rule makes sense or not wherever it is read.
-    "agent/policy": {"errors"},
-    "agent": {
-        "errors", "printable", "surrogates", "messages", "events", "slash", "store", "schema", "providers/base",
-        "tools/base", "agent/policy",
-    },
-    # What the sessions of one process share: it keeps the shared parts and lends them.
-    "premises": {"store", "key_command", "providers/base", "providers", "tools"},
-    "history": {"errors", "messages", "events", "store", "agent"},
-    "job": {"errors", "surrogates", "messages", "store", "agent"},
-    "outcome": {"messages", "events"},
-    "answers": {"learned", "errors", "messages", "events", "printable", "store", "journal", "agent", "outcome"},
-    "past": {"errors", "messages", "events", "store", "agent"},
-    "abortable": {"errors"},
-    "mending": {"errors", "store", "agent", "history", "job", "past"},
-    "driver": {"events", "agent", "history", "mending"},
-    "waiting": {"errors", "job"},
-    "worker": {"errors", "messages", "events", "store", "agent", "history", "job", "waiting", "mending", "driver"},
-    "branches": {"messages", "store", "agent"},
-    "checkpoints": {"errors", "messages", "store", "agent", "past"},
-    "rewind": {"errors", "messages", "store", "history", "job", "checkpoints"},
-    "session_state": {"messages", "events"},
-    "session": {
-        "session_state",
-        "errors", "messages", "events", "slash", "store", "agent", "history", "job", "past", "worker",
-        "rewind", "mending", "abortable",
-    },
-    # What faces see of a session.
-    "conversation": {"errors", "messages", "events", "slash", "history"},
-    "reloadable": {"errors", "messages", "events", "slash", "store", "tools/base", "agent", "extensions"},
-    "hub": {"errors", "history", "session"},
-    # The same for a daemon, whose sessions it opens.
-    "establishment": {
-        "errors", "store", "config", "agents", "daemon_settings", "endpoint", "hub", "answers", "journal", "premises",
-        "provision", "providers/models", "runtime", "session", "serve", "wire", "left_providers", "aside", "past",
-        "mending", "messages",
-    },
-    "briefing": {"errors", "regular", "config", "instructions", "agent", "toolbox"},
-    "guard": {"config", "provision", "answers", "agent", "agent/policy"},
-    # The only one that picks concrete parts.
-    "runtime": {
-        "errors", "store", "config", "provision", "premises", "agent", "agent/policy", "session", "toolbox", "briefing",
-        "guard", "schema", "journal", "answers", "extension_host", "past", "preloading", "clock",
-    },
-    "clock": {"errors", "messages"},
-    # It names what it loads: the parts of a session, which runtime is about to pick.
-    "preloading": set(),
-    "provision": {
-        "errors", "premises", "providers/address",
-        "config", "credentials", "key_command", "providers/vendors", "providers/models", "providers/base", "providers",
-        "providers/lab",
-    },
-    "sdk": {
-        "errors", "messages", "events", "slash", "config", "providers/base", "history", "job", "outcome", "rewind",
-        "session", "session_state", "runtime",
-    },
-    "blocking": {"errors", "messages", "events", "config", "providers/base", "rewind", "session_state", "sdk"},
+    "config": set(),
+    "wire": set(),
+    "journal": set(),
+    "tools": {"config"},
+    "providers": {"config"},
+    "agent": {"config", "providers", "tools"},
+    "extensions": {"config", "wire", "tools", "agent"},
+    # Extensions run in processes of their own: the SDK for them knows the wire types only.
+    "ext": {"wire"},
+    "session": {"config", "agent"},
+    # The only package that picks concrete parts.
+    "runtime": {"config", "journal", "tools", "providers", "agent", "extensions", "session"},
+    "client": {"config", "wire"},
+    "sdk": {"config", "providers", "session", "runtime"},
     "serve": {
-        "errors", "version", "printable", "private", "regular", "messages", "events", "slash", "history", "job",
-        "learned", "outcome", "answers", "session", "hub", "wire", "journal", "agents", "daemon_settings", "endpoint",
-        "tools", "encoding", "open_panels", "past", "store", "providers/models", "reloadable",
-        "abortable", "aside",
+        "config", "wire", "journal", "tools", "providers", "extensions", "session", "runtime", "client",
     },
-    # The daemon for browsers; `embedded` puts one together inside another program.
-    "web": {
-        "errors", "token_file", "listen_address", "wire", "serve", "agents", "endpoint", "establishment", "journal",
-        "premises", "session", "extension_host", "extensions", "store",
-    },
-    # Who talks to a daemon needs nothing of what a daemon is made of.
-    "client_line": {"errors", "printable", "serve"},
-    "client_session": {"errors", "messages", "events", "wire"},
-    "client": {"learned", "errors", "version", "endpoint", "wire", "client_line", "client_session"},
-    # A conversation and a home in the daemon. Faces do not know them.
-    "client_conversation": {
-        "errors", "messages", "events", "slash", "conversation", "history", "wire", "client", "client_session",
-    },
-    "client_home": {"errors", "conversation", "client", "client_session", "client_conversation", "wire"},
-    # A conversation and a home in this process. Faces do not know them.
-    "overhearing": {"errors", "events", "history", "session", "store"},
-    "aside": {"errors", "messages", "config", "agent", "history", "outcome", "session"},
-    "left_providers": {"errors", "config", "provision", "providers/models", "providers/vendors"},
-    "local": {
-        "errors", "messages", "events", "slash", "store", "config", "conversation", "history", "aside", "past",
-        "overhearing", "left_providers", "abortable", "open_panels",
-        "session", "runtime", "reloadable", "providers/models",
-    },
-    "local_home": {
-        "errors", "messages", "config", "conversation", "local", "runtime", "session", "journal", "skills", "trust",
-        "extensions", "auth_file", "credentials", "providers", "providers/vendors", "private", "printable",
-    },
-    "about": {"readable"},
-    "html": {"messages", "readable", "about"},
-    # It sees conversations and events, and nothing behind them.
-    "tui": {
-        "errors", "messages", "events", "slash", "printable", "readable", "history", "conversation", "html",
-        "about", "private",
-    },
-    # It looks at everything, and nobody but its command looks at it.
-    "doctor": {
-        "errors", "version", "config", "auth_file", "credentials", "key_command", "providers/vendors", "providers/base",
-        "providers", "providers/address", "tools", "endpoint", "token_file",
-    },
+    "ui": {"config", "wire", "journal", "providers", "extensions", "session", "runtime", "client"},
     "commands": {
-        "errors", "version", "printable", "messages", "events", "flags", "config", "skills", "trust", "providers/lab",
-        "learned", "config_file", "agents", "origins", "establishment", "premises",
-        "wire", "encoding",
-        "provision", "runtime", "serve", "auth_file", "credentials", "key_command", "providers/vendors",
-        "providers/models", "providers", "doctor", "session", "store", "agent", "history", "job", "journal", "past",
-        "readable", "branches", "rewind", "tools", "schema", "answers", "extensions", "extension_host", "endpoint",
-        "conversation", "local_home", "tui", "daemon_settings", "listen_address", "web", "client", "client_session",
-        "html", "client_home", "preloading", "private", "outcome", "token_file", "providers/address",
+        "config", "wire", "journal", "tools", "providers", "agent", "extensions", "session", "runtime", "client",
+        "serve", "ui",
     },
-    # It imports the command that was named, by name; one that must answer is not to die while it is loaded.
-    "cli": {"errors", "version", "serve", "readable"},
+    # It imports the command that argv names, by name.
+    "cli": {"serve", "ui"},
     "__main__": {"cli"},
-    # The face of the SDK re-exports; it loads nothing until it is asked.
-    "__init__": {
-        "errors", "version", "messages", "encoding", "events", "config", "rewind", "sdk", "blocking", "wire", "client",
-        "client_session",
-    },
+    # Names of the public API, loaded when they are first used.
+    "__init__": {"config", "wire", "session", "client", "sdk"},
 }  # fmt: skip
+#: Modules that see less than their package may.
+NARROWER: dict[str, set[str]] = {
+    # lab is a service at the other end of a connection: it knows the transport, and none of our decoders.
+    "zot.providers.lab": {"zot.providers.base", "zot.providers.lab"},
+    # The terminal sees conversations and events only.
+    "zot.ui.terminal": {"zot.ui", "zot.session.history"},
+    "zot.ui.conversation": {"zot.session.history"},
+    # The agent knows no provider, no protocol and no user interface.
+    "zot.agent": {"zot.agent", "zot.config.policy", "zot.providers.base", "zot.tools.base"},
+}
 
 
 def part_of(name: str) -> str:
-    """Return the part a module of ours belongs to; the shortest name that the table may have."""
-    first, *rest = name.removeprefix("zot").removeprefix(".").split(".")
-    if not first:
-        return "__init__"
-    if rest and f"{first}/{rest[0]}" in MAY_IMPORT:
-        return f"{first}/{rest[0]}"
-    return first
+    """Return the package, or the module at the top, that a module belongs to."""
+    return name.removeprefix("zot").removeprefix(".").partition(".")[0] or "__init__"
 
 
 def module_of(path: Path) -> str:
@@ -275,46 +119,83 @@ def import_edges() -> set[tuple[str, str]]:
     return {(part_of(module_of(path)), part_of(name)) for path in FILES for name in imported(path)}
 
 
-def test_every_module_has_its_place() -> None:
-    assert {part_of(module) for module in MODULES} == MAY_IMPORT.keys()
+def test_every_module_has_a_row() -> None:
+    assert {part_of(module) for module in MODULES} == MAY_IMPORT.keys() | VOCABULARY
 
 
 def test_every_import_points_inward() -> None:
-    wrong = [(who, whom) for who, whom in sorted(import_edges()) if who != whom and whom not in MAY_IMPORT[who]]
+    allowed = {part: {*may, part, *VOCABULARY} for part, may in MAY_IMPORT.items()}
+    wrong = [(who, whom) for who, whom in sorted(import_edges()) if who in allowed and whom not in allowed[who]]
     assert wrong == []
 
 
-def test_what_is_allowed_is_used() -> None:
-    """A permission nobody needs is an invitation."""
-    basics = {"errors", "messages", "events", "version"}
+def test_the_vocabulary_imports_nothing_but_itself() -> None:
+    assert [edge for edge in sorted(import_edges()) if edge[0] in VOCABULARY and edge[1] not in VOCABULARY] == []
+
+
+def test_every_permission_is_used() -> None:
     used = import_edges()
-    idle = [(who, whom) for who, allowed in MAY_IMPORT.items() for whom in allowed - basics if (who, whom) not in used]
-    assert idle == []
+    assert [(who, whom) for who, allowed in MAY_IMPORT.items() for whom in allowed if (who, whom) not in used] == []
 
 
-def test_the_table_has_no_circles() -> None:
+def test_the_table_has_no_cycle() -> None:
     placed: set[str] = set()
     while ready := {part for part, needs in MAY_IMPORT.items() if part not in placed and needs <= placed}:
         placed |= ready
     assert placed == MAY_IMPORT.keys()
 
 
+@pytest.mark.parametrize("package", NARROWER)
+def test_some_modules_see_less_than_their_package_may(package: str) -> None:
+    def below(name: str, prefixes: set[str]) -> bool:
+        return any(name == prefix or name.startswith(f"{prefix}.") for prefix in prefixes)
+
+    wrong = [
+        f"{module_of(path)} imports {name}"
+        for path in FILES
+        if below(module_of(path), {package})
+        for name in imported(path)
+        if part_of(name) not in VOCABULARY and not below(name, NARROWER[package])
+    ]
+    assert wrong == []
+
+
+def test_no_modules_import_each_other_in_a_cycle() -> None:
+    """Imports inside functions count; those for the type checker do not."""
+    needs = {module_of(path): {*run_time_imports(path)} - {module_of(path)} for path in FILES}
+    while ready := [module for module, needed in needs.items() if not needed & needs.keys()]:
+        for module in ready:
+            del needs[module]
+    assert sorted(needs) == [], "these modules, or modules that they import, form a cycle"
+
+
+def run_time_imports(path: Path) -> Iterator[str]:
+    tree = ast.parse(path.read_text())
+    typing_only = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    return _imported([node for node in ast.walk(tree) if node not in typing_only], path)
+
+
 def test_the_functions_here_see_what_they_are_there_to_see() -> None:
-    assert ("provision", "providers") in import_edges()
-    assert ("agent", "tools/base") in import_edges()
-    assert part_of("zot.providers.lab.script") == "providers/lab"
-    assert part_of("zot.providers.anthropic_part") == "providers"
+    assert ("runtime", "providers") in import_edges()
+    assert ("agent", "tools") in import_edges()
+    assert part_of("zot.providers.lab.script") == "providers"
     assert part_of("zot") == "__init__"
     assert "append" in {name for path in FILES for name, _ in calls(path)}
+    assert "zot.commands.daemon_serve" in {*run_time_imports(SRC / "commands" / "daemon.py")}
 
 
 def test_what_is_read_is_learned_by_one_thread_at_a_time() -> None:
-    """Two that meet a class for the first time would crash the process: see `zot/learned.py`."""
+    """Two that meet a class for the first time would crash the process: see `learned` in `zot/encoding.py`."""
     plain = {"dict", "list", "str", "int", "float", "Any", "Raw", "msgspec", "datetime", "ExtensionName", "wire"}
     wrong = [
         f"{path.relative_to(SRC)}:{kind.lineno}"
         for path in FILES
-        if path.name != "learned.py" and "msgspec" in path.read_text()
+        if path != SRC / "encoding.py" and "msgspec" in path.read_text()
         for kind in read_kinds(path)
         if not ast.unparse(kind).startswith("learned(") and not words(kind) <= plain
     ]

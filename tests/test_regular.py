@@ -12,17 +12,18 @@ import pytest
 
 import forked
 from harness import PATIENCE_S, environment
-from zot import files, private
+from zot import files
+from zot import files as private
 from zot.agent import output_schema
 from zot.config import auth_file
 from zot.config.config import resolve
-from zot.config.trust_part import TrustStore
+from zot.config.trust import TrustStore
 from zot.errors import ConfigError
 from zot.extensions import manifest
-from zot.extensions.switching import switch
+from zot.extensions.manifest import switch
 from zot.files import content
 from zot.providers import own_models
-from zot.providers.recording_part import Recording, header_of
+from zot.providers.recording import Recording, header_of
 
 
 def zot(home: Path, *words: str) -> tuple[int, str, str]:

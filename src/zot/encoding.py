@@ -1,13 +1,14 @@
-"""Frames as JSON. Whoever greets a client waits for nothing else to be loaded."""
+"""JSON encoding of frames, and msgspec decoders that are safe to build from several threads."""
 
 from __future__ import annotations
 
+from _thread import RLock
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from zot.surrogates import without_halves
+from zot.text import without_halves
 
 _encoder = msgspec.json.Encoder()
 
@@ -38,3 +39,24 @@ def _without_surrogates(value: Any) -> Any:
             return [_without_surrogates(item) for item in value]
         case _:
             return value
+
+
+T = TypeVar("T")
+
+_guard = RLock()
+_known: set[Any] = set()
+
+
+def learned(kind: T) -> T:
+    """Return a type that can be read in any thread from here on."""
+    if kind not in _known:
+        with _guard:
+            msgspec.json.Decoder(kind)
+            _known.add(kind)
+    return kind
+
+
+def decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    """Return what reads a type, in any thread."""
+    with _guard:
+        return msgspec.json.Decoder(kind)

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from zot.learned import decoder
+from zot.encoding import decoder
 from zot.messages import Counters, ShownBlock, ShownImage, Stop, TextBlock
 
 

@@ -1,4 +1,4 @@
-"""Which panels of extensions are open, and what stands in them: they are not recorded, and who comes later asks."""
+"""Slash commands and panels of extensions: what a front end lists and shows."""
 
 from __future__ import annotations
 
@@ -7,6 +7,25 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from zot.events import AgentEvent, PanelClosed, PanelOpened, PanelRendered
+
+
+class CommandInfo(msgspec.Struct, frozen=True):
+    """A command that people can run, and whose it is."""
+
+    name: str
+    description: str
+    extension: str
+
+
+class CommandAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an extension wants done: run ``prompt``, put ``insert`` into the editor, ``display`` a note, or nothing."""
+
+    extension: str
+    action: str
+    prompt: str = ""
+    insert: str = ""
+    display: str = ""
+    panel_id: str = ""
 
 
 class OpenPanels:

@@ -1,4 +1,4 @@
-"""What came of a run: its last words, what it used, and how it ended."""
+"""Summary of one run: final text, usage and how it ended."""
 
 from __future__ import annotations
 

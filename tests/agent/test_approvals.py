@@ -24,7 +24,7 @@ from fakes import (
     open_session,
     talk,
 )
-from zot.agent.approvals_part import Approvals
+from zot.agent.approvals import Approvals
 from zot.agent.hooks import CallDecision, Question
 from zot.config.policy import Policy
 from zot.errors import StoreFailed, UserError

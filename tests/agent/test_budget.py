@@ -6,7 +6,7 @@ import pytest
 
 import claude
 from fakes import FakeTool, FakeTransport, finish, kinds, listen, open_session, talk
-from zot.agent.budget import Budget
+from zot.agent.loop import Budget
 from zot.errors import BudgetExhausted
 from zot.events import Done, Error, TurnEnd
 from zot.messages import Counters

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zot.runtime.prompt import system_prompt
+from zot.runtime.system_prompt import system_prompt
 
 WHERE = "Date: 2026-01-01\nWorking directory: /srv"
 

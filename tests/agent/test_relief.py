@@ -23,10 +23,8 @@ from fakes import (
     open_session,
     talk,
 )
-from zot.agent.budget import Budget
-from zot.agent.compaction import KEEP_MESSAGES
-from zot.agent.pruning import KEEP_RECENT
-from zot.agent.relief import AutoCompact
+from zot.agent.compaction import KEEP_MESSAGES, KEEP_RECENT, AutoCompact
+from zot.agent.loop import Budget
 from zot.errors import BadRequest, BudgetExhausted, ContextExhausted, ContextTooLong, UserError
 from zot.events import CompactDone, Done, TurnEnd, Usage
 from zot.messages import CallBlock, Message, ResultBlock, Role, TextBlock, TranscriptBlock

@@ -15,7 +15,7 @@ import pytest
 from forked import Forked, Nursery
 from harness import PATIENCE_S, environment, eventually
 from shell import Said
-from tui.test_process import seat
+from ui.terminal.test_process import seat
 
 
 class Kept:

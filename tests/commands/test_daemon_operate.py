@@ -21,7 +21,7 @@ from daemon_fake import FakeDaemon
 from harness import PATIENCE_S, eventually, read_some
 from offspring import Child
 from zot.client.endpoint import owner
-from zot.commands.daemon_operate import SUBCOMMANDS, operate
+from zot.commands.daemon import SUBCOMMANDS, operate
 from zot.commands.daemon_status import Status, look
 from zot.config.paths import locate
 from zot.errors import UserError

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from shell import Shell
-from zot.commands.config_part import _ANSWERS
+from zot.commands.config import _ANSWERS
 from zot.config.config import resolve
-from zot.config.daemon_settings import DaemonSettings
-from zot.config.file import AgentTable
+from zot.config.file import AgentTable, DaemonSettings
 from zot.errors import ConfigError
 from zot.runtime.open import check
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness import PATIENCE_S, environment
-from zot.commands import doctor_part, login
+from zot.commands import doctor, login
 from zot.config.config import AGENT_FLAGS
 from zot.config.vendors import VENDORS, Vendor
 
@@ -43,8 +43,6 @@ def test_every_provider_is_there_with_its_variables(vendor: Vendor) -> None:
     assert tuple(re.findall(r"`(\w+)`", row)) == vendor.key_names
 
 
-@pytest.mark.parametrize(
-    "flag", [flag.name for flag in (*login._FLAGS, *doctor_part._FLAGS) if flag not in AGENT_FLAGS]
-)
+@pytest.mark.parametrize("flag", [flag.name for flag in (*login._FLAGS, *doctor._FLAGS) if flag not in AGENT_FLAGS])
 def test_every_flag_is_described(flag: str) -> None:
     assert re.search(rf"`{flag}\b", TEXT)

@@ -16,7 +16,7 @@ from zot.events import Resolution
 from zot.serve.daemon.daemon import MAX_CLIENTS
 from zot.wire import daemon, host, jsonrpc, updates
 from zot.wire.daemon import METHODS, Method
-from zot.wire.daemon_server import LogEvent
+from zot.wire.daemon_types import LogEvent
 
 from .markdown import Block, blocks
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from zot.commands.daemon_operate import PLACE_FLAGS, SUBCOMMANDS
+from zot.commands.daemon import PLACE_FLAGS, SUBCOMMANDS
 from zot.commands.daemon_status import Status
 from zot.config.paths import locate
 from zot.serve.daemon.audit import Entry, Verified, verify

@@ -16,11 +16,19 @@ from extensions.process import running
 from harness import PATIENCE_S, environment
 from optional import needs
 from zot.ext.testing import Client
-from zot.extensions.calls import Asked
-from zot.extensions.deadlines import Deadlines
-from zot.extensions.happenings import Complained, Decided, Greeted, Happening
-from zot.extensions.peer import MAX_FAULTS, Peer
-from zot.extensions.registry import MAX_BYTES, MAX_COMMANDS, MAX_TOOLS
+from zot.extensions.peer import (
+    MAX_BYTES,
+    MAX_COMMANDS,
+    MAX_FAULTS,
+    MAX_TOOLS,
+    Asked,
+    Complained,
+    Deadlines,
+    Decided,
+    Greeted,
+    Happening,
+    Peer,
+)
 from zot.wire import extension as wire
 
 from .markdown import Block, blocks

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from zot.ui.terminal.keys import KEYS
+from zot.ui.terminal.app import KEYS
 from zot.ui.terminal.slash import COMMANDS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "terminal.md").read_text()

@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 import uvicorn
 
-from web.face import PATIENCE_S, faced, until
+from serve.web.face import PATIENCE_S, faced, until
 from zot.commands.daemon import _OWN_FLAGS
-from zot.config.daemon_settings import DaemonSettings
+from zot.config.file import DaemonSettings
 from zot.serve.daemon.metrics import Metrics
 from zot.serve.web import Limits
 from zot.wire.extension import Hello, decode_from_extension

@@ -14,7 +14,7 @@ import pytest
 
 from extensions.process import Running, running
 from optional import available, needs
-from zot.extensions.happenings import CommandAnswered, Complained, Ended, Happening, Notified, PanelRendered, Settled
+from zot.extensions.peer import CommandAnswered, Complained, Ended, Happening, Notified, PanelRendered, Settled
 from zot.messages import TextBlock
 from zot.wire import extension as wire
 

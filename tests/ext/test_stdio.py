@@ -13,7 +13,7 @@ import pytest
 
 from extensions.process import Running, running
 from harness import PATIENCE_S, environment, eventually
-from zot.extensions.happenings import Acknowledged, Ended, Notified, ToolAnswered
+from zot.extensions.peer import Acknowledged, Ended, Notified, ToolAnswered
 from zot.messages import TextBlock
 from zot.wire import extension as wire
 
@@ -139,8 +139,8 @@ def test_little_is_loaded_when_it_says_hello(tmp_path: Path) -> None:
     ours = ["answers", "arguments", "declared", "docstring", "extension", "panel", "service", "stdio"]
     wires = ["zot.wire", "zot.wire.extension", "zot.wire.lines"]
     assert [name for name in loaded if name.startswith("zot")] == [
-        "zot", "zot.encoding", "zot.errors", "zot.ext", *(f"zot.ext.{name}" for name in ours), "zot.learned",
-        "zot.surrogates", *wires,
+        "zot", "zot.encoding", "zot.errors", "zot.ext", *(f"zot.ext.{name}" for name in ours), "zot.encoding",
+        "zot.text", *wires,
     ]  # fmt: skip
     others = {name.partition(".")[0] for name in loaded if not name.startswith("zot")}
     assert others <= {"msgspec", "threading", "_weakrefset", "queue", "_queue", "heapq", "_heapq"}

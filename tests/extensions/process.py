@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from harness import PATIENCE_S, Late, environment
-from zot.extensions.calls import Asked
-from zot.extensions.happenings import (
+from zot.extensions.manifest import command_line, load
+from zot.extensions.peer import (
+    Asked,
     CommandAnswered,
     Decided,
     Decision,
@@ -21,12 +22,11 @@ from zot.extensions.happenings import (
     Greeted,
     Happening,
     Kill,
+    Peer,
     Settled,
     Terminate,
     ToolAnswered,
 )
-from zot.extensions.manifest import command_line, load
-from zot.extensions.peer import Peer
 from zot.wire import extension as wire
 
 _Kind = TypeVar("_Kind", ToolAnswered, CommandAnswered, Decided, Settled, Ended)

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from zot.extensions.link import Link
+from zot.extensions.connection import Link
 
 
 class Remote:

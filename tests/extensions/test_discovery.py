@@ -10,11 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from zot.config.trust_part import TrustStore
+from zot.config.trust import TrustStore
 from zot.errors import ConfigError
-from zot.extensions.complaint import RIGHT, SCOPES
 from zot.extensions.discovery import discover
-from zot.extensions.manifest import Manifest, changeable, load, program
+from zot.extensions.manifest import RIGHT, SCOPES, Manifest, changeable, load, program
 from zot.extensions.permissions import Permissions
 
 from .stage import Extension, Stage, results

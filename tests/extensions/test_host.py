@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from zot.errors import NoSuchCommand, RunCancelled, UserError
-from zot.extensions.pace import BURST
-from zot.extensions.process import ExtensionProcess
+from zot.extensions.connection import ExtensionProcess
+from zot.extensions.peer import BURST
 from zot.messages import timestamp
 from zot.session.transcripts import endings, recalled
 
@@ -526,7 +526,7 @@ async def test_what_one_had_that_is_given_up_is_not_on_offer_any_more(
 async def test_whoever_waits_for_an_extension_is_told_for_which_and_since_when(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("zot.extensions.waiting.PATIENCE_S", 0.05)
+    monkeypatch.setattr("zot.extensions.supervisor.PATIENCE_S", 0.05)
     slow = """
 time.sleep(0.2)
 hello("tools", "events", "commands")

@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 
 from zot.extensions.install import install
-from zot.tools.process import Processes, open_processes
+from zot.tools.guardian import open_processes
+from zot.tools.process import Processes
 
 
 async def test_an_install_that_is_given_up_at_any_step_leaves_nothing(tmp_path: Path) -> None:

@@ -19,13 +19,12 @@ from zot.config.config import Config
 from zot.encoding import encode
 from zot.errors import AgentError, UserError
 from zot.events import AgentEvent, ExtNotify
-from zot.extensions.link import MAX_UNREAD_BYTES, Link
-from zot.extensions.pace import BURST
+from zot.extensions.connection import MAX_UNREAD_BYTES, Link
+from zot.extensions.peer import BURST
 from zot.messages import CallBlock, ImageBlock, ResultBlock, TextBlock, show, text_of
-from zot.runtime.extension_host import join, open_extensions
-from zot.runtime.extensions import Reloadable
+from zot.panels import CommandAnswer, CommandInfo
+from zot.runtime.extensions import Reloadable, join, open_extensions
 from zot.runtime.toolbox import Toolbox
-from zot.slash import CommandAnswer, CommandInfo
 from zot.store import Guarded
 from zot.tools.base import ToolContext
 from zot.version import __version__

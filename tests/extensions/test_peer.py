@@ -10,14 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zot.extensions.calls import Asked
-from zot.extensions.deadlines import Deadlines
-from zot.extensions.happenings import (
+from zot.extensions.peer import (
+    MAX_BYTES,
+    MAX_COMMANDS,
+    MAX_FAULTS,
+    MAX_TOOLS,
     Acknowledged,
+    Asked,
     Broken,
     CommandAnswered,
     CommandRegistered,
     Complained,
+    Deadlines,
     Decided,
     Decision,
     Ended,
@@ -29,15 +33,14 @@ from zot.extensions.happenings import (
     PanelClosed,
     PanelOpened,
     PanelRendered,
+    Peer,
     Settled,
+    State,
     Subscribed,
     Terminate,
     ToolAnswered,
     ToolRegistered,
 )
-from zot.extensions.peer import MAX_FAULTS, Peer
-from zot.extensions.phase import State
-from zot.extensions.registry import MAX_BYTES, MAX_COMMANDS, MAX_TOOLS
 from zot.messages import ImageBlock, TextBlock
 from zot.wire import extension as wire
 

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from zot.errors import ConfigError
-from zot.extensions.complaint import RIGHT, SCOPES
-from zot.extensions.happenings import (
+from zot.extensions.manifest import RIGHT, SCOPES, parse
+from zot.extensions.peer import (
     CommandAnswered,
     CommandRegistered,
     Complained,
@@ -20,7 +20,6 @@ from zot.extensions.happenings import (
     Subscribed,
     ToolRegistered,
 )
-from zot.extensions.manifest import parse
 from zot.extensions.permissions import Permissions
 from zot.wire import extension as wire
 

@@ -14,7 +14,7 @@ import pytest
 from grammar import Grammar
 from zot.errors import AgentError
 from zot.extensions.supervisor import Extension as Joined
-from zot.runtime.extension_host import join
+from zot.runtime.extensions import join
 from zot.serve.once import EventLines, Face, LastWords, OneRun
 from zot.serve.streams import Writer
 

@@ -17,11 +17,11 @@ import completions
 import gemini
 import gpt
 from zot.config.vendors import VENDORS, ApiName
-from zot.providers.anthropic_part import AnthropicMessages
+from zot.providers.anthropic import AnthropicMessages
 from zot.providers.base import Api
-from zot.providers.gemini_part import GeminiGenerateContent
+from zot.providers.gemini import GeminiGenerateContent
 from zot.providers.openai_chat import ChatCompletions
-from zot.providers.openai_responses_part import OpenAIResponses
+from zot.providers.openai_responses import OpenAIResponses
 
 _CHAT = VENDORS["lab"].chat
 

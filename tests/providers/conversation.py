@@ -11,7 +11,7 @@ import msgspec
 from apis import APIS
 
 from fakes import PATIENCE_S, PNG, FakeTool, kinds, no_sleep, open_session, read_key, talk
-from zot.agent.relief import AutoCompact
+from zot.agent.compaction import AutoCompact
 from zot.config.vendors import ApiName
 from zot.encoding import encode
 from zot.errors import ProviderError

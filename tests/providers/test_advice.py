@@ -21,7 +21,7 @@ from zot.errors import (
     Stalled,
     StreamBroken,
 )
-from zot.providers.advice import advice
+from zot.providers.api_errors import advice
 
 LATER = "try again later, or ask another model"
 ADDRESS = "check --base-url, and whether --api is what is spoken there"

@@ -30,10 +30,9 @@ from zot.messages import (
     ThinkingBlock,
     TranscriptBlock,
 )
-from zot.providers.anthropic import AnthropicDecoder
-from zot.providers.anthropic_part import AnthropicMessages
+from zot.providers.anthropic import AnthropicDecoder, AnthropicMessages
 from zot.providers.base import Reasoning
-from zot.providers.calls import CallIds
+from zot.providers.decoding import CallIds
 
 
 def outcome(pieces: Iterable[bytes]) -> Outcome:

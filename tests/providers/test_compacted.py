@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes import NOON, PATIENCE_S, PNG, FakeTool, no_sleep, open_session, read_key, talk
-from zot.agent.relief import AutoCompact
+from zot.agent.compaction import AutoCompact
 from zot.config.vendors import ApiName
 from zot.messages import CallBlock, ImageBlock, Message, ResultBlock, TextBlock, ThinkingBlock
 from zot.providers.base import Api, Deadlines, HttpRequest, HttpResponse

@@ -17,10 +17,10 @@ from local_server import OK, LocalServer, Peer, fetch, headers_of, networked, po
 
 from fakes import read_key
 from zot.errors import ConnectionFailed, ConnectionImpossible
-from zot.providers.anthropic_part import AnthropicMessages
+from zot.providers.anthropic import AnthropicMessages
 from zot.providers.base import Deadlines
+from zot.providers.connect import client_context
 from zot.providers.service import Service
-from zot.providers.tls import client_context
 
 TLS = Path(__file__).parent / "tls"
 TRUSTED = {"SSL_CERT_FILE": str(TLS / "ca.pem")}

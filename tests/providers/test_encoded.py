@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fakes import FakeTransport, finish, open_session, talk
 from zot.messages import Message, TextBlock
-from zot.providers.anthropic_part import AnthropicMessages
+from zot.providers.anthropic import AnthropicMessages
 from zot.providers.base import EncodedMessages, Request
 
 

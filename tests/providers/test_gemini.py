@@ -23,7 +23,7 @@ from zot.messages import (
     TranscriptBlock,
 )
 from zot.providers.base import EncodedMessages, Reasoning
-from zot.providers.gemini_part import GeminiGenerateContent
+from zot.providers.gemini import GeminiGenerateContent
 
 OLD, NEW = "gemini-2.5-flash", "gemini-3-flash"
 TOOLS = (

@@ -15,7 +15,7 @@ from zot.errors import ContentRefused, ProviderError, ServiceFailed
 from zot.events import TextDelta, ThinkingDelta, ToolUseArgs, ToolUseEnd, ToolUseStart
 from zot.messages import CallBlock, Counters, Stop, TextBlock, ThinkingBlock
 from zot.providers.base import StreamEvent
-from zot.providers.calls import CallIds
+from zot.providers.decoding import CallIds
 from zot.providers.gemini import GeminiDecoder
 
 STREAMS = Path(__file__).parent / "streams" / "gemini"

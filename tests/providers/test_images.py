@@ -6,7 +6,7 @@ import pytest
 
 from zot.config.vendors import VENDORS, ImageLimits
 from zot.messages import ImageBlock, Message, ResultBlock, TextBlock
-from zot.providers.images import ShownImages, fits
+from zot.providers.base import ShownImages, fits
 
 TEN = ImageLimits(max_bytes=100, max_count=10, max_total_bytes=500)
 GONE = TextBlock("[an image was here; it is no longer shown, because there are too many newer ones]")

@@ -22,7 +22,7 @@ from zot.messages import (
     TranscriptBlock,
 )
 from zot.providers.base import EncodedMessages, Reasoning
-from zot.providers.openai_responses_part import OpenAIResponses
+from zot.providers.openai_responses import OpenAIResponses
 
 API = OpenAIResponses(base_url="https://api.test", origin="openai")
 

@@ -25,7 +25,7 @@ from zot.errors import (
 from zot.events import TextDelta, ThinkingDelta, ToolUseArgs, ToolUseEnd, ToolUseStart
 from zot.messages import CallBlock, Counters, TextBlock, ThinkingBlock, TranscriptBlock
 from zot.providers.base import StreamEvent
-from zot.providers.calls import CallIds
+from zot.providers.decoding import CallIds
 from zot.providers.openai_responses import ResponsesDecoder
 
 STREAMS = Path(__file__).parent / "streams" / "responses"

@@ -17,12 +17,11 @@ from harness import Zot, serving
 from zot.encoding import encode
 from zot.errors import ConfigError
 from zot.events import AgentEvent, Error
-from zot.providers import retry
+from zot.providers import service
 from zot.providers.base import Deadlines, HttpRequest
 from zot.providers.lab.script import Script
 from zot.providers.lab.transport import LabTransport
-from zot.providers.recording import RecordingTransport
-from zot.providers.recording_part import Header, Recording
+from zot.providers.recording import Header, Recording, RecordingTransport
 
 KEY = "sk-ant-planted-0123456789"
 NOON = "2026-01-31T12:00:00Z"
@@ -128,7 +127,7 @@ async def test_a_key_that_a_refusal_quotes_is_not_kept(tmp_path: Path, work: Pat
 async def test_a_fault_is_replayed_as_it_was(
     tmp_path: Path, work: Path, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retry, "_FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr(service, "_FIRST_DELAY_S", 0.01)
     file = tmp_path / "run.jsonl"
     script = tmp_path / "fault.lab"
     script.write_text(f"{fault}\n---\n{fault}\n---\n{fault}\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from zot.errors import AuthFailed, ConnectionFailed, ProviderError, Stalled, StreamBroken
-from zot.providers.retry import retry_delay
+from zot.providers.service import retry_delay
 
 AGAIN = {408, 409, 429, 500, 502, 503, 504, 529}
 

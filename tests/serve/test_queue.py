@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness import Frame, Zot, play, text_of, types
-from zot.session.waiting import MAX_QUEUE
+from zot.session.queue import MAX_QUEUE
 
 KEPT = ("--provider", "lab", "--session", "s")
 

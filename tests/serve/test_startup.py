@@ -221,8 +221,8 @@ def test_hello_is_answered_before_the_heavy_parts_are_loaded() -> None:
     assert loaded & HEAVY == set()
     needed = {
         "zot.cli", "zot.commands", "zot.commands.rpc", "zot.config.config", "zot.config.credentials", "zot.encoding", "zot.errors",
-        "zot.config.flags", "zot.learned", "zot.providers", "zot.providers.models", "zot.config.vendors",
-        "zot.runtime.providers", "zot.runtime.open", "zot.serve", "zot.commands.early", "zot.serve.stdio", "zot.surrogates",
+        "zot.config.flags", "zot.providers", "zot.providers.models", "zot.config.vendors",
+        "zot.runtime.providers", "zot.runtime.open", "zot.serve", "zot.serve.stdio", "zot.text",
         "zot.version", "zot.wire", "zot.wire.lines", "zot.wire.rpc_greeting",
     }  # fmt: skip
     assert {name for name in loaded if name.startswith("zot.")} - needed == set()
@@ -234,7 +234,7 @@ def test_tools_are_loaded_for_their_first_call() -> None:
     looked = loaded_at("write", "rpc", "--provider", "lab", given=prompt % b"!read nowhere")
     tools = {"bash", "edit", "guardian", "kept", "paths", "process", "read", "skill", "write"}
     assert {f"zot.tools.{name}" for name in tools} & spoken == set()
-    assert {f"zot.tools.{name}" for name in tools} & looked == {"zot.tools.paths_part", "zot.tools.read"}
+    assert {f"zot.tools.{name}" for name in tools} & looked == {"zot.tools.paths", "zot.tools.read"}
 
 
 def test_a_stored_key_is_looked_up_by_two_small_modules_and_its_command_not_run(tmp_path: Path) -> None:
@@ -315,20 +315,14 @@ def test_a_daemon_greets_before_it_loads_what_any_other_method_needs(tmp_path: P
     }
     assert loaded & dear == set()
     needed = {
-        "zot.config.agents", "zot.cli", "zot.config.config", "zot.config.file", "zot.config.daemon_settings", "zot.encoding", "zot.config.paths",
-        "zot.errors", "zot.serve.daemon.parts", "zot.events", "zot.config.flags", "zot.learned", "zot.messages", "zot.runtime.preloading",
-        "zot.runtime.shared", "zot.text", "zot.private", "zot.store", "zot.surrogates", "zot.version",
-        "zot.commands", "zot.commands.daemon", "zot.commands.daemon_operate", "zot.commands.daemon_serve",
+        "zot.config.agents", "zot.cli", "zot.config.config", "zot.config.file", "zot.encoding", "zot.config.paths",
+        "zot.errors", "zot.serve.daemon.parts", "zot.events", "zot.config.flags", "zot.messages", "zot.runtime.open",
+        "zot.runtime.shared", "zot.text", "zot.files", "zot.store", "zot.version",
+        "zot.commands", "zot.commands.daemon", "zot.commands.daemon_serve",
         "zot.journal", "zot.journal.answers", "zot.journal.chunks", "zot.journal.schema", "zot.journal.journal",
-        "zot.journal.lease", "zot.journal.look", "zot.journal.mailbox", "zot.journal.owner", "zot.journal.parcel",
-        "zot.journal.readers", "zot.journal.record", "zot.journal.statements", "zot.journal.summary",
-        "zot.journal.queries", "zot.journal.ticket", "zot.journal.writer",
-        "zot.providers", "zot.config.vendors",
-        "zot.serve", "zot.serve.daemon.acceptor", "zot.serve.daemon.answering", "zot.serve.daemon.audit", "zot.serve.daemon.backlog",
-        "zot.serve.daemon.chores", "zot.serve.daemon.endpoint", "zot.serve.daemon.connection", "zot.serve.daemon.daemon", "zot.serve.daemon.farewell",
-        "zot.serve.daemon.sockets", "zot.client.endpoint", "zot.serve.daemon.log_feed", "zot.serve.daemon.logs", "zot.serve.daemon.log_handler",
-        "zot.serve.daemon.metrics", "zot.client.peer", "zot.serve.daemon.refusals", "zot.serve.stdio", "zot.serve.daemon.lifecycle",
-        "zot.wire", "zot.wire.daemon", "zot.wire.daemon_greeting", "zot.wire.jsonrpc", "zot.wire.lines",
+        "zot.journal.lease", "zot.journal.writer", "zot.journal.record", "zot.journal.queries", "zot.providers", "zot.config.vendors",
+        "zot.serve", "zot.serve.daemon.sockets", "zot.serve.daemon.connection", "zot.serve.daemon.audit", "zot.serve.daemon.backlog",
+        "zot.serve.daemon.lifecycle", "zot.serve.daemon.endpoint", "zot.serve.daemon.daemon", "zot.client.endpoint", "zot.serve.daemon.logs", "zot.serve.daemon.metrics", "zot.serve.stdio", "zot.wire", "zot.wire.daemon", "zot.wire.daemon_greeting", "zot.wire.jsonrpc", "zot.wire.lines",
         "zot.wire.spelling",
     }  # fmt: skip
     assert {name for name in loaded if name.startswith("zot.")} - needed == set()

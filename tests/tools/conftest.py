@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from zot.tools.base import ToolContext
-from zot.tools.groups import Groups
 from zot.tools.guardian import Guardian
-from zot.tools.process import Processes
+from zot.tools.process import Groups, Processes
 
 from .shells import Shell, left
 

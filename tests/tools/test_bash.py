@@ -14,8 +14,7 @@ import pytest
 from pace import Stopwatch
 from zot.tools.base import ToolContext
 from zot.tools.bash import ABORT_GRACE_S, Bash
-from zot.tools.groups import Groups
-from zot.tools.process import Streams
+from zot.tools.process import Groups, Streams
 
 from .calls import PATIENCE_S, answer, eventually, refusal
 from .shells import Shell, outcome, untimed

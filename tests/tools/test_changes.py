@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zot.tools.diff import MAX_PIECE_LINES, Change, Skipped, apply, diff, lines_in_common
-from zot.tools.text_encoding import LATIN_1, UTF_8, Encoding
-from zot.tools.units import to_units
+from zot.tools.text_encoding import LATIN_1, UTF_8, Encoding, to_units
 
 UTF_16 = Encoding("UTF-16 BE", "utf-16-be", unit=2)
 

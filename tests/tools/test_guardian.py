@@ -19,10 +19,8 @@ import pytest
 from harness import read_some
 from pace import Stopwatch
 from zot.tools.base import ToolContext
-from zot.tools.groups import Groups
-from zot.tools.guardian import Guardian
-from zot.tools.kept import KeptChild
-from zot.tools.process import REAP_S, open_processes
+from zot.tools.guardian import Guardian, KeptChild, open_processes
+from zot.tools.process import REAP_S, Groups
 
 from .calls import PATIENCE_S, eventually
 from .shells import Shell, children, is_alive, left, outcome, processes
@@ -330,7 +328,7 @@ def _is_fork(pid: int) -> bool:
 SECRETIVE_HOST = r"""if True:
     import asyncio, os, sys, time
     from zot.tools.guardian import Guardian
-    from zot.tools.process import protect_process
+    from zot.tools.guardian import protect_process
     async def main():
         if sys.argv[1] == "protected":
             protect_process()
@@ -377,7 +375,7 @@ async def test_a_call_that_is_cancelled_while_it_starts_leaves_no_keeper_behind(
 async def test_a_keeper_that_falls_silent_before_the_command_runs_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("zot.tools.kept._ANSWER_S", 0.2)
+    monkeypatch.setattr("zot.tools.guardian._ANSWER_S", 0.2)
     ours, theirs = socket.socketpair()
     reads, writes = os.pipe()
     keeper = subprocess.Popen(["sleep", "60"])

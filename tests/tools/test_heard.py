@@ -11,7 +11,7 @@ from typing import TypeAlias
 import pytest
 
 from zot.tools.command_output import Spill, Spills
-from zot.tools.utf8 import Utf8
+from zot.tools.text_encoding import Utf8
 
 from .shells import Shell
 

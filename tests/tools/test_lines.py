@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zot.tools.lines import count_ends, find
+from zot.tools.text_encoding import count_ends, find
 
 CODECS = st.sampled_from(["utf-8", "utf-16-le", "utf-16-be", "utf-32-le"])
 #: In UTF-16 the halves of these look like line ends, where they meet.

@@ -17,8 +17,7 @@ import pytest
 from zot.errors import ToolFailed
 from zot.tools.base import Tool, ToolContext
 from zot.tools.edit import Edit
-from zot.tools.paths import Lock, LockWithMore
-from zot.tools.paths_part import Anywhere, Paths
+from zot.tools.paths import Anywhere, Lock, LockWithMore, Paths
 from zot.tools.read import Read
 from zot.tools.write import Write
 

@@ -4,7 +4,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from zot.tools.diff import apply
-from zot.tools.matches import FileText
+from zot.tools.edit import FileText
 from zot.tools.text_encoding import UTF_8, Encoding
 
 UTF_16 = Encoding("UTF-16 LE", "utf-16-le", unit=2)

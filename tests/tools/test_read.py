@@ -11,8 +11,7 @@ import pytest
 
 from zot.messages import ImageBlock
 from zot.tools.base import ToolContext
-from zot.tools.paths import Lock
-from zot.tools.paths_part import Anywhere
+from zot.tools.paths import Anywhere, Lock
 from zot.tools.read import Read
 
 from .calls import PATIENCE_S, answer, refusal

@@ -11,8 +11,8 @@ import pytest
 from optional import needs
 from pace import Stopwatch
 from zot.tools.command_output import Spills
+from zot.tools.mounts import view
 from zot.tools.sandbox import find_bwrap, why_no_bwrap
-from zot.tools.view import view
 
 from .calls import PATIENCE_S, answer, refusal
 from .shells import Shell, outcome

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zot.tools.text_encoding import LATIN_1, UTF_8, Encoding
-from zot.tools.units import from_units, to_units
+from zot.tools.text_encoding import LATIN_1, UTF_8, Encoding, from_units, to_units
 
 WIDE = [
     Encoding("UTF-16 LE", "utf-16-le", unit=2),

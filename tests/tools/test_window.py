@@ -5,8 +5,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zot.tools.read import Window
 from zot.tools.text_encoding import UTF_8, Encoding
-from zot.tools.window import Window
 
 UTF_16 = Encoding("UTF-16 LE", "utf-16-le", unit=2)
 

@@ -17,8 +17,7 @@ import pytest
 
 from zot.tools.base import ToolContext
 from zot.tools.edit import Edit
-from zot.tools.paths import Lock
-from zot.tools.paths_part import Anywhere
+from zot.tools.paths import Anywhere, Lock
 from zot.tools.read import Read
 from zot.tools.read_state import Seen
 from zot.tools.write import Write

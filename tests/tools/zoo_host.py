@@ -9,7 +9,7 @@ from contextlib import suppress
 from zot.errors import ToolFailed
 from zot.tools.base import ToolContext
 from zot.tools.bash import Bash
-from zot.tools.process import open_processes
+from zot.tools.guardian import open_processes
 
 
 async def main(cwd: str, mark: str, commands: list[str]) -> None:

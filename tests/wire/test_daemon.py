@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from zot.messages import Counters, ShownCall, ShownImage, ShownMessage, ShownResult, TextBlock
 from zot.wire import daemon, host, jsonrpc
 from zot.wire import daemon_greeting as greeting
-from zot.wire import daemon_messages as messages
-from zot.wire import daemon_server as server
+from zot.wire import daemon_types as messages
+from zot.wire import daemon_types as server
 from zot.wire import daemon_types as session
 from zot.wire.daemon import METHODS, encode_error_in, encode_result_in, find, read_params, spelling_of
 from zot.wire.jsonrpc import RpcError

@@ -12,8 +12,7 @@ from zot.errors import AgentError, ConnectionLost, EpochChanged, PromptLost
 from zot.events import AgentEvent, Done, Error, ExtNotify, TextDelta, UserMessage
 from zot.messages import TextBlock
 from zot.wire.daemon import Dialect
-from zot.wire.daemon_client import Answer, DaemonPeer
-from zot.wire.daemon_listening import Asked, Listener
+from zot.wire.daemon_client import Answer, Asked, DaemonPeer, Listener
 from zot.wire.jsonrpc import NULL, RpcError, encode_error, frame_too_large
 from zot.wire.lines import MAX_LINE_BYTES
 from zot.wire.updates import Updates

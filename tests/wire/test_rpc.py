@@ -29,7 +29,7 @@ from zot.events import (
 )
 from zot.messages import Counters
 from zot.wire import rpc
-from zot.wire.rpc_events import EventEncoder
+from zot.wire.rpc import EventEncoder
 from zot.wire.rpc_greeting import PONG, Greeting, Hello, Ping, decode_greeting, fail_frame, succeed
 
 JSON = st.recursive(

@@ -45,8 +45,7 @@ from zot.events import (
 from zot.messages import Counters, ShownImage, TextBlock
 from zot.wire.daemon import Dialect
 from zot.wire.jsonrpc import INTERNAL_ERROR, RpcError
-from zot.wire.turn import Turn, TurnSummary
-from zot.wire.updates import Updates, pending_of
+from zot.wire.updates import Turn, TurnSummary, Updates, pending_of
 
 NOON = "2026-01-01T12:00:00.000Z"
 NOON_S = 1_767_268_800.0

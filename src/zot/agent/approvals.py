@@ -1,21 +1,225 @@
-"""Questions to a person: asked once, answered once, or not in time. What is decided is on record before it counts."""
+"""Approvals: the policy decides about a tool call or a person does. Questions survive a restart as parked runs."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, Literal, TypeAlias, cast, get_args
+from datetime import datetime
+from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
 import msgspec
 
 from zot.agent.hooks import Answer, Approver, Question
-from zot.agent.parking import Parked, too_late
 from zot.agent.run import Run
+from zot.agent.transcript import Transcript
+from zot.config.policy import Command, Nothing, Nowhere, Policy, Subject, Target, subject_of
 from zot.errors import UserError
-from zot.events import ApprovalAnswer, ApprovalRequest
-from zot.messages import timestamp
-from zot.store import Row
+from zot.events import ApprovalAnswer, ApprovalRequest, ExtNotify, ToolResult, TurnStart
+from zot.messages import CallBlock, Message, ResultBlock, TextBlock, show_result_content, timestamp
+from zot.store import Allowed, Configured, Counted, Guarded, Locked, Row, Said
+from zot.text import has_half, printable_line
+
+log = logging.getLogger("zot")
+
+_MAX_ABOUT = 200
+#: What was denied for good is not to be allowed by anybody.
+_FINAL = "no policy allows that"
+
+
+class Denials:
+    """The denials of one request. ``where`` names it; ``advice`` says how more would be allowed.
+
+    ``mask`` takes out of a line what must not be shown.
+    """
+
+    def __init__(self, where: str, *, advice: str, mask: Callable[[str], str]) -> None:
+        self._where = where
+        self._advice = advice
+        self._mask = mask
+        self._told: set[str] = set()
+
+    def note(self, tool: str, about: str, *, is_final: bool) -> str:
+        """Tell the log that a call was denied, unless it knows; return what can be done about it."""
+        advice = _FINAL if is_final else self._advice
+        # Masked first: half of a secret would not be known for one.
+        said = printable_line(self._mask(about), _MAX_ABOUT)
+        line = f"{self._where}: {printable_line(tool, _MAX_ABOUT)} was denied: {said}"
+        if line not in self._told:
+            self._told.add(line)
+            log.warning("%s; %s", line, advice)
+        return advice
+
+
+DEFAULT_TIMEOUT_S = 120.0
+_MAX_SUMMARY = 200
+
+
+class Approvals:
+    """Judges the tool calls of one session by its policy, and remembers what a person allowed for good."""
+
+    def __init__(
+        self, policy: Policy, *, cwd: str, timeout_s: float = DEFAULT_TIMEOUT_S, denials: Denials | None = None
+    ) -> None:
+        """With ``denials`` there is never anybody to ask, and they hear of all that is denied."""
+        self.timeout_s = timeout_s
+        self._denials = denials
+        self._policy = policy
+        self._cwd = cwd
+        self._always: set[Allowed] = set()
+
+    def judge(self, call: CallBlock, args: dict[str, Any]) -> Question | str | None:
+        """Return None to let a call run, why it must not, or the question that a person must answer first."""
+        if self._policy.allows_all:
+            return None
+        subject = subject_of(args, self._cwd)
+        match self._policy.action(call.name, subject):
+            case "allow":
+                return None
+            case "deny":
+                reason = f"the policy of this session denies {call.name} here"
+                return self._denial(call, args, subject, reason)
+            case "ask" if self._denials is not None:
+                reason = "the policy of this session wants a person's approval, and there is nobody to ask"
+                return self._denial(call, args, subject, reason)
+            case "ask":
+                if _exactly(call.name, args, subject) in self._always:
+                    return None
+                return Question(call, args, summarise(call.name, args, subject), subject)
+
+    def _denial(self, call: CallBlock, args: dict[str, Any], subject: Subject, reason: str) -> str:
+        """Return what the model is told of a call that is denied, having told whoever wants to know."""
+        if self._denials is None:
+            return f"not run: {reason}"
+        is_final = self._policy.is_private(call.name, subject)
+        advice = self._denials.note(call.name, describe(args, subject), is_final=is_final)
+        return f"not run: {reason}; {advice}"
+
+    def remember(self, question: Question) -> Allowed | None:
+        """Let the same call run from now on: the very command, or the tool on the path that it led to when asked."""
+        allowed = _exactly(question.call.name, question.args, question.subject)
+        self._always.add(allowed)
+        # What cannot be written down as it is must not come back as something else.
+        return None if has_half(f"{allowed.command}{allowed.path}") else allowed
+
+    def recall(self, allowed: Allowed) -> None:
+        """Know again what was remembered, or revoked, in an earlier life of the session."""
+        if allowed.revoked:
+            self._always.discard(msgspec.structs.replace(allowed, revoked=False))
+        else:
+            self._always.add(allowed)
+
+    def remembered(self) -> list[Allowed]:
+        """Return what was allowed for good."""
+        return sorted(self._always, key=lambda one: (one.tool, one.subject))
+
+    def forget(self, allowed: Allowed) -> Allowed:
+        """Return what revokes it; once that is recalled, it is asked about again. Raise UserError if not remembered."""
+        if allowed not in self._always:
+            raise UserError("that is not remembered")
+        return msgspec.structs.replace(allowed, revoked=True)
+
+
+def summarise(tool: str, args: dict[str, Any], subject: Subject) -> str:
+    """Return one line that tells a person what a call would do, and where it really does it."""
+    replaces = tool == "write" and isinstance(subject, Target) and os.path.lexists(subject.real)
+    loss = ", in place of what is there" if replaces else ""
+    return printable_line(f"{tool}: {describe(args, subject)}{loss}", _MAX_SUMMARY)
+
+
+def describe(args: dict[str, Any], subject: Subject) -> str:
+    """Return what a call is about."""
+    path = _place(subject) if isinstance(subject, Target) else args.get("path")
+    match args:
+        case {"command": str(command)}:
+            return command
+        case {"path": str(), "edits": list(edits)}:
+            return f"{path} ({len(edits)} replacement{'s' if len(edits) != 1 else ''})"
+        case {"path": str(), "content": str(content)}:
+            return f"{path} ({len(content.encode('utf-8', 'replace'))} bytes)"
+        case {"path": str()}:
+            return f"{path}"
+        case _:
+            return msgspec.json.encode(args).decode()
+
+
+def _place(target: Target) -> str:
+    """Return where a path really leads, from the working directory on if it is there."""
+    inside = os.path.join(os.path.realpath(target.cwd), "")
+    return target.real.removeprefix(inside)
+
+
+def _exactly(tool: str, args: dict[str, Any], subject: Subject) -> Allowed:
+    """Return what "always" goes by: of a path where it leads, however it was written.
+
+    A command says everything only to the shell. What another tool does with one may depend on all its arguments.
+    """
+    match subject:
+        case Command(text=text) if tool == "bash":
+            return Allowed(tool, command=text)
+        case Command():
+            return Allowed(tool, command=_written(args))
+        case Target(real=path) | Nowhere(written=path):
+            return Allowed(tool, path=path)
+        case Nothing():
+            return Allowed(tool)
+
+
+def _written(args: dict[str, Any]) -> str:
+    """Return arguments as one text, the same for the same ones."""
+    import json  # Few sessions ever need it; msgspec would not write halves of characters.
+
+    return json.dumps(args, sort_keys=True, ensure_ascii=False)
+
+
+class Parked(msgspec.Struct, frozen=True):
+    """Where a run stands: at a ``call`` of its turn ``step`` about which a person was asked, and may have answered."""
+
+    request: ApprovalRequest
+    answer: ApprovalAnswer | None
+    call: CallBlock
+    step: int
+
+    def left_s(self, now: float) -> float:
+        """Return for how long a person may still answer; less than 0 if it is too late."""
+        return datetime.fromisoformat(self.request.deadline).timestamp() - now
+
+
+def find_parked(transcript: Transcript, run: Sequence[Row]) -> Parked | None:
+    """Return where a newest run of these rows stands; None if it is over, or nobody can know what it has done since."""
+    calls = transcript.unanswered()
+    answer: ApprovalAnswer | None = None
+    for row in reversed(run if calls else ()):
+        match row:
+            case ApprovalAnswer() if answer is None and row.decision != "aborted":
+                answer = row
+            case ApprovalRequest() if (answer is None or answer.id == row.id) and row.tool == calls[0].name:
+                return Parked(row, answer, calls[0], _step(run))
+            case ExtNotify() | Configured() | Allowed() | Guarded() | Locked() | Counted():
+                pass
+            case _:
+                return None
+    return None
+
+
+def missed(parked: Parked, now: str) -> list[Row]:
+    """Return what is recorded of a question whose deadline passed while nobody could have answered it."""
+    told = (TextBlock(too_late(parked.request)),)
+    message = Message("tool", (ResultBlock(parked.call.id, True, told),), now)
+    result = ToolResult(parked.call.id, True, show_result_content(told))
+    return [ApprovalAnswer(parked.request.id, "expired"), Said(message), result]
+
+
+def too_late(request: ApprovalRequest) -> str:
+    """Return what the model is told of a call that nobody approved by its deadline."""
+    return f"not run: nobody approved it by {request.deadline}"
+
+
+def _step(run: Sequence[Row]) -> int:
+    return next((row.step for row in reversed(run) if isinstance(row, TurnStart)), 1)
+
 
 Decision: TypeAlias = Literal["allow_once", "allow_always", "reject"]
 #: What a question can come to that no person has decided.

@@ -15,7 +15,7 @@ from zot.store import Allowed, Guarded
 from zot.tools.base import Tool
 
 if TYPE_CHECKING:
-    from zot.slash import CommandAnswer, CommandInfo
+    from zot.panels import CommandAnswer, CommandInfo
 
 
 class CallDecision(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""The loop: model, tools, model, ... until the model has nothing more to do."""
+"""The agent loop: model, tools, model, until the model stops; with the session's budget."""
 
 from __future__ import annotations
 
@@ -6,14 +6,22 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, cast, get_args
 
-from zot.agent.budget import Budget
-from zot.agent.headroom import Gauge, answer_tokens, least_tokens
+import msgspec
+
+from zot.agent.compaction import AutoCompact, Gauge, Relief, answer_tokens, least_tokens
 from zot.agent.hooks import AllowAll, Approver, Extensions, MessageDecision, NoExtensions, Question
-from zot.agent.relief import AutoCompact, Relief
 from zot.agent.run import Run
 from zot.agent.tool_calls import CallRunner
 from zot.agent.transcript import Transcript
-from zot.errors import ContextTooLong, PromptTooLong, ProviderError, StepsExhausted, TurnBlocked, UserError
+from zot.errors import (
+    BudgetExhausted,
+    ContextTooLong,
+    PromptTooLong,
+    ProviderError,
+    StepsExhausted,
+    TurnBlocked,
+    UserError,
+)
 from zot.events import Usage
 from zot.messages import Counters, Message, ToolSpec, text_of
 from zot.providers.base import Catalogue, EncodedMessages, Model, Provider, Reasoning, Reply, ReplyStream, Request
@@ -21,7 +29,43 @@ from zot.store import Configured
 from zot.tools.base import Tool
 
 if TYPE_CHECKING:
-    from zot.agent.expected import Expected  # Few want it, and a schema's checks take time to load.
+    from zot.agent.output_schema import Expected  # Few want it, and a schema's checks take time to load.
+
+
+class Budget(msgspec.Struct, frozen=True):
+    """Bounds for all model calls of a session together; None is no bound."""
+
+    max_cost: float | None = None
+    max_tokens_total: int | None = None
+
+    def check(self, used: Counters) -> None:
+        """Raise BudgetExhausted if nothing is left for another call.
+
+        Of calls whose price is not known only the tokens count: what they cost may be nothing, or anything.
+        """
+        if self.max_cost is not None and used.cost_usd >= self.max_cost:
+            raise BudgetExhausted(
+                f"stopped: the session has cost ${_dollars(used.cost_usd)}, and max-cost allows "
+                f"${_dollars(self.max_cost)}; to go on, start with a higher --max-cost",
+                setting="max_cost",
+                used=used.cost_usd,
+                allowed=self.max_cost,
+            )
+        tokens = used.input + used.output + used.cache_read + used.cache_write
+        if self.max_tokens_total is not None and tokens >= self.max_tokens_total:
+            raise BudgetExhausted(
+                f"stopped: the session has used {tokens} tokens, and max-tokens-total allows "
+                f"{self.max_tokens_total}; to go on, start with a higher --max-tokens-total",
+                setting="max_tokens_total",
+                used=tokens,
+                allowed=self.max_tokens_total,
+            )
+
+
+def _dollars(amount: float) -> str:
+    """Return an amount to the cent, or to as many places as it takes to see it."""
+    text = f"{amount:.6f}"
+    return text[:-4] + text[-4:].rstrip("0")
 
 
 class Agent:

@@ -1,4 +1,4 @@
-"""The tool calls of a turn: what others decide about them, and how they are run."""
+"""The tool calls of one step: prepared by extensions and approvals, then run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A few questions to a daemon and their answers, for commands that have no event loop."""
+"""Single calls to the daemon without an event loop."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, Self
 
 import msgspec
 
-from zot.client.dial import Patience, dial, reach
+from zot.client.endpoint import Patience, dial, reach
+from zot.encoding import learned
 from zot.errors import UserError
-from zot.learned import learned
 from zot.wire.lines import LineSplitter
 
 _READ_BYTES = 1 << 16

@@ -1,18 +1,163 @@
-"""The lock file beside an endpoint: who holds it owns the endpoint, and its process is named in it.
-
-The kernel keeps the lock, so a dead process owns nothing. The file is never removed: two processes that lock different
-files would exclude nobody.
-"""
+"""The daemon's endpoint as clients find it: lock owner, peer credentials, connecting."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
 import os
+import socket
 import stat
+import struct
 import time
+from typing import Protocol
+
+import msgspec
 
 from zot.errors import ConfigError, DaemonRunning
+
+_CREDENTIALS = struct.Struct("=iII")  # struct ucred of Linux: pid, uid, gid
+# What macOS has instead: struct xucred, which begins with a version and the uid; and the pid by itself.
+_LOCAL_PEERCRED, _LOCAL_PEERPID, _XUCRED_BYTES = 0x001, 0x002, 76
+
+
+class Peer(msgspec.Struct, frozen=True):
+    """A process that has connected. A pid of 0 is one that we cannot see; a uid of -1 one that nobody tells us."""
+
+    uid: int
+    pid: int
+
+    @property
+    def label(self) -> str:
+        """How logs name it."""
+        return "unix:unknown" if self.uid < 0 else f"unix:pid={self.pid},uid={self.uid}"
+
+
+class Connection(Protocol):
+    """What is asked of a socket; asyncio's stand-in for one will do."""
+
+    def getsockopt(self, level: int, option: int, size: int, /) -> bytes: ...
+
+
+def identify(connection: Connection) -> Peer:
+    """Return who had connected when the connection was made. Raise OSError if it is gone."""
+    option = getattr(socket, "SO_PEERCRED", None)
+    if option is not None:
+        pid, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, option, _CREDENTIALS.size))
+        return Peer(uid=uid, pid=pid)
+    _, uid = struct.unpack_from("=II", connection.getsockopt(0, _LOCAL_PEERCRED, _XUCRED_BYTES))
+    (pid,) = struct.unpack("=i", connection.getsockopt(0, _LOCAL_PEERPID, 4))
+    return Peer(uid=uid, pid=pid)
+
+
+def admits(peer: Peer, *, us: int | None = None) -> bool:
+    """True if a peer may speak to a daemon of the user ``us``, ourselves by default.
+
+    Nobody but that user may, not even root: root can become that user, and then it is seen in the log who it was.
+    """
+    return peer.uid == (os.geteuid() if us is None else us)
+
+
+#: How long a daemon may take from owning its endpoint to listening there.
+_STARTING_S = 5.0
+#: How often those who wait look again.
+LOOK_S = 0.02
+#: What it means that nobody listens.
+NOBODY = (FileNotFoundError, ConnectionRefusedError)
+
+
+class Patience:
+    """How long somebody waits for a daemon at ``path`` that does not listen, from now on.
+
+    One that is just starting is waited for: it owns the endpoint. Whoever knows that one is about to be started waits
+    ``wait_s`` for it to own that.
+    """
+
+    def __init__(self, path: str, *, starting_s: float = _STARTING_S, wait_s: float = 0.0) -> None:
+        self._path = path
+        self._starting_s = starting_s
+        self._wait_s = wait_s
+        self._began = time.monotonic()
+
+    @property
+    def is_over(self) -> bool:
+        """True if there will be none."""
+        waited_s = time.monotonic() - self._began
+        if waited_s < self._wait_s:
+            return False
+        return waited_s >= self._wait_s + self._starting_s or not self._is_owned
+
+    @property
+    def _is_owned(self) -> bool:
+
+        try:
+            return owner(self._path) is not None
+        except OSError:  # It is not for us to know.
+            return False
+
+
+def reach(path: str, within_s: float, patience: Patience) -> socket.socket:
+    """Connect as `dial` does, also to a daemon that is just starting. Raise as that does."""
+    while True:
+        try:
+            return dial(path, within_s)
+        except NOBODY:
+            if patience.is_over:
+                raise
+        time.sleep(LOOK_S)
+
+
+def dial(path: str, within_s: float) -> socket.socket:
+    """Connect to the socket at ``path``, waiting while too many others do. Raise OSError, TimeoutError if that is long.
+
+    Whoever listens must be ourselves, or root, whose systemd may do so for our daemon: in a directory like /tmp anybody
+    could, and would hear what we say. Otherwise PermissionError is raised.
+
+    The socket blocks. A timeout of Python's would not do: it makes a busy daemon look like an error at once.
+    """
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _set_patience(connection, within_s)
+        connection.connect(path)
+        _set_patience(connection, 0)
+        if (uid := identify(connection).uid) not in (os.geteuid(), 0):
+            raise PermissionError(errno.EPERM, f"who listens there is uid {uid}", path)
+    except BaseException as problem:
+        connection.close()
+        if isinstance(problem, BlockingIOError):
+            raise TimeoutError(f"too many others want to connect to {path}") from None
+        if isinstance(problem, OSError):
+            problem.filename = path  # The system does not say it.
+        raise
+    return connection
+
+
+def whose(path: str) -> str:
+    """Return that the socket at ``path`` is another user's, and whose; "" if it is ours, or nobody can tell.
+
+    For who was not served there: that user's daemon hangs up on others without a word.
+    """
+    try:
+        uid = os.stat(path).st_uid
+    except OSError:
+        return ""
+    return "" if uid == os.geteuid() else f"it is that of {_name_of(uid)}, and serves nobody else"
+
+
+def _name_of(uid: int) -> str:
+    import pwd
+
+    try:
+        return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
+    except KeyError:
+        return f"uid {uid}"
+
+
+def _set_patience(connection: socket.socket, seconds: float) -> None:
+    """Say how long it may wait to connect or to send; 0 is for ever."""
+    connection.setsockopt(
+        socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))
+    )
+
 
 #: How long a lock that nobody living says to hold may last: somebody looks at it, or has not yet said who they are.
 _NAMELESS_S = 2.0

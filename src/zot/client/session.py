@@ -1,4 +1,4 @@
-"""One session of the daemon, as a client sees it."""
+"""ClientSession: one session of the daemon as a client sees it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from typing import Any, Protocol, Self, TypeVar
 from zot.errors import AgentError, RunCancelled
 from zot.events import AgentEvent, ApprovalRequest
 from zot.messages import ImageBlock
-from zot.wire import daemon_extensions as extensions
+from zot.wire import daemon_types as extensions
 from zot.wire import daemon_types as said
-from zot.wire.daemon_client import DaemonPeer
-from zot.wire.daemon_listening import Asked, Listener, shown_from
-from zot.wire.daemon_messages import MessageEntry, MessagePage
-from zot.wire.turn import TurnSummary
+from zot.wire.daemon_client import Asked, DaemonPeer, Listener, shown_from
+from zot.wire.daemon_types import MessageEntry, MessagePage
+from zot.wire.updates import TurnSummary
 
 T = TypeVar("T")
 #: A prompt of which it is not known if it arrived is looked for so long, twice, in a session that is at rest.

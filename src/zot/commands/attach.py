@@ -1,4 +1,4 @@
-"""`zot attach`: follow a session of the daemon, and type into it."""
+"""`zot attach`: follow a session of the daemon and type into it."""
 
 from __future__ import annotations
 
@@ -12,22 +12,95 @@ from typing import TYPE_CHECKING, Any
 
 from zot.client.client import RECONNECT_S, Client
 from zot.client.session import ClientSession
-from zot.commands.attach_lines import Lines
-from zot.commands.daemon_operate import PLACE_FLAGS, WAIT_FLAG
+from zot.commands.daemon import PLACE_FLAGS, WAIT_FLAG
 from zot.commands.subcommands import directory, remark, write
 from zot.config import flags
+from zot.encoding import encode
 from zot.errors import AgentError, ConnectionLost, UsageError, UserError
-from zot.events import ApprovalAnswer, ApprovalRequest
+from zot.events import (
+    AgentEvent,
+    ApprovalAnswer,
+    ApprovalRequest,
+    CompactDone,
+    ConversationReplaced,
+    Done,
+    Error,
+    ExtNotify,
+    Retry,
+    TextDelta,
+    ToolCall,
+    ToolResult,
+    TurnEnd,
+    UserMessage,
+)
+from zot.messages import text_of
 from zot.run_summary import CUT_OFF
 from zot.serve.streams import read_chunks
-from zot.text import printable, shell_word
+from zot.text import printable, printable_line, shell_word
+from zot.ui.readable import escaped
+from zot.ui.terminal.call_text import beyond_summary, until
 from zot.wire.jsonrpc import RpcError
 from zot.wire.lines import MAX_LINE_BYTES, LineSplitter, TooLong
 
 if TYPE_CHECKING:
     from zot.ui.conversation import Conversation, Home
     from zot.wire.daemon_types import SessionEntry
-    from zot.wire.turn import TurnSummary
+    from zot.wire.updates import TurnSummary
+
+_WIDTH = 200
+
+
+class Lines:
+    """Turns events into text. What the model says comes as it is said; all else has lines of its own."""
+
+    def __init__(self) -> None:
+        self._in_text = False
+
+    def shown(self, event: AgentEvent) -> str:
+        """Return what is written for an event; "" if nothing is."""
+        if isinstance(event, TextDelta):
+            self._in_text = not event.delta.endswith("\n")
+            return escaped(event.delta)
+        said = _said(event)
+        if said is None:
+            return ""
+        before = "\n" if self._in_text else ""
+        self._in_text = False
+        return f"{before}{said}\n"
+
+
+def _said(event: AgentEvent) -> str | None:
+    """Return the line for an event; None for what needs no words."""
+    match event:
+        case UserMessage(content=content):
+            return f"> {escaped(text_of(content))}"
+        case ToolCall(name=name, args=args):
+            return f"* {printable(name)} {printable_line(encode(args).decode(), _WIDTH)}"
+        case ToolResult(content=content, is_error=is_error):
+            return f"  {'failed' if is_error else 'done'}: {printable_line(text_of(content), _WIDTH)}"
+        case ApprovalRequest(summary=summary):
+            lines = [f"    {line}\n" for line in beyond_summary(event)]
+            return f"{''.join(lines)}? {printable(summary)} -- /approve or /reject, until {until(event)}"
+        case ApprovalAnswer(decision=decision, by=by):
+            return f"? {decision}{f' by {printable(by)}' if by else ''}"
+        case Error(message=message):
+            return f"! {printable_line(message, _WIDTH)}"
+        case Retry(reason=reason, attempt=attempt):
+            return f"! {printable_line(reason, _WIDTH)}; attempt {attempt} follows"
+        case TurnEnd(stop="aborted"):
+            return "! cancelled"
+        case TurnEnd(stop="length"):
+            return f"! {CUT_OFF}"
+        case CompactDone():
+            return "! the conversation was made shorter"
+        case ConversationReplaced(messages=messages):
+            return "! the conversation was changed" if messages else "! the conversation begins anew"
+        case ExtNotify(extension=extension, message=message):
+            return f"! {printable(extension)}: {printable_line(message, _WIDTH)}"
+        case Done():
+            return ""
+        case _:
+            return None
 
 
 def _number(text: str) -> int:
@@ -138,11 +211,11 @@ def _has_screen(settings: dict[str, Any]) -> bool:
 
 async def _on_screen(client: Client, session: ClientSession, settings: dict[str, Any]) -> int:
     """Open the session in the terminal that `zot` alone has."""
-    from zot.ui.terminal.pauses import put_off
+    from zot.ui.terminal.textual_patches import put_off
 
     put_off()
     from zot.commands.terminal import run_app
-    from zot.ui.client_home import ClientHome
+    from zot.ui.remote import ClientHome
     from zot.ui.terminal.app import ZotApp
 
     own = _own_home if _shares_home(settings) else None
@@ -197,7 +270,7 @@ def _shares_home(settings: dict[str, Any]) -> bool:
 
 def _own_home(cwd: str, agent: str) -> Home:
     from zot.config.config import Config
-    from zot.ui.local_home import LocalHome
+    from zot.ui.local import LocalHome
 
     return LocalHome(Config(cwd=cwd, agent=agent))
 

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from zot.client.call import DaemonLine, Refused
-from zot.client.dial import Patience, whose
-from zot.commands.daemon_operate import PLACE_FLAGS, WAIT_FLAG
+from zot.client.endpoint import Patience, whose
+from zot.commands.daemon import PLACE_FLAGS, WAIT_FLAG
 from zot.commands.subcommands import remark, write_bytes
 from zot.config import flags
 from zot.config.paths import find_socket

@@ -1,4 +1,4 @@
-"""`zot daemon`: many sessions for many clients, over a local socket."""
+"""`zot daemon`: start a daemon, or dispatch to status, stop, logs and audit."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import sys
 from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from zot.commands.daemon_operate import PLACE_FLAGS, SUBCOMMANDS, operate
+import msgspec
+
 from zot.config import flags
 from zot.config.config import AGENT_FLAGS, zot_home
+from zot.config.flags import Flag
 from zot.config.paths import Place, locate
 from zot.errors import ConfigError, DaemonRunning, UsageError, UserError
 from zot.text import printable
@@ -19,9 +21,78 @@ from zot.wire.lines import MAX_LINE_BYTES
 if TYPE_CHECKING:
     import socket
 
-    from zot.config.daemon_settings import DaemonSettings
-    from zot.config.listen_address import Tls
+    from zot.config.file import DaemonSettings, Tls
     from zot.serve.daemon.endpoint import Claim
+
+#: Where a daemon is: for it and for whoever looks for it.
+PLACE_FLAGS = (
+    Flag("--socket", "where it listens (ZEROCLAW_SOCKET, else daemon.sock in its data directory)", value="PATH"),
+    Flag("--config-dir", "directory of its config.toml; its data directory is data in there", value="DIR"),
+)
+#: For whoever needs one that may not be there yet.
+WAIT_FLAG = Flag(
+    "--wait", "how long to wait for a daemon that is about to start (0)", value="SECONDS", parse=flags.seconds
+)
+_JSON = Flag("--json", "JSON, for programs")
+_HELP = Flag("--help", "this text", short="-h")
+
+
+class Subcommand(msgspec.Struct, frozen=True):
+    """One thing to do with a daemon. It takes ``words`` at most, which ``takes`` names.
+
+    ``where`` is the module and the function that does it, imported only when it is the one.
+    """
+
+    where: str
+    help: str
+    takes: str = ""
+    words: int = 0
+    flags: tuple[Flag, ...] = ()
+
+
+SUBCOMMANDS: Mapping[str, Subcommand] = {
+    "status": Subcommand("daemon_status.status", "is one running, which, and what does it do", flags=(_JSON,)),
+    "stop": Subcommand("daemon_status.stop", "let it end, and wait until it has", flags=(
+        Flag("--timeout", "how long that may take (30)", value="SECONDS", parse=flags.seconds),
+        _JSON,
+    )),
+    "logs": Subcommand("daemon_status.logs", "what it had to say", flags=(
+        Flag("--follow", "also what comes, until it is interrupted", short="-f"),
+    )),
+    "audit": Subcommand("daemon_status.audit", "who called what; verify shows if that was changed", "[verify]", 1, (
+        _JSON,
+    )),
+}  # fmt: skip
+
+
+def operate(argv: Sequence[str]) -> int:
+    """Run the subcommand that ``argv`` begins with, one of SUBCOMMANDS; return its exit code.
+
+    0 done, 1 failed, 2 wrong usage, 3 if there is no daemon. Raise UserError for what the command line reports.
+    """
+    from zot.commands.subcommands import Request, remark
+
+    name, subcommand = argv[0], SUBCOMMANDS[argv[0]]
+    try:
+        settings, words = flags.parse(argv[1:], (*subcommand.flags, *PLACE_FLAGS, _HELP))
+        if settings.get("help"):
+            sys.stdout.write(_usage(name, subcommand) + "\n")
+            return 0
+        if len(words) > subcommand.words:
+            raise UsageError(f"zot daemon {name} takes {subcommand.takes or 'no words'}")
+        module, _, function = subcommand.where.partition(".")
+        action = getattr(__import__(f"zot.commands.{module}", fromlist=[function]), function)
+        code: int = action(Request(words, settings))
+    except UsageError as problem:
+        remark(f"{problem}; zot daemon {name} --help tells more")
+        return 2
+    return code
+
+
+def _usage(name: str, subcommand: Subcommand) -> str:
+    words = f"zot daemon {name} {subcommand.takes}".rstrip()
+    return flags.usage(words, f"{subcommand.help[0].upper()}{subcommand.help[1:]}.", (*subcommand.flags, *PLACE_FLAGS))
+
 
 _OWN_FLAGS = (
     *PLACE_FLAGS,
@@ -100,7 +171,7 @@ def _listens(own: Mapping[str, Any], settings: DaemonSettings) -> Sequence[tuple
         return ()
     from importlib.util import find_spec
 
-    from zot.config.listen_address import Tls, checked
+    from zot.config.file import Tls, checked
 
     if missing := [name for name in ("starlette", "uvicorn", "websockets") if find_spec(name) is None]:
         raise ConfigError(f"--listen needs {' and '.join(missing)}: pip install 'zot[web]'")
@@ -150,8 +221,8 @@ def _held(path: str) -> Container[int]:
     from msgspec import ValidationError, convert
 
     from zot.client.call import DaemonLine
-    from zot.config.listen_address import ListenAddress
-    from zot.wire.daemon_server import Status
+    from zot.config.file import ListenAddress
+    from zot.wire.daemon_types import Status
 
     try:
         with DaemonLine(path, within_s=_ASKED_S) as line:

@@ -16,19 +16,17 @@ from zot.config.agents import Agents
 from zot.config.paths import Place
 from zot.errors import ConfigError, StoreFailed
 from zot.journal.journal import Journal
-from zot.runtime.preloading import preload
+from zot.runtime.open import preload
 from zot.runtime.shared import Premises
-from zot.serve.daemon.chores import Chores
 from zot.serve.daemon.endpoint import Claim
-from zot.serve.daemon.lifecycle import Notifier
-from zot.serve.daemon.log_handler import LogHandler
-from zot.serve.daemon.logs import LogFile
+from zot.serve.daemon.lifecycle import Chores, Notifier
+from zot.serve.daemon.logs import LogFile, LogHandler
 from zot.serve.daemon.parts import Establishment, journal_of
 from zot.serve.stdio import leave
 from zot.text import printable
 
 if TYPE_CHECKING:
-    from zot.config.listen_address import Tls
+    from zot.config.file import Tls
     from zot.serve.daemon.daemon import Daemon
     from zot.serve.daemon.sockets import LocalWire
     from zot.serve.web import Listening
@@ -188,7 +186,7 @@ async def _watch(daemon: Daemon) -> None:
 async def _stay(daemon: Daemon, claim: Claim, leave_socket: Callable[[], None]) -> None:
     """Look after the socket."""
     await daemon.greeted(_LOAD_S)
-    from zot.serve.daemon.staying import stay
+    from zot.serve.daemon.daemon import stay
 
     await stay(daemon, claim, leave_socket)
 
@@ -218,7 +216,7 @@ async def _listen_elsewhere(
     if not listens:
         claim.close_others()
         return True
-    await asyncio.to_thread(import_module, "zot.web")
+    await asyncio.to_thread(import_module, "zot.serve.web")
     from zot.serve.web import listen as listen_at
     from zot.serve.web import of_use
 

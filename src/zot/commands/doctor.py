@@ -1,4 +1,4 @@
-"""What is set up on this machine, what is missing, and which services can be reached. Nothing here shows a secret."""
+"""`zot doctor`: checks the set-up and whether services can be reached. Never shows a secret."""
 
 from __future__ import annotations
 
@@ -8,27 +8,29 @@ import platform
 import shutil
 import stat
 import sys
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import msgspec
 
+from zot.config import flags
 from zot.config.address import split_url
+from zot.config.agents import Agents
 from zot.config.auth_file import check as check_auth_file
 from zot.config.auth_file import path_in
-from zot.config.config import PROXY_NAMES, Config, keyless_environment, zot_home
+from zot.config.config import AGENT_FLAGS, PROXY_NAMES, Config, config_directory, keyless_environment, resolve, zot_home
 from zot.config.credentials import Credential, find, stored_for
 from zot.config.paths import locate
 from zot.config.tokens import names_in
 from zot.config.tokens import path_in as token_path_in
 from zot.config.vendors import VENDORS, Endpoint, Vendor, endpoint
-from zot.errors import AgentError, ConfigError, ProviderError
+from zot.errors import AgentError, ConfigError, ProviderError, UsageError
 from zot.providers.base import Transport
+from zot.providers.connect import find_proxy
 from zot.providers.http import HttpTransport
-from zot.providers.probe import Outcome, probe
-from zot.providers.proxy import find_proxy
+from zot.providers.listing import Outcome, probe
 from zot.runtime.key_command import KeyCommand
-from zot.tools.process import open_processes
+from zot.tools.guardian import open_processes
 from zot.tools.sandbox import find_bwrap, trial, why_no_bwrap
 from zot.version import __version__
 
@@ -284,3 +286,53 @@ def _disk(place: str) -> Check:
     free = shutil.disk_usage(place).free
     detail = f"{free / 1024**3:.1f} GiB free for {place}"
     return Check("disk", "warn" if free < _LITTLE_SPACE_BYTES else "ok", detail)
+
+
+_FLAGS = (
+    *AGENT_FLAGS,
+    flags.Flag("--offline", "ask no service, and run no command that prints a key"),
+    flags.Flag("--json", "one JSON object"),
+)
+_SUMMARY = """\
+Say what is set up and what is missing, one line each, and ask the services that have a key if they take it.
+The exit code is 0 if the provider that would be used works. The flags of zot rpc decide which one that is."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return its exit code."""
+    settings, words = flags.parse(argv, (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
+    if words:
+        raise UsageError("zot doctor takes no words, only flags")
+    if settings.pop("help", False):
+        sys.stdout.write(flags.usage("zot doctor", _SUMMARY, _FLAGS) + "\n")
+        return 0
+    is_offline, as_json = settings.pop("offline", False), settings.pop("json", False)
+    config_dir = settings.get("config_dir")
+    config, wrong = _config(settings)
+    import asyncio
+
+    report = asyncio.run(examine(config, config_dir=config_dir, wrong=wrong, is_offline=is_offline))
+    _show(report, as_json=as_json)
+    return 0 if report.ok else 1
+
+
+def _config(settings: Mapping[str, Any]) -> tuple[Config, str]:
+    """Return the settings, and what is wrong with them: then they are the usual ones."""
+    try:
+        Agents.load(config_directory(settings))  # Which looks at more than what is used.
+        return resolve(settings), ""
+    except ConfigError as problem:
+        return Config(), str(problem)
+
+
+def _show(report: Report, *, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(msgspec.json.encode(report).decode() + "\n")
+        return
+    width = max(len(check.name) for check in report.checks)
+    for check in report.checks:
+        sys.stdout.write(_line(check, width) + "\n")
+
+
+def _line(check: Check, width: int) -> str:
+    return f"{check.status:<5} {check.name:<{width}}  {check.detail}"

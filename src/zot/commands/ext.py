@@ -34,27 +34,27 @@ class Subcommand(msgspec.Struct, frozen=True):
 
 
 SUBCOMMANDS: Mapping[str, Subcommand] = {
-    "list": Subcommand("ext_list.list_", (0, 0), "", "which there are, which of them run, and why others do not"),
-    "install": Subcommand("ext_install.install", (1, 1), "PATH|GIT-URL", "copy or clone one into $ZOT_HOME/extensions"),
-    "remove": Subcommand("ext_install.remove", (1, 1), "NAME", "delete one, with its data", (
+    "list": Subcommand("ext_manage.list_", (0, 0), "", "which there are, which of them run, and why others do not"),
+    "install": Subcommand("ext_manage.install", (1, 1), "PATH|GIT-URL", "copy or clone one into $ZOT_HOME/extensions"),
+    "remove": Subcommand("ext_manage.remove", (1, 1), "NAME", "delete one, with its data", (
         Flag("--yes", "do not ask", short="-y"),
     )),
-    "enable": Subcommand("ext_standing.enable", (1, 1), "NAME", "let one run that was disabled"),
-    "disable": Subcommand("ext_standing.disable", (1, 1), "NAME", "let one not run, without removing it"),
-    "logs": Subcommand("ext_logs.logs", (1, 1), "NAME", "what it wrote to standard error, and what zot says of it", (
+    "enable": Subcommand("ext_manage.enable", (1, 1), "NAME", "let one run that was disabled"),
+    "disable": Subcommand("ext_manage.disable", (1, 1), "NAME", "let one not run, without removing it"),
+    "logs": Subcommand("ext_manage.logs", (1, 1), "NAME", "what it wrote to standard error, and what zot says of it", (
         Flag("--follow", "also what comes, until it is interrupted", short="-f"),
     )),
-    "trust": Subcommand("ext_standing.trust", (1, 1), "NAME|DIR", "let one of a project run, as it is now"),
-    "untrust": Subcommand("ext_standing.untrust", (1, 1), "NAME|DIR", "let one of a project not run any more"),
-    "new": Subcommand("ext_new.new", (1, 2), "NAME [DIR]", "begin one that works, in DIR or ./NAME", (
+    "trust": Subcommand("ext_manage.trust", (1, 1), "NAME|DIR", "let one of a project run, as it is now"),
+    "untrust": Subcommand("ext_manage.untrust", (1, 1), "NAME|DIR", "let one of a project not run any more"),
+    "new": Subcommand("ext_author.new", (1, 2), "NAME [DIR]", "begin one that works, in DIR or ./NAME", (
         Flag("--lang", f"{', '.join(_LANGUAGES[:-1])} or {_LANGUAGES[-1]} ({_LANGUAGES[0]})", value="LANGUAGE",
              parse=flags.choice(*_LANGUAGES)),
     )),
-    "test": Subcommand("ext_test.test", (1, 1), "DIR", "talk to one as a session would, and tell what it does wrong", (
+    "test": Subcommand("ext_author.test", (1, 1), "DIR", "talk to one as a session would, and tell what it does wrong", (
         Flag("--call-tools", "call its tools, too, with made-up arguments; they do what they do"),
         *_AS_IN_SESSIONS,
     )),
-    "run": Subcommand("ext_run.run", (1, 1), "DIR", "start one and type its commands, such as /name args", (
+    "run": Subcommand("ext_author.run", (1, 1), "DIR", "start one and type its commands, such as /name args", (
         Flag("--trace", "show every frame: > what it is told, < what it says"),
         *_AS_IN_SESSIONS,
     )),

@@ -1,19 +1,110 @@
-"""`zot ext run`: an extension whose commands are typed, and whose frames are shown."""
+"""`zot ext new`, `test` and `run`."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import shlex
+import shutil
+import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Literal
 
-from zot.commands.ext_bench import bench_of, on_signal
-from zot.commands.subcommands import Request, remark, write, write_json
+from zot.commands.subcommands import Request, directory, remark, write, write_json
+from zot.config.config import TOOL_NAMES, keyless_environment, tool_environment, zot_home
 from zot.errors import UserError
-from zot.extensions.bench import Bench
-from zot.extensions.happenings import Broken, CommandAnswered, Complained, Ended, Happening, Notified
+from zot.extensions.authoring import Bench, Finding, Trial, build_of, scaffold
+from zot.extensions.confinement import Confinement
+from zot.extensions.connection import Trace
+from zot.extensions.install import run_errand
+from zot.extensions.launch import Start, Surroundings
+from zot.extensions.manifest import load
+from zot.extensions.peer import Broken, CommandAnswered, Complained, Deadlines, Ended, Happening, Notified
 from zot.text import printable
+from zot.tools.guardian import open_processes
+from zot.version import __version__
 from zot.wire.lines import LineSplitter, TooLong
+
+_BUILD_S = 120.0
+
+
+def new(request: Request) -> int:
+    """Begin an extension, and build it if that is needed and can be done here."""
+    name, *where = request.words
+    language = request.settings.get("lang", "python")
+    place = directory(where[0] if where else name)
+    files = scaffold(name, language, place)
+    build = build_of(language, name)
+    built = not build or asyncio.run(_build(build, place))
+    if request.json:
+        write_json({"name": name, "directory": place, "language": language, "files": files, "built": built})
+        return 0
+    write(f"made {printable(place)}: {', '.join(files)}\n")
+    if not built:
+        write(f"build it: cd {shlex.quote(place)} && {shlex.join(build)}\n")
+    write(f"try it: zot ext test {shlex.quote(os.path.relpath(place))}\n")
+    return 0
+
+
+async def _build(argv: list[str], place: str) -> bool:
+    """Build it with the program of the language; False if that is not there or fails."""
+    if shutil.which(argv[0]) is None:
+        return False
+    processes = open_processes()
+    try:
+        env = keyless_environment(os.environ)
+        status, said = await run_errand(argv, cwd=place, env=env, processes=processes, within_s=_BUILD_S)
+    except UserError as problem:
+        remark(printable(str(problem)))
+        return False
+    finally:
+        await processes.close()
+    if status:
+        remark(f"{shlex.join(argv)}: {printable(said.strip()[-500:])}")
+    return not status
+
+
+@asynccontextmanager
+async def bench_of(
+    request: Request, heard: Callable[[Happening], None], trace: Trace = lambda way, data: None
+) -> AsyncIterator[Bench]:
+    """Give the extension that the request names, running; nothing of it runs afterwards. Raise ConfigError.
+
+    What it writes to standard error is seen on ours.
+    """
+    where, cwd, env = directory(request.words[0]), directory(None), tool_environment(os.environ)
+    manifest, home = load(where), zot_home(os.environ)
+    limits = {f"{name}_s": seconds for name, seconds in request.settings.get("ext_deadlines", ())}
+    processes, errors = open_processes(protected=True), os.dup(2)
+    try:
+        around = Surroundings(
+            lambda: processes,
+            env,
+            home,
+            "lab",
+            "lab",
+            cwd,
+            __version__,
+            Deadlines(**limits),
+            Confinement(lambda: processes, env, cwd=cwd, zot_home=home),
+            bool(request.settings.get("unsandboxed_ext")),
+        )
+        bench = Bench(Start(manifest, where, around), errors, heard=heard, note=remark, trace=trace)
+        try:
+            yield bench
+        finally:
+            await bench.close()
+    finally:
+        await processes.close()
+        os.close(errors)
+
+
+def on_signal(call: Callable[[], object]) -> None:
+    """Let ``call`` be called when somebody wants us to end, in place of what usually happens."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, call)
 
 
 def run(request: Request) -> int:
@@ -130,3 +221,31 @@ class _Traced(_Told):
         """Take what was shown as a frame."""
         if answered.failure:
             remark(printable(answered.failure))
+
+
+def test(request: Request) -> int:
+    """Try an extension; say what was seen, a line each."""
+    return asyncio.run(_test(request))
+
+
+async def _test(request: Request) -> int:
+    def tell(finding: Finding) -> None:
+        if request.json:
+            write_json(finding)
+        else:
+            write(f"{finding.verdict:<5}  {finding.text}\n")
+        sys.stdout.flush()
+
+    trial = Trial(tell, taken=TOOL_NAMES)
+    testing = asyncio.current_task()
+    assert testing is not None
+    on_signal(testing.cancel)
+    try:
+        async with bench_of(request, trial.heard) as bench:
+            await trial.run(bench, call_tools=bool(request.settings.get("call_tools")))
+    except asyncio.CancelledError:
+        raise UserError("interrupted") from None
+    if trial.failures:
+        counted = "one thing" if trial.failures == 1 else f"{trial.failures} things"
+        raise UserError(f"{bench.manifest.name} does {counted} wrong")
+    return 0

@@ -1,24 +1,134 @@
-"""`zot ext list`: which extensions there are, which of them run, and why the others do not."""
+"""`zot ext list`, `install`, `remove`, `enable`, `disable`, `trust`, `untrust` and `logs`."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import select
+import signal
+import sys
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 
-from zot.commands.ext_chosen import configured, found, home
-from zot.commands.subcommands import Request, directory, remark, write, write_json
-from zot.config.config import Config, tool_environment
-from zot.extensions.confinement_part import Confinement
-from zot.extensions.discovery import Located
-from zot.extensions.log import log_path
-from zot.extensions.log_reader import Note, problem
-from zot.extensions.manifest import Manifest
+from zot.commands.subcommands import Request, confirmed, directory, remark, write, write_bytes, write_json
+from zot.config.config import Config, keyless_environment, resolve, tool_environment, zot_home
+from zot.config.trust import TrustStore
+from zot.errors import ConfigError, UserError
+from zot.extensions import install as installing
+from zot.extensions.confinement import Confinement
+from zot.extensions.discovery import Located, Source
+from zot.extensions.log import Note, follow, log_path, note_in, problem, read
+from zot.extensions.manifest import Manifest, changeable, load, switch
 from zot.extensions.permissions import Permissions
+from zot.runtime.extensions import locate_extensions
 from zot.text import printable
-from zot.tools.process import open_processes
+from zot.tools.guardian import open_processes
+from zot.wire.lines import LineSplitter
+
+
+def home() -> str:
+    """Return where extensions are installed. Raise ConfigError if there is no such place."""
+    found = zot_home(os.environ)
+    if found is None:
+        raise ConfigError("there is no home for extensions: set ZOT_HOME or HOME")
+    return os.path.abspath(found)
+
+
+def configured() -> Config:
+    """Return what sessions here work with; the usual, and a remark, if that makes no sense.
+
+    Extensions are looked for in any case, with a remark if sessions do not.
+    """
+    try:
+        config = resolve({})
+    except ConfigError as problem:
+        remark(f"{problem}; going on without")
+        return Config()
+    if config.no_ext:
+        remark("config.toml says no_ext: sessions start only those that are named, whatever is said here")
+    return msgspec.structs.replace(config, no_ext=False)
+
+
+def found(config: Config | None = None) -> list[Located]:
+    """Return the extensions of the project and of the user, as a session here would find them.
+
+    Before them, those that are named in ``config``, and as it says otherwise.
+    """
+    config = config or Config()
+    home()  # Without it most would not be found, and nobody would know.
+    return locate_extensions(config, directory(None))
+
+
+def chosen(name: str, sources: Sequence[Source] = ("project", "global"), config: Config | None = None) -> Located:
+    """Return the one that ``name`` means: its name, that of its directory, or the directory itself. Raise UserError."""
+    # Where they are looked for stands among them if it cannot be read, and is none of them.
+    not_theirs = (os.path.join(directory(None), ".zot", "extensions"), os.path.join(home(), "extensions"))
+    known = [one for one in found(config) if one.source in sources and one.directory not in not_theirs]
+    if "/" in name:
+        fits = [one for one in known if os.path.realpath(one.directory) == os.path.realpath(name)]
+    else:
+        fits = [one for one in known if one.name == name]
+        fits = fits or [one for one in known if os.path.basename(one.directory) == name]
+    if not fits:
+        names = ", ".join(printable(one.name) for one in known) or "none"
+        raise UserError(f"there is no extension {name!r} here; there are: {names}")
+    if len(fits) > 1:
+        places = " or ".join(printable(one.directory) for one in fits)
+        raise UserError(f"there are several extensions named {name!r}; say which: {places}")
+    return fits[0]
+
+
+def install(request: Request) -> int:
+    """Copy or clone an extension to where it is found everywhere; that is to trust it."""
+    (source,) = request.words
+    installed = asyncio.run(_install(source))
+    assert installed.manifest is not None
+    if request.json:
+        name, version = installed.name, installed.manifest.version
+        write_json({"name": name, "version": version, "directory": installed.directory})
+    else:
+        write(f"installed {printable(installed.directory)}\n")
+        if not installed.manifest.enabled:
+            write(f"it is disabled; zot ext enable {installed.name}\n")
+    return 0
+
+
+def remove(request: Request) -> int:
+    """Delete an extension with its data."""
+    one = chosen(request.words[0])
+    if not confirmed(f"remove {printable(one.directory)}?", request):
+        raise UserError(f"{printable(one.directory)} was not removed; --yes does not ask")
+    installing.remove(one.directory)
+    if one.source == "project":
+        TrustStore(home()).untrust(one.directory)
+    if request.json:
+        write_json({"name": one.name, "directory": one.directory})
+    else:
+        write(f"removed {printable(one.directory)}\n")
+    return 0
+
+
+async def _install(source: str) -> Located:
+    """Install it. Raise UserError, also when a signal says to stop: then everything is as it was."""
+    loop, processes = asyncio.get_running_loop(), open_processes()
+    installing_it = loop.create_task(
+        installing.install(source, home(), processes=processes, env=keyless_environment(os.environ)),
+        name="zot ext install",
+    )
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    for number in numbers:
+        loop.add_signal_handler(number, installing_it.cancel)
+    try:
+        return await installing_it
+    except asyncio.CancelledError:
+        raise UserError("interrupted; nothing was installed") from None
+    finally:
+        await processes.close()
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
 
 FULL_RIGHTS = "full user rights"
 
@@ -115,3 +225,133 @@ def _why_not(one: Located) -> str:
             return f"it is not trusted as it is now; zot ext trust {one.name}"
         case "shadowed" | "refused" | "broken":
             return one.problem
+
+
+_POLL_S = 0.2
+
+
+def logs(request: Request) -> int:
+    """Write the log of an extension; with --follow also what comes, until it is interrupted."""
+    path = _path(request.words[0])
+    if not request.settings.get("follow"):
+        if not os.path.exists(path):
+            raise UserError(f"there is no log of {printable(request.words[0])}: {path} does not exist")
+        _write(read(path), request)
+        return 0
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        _write(follow(path, _wait), request)
+    except KeyboardInterrupt:  # Somebody has seen enough, which is how this ends.
+        sys.stdout.flush()
+    return 0
+
+
+def _path(name: str) -> str:
+    """Return where the log is: of one that is not there any more, or was there for one run, too."""
+    path = log_path(home(), name)
+    if "/" not in name and os.path.exists(path):
+        return path
+    manifest = load(name) if "/" in name else chosen(name, ("ext", "project", "global"), configured()).manifest
+    return log_path(home(), manifest.name if manifest is not None else name)
+
+
+def _write(pieces: Iterable[bytes], request: Request) -> None:
+    lines = LineSplitter(max_line_bytes=1 << 20)
+    for data in pieces:
+        if request.json:
+            _write_lines(lines.feed(data))
+        else:
+            write_bytes(data)
+        sys.stdout.flush()
+    if request.json:
+        _write_lines(lines.finish())
+
+
+def _write_lines(lines: Iterable[object]) -> None:
+    for line in lines:
+        text = line.decode("utf-8", "replace") if isinstance(line, bytes) else "(a line that is too long)"
+        note = note_in(text)
+        write_json({"at": note.at, "zot": note.text} if note else {"extension": text})
+
+
+def _wait() -> bool:
+    """Wait a moment for more; False if nobody would read it."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return not poll.poll(_POLL_S * 1000)
+
+
+def enable(request: Request) -> int:
+    """Let it run again."""
+    return _switch(request, enabled=True)
+
+
+def disable(request: Request) -> int:
+    """Let it not run any more, but leave it where it is."""
+    return _switch(request, enabled=False)
+
+
+def _switch(request: Request, *, enabled: bool) -> int:
+    one = chosen(request.words[0])
+    manifest, store = load(one.directory), TrustStore(home())
+    trusted = one.source == "project" and store.is_trusted(one.directory, changeable(manifest, one.directory))
+    changed = switch(one.directory, enabled=enabled)
+    if trusted and changed:
+        # It is the same as before but for what its user wants.
+        store.trust(one.directory, changeable(manifest, one.directory))
+    if request.json:
+        write_json({"name": one.name, "directory": one.directory, "enabled": enabled, "changed": changed})
+    else:
+        word = "enabled" if enabled else "disabled"
+        write(f"{word} {one.name}\n" if changed else f"{one.name} is {word} already\n")
+    return 0
+
+
+def trust(request: Request) -> int:
+    """Let an extension of a project run, as it is now."""
+    name = request.words[0]
+    where, manifest = _of_project(name)
+    store = TrustStore(home())
+    changed = not store.is_trusted(where, changeable(manifest, where))
+    if changed:
+        store.trust(where, changeable(manifest, where))
+    shadowed = next((one for one in found() if one.name == manifest.name and one.source == "global"), None)
+    if request.json:
+        hidden = shadowed.directory if shadowed else None
+        write_json({"name": manifest.name, "directory": where, "trusted": True, "changed": changed, "shadows": hidden})
+        return 0
+    write(f"{'trusted' if changed else 'trusted already:'} {printable(where)}\n")
+    if shadowed:
+        write(f"in its project it runs instead of the installed one in {printable(shadowed.directory)}\n")
+    return 0
+
+
+def untrust(request: Request) -> int:
+    """Let an extension of a project not run any more."""
+    name = request.words[0]
+    store = TrustStore(home())
+    places = [name] if "/" in name else [*_places(name), os.path.join(directory(None), ".zot", "extensions", name)]
+    known = next((place for place in places if store.untrust(place)), None)
+    if known is None:
+        raise UserError(f"{printable(name)} was not trusted")
+    if request.json:
+        write_json({"directory": os.path.realpath(known), "trusted": False})
+    else:
+        write(f"no longer trusted: {printable(known)}\n")
+    return 0
+
+
+def _of_project(name: str) -> tuple[str, Manifest]:
+    """Return the directory and the manifest of what is to be trusted. Raise UserError."""
+    if "/" in name:
+        return os.path.abspath(name), load(name)
+    installed = [one for one in found() if one.source == "global" and name == one.name]
+    if installed and not _places(name):
+        raise UserError(f"{name} is installed, which is trust enough: only those of a project have to be trusted")
+    one: Located = chosen(name, ("project",))
+    return one.directory, load(one.directory)
+
+
+def _places(name: str) -> list[str]:
+    names = [one for one in found() if one.source == "project"]
+    return [one.directory for one in names if name in (one.name, os.path.basename(one.directory))]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from zot.config import flags
 from zot.config.config import AGENT_FLAGS, Config, resolve
 from zot.errors import AgentError, ConfigError, SystemFailed
-from zot.serve.host.age import process_began
+from zot.serve.host.input import process_began
 from zot.serve.stdio import claim, heed_signals, leave, write_all, write_within
 from zot.wire.host import (
     MAX_INPUT_BYTES,

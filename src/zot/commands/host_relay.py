@@ -10,10 +10,10 @@ from collections.abc import Mapping
 import msgspec
 
 from zot.client.call import DaemonLine, Refused
-from zot.client.dial import Patience
+from zot.client.endpoint import Patience
 from zot.config.paths import Place
+from zot.encoding import learned
 from zot.errors import ConfigError
-from zot.learned import learned
 from zot.wire.host import Request, Response
 
 #: How long a daemon may take to listen, once it has begun to start, and to greet us. One that takes longer is none.

@@ -1,4 +1,4 @@
-"""Could a request be answered? What `zot host --self-test` looks at. No model is asked."""
+"""`zot host --self-test`: checks the configuration without calling a model."""
 
 from __future__ import annotations
 

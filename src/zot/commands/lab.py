@@ -89,7 +89,7 @@ async def _serve(script: Script, host: str, port: int, log: _Log | None) -> int:
     import asyncio
     import signal
 
-    from zot.providers.lab.server_part import serve
+    from zot.providers.lab.server import serve
 
     serving = asyncio.current_task()
     assert serving is not None

@@ -18,7 +18,7 @@ from zot.config.vendors import VENDORS, Endpoint, Vendor, endpoint
 from zot.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
-    from zot.providers.probe import Probed
+    from zot.providers.listing import Probed
 
 _FLAGS = (
     flags.Flag("--command", "store this command, which prints the key, instead of a key", value="LINE"),
@@ -106,7 +106,7 @@ def _is_welcome(vendor: Vendor, where: Endpoint, entry: Entry) -> bool:
 
 async def _probe(vendor: Vendor, where: Endpoint, entry: Entry) -> Probed:
     from zot.providers.http import HttpTransport
-    from zot.providers.probe import probe
+    from zot.providers.listing import probe
     from zot.runtime.key_command import KeyCommand
 
     key = entry.key or await KeyCommand(vendor.name, entry.command, keyless_environment(os.environ)).read()

@@ -1,4 +1,4 @@
-"""`zot rpc`: zot RPC v1 on standard input and output."""
+"""`zot rpc`: zot RPC v1 on standard input and output; answers hello before asyncio is imported."""
 
 from __future__ import annotations
 
@@ -10,17 +10,43 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from zot.commands.early import answer_early
 from zot.config import flags
 from zot.config.config import AGENT_FLAGS, FOREIGN_FLAGS, RESUME_FLAGS, Config, chosen, ignore_foreign, resolve
 from zot.runtime.open import check, open_any
-from zot.serve.stdio import claim, leave, leave_on_signals
+from zot.serve.stdio import claim, leave, leave_on_signals, readable, writable, write_all
 from zot.version import __version__
 from zot.wire.lines import MAX_LINE_BYTES, LineSplitter, TooLong
-from zot.wire.rpc_greeting import Greeting
+from zot.wire.rpc_greeting import Greeting, decode_greeting
 
 if TYPE_CHECKING:
     from zot.session.session import Session
+
+_READ_BYTES = 64 * 1024
+
+
+def answer_early(incoming: int, outgoing: int, greeting: Greeting, lines: LineSplitter) -> list[bytes | TooLong]:
+    """Answer what is waiting already, as far as it can be answered. Return the lines that are left to others.
+
+    Never waits, neither to read nor to write: nothing is lost by starting up in earnest. The end of the input is
+    left to be found by who reads next. What is wrong with a line is also theirs to say.
+    """
+    left: list[bytes | TooLong] = []
+    while not left and readable(incoming):
+        data = os.read(incoming, _READ_BYTES)
+        if not data:
+            break
+        left = _answer(lines.feed(data), outgoing, greeting)
+    return left
+
+
+def _answer(lines: list[bytes | TooLong], outgoing: int, greeting: Greeting) -> list[bytes | TooLong]:
+    for index, line in enumerate(lines):
+        command = None if isinstance(line, TooLong) else decode_greeting(line)
+        if command is None or greeting.refusal(command) is not None or not writable(outgoing):
+            return lines[index:]
+        write_all(outgoing, greeting.answer(command))
+    return []
+
 
 _FLAGS = (*AGENT_FLAGS, flags.MAX_LINE_FLAG)
 _SUMMARY = "Speak zot RPC v1, newline-delimited JSON, on standard input and output."

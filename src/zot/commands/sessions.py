@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from zot.commands.sessions_change import REWIND_FLAGS, diff, rewind
-from zot.commands.sessions_change_part import delete, fork, gc, rename
-from zot.commands.sessions_move import export, import_
+from zot.commands.sessions_change import REWIND_FLAGS, delete, diff, export, fork, gc, import_, rename, rewind
 from zot.commands.sessions_read import backup, check, list_, search, show
 from zot.commands.subcommands import Request, remark
 from zot.config import flags
@@ -21,8 +19,7 @@ from zot.config.paths import journal_in
 from zot.errors import ConfigError, NoSuchSession, UsageError
 
 if TYPE_CHECKING:
-    from zot.journal.journal import Journal
-    from zot.journal.look import Look
+    from zot.journal.journal import Journal, Look
 
 Action: TypeAlias = Callable[["Journal", Request], Awaitable[int]]
 Glance: TypeAlias = Callable[["Look", Request], Awaitable[int]]
@@ -142,9 +139,8 @@ def main(argv: Sequence[str]) -> int:
 async def _run(name: str, subcommand: Subcommand, request: Request, path: str) -> int:
     import asyncio
 
-    from zot.journal.journal import Journal
+    from zot.journal.journal import Journal, can_be_written, look
     from zot.journal.lease import read_marks
-    from zot.journal.look import can_be_written, look
     from zot.journal.schema import is_there
 
     if name != "import" and not await asyncio.to_thread(is_there, path):

@@ -1,32 +1,273 @@
-"""`zot sessions rewind` and `diff`: sessions and the files that they have changed."""
+"""`zot sessions rename`, `delete`, `fork`, `gc`, `export`, `import`, `rewind` and `diff`."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import shutil
+import sqlite3
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from typing import Any, Protocol
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, BinaryIO, Protocol
 
-from zot.commands.subcommands import chosen
+from zot.commands.subcommands import (
+    Request,
+    aligned,
+    chosen,
+    confirmed,
+    directory,
+    remark,
+    write,
+    write_bytes,
+    write_json,
+)
 from zot.config.flags import Flag
 from zot.encoding import encode
-from zot.errors import UsageError
-from zot.journal.journal import Journal
-from zot.journal.record import Record
+from zot.errors import SessionBusy, UsageError, UserError
+from zot.files import write_new
+from zot.journal.chunks import Kind
+from zot.journal.journal import Journal, Look
+from zot.journal.portable import MAX_LINE_BYTES, Header, checked, exported, imported
+from zot.journal.queries import SessionRecord, last_seq, rows_after
+from zot.journal.record import Record, busy
 from zot.messages import CallBlock, Message, ResultBlock, TextBlock, show, text_of, timestamp
-from zot.session.branches import Branches, FilePair, compared
 from zot.session.history import History
 from zot.session.queue import Wish
-from zot.session.recovery_part import recover
-from zot.session.rewind import RestoredFile, restored, way_back
+from zot.session.recovery import recover
+from zot.session.rewind import Branches, FilePair, RestoredFile, compared, restored, way_back
 from zot.session.rewind import rewind as go_back
-from zot.store import UNKEPT, Store
+from zot.session.session import new_session_id
+from zot.session.transcripts import CONCLUSION, concluded, endings, everything, fork_point, recalled
+from zot.store import UNKEPT, Change, Configured, Said, Spliced, Store
 from zot.text import printable
 from zot.tools.checkpoints import Restorer
-from zot.tools.paths import Lock
-from zot.tools.paths_part import Anywhere
-from zot.tools.unified import unified
-from zot.ui.readable import counted
+from zot.tools.diff import unified
+from zot.tools.paths import Anywhere, Lock
+from zot.ui.readable import counted, one_line, size, when
+
+_ALL = 1 << 62
+
+
+async def rename(journal: Journal, request: Request) -> int:
+    """Give a session another title."""
+    name, *words = request.words
+    title = " ".join(words)
+    if not title.strip():
+        raise UsageError("a title must not be blank")
+    session = await chosen(journal, name)
+    await journal.rename(session.id, title)
+    renamed = await journal.find(session.id)
+    if request.json:
+        write_json({"id": renamed.id, "title": renamed.title})
+    else:
+        write(f"{one_line(renamed.id)} is now called: {one_line(renamed.title)}\n")
+    return 0
+
+
+async def delete(journal: Journal, request: Request) -> int:
+    """Remove sessions for good, all or none of those that were named."""
+    named = [await chosen(journal, name) for name in request.words]
+    return await _delete(journal, list({session.number: session for session in named}.values()), request)
+
+
+async def _delete(journal: Journal, sessions: list[SessionRecord], request: Request) -> int:
+    for session in sessions:
+        if journal.is_running(session):
+            raise busy(session)
+    rows = ([one_line(one.id, 60), when(one.updated)[:16], one_line(one.title)] for one in sessions)
+    count = f"these {len(sessions)} sessions" if len(sessions) > 1 else "this session"
+    if not confirmed(f"{aligned(rows)}Remove {count} for good?", request):
+        remark("nothing was removed")
+        return 1
+    for session in sessions:
+        await journal.delete(session.id)
+        if request.json:
+            write_json({"deleted": session.id})
+        else:
+            write(f"removed {one_line(session.id)}\n")
+    return 0
+
+
+async def fork(journal: Journal, request: Request) -> int:
+    """Make another session that begins as this one does."""
+    if "messages" in request.settings and "at" in request.settings:
+        raise UsageError("--messages and --at exclude each other")
+    session = await chosen(journal, request.words[0])
+    at = await _point(journal, session, request)
+    made = await journal.fork(session.id, request.settings.get("as") or new_session_id(), at=at)
+    if request.json:
+        write_json({"id": made.id, "parent": made.parent, "fork_seq": made.fork_seq, "messages": made.messages})
+    else:
+        write(f"{one_line(made.id)}\n")
+    return 0
+
+
+async def _point(journal: Journal, session: SessionRecord, request: Request) -> int:
+    """Return the row that the fork goes up to. Raise UserError if it never had so many messages."""
+    number, at, count = session.number, request.settings.get("at"), request.settings.get("messages")
+    if count is not None:
+        rows = await journal.reading(lambda connection: rows_after(connection, number, 0, _ALL, [Kind.CHANGES]))
+        at = fork_point([(seq, row) for seq, row in rows if isinstance(row, Change)], count)
+    if at is None:
+        return await journal.reading(lambda connection: last_seq(connection, number))
+    point = int(at)
+    following = await journal.reading(lambda connection: rows_after(connection, number, point, CONCLUSION))
+    return concluded(point, following)
+
+
+async def gc(journal: Journal, request: Request) -> int:
+    """Remove what nobody shows, and sessions that nobody used for long; give the space back."""
+    running = [one for one in await journal.sessions() if journal.is_running(one)]
+    if running:
+        # Making the file smaller locks it, for as long as that takes: a run must not fail for it.
+        raise SessionBusy(f"{busy(running[0])}; while a session runs, no space can be given back")
+    if "older_than" in request.settings:
+        before = timestamp(time.time() - request.settings["older_than"])
+        old = [one for one in await journal.sessions() if one.updated < before]
+        if old and (code := await _delete(journal, old, request)):
+            return code
+    was = _size(journal.path)
+    removed = await journal.collect()
+    freed = max(0, was - _size(journal.path))
+    if request.json:
+        write_json({"images": removed, "freed_bytes": freed})
+    else:
+        write(f"{counted(removed, 'image')} removed that nobody shows; {size(freed)} given back\n")
+    return 0
+
+
+def _size(path: str) -> int:
+    """Return how long a journal is, as far as that can be told: it is only mentioned."""
+    total = 0
+    for file in (path, f"{path}-wal"):
+        with suppress(OSError):
+            total += os.stat(file).st_size
+    return total
+
+
+_PIECE = 1 << 20
+_sessions_move_ALL = 1 << 60
+_MAX_PROBLEM = 400
+
+
+async def export(journal: Look, request: Request) -> int:
+    """Write a session, as it is at this moment; or a page for people to read it."""
+    session = await chosen(journal, request.words[0])
+    path = request.settings.get("output")
+    lines = _page if request.settings.get("html") else _lines_of
+    if path is None:
+        await journal.reading(lambda connection: _write(lines(connection, session), write_bytes))
+        return 0
+    await journal.reading(lambda connection: write_new(path, lines(connection, session)))
+    if request.json:
+        write_json({"id": session.id, "file": path})
+    else:
+        remark(f"{one_line(session.id)} is in {one_line(path)}")
+    return 0
+
+
+def _lines_of(connection: sqlite3.Connection, session: SessionRecord) -> Iterator[bytes]:
+    return exported(connection, session, home=_home())
+
+
+def _page(connection: sqlite3.Connection, session: SessionRecord) -> Iterator[bytes]:
+    """Yield a page with everything that was said, also what was compacted or cleared since."""
+    from zot.ui.html import page
+
+    rows = [row for _, row in rows_after(connection, session.number, 0, _sessions_move_ALL)]
+    ended = endings(rows)
+    said = [
+        recalled(message, ended) for message in everything([row for row in rows if isinstance(row, Said | Spliced)])
+    ]
+    models = [row.model for row in rows if isinstance(row, Configured)]
+    title = session.title or session.id
+    yield page(title, said, model=models[-1] if models else "", usage=session.totals).encode("utf-8", "replace")
+
+
+def _write(lines: Iterable[bytes], put: Callable[[bytes], object]) -> None:
+    for line in lines:
+        put(line)
+
+
+async def import_(journal: Journal, request: Request) -> int:
+    """Read a session that was exported, all of it or nothing."""
+    path = request.words[0]
+    try:
+        with _opened(path) as file:
+            # First without a lock on the journal, which others wait for; what is wrong turns up here.
+            was = await asyncio.to_thread(_look, file, path)
+            made = await journal.writing(lambda connection: _read(connection, file, path, request))
+    except OSError as problem:
+        raise UserError(f"{path}: {problem.strerror}") from None
+    except UserError as problem:  # it may quote the file, which may have been written to be quoted
+        raise UserError(one_line(str(problem), _MAX_PROBLEM)) from None
+    if request.json:
+        write_json({"id": made.id, "was": was.id, "messages": made.messages})
+    else:
+        write(f"{one_line(made.id)}\n")
+        if made.id != was.id and "as" not in request.settings:
+            remark(f"there is a session {was.id!r} already, so it has a new id")
+    return 0
+
+
+def _opened(path: str) -> BinaryIO:
+    """Return a file that can be read twice: what can be read only once is copied to one."""
+    source = os.dup(0) if path == "-" else path
+    given = open(source, "rb")  # noqa: SIM115  (whoever called us closes it)
+    if given.seekable():
+        return given
+    with given:
+        file: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115
+        shutil.copyfileobj(given, file)
+        return file
+
+
+def _look(file: BinaryIO, path: str) -> Header:
+    """Read to the end and return the first line. Raise UserError for the first that is wrong."""
+    header: Header | None = None
+    for line in checked(_lines(file, path), path):
+        header = line if isinstance(line, Header) else header
+    assert header is not None
+    return header
+
+
+def _read(connection: sqlite3.Connection, file: BinaryIO, path: str, request: Request) -> SessionRecord:
+    settings = request.settings
+    return imported(
+        connection,
+        checked(_lines(file, path), path),
+        wanted_id=settings.get("as"),
+        spare_id=new_session_id,
+        home=_home(),
+        cwd=directory(settings["cwd"]) if "cwd" in settings else None,
+        now=timestamp(),
+    )
+
+
+def _lines(file: BinaryIO, path: str) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a file, from its beginning, with their numbers. Raise UserError for one that is too long."""
+    file.seek(0)
+    number, pieces, size = 1, [b""], 0
+    while data := file.read(_PIECE):
+        for begins_line, piece in enumerate(data.split(b"\n")):
+            if begins_line:
+                yield number, b"".join(pieces)
+                number, pieces, size = number + 1, [], 0
+            pieces.append(piece)
+            size += len(piece)
+            if size > MAX_LINE_BYTES:
+                raise UserError(f"{path}, line {number}: it has more than {MAX_LINE_BYTES >> 20} MiB")
+    if size:
+        yield number, b"".join(pieces)
+
+
+def _home() -> str:
+    home = os.path.expanduser("~")
+    return "" if home == "~" else os.path.normpath(home)
+
 
 _MAX_SHOWN = 200
 
@@ -107,8 +348,10 @@ def _tell_rewind(asked: Asked, messages: int, files: Sequence[RestoredFile], row
         _write_json({"messages": messages, "files": files, "undo" if done else "at": row})
         return
     for file in files:
-        _write(f"{file.change if done else f'to be {file.change}'}  {printable(file.path)}\n")
-    _write(f"{counted(messages, 'message')}{'; --at ' + str(row) + ' undoes this' if done else ' would be left'}\n")
+        _sessions_change_write(f"{file.change if done else f'to be {file.change}'}  {printable(file.path)}\n")
+    _sessions_change_write(
+        f"{counted(messages, 'message')}{'; --at ' + str(row) + ' undoes this' if done else ' would be left'}\n"
+    )
 
 
 async def diff(journal: Journal, asked: Asked) -> int:
@@ -119,12 +362,14 @@ async def diff(journal: Journal, asked: Asked) -> int:
     if asked.json:
         _write_json(_told(one.id, other.id, branches, files))
         return 0
-    _write(f"{counted(branches.shared, 'message')} in common\n--- {printable(one.id)}\n+++ {printable(other.id)}\n")
+    _sessions_change_write(
+        f"{counted(branches.shared, 'message')} in common\n--- {printable(one.id)}\n+++ {printable(other.id)}\n"
+    )
     for sign, messages in (("-", branches.one), ("+", branches.other)):
-        _write("".join(f"{sign}{printable(_in_short(message))}\n" for message in messages))
+        _sessions_change_write("".join(f"{sign}{printable(_in_short(message))}\n" for message in messages))
     for _, rows in files:
         for row in rows.removesuffix("\n").split("\n"):
-            _write("\t".join(map(printable, row.split("\t"))) + "\n")
+            _sessions_change_write("\t".join(map(printable, row.split("\t"))) + "\n")
     return 0
 
 
@@ -167,5 +412,5 @@ def _write_json(value: object) -> None:
     sys.stdout.buffer.write(encode(value) + b"\n")
 
 
-def _write(text: str) -> None:
+def _sessions_change_write(text: str) -> None:
     sys.stdout.buffer.write(text.encode("utf-8", "replace"))

@@ -12,9 +12,8 @@ import msgspec
 from zot.commands.subcommands import Request, aligned, chosen, directory, remark, write, write_json
 from zot.errors import UsageError, UserError
 from zot.events import Error, ExtNotify, TurnEnd
-from zot.journal.journal import Journal
+from zot.journal.journal import Journal, Look
 from zot.journal.lease import suspect
-from zot.journal.look import Look
 from zot.journal.queries import SessionRecord, rows_after
 from zot.journal.repair import Report, back_up, look_at
 from zot.messages import Message, ThinkingBlock

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from zot.config import flags
 from zot.config.config import zot_home
 from zot.config.skills import discover, load, trust_hint
-from zot.config.trust_part import TrustStore
+from zot.config.trust import TrustStore
 from zot.errors import ConfigError
 from zot.text import printable
 

@@ -1,4 +1,4 @@
-"""What a command with subcommands was asked, how it answers, and which session is meant."""
+"""Shared parts of commands with subcommands: requests, output, choosing a session."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zot.errors import ConfigError, NoSuchSession, UserError
 from zot.ui.readable import escaped, one_line
 
 if TYPE_CHECKING:  # Not every command needs the journal.
-    from zot.journal.look import Look
+    from zot.journal.journal import Look
     from zot.journal.queries import SessionRecord
 
 #: How many sessions are named when an abbreviation fits several.

@@ -1,23 +1,29 @@
-"""`zot` alone, on a terminal: a conversation with a person."""
+"""`zot` on a terminal: a conversation with the user."""
 
 from __future__ import annotations
 
+import asyncio
 import io
+import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from zot.commands.kept import take_earlier
+from zot.commands.once import take_earlier
 from zot.config import flags
 from zot.config.config import AGENT_FLAGS, RESUME_FLAGS, Config, resolve
 from zot.errors import NoSuchSession, UsageError
 from zot.runtime.open import check
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from zot.ui.conversation import Conversation, Home, Snapshot
-    from zot.ui.local_home import LocalHome
+    from zot.ui.local import LocalHome
     from zot.ui.terminal.app import ZotApp
+    from zot.ui.terminal.looks import Level
 
 _FLAGS = (
     flags.Flag("--plain", "lines instead of a screen, as on a terminal that can do no more"),
@@ -74,7 +80,7 @@ class Opening:
 
     async def home(self) -> Home:
         """Return the home."""
-        from zot.ui.local_home import LocalHome
+        from zot.ui.local import LocalHome
 
         self._home = LocalHome(self._config, self._given, keep=self._keep)
         return self._home
@@ -106,7 +112,7 @@ def finds_screen(env: Mapping[str, str]) -> bool:
 
 
 def _screen(opening: Opening) -> int:
-    from zot.ui.terminal.pauses import put_off
+    from zot.ui.terminal.textual_patches import put_off
 
     put_off()
     import asyncio
@@ -130,9 +136,8 @@ async def run_app(app: ZotApp) -> int:
     """Run the app until somebody leaves it, or a signal comes; the terminal is then as it was."""
     import asyncio
 
-    from zot.commands.log import noted
     from zot.serve.stdio import SIGNALS
-    from zot.ui.terminal.charset import write_only_known
+    from zot.ui.terminal.textual_patches import write_only_known
 
     write_only_known(sys.__stdout__)  # The driver draws there.
     loop, code = asyncio.get_running_loop(), None
@@ -162,7 +167,6 @@ async def _closed(app: ZotApp, *, within_s: float) -> None:
 def _plain(opening: Opening) -> int:
     import asyncio
 
-    from zot.commands.log import noted
     from zot.ui.terminal.looks import charset
     from zot.ui.terminal.plain import PlainTerminal
 
@@ -177,3 +181,33 @@ def _plain(opening: Opening) -> int:
         return code
 
     return asyncio.run(talk())
+
+
+class NoteHandler(logging.Handler):
+    """Gives warnings and errors to ``note``, in the loop, whichever thread they come from."""
+
+    def __init__(self, note: Callable[[str, Level], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._note = note
+        self._loop = asyncio.get_running_loop()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Leave out what is told by an event, too: the screen shows that."""
+        return not hasattr(record, "is_told") and bool(super().filter(record))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level: Level = "error" if record.levelno >= logging.ERROR else "warn"
+        self._loop.call_soon_threadsafe(self._note, record.getMessage(), level)
+
+
+@contextmanager
+def noted(note: Callable[[str, Level], None]) -> Iterator[None]:
+    """Let what is logged be noted meanwhile, and be written nowhere else."""
+    log, handler = logging.getLogger("zot"), NoteHandler(note)
+    spreads, log.propagate = log.propagate, False
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.propagate = spreads

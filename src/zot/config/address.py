@@ -1,4 +1,4 @@
-"""Where a request goes: a URL cut into its origin and its path. Does no I/O."""
+"""Base URLs, split into origin and path. Does no I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The agents that config.toml names, as one reading of it: who may be asked for, and how each works."""
+"""The agents that config.toml names, from one reading of the file."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 
 from zot.config.config import DEFAULT_AGENT, Config, combined, no_such_agent
-from zot.config.daemon_settings import DaemonSettings
-from zot.config.file import AgentTable, ConfigFile, read
+from zot.config.file import AgentTable, ConfigFile, DaemonSettings, read
 from zot.config.vendors import VENDORS
 from zot.errors import ConfigError
 

@@ -9,9 +9,9 @@ from functools import partial
 
 import msgspec
 
+from zot.encoding import learned
 from zot.errors import ConfigError, MalformedFile
 from zot.files import decoded, load
-from zot.learned import learned
 
 FILE_NAME = "auth.json"
 _OTHERS = 0o077
@@ -58,7 +58,7 @@ def addresses(home: str) -> dict[str, str]:
 
 def store(home: str, provider: str, entry: Entry) -> None:
     """Store an entry in place of the provider's old one; those of others stay as they are. Raise ConfigError."""
-    from zot.private import exclusive
+    from zot.files import exclusive
 
     with exclusive(home):
         _write(path_in(home), {**_read(path_in(home)), provider: msgspec.Raw(msgspec.json.encode(entry))})
@@ -68,7 +68,7 @@ def remove(home: str, provider: str) -> bool:
     """Forget what is stored for ``provider``; False if nothing was. Raise ConfigError."""
     if not os.path.lexists(path_in(home)):
         return False
-    from zot.private import exclusive
+    from zot.files import exclusive
 
     with exclusive(home):
         entries = _read(path_in(home))
@@ -127,6 +127,6 @@ def _check_private(path: str, about: os.stat_result) -> None:
 
 
 def _write(path: str, entries: Mapping[str, msgspec.Raw]) -> None:
-    from zot.private import replace_file
+    from zot.files import replace_file
 
     replace_file(path, msgspec.json.format(msgspec.json.encode(entries), indent=2) + b"\n")

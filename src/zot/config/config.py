@@ -1,4 +1,4 @@
-"""Files, environment and flags become one frozen Config."""
+"""Config: flags, environment and config.toml resolved into one frozen value."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import msgspec
 
 from zot.config.flags import DeadlineName, Flag, Seconds, choice, dollars, positive, seconds, switch
 from zot.config.vendors import KEY_NAMES, VENDORS, ApiName, same_address
+from zot.encoding import learned
 from zot.errors import ConfigError, NoSuchAgent, UsageError
-from zot.learned import learned
 
 #: Names that never reach a tool or an extension: our token, and the keys of all providers.
 SECRET_NAMES = frozenset({"ZOTCORE_RPC_TOKEN", "ANTHROPIC_AUTH_TOKEN"}) | KEY_NAMES

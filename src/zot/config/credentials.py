@@ -1,4 +1,4 @@
-"""Where a provider's key comes from: what was given, the environment, `auth.json`, a command."""
+"""Credentials: a provider's key from flags, environment, auth.json or a command."""
 
 from __future__ import annotations
 

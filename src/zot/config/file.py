@@ -1,20 +1,52 @@
-"""config.toml: the tables that it may have, read and checked as a whole."""
+"""config.toml: its tables, decoded and checked, with the daemon's settings and listen addresses."""
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from zot.config.daemon_settings import DaemonSettings
-from zot.config.flags import DeadlineName, Seconds
+from zot.config.flags import MAX_SECONDS, DeadlineName, Seconds
 from zot.config.vendors import ApiName
+from zot.encoding import learned
 from zot.errors import ConfigError, InvalidConfigFile, MalformedFile
-from zot.learned import learned
 from zot.text import printable
+
+LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
+
+
+class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What counts for all sessions of a daemon. Every field has a sensible default.
+
+    ``max_sessions`` is how many are loaded at once, 0 for any number; ``idle_s`` how long one stays loaded that
+    nobody uses; ``listen`` where else than at the socket it is reached; ``grace_s`` how long
+    what runs has when the daemon is to end; ``server_version`` what clients are told instead of zot's own.
+
+    Over HTTP, ``hosts`` are names besides its own by which it may be called, ``origins`` the web pages elsewhere that
+    may call it; ``tls_cert`` and ``tls_key`` are the files with its certificate.
+    """
+
+    max_sessions: Annotated[int, msgspec.Meta(ge=0)] = 0
+    idle_s: Seconds = 600.0
+    listen: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    grace_s: Annotated[float, msgspec.Meta(ge=0, le=MAX_SECONDS)] = 1.0
+    server_version: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+    log_level: LogLevel = "info"
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for an address at which nobody can listen."""
+        if self.listen:
+            for address in self.listen:
+                ListenAddress.parse(address)
+
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -181,3 +213,67 @@ def _unknown(name: str, known: Iterable[str]) -> str:
 
     near = get_close_matches(name, [*known], n=1)
     return f"unknown setting{f'; did you mean {near[0]}?' if near else ''}"
+
+
+#: Nothing before the host and nothing behind the path: a token in an address would end up in logs.
+_ADDRESS = re.compile(r"(wss?)://(\[[0-9A-Fa-f:.]+\]|[^\s/:@?#\[\]]+):(\d{1,5})(/[^\s?#]*)?")
+_MAX_PORT = 65_535
+
+
+class ListenAddress(msgspec.Struct, frozen=True):
+    """``host`` is a name or a number without brackets; ``port`` 0 is any that is free; ``path`` stands before ours."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str = ""
+
+    @staticmethod
+    def parse(text: str) -> ListenAddress:
+        """Return what an address says. Raise ValueError if it is none."""
+        found = _ADDRESS.fullmatch(text)
+        if found is None or int(found[3]) > _MAX_PORT:
+            raise ValueError("expected addresses such as ws://127.0.0.1:7777, without a user, a query or a token")
+        return ListenAddress(found[1], found[2].strip("[]"), int(found[3]), (found[4] or "").rstrip("/"))
+
+    @property
+    def is_secure(self) -> bool:
+        """True if what is said there is encrypted."""
+        return self.scheme == "wss"
+
+    @property
+    def is_loopback(self) -> bool:
+        """True if nobody on another machine can get there. A name could lead anywhere, but for this one."""
+        if self.host.lower() == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}{self.path}"
+
+
+class Tls(msgspec.Struct, frozen=True):
+    """The files of a certificate, with those that vouch for it, and of its key, which may be in the same one."""
+
+    cert: str
+    key: str | None = None
+
+
+def checked(url: str, tls: Tls | None) -> ListenAddress:
+    """Return an address that we may listen at. Raise ConfigError."""
+    try:
+        address = ListenAddress.parse(url)
+    except ValueError as problem:
+        raise ConfigError(f"cannot listen at {url.partition('?')[0]}: {problem}") from None
+    if not address.is_secure and not address.is_loopback:
+        raise ConfigError(
+            f"{address}: what is said there could be read by others; ws:// is for this machine, such as "
+            f"ws://127.0.0.1:{address.port}; elsewhere use wss:// with --tls-cert and --tls-key"
+        )
+    if address.is_secure and tls is None:
+        raise ConfigError(f"{address}: wss:// needs a certificate: --tls-cert FILE and --tls-key FILE")
+    return address

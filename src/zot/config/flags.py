@@ -13,7 +13,7 @@ from zot.errors import UsageError
 MAX_SECONDS = 366 * 24 * 3600
 #: How long something may take, as files and programs say it: above 0, and never for ever.
 Seconds: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=MAX_SECONDS)]
-#: What an extension may take its time for, see `extensions/deadlines.py`.
+#: What an extension may take its time for, see `extensions/peer.py`.
 DeadlineName: TypeAlias = Literal["hello", "ready", "silence", "tool", "intercept", "command", "shutdown", "terminate"]
 
 

@@ -1,4 +1,4 @@
-"""What the user and the project want every agent to know: AGENTS.md files, from the home and up the tree."""
+"""AGENTS.md files of the user and the project, collected from the home directory and up the tree."""
 
 from __future__ import annotations
 

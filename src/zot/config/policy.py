@@ -1,8 +1,4 @@
-"""What tools may do: rules by tool and pattern, the first that matches decides.
-
-A rule that denies or asks must not be got around by another spelling, so it also covers what is below the path it
-names, and matches whatever name a file is reached by. A rule that allows covers just what it says.
-"""
+"""Policy rules: allow, deny or ask by tool and pattern; the first match decides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Skills: instructions for special tasks, in files that the model is told of and loads when it needs them."""
+"""Skills: SKILL.md files, discovered, parsed and listed for the model."""
 
 from __future__ import annotations
 

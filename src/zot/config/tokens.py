@@ -1,4 +1,4 @@
-"""The file of tokens with which others reach the daemon: made, read, and what is wrong with it. Shows no token."""
+"""The token file of the daemon. Never shows a token."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import stat
 from collections.abc import Mapping
 
 from zot.errors import ConfigError
-from zot.private import make_directory
+from zot.files import make_directory
 
 #: What a file means that cannot be read, or has a line that is no token.
 VOID = "until that is mended, no token admits anybody"

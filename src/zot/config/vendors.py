@@ -1,7 +1,4 @@
-"""Who serves models: which API each speaks, where, and under which names its key is looked for.
-
-Facts alone: this file is read before anything is answered.
-"""
+"""Vendors: the API each one speaks, its address, its key variables and its quirks."""
 
 from __future__ import annotations
 

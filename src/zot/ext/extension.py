@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import msgspec
 
+from zot.encoding import learned
 from zot.ext.arguments import Arguments
-from zot.ext.declared import Command, Declared, Handler, Tool
-from zot.ext.panel import Draw, Panel
-from zot.learned import learned
+from zot.ext.declared import Command, Declared, Draw, Handler, Panel, Tool
 from zot.wire import extension as wire
 
 if TYPE_CHECKING:

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
 from zot.ext.answers import Decision, Response, ToolError, content_of, display, noop
 from zot.ext.arguments import parameters
 from zot.ext.declared import Handler, Send
-from zot.ext.extension import Extension
 from zot.wire import extension as wire
+
+if TYPE_CHECKING:
+    from zot.ext.extension import Extension
 
 #: Runs a coroutine to its end and returns what it returned.
 Await: TypeAlias = Callable[[Coroutine[Any, Any, Any]], Any]

@@ -1,25 +1,282 @@
-"""An extension tried out: talked to as a session would, and what it does wrong is told."""
+"""Tools for extension authors: scaffold, test bench, sample arguments and protocol checks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import Literal, TypeAlias
+import asyncio
+import math
+import os
+import re
+import shutil
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from zot.extensions.bench import Bench
-from zot.extensions.happenings import (
+from zot.encoding import learned
+from zot.errors import UserError
+from zot.extensions.connection import Connection, Trace
+from zot.extensions.launch import Start
+from zot.extensions.manifest import Manifest
+from zot.extensions.peer import (
     Acknowledged,
     Broken,
+    CommandAnswered,
     Complained,
+    Decided,
+    Decision,
     Ended,
     Greeted,
     Happening,
     Settled,
+    ToolAnswered,
 )
-from zot.extensions.samples import sample
 from zot.text import printable
 from zot.wire import extension as wire
+
+_TEMPLATES = os.path.join(os.path.dirname(__file__), "templates")
+#: Their files are no part of our source, so they must not look like it.
+_SUFFIX = ".txt"
+_HINTS = {
+    "python": "It is `main.py`, and uses `zot.ext`. zot runs it with its own Python: nothing has to be installed.",
+    "typescript": "Change `main.ts`, then run `npm install` once and `npm run build`, which makes `main.js` of it.",
+    "shell": "It is `main.sh`, and needs `jq`.",
+    "go": "Change `main.go`, then build it: `go build -o bin/@NAME@ .`",
+}
+#: What is to be run before it works, in its directory.
+BUILDS = {"go": ("go", "build", "-o", "bin/@NAME@", ".")}
+
+
+def build_of(language: str, name: str) -> list[str]:
+    """Return what builds an extension that was begun; [] if nothing has to."""
+    return [_filled(word, name, language) for word in BUILDS.get(language, ())]
+
+
+def scaffold(name: str, language: str, directory: str) -> list[str]:
+    """Begin the extension ``name`` in ``directory``; return its files. Raise UserError, and leave nothing.
+
+    The directory may exist if it is empty.
+    """
+    try:
+        msgspec.convert({"name": name, "exec": "x"}, learned(Manifest))
+    except msgspec.ValidationError:
+        raise UserError(
+            f"{printable(name)!r} cannot be a name: letters, digits, dots, dashes and underscores can, at most 64"
+        ) from None
+    existed = os.path.isdir(directory)
+    if os.path.lexists(directory) and not (existed and not os.listdir(directory)):
+        raise UserError(f"{printable(directory)} exists already")
+    try:
+        os.makedirs(directory, exist_ok=True)
+        return [_write(directory, path, _filled(text, name, language)) for path, text in _files(language)]
+    except OSError as problem:
+        if not existed:
+            shutil.rmtree(directory, ignore_errors=True)
+        raise UserError(f"{printable(str(problem.filename or directory))}: {problem.strerror}") from None
+
+
+def _files(language: str) -> Iterator[tuple[str, str]]:
+    """Yield the names and texts of templates."""
+    place = os.path.join(_TEMPLATES, language)
+    for path in [
+        *(os.path.join(place, name) for name in sorted(os.listdir(place))),
+        f"{_TEMPLATES}/README.md{_SUFFIX}",
+    ]:
+        with open(path, encoding="utf-8") as file:
+            yield os.path.basename(path).removesuffix(_SUFFIX), file.read()
+
+
+def _filled(text: str, name: str, language: str) -> str:
+    # What follows the name keeps it from being the name of one of zot's own tools.
+    tool = re.sub(r"[^A-Za-z0-9_]", "_", f"{'_' if name[0].isdigit() else ''}{name[:57]}_greet")
+    words = {"HINT": _HINTS[language], "NAME": name, "TOOL": tool, "PACKAGE": name.lower().strip("._-")}
+    for word, value in words.items():
+        text = text.replace(f"@{word}@", value)
+    return text
+
+
+def _write(directory: str, name: str, text: str) -> str:
+    path = os.path.join(directory, name)
+    with open(path, "x", encoding="utf-8") as file:
+        file.write(text)
+    if text.startswith("#!"):
+        os.chmod(path, os.stat(path).st_mode | 0o111 & ~_umask())
+    return name
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
+T = TypeVar("T")
+#: A schema may refer to itself.
+_MAX_DEPTH = 8
+#: No try needs more of anything.
+_MANY = 1000
+
+
+def sample(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments that ``schema`` asks for: what is required, and nothing else."""
+    value = _value(schema, schema, 0)
+    return value if isinstance(value, dict) else {}
+
+
+def _value(schema: Any, root: dict[str, Any], depth: int) -> Any:
+    if not isinstance(schema, dict) or depth > _MAX_DEPTH:
+        return {}
+    if "const" in schema:
+        return schema["const"]
+    if "default" in schema:
+        return schema["default"]
+    for key in ("examples", "enum"):
+        if isinstance(known := schema.get(key), list) and known:
+            return known[0]
+    if isinstance(reference := schema.get("$ref"), str):
+        return _value(_referred(reference, root), root, depth + 1)
+    for key in ("anyOf", "oneOf", "allOf"):
+        if isinstance(choices := schema.get(key), list) and choices and "type" not in schema:
+            return _value(choices[0], root, depth + 1)
+    return _of_type(schema, root, depth)
+
+
+def _of_type(schema: dict[str, Any], root: dict[str, Any], depth: int) -> Any:
+    kind = schema.get("type", "object" if "properties" in schema else "string")
+    if isinstance(kind, list):
+        kind = next((one for one in kind if one != "null"), "null")
+    match kind:
+        case "object":
+            properties = _of(schema, "properties", dict, {})
+            names = [name for name in _of(schema, "required", list, []) if isinstance(name, str)]
+            return {name: _value(properties.get(name, {}), root, depth + 1) for name in names}
+        case "array":
+            count = min(_of(schema, "minItems", int, 0), _MANY)
+            return [_value(schema.get("items"), root, depth + 1)] * count
+        case "string":
+            text = "text".ljust(min(_of(schema, "minLength", int, 0), _MANY), "x")
+            return text[: max(0, _of(schema, "maxLength", int, len(text)))]
+        case "integer" | "number":
+            return _number(schema)
+        case "boolean":
+            return False
+        case _:
+            return None
+
+
+def _number(schema: dict[str, Any]) -> int:
+    """Return a whole number within the limits that a schema has; 1 if that is."""
+    limits = [limit for key, more in (("minimum", 0), ("exclusiveMinimum", 1)) for limit in _limits(schema, key, more)]
+    if limits:
+        return max(limits)
+    limits = [limit for key, more in (("maximum", 0), ("exclusiveMaximum", -1)) for limit in _limits(schema, key, more)]
+    return min(1, *limits) if limits else 1
+
+
+def _limits(schema: dict[str, Any], key: str, more: int) -> list[int]:
+    limit = schema.get(key)
+    if not isinstance(limit, int | float) or not math.isfinite(limit):
+        return []
+    return [(math.floor(limit) if more < 0 or key == "maximum" else math.ceil(limit)) + more]
+
+
+def _of(schema: dict[str, Any], key: str, kind: type[T], default: T) -> T:
+    """Return what a schema says, if it is what it should be."""
+    value = schema.get(key)
+    return value if isinstance(value, kind) else default
+
+
+def _referred(reference: str, root: dict[str, Any]) -> Any:
+    """Return what a reference inside of the schema leads to."""
+    found: Any = root
+    for name in reference.removeprefix("#").split("/")[1:]:
+        found = found.get(name) if isinstance(found, dict) else None
+    return found
+
+
+class Bench:
+    """Runs an extension. ``heard`` is told what happens but answers, ``note`` what is odd about how it is started.
+
+    Its standard error goes to ``errors``. Unlike a session it does not start one again that has crashed.
+    """
+
+    def __init__(
+        self,
+        start: Start,
+        errors: int,
+        *,
+        heard: Callable[[Happening], None],
+        note: Callable[[str], None],
+        trace: Trace = lambda way, data: None,
+    ) -> None:
+        self.manifest = start.manifest
+        self.deadlines = start.around.deadlines
+        #: How it ended, once it has.
+        self.ended: Ended | None = None
+        self._heard = heard
+        self._settled = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self.peer = start.peer(start.guarded(), now=self._loop.time())
+        self._talk = Connection(self.peer, self._happened, trace=trace)
+        running = self._talk.run(lambda deaf: start.open(errors, note, deaf))
+        self._running = self._loop.create_task(running, name="zot extension")
+
+    def now(self) -> float:
+        """Return the time, in seconds of no matter which clock."""
+        return self._loop.time()
+
+    async def settled(self) -> None:
+        """Wait until it is ready, or took too long for it, or has failed."""
+        await self._settled.wait()
+
+    async def over(self) -> None:
+        """Wait until nothing of it runs."""
+        await asyncio.wait({self._running})
+
+    async def call_tool(self, tool: str, args: dict[str, Any]) -> ToolAnswered:
+        """Run one of its tools."""
+        answered: ToolAnswered = await self._talk.answer(self.peer.call_tool(tool, args, self._loop.time()))
+        return answered
+
+    async def run_command(self, command: str, args: str) -> CommandAnswered:
+        """Run one of its commands."""
+        asked = self.peer.invoke_command(command, args, self._loop.time())
+        answered: CommandAnswered = await self._talk.answer(asked)
+        return answered
+
+    async def decide(self, event: wire.Intercepted, **about: Any) -> Decision:
+        """Let it decide about an event."""
+        decided = await self._talk.answer(self.peer.ask(event, self._loop.time(), **about))
+        return decided.decision if isinstance(decided, Decided) else decided
+
+    def tell(self, event: wire.Event) -> None:
+        """Let it hear of an event, if it wants to."""
+        self._talk.say(self.peer.tell(event))
+
+    def press(self, panel_id: str, key: wire.Key) -> None:
+        """Press a key in one of its panels."""
+        self._talk.say(self.peer.press(panel_id, key))
+
+    async def close(self) -> None:
+        """End it: asked, then told, then made to. Returns when nothing of it runs; any number of times."""
+        self._talk.shut_down()
+        try:
+            await asyncio.shield(self._running)
+        except asyncio.CancelledError:
+            self._running.cancel()
+            await asyncio.wait({self._running})
+            raise
+
+    def _happened(self, happening: Happening) -> None:
+        match happening:
+            case Settled() | Broken():
+                self._settled.set()
+            case Ended():
+                self.ended = happening
+                self._settled.set()
+            case _:
+                pass
+        self._heard(happening)
+
 
 #: Done right, done wrong, or worth to know.
 Verdict: TypeAlias = Literal["ok", "wrong", "note"]

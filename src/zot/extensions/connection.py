@@ -1,17 +1,21 @@
-"""The talk with one extension over whatever carries it: brought bytes and time, and acted upon."""
+"""Connection to one extension: drives its peer over a process's pipes or a socket."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeAlias, TypeVar
+import os
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from zot.errors import UserError
-from zot.extensions.calls import Asked
-from zot.extensions.carrier import Carrier, Opening
-from zot.extensions.happenings import (
+from zot.extensions.peer import (
+    BURST,
+    PER_S,
     Acknowledged,
     Answered,
+    Asked,
     CommandAnswered,
     Complained,
     Decided,
@@ -19,18 +23,58 @@ from zot.extensions.happenings import (
     Happening,
     Kill,
     Notified,
+    Pace,
     PanelClosed,
     PanelOpened,
     PanelRendered,
+    Peer,
+    Said,
+    State,
     Terminate,
     ToolAnswered,
+    clipped,
+    read,
 )
-from zot.extensions.pace import BURST, PER_S, Pace
-from zot.extensions.peer import Peer
-from zot.extensions.phase import State
-from zot.extensions.quotes import clipped
-from zot.extensions.said import Said, read
+from zot.tools.process import Child, Streams
 from zot.wire.lines import TooLong
+
+
+class Carrier(Protocol):
+    """A way to one extension and back, open from the start. See `process` and `link` for the two that there are."""
+
+    #: What may be the reason if it does not get to say anything; "" or it begins with a separator.
+    advice: str
+
+    def send(self, data: bytes) -> None:
+        """Bring it whole lines, after those before. Never waits; after its end does nothing."""
+
+    async def read(self) -> bytes:
+        """Return what it says next, cut anywhere; b"" when it will say no more. Cancelling loses nothing."""
+
+    def arrived(self) -> int:
+        """Return how many bytes `read` would return without waiting, as far as that is known."""
+
+    async def gone(self, *, within_s: float | None) -> bool:
+        """Wait until it is gone, at most ``within_s``. True if it is."""
+
+    async def leftovers(self) -> Sequence[str]:
+        """Return what it left running although it is gone itself."""
+
+    def acknowledged(self) -> None:
+        """It has heard that it shall end, and has no more to say."""
+
+    def end(self) -> None:
+        """Make it go, with all that it started. Returns at once; any number of times."""
+
+    async def close(self) -> str:
+        """Make it go and wait for that. Return how it went, such as "exited with 1". When cancelled, ends it anyway."""
+
+
+#: Hears why a carrier cannot bring anything any more.
+Deaf: TypeAlias = Callable[[str], None]
+#: Opens a carrier. Raises OSError, ValueError or UserError if it cannot be opened.
+Opening: TypeAlias = Callable[[Deaf], Awaitable[Carrier]]
+
 
 A = TypeVar("A")
 #: Hears what is said, byte by byte: ">" to the extension, "<" by it.
@@ -330,3 +374,221 @@ async def _read(line: bytes | TooLong) -> Said:
     if isinstance(line, TooLong) or len(line) <= _LONG_BYTES:
         return read(line)
     return await asyncio.to_thread(read, line)
+
+
+#: One that is so far behind does not read at all.
+MAX_BYTES = 32 * 1024 * 1024
+
+
+class Outbox:
+    """Writes to ``fd``, which it owns, in order and without waiting. ``failed`` hears once why it cannot go on."""
+
+    def __init__(self, fd: int, failed: Callable[[str], None]) -> None:
+        os.set_blocking(fd, False)
+        self._fd: int | None = fd
+        self._failed = failed
+        self._waiting = bytearray()
+
+    def write(self, data: bytes) -> None:
+        """Send ``data``, after what came before."""
+        if self._fd is None or not data:
+            return
+        was_empty = not self._waiting
+        self._waiting += data
+        if len(self._waiting) > MAX_BYTES:
+            self._fail(f"has not read {len(self._waiting)} bytes that it was told")
+        elif was_empty:
+            self._flush()
+            if self._waiting and self._fd is not None:
+                asyncio.get_running_loop().add_writer(self._fd, self._flush)
+
+    def close(self) -> None:
+        """Let go of the pipe; what is still waiting is dropped. Any number of times."""
+        if self._fd is not None:
+            asyncio.get_running_loop().remove_writer(self._fd)
+            os.close(self._fd)
+            self._fd = None
+            self._waiting.clear()
+
+    def _flush(self) -> None:
+        assert self._fd is not None
+        try:
+            while self._waiting:
+                del self._waiting[: os.write(self._fd, self._waiting[: 64 * 1024])]
+        except BlockingIOError:
+            return
+        except OSError:
+            self._fail("has closed its input")
+            return
+        asyncio.get_running_loop().remove_writer(self._fd)
+
+    def _fail(self, reason: str) -> None:
+        self.close()
+        self._failed(reason)
+
+
+#: What is still running this long after its parent has exited was left behind; before, it may be exiting, too.
+_LEAVE_S = 0.1
+
+
+class ExtensionProcess:
+    """A `Carrier`: what is said goes through ``outbox`` to ``child``, which has ``grace_s`` when it is made to end."""
+
+    def __init__(self, child: Child, outbox: Outbox, *, grace_s: float, advice: str) -> None:
+        self.advice = advice
+        self._child = child
+        self._outbox = outbox
+        self._grace_s = grace_s
+        self._ending: asyncio.Task[None] | None = None
+
+    def send(self, data: bytes) -> None:
+        self._outbox.write(data)
+
+    async def read(self) -> bytes:
+        return await self._child.read(until_exit=False)
+
+    def arrived(self) -> int:
+        return self._child.arrived()
+
+    async def gone(self, *, within_s: float | None) -> bool:
+        return await self._child.exited(within_s=within_s)
+
+    async def leftovers(self) -> Sequence[str]:
+        if self._ending is not None or not await self._child.background():
+            return ()
+        await asyncio.sleep(_LEAVE_S)
+        return [command for _, command in await self._child.background()]
+
+    def acknowledged(self) -> None:
+        return  # It exits by itself, or is made to.
+
+    def end(self) -> None:
+        # Once is enough, for that takes its own time to ask and then kills.
+        if self._ending is None:
+            ending = self._child.end(grace_s=self._grace_s)
+            self._ending = asyncio.get_running_loop().create_task(ending, name="zot extension end")
+
+    async def close(self) -> str:
+        self.end()  # It may have exited and left others behind.
+        assert self._ending is not None
+        try:
+            await asyncio.shield(self._ending)
+        finally:
+            self._child.close()
+            self._outbox.close()
+        return _ending(self._child)
+
+
+async def spawned(
+    start: Callable[[Streams], Awaitable[Child]], errors: int, deaf: Deaf, *, grace_s: float, advice: str
+) -> ExtensionProcess:
+    """Let ``start`` start a process that complains to ``errors``, and return it. Raise what ``start`` does."""
+    theirs, ours = os.pipe()
+    outbox = Outbox(ours, deaf)
+    try:
+        child = await start(Streams(theirs, errors))
+    except BaseException:
+        outbox.close()
+        raise
+    finally:
+        os.close(theirs)
+    return ExtensionProcess(child, outbox, grace_s=grace_s, advice=advice)
+
+
+def _ending(child: Child) -> str:
+    try:
+        status = child.status()
+    except (ChildProcessError, asyncio.InvalidStateError):
+        return "was killed"
+    return f"was killed by signal {-status}" if status < 0 else f"exited with {status}"
+
+
+#: So much may wait to be read; whoever brings more waits.
+MAX_UNREAD_BYTES = 1024 * 1024
+
+
+class Link:
+    """A `Carrier` without a process. ``send`` takes what is told to the extension, ``hang_up`` ends the connection.
+
+    Whoever keeps the connection calls `bring` for what the extension says and `hung_up` when it is over; neither
+    ``send`` nor ``hang_up`` may wait. One that does not read what it is told is theirs to hang up on.
+    """
+
+    advice = ""
+
+    def __init__(self, send: Callable[[bytes], None], hang_up: Callable[[], None]) -> None:
+        self._send = send
+        self._hang_up = hang_up
+        self._unread: deque[bytes] = deque()
+        self._size = 0
+        self._news = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._over = asyncio.Event()
+        self._lost = False
+        self._ended = False
+
+    async def bring(self, data: bytes) -> None:
+        """The extension said ``data``, cut anywhere. Waits while it talks faster than it is heard."""
+        await self._room.wait()
+        if self._over.is_set():
+            return
+        self._unread.append(data)
+        self._size += len(data)
+        self._news.set()
+        if self._size >= MAX_UNREAD_BYTES and not self._lost:
+            self._room.clear()
+
+    def lost(self) -> None:
+        """The connection is over, and what of it was not brought yet can be brought without waiting."""
+        self._lost = True
+        self._room.set()
+
+    def hung_up(self) -> None:
+        """The connection is over; what was brought is still read. Any number of times."""
+        self._over.set()
+        self._news.set()
+        self._room.set()
+
+    def send(self, data: bytes) -> None:
+        if data and not self._over.is_set():
+            self._send(data)
+
+    async def read(self) -> bytes:
+        while not self._unread:
+            if self._over.is_set():
+                return b""
+            self._news.clear()
+            await self._news.wait()
+        data = self._unread.popleft()
+        self._size -= len(data)
+        if self._size < MAX_UNREAD_BYTES:
+            self._room.set()
+        return data
+
+    def arrived(self) -> int:
+        return self._size
+
+    async def gone(self, *, within_s: float | None) -> bool:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._over.wait()
+        return self._over.is_set()
+
+    async def leftovers(self) -> Sequence[str]:
+        return ()
+
+    def acknowledged(self) -> None:
+        self.end()  # It need not exit, so nothing would tell that it is done.
+
+    def end(self) -> None:
+        if not self._over.is_set():
+            self._ended = True
+            self._unread.clear()  # Nobody wants to hear it any more.
+            self._size = 0
+            self.hung_up()
+            self._hang_up()
+
+    async def close(self) -> str:
+        self.end()
+        return "was disconnected" if self._ended else "disconnected"

@@ -93,13 +93,13 @@ def _located(directory: str, source: Source) -> Located:
 
 
 def _broken_guard(directory: str) -> Manifest | None:
-    from zot.extensions.guarded import broken_guard  # Nearly all can be used.
+    from zot.extensions.manifest import broken_guard  # Nearly all can be used.
 
     return broken_guard(directory)
 
 
 def _unknown_guard(place: str) -> Manifest:
-    from zot.extensions.guarded import unknown_guard  # Nearly every place can be read.
+    from zot.extensions.manifest import unknown_guard  # Nearly every place can be read.
 
     return unknown_guard(place)
 

@@ -1,26 +1,167 @@
-"""Extensions put into a place, whole or not at all, and taken out of it again.
-
-What is being made or unmade stands in the same place under a name that nobody looks at (`_SCRAP`), locked by who works
-on it. If that one is killed the lock is gone, and whoever comes next clears it away.
-"""
+"""Install and remove extensions: copy or clone, whole or not at all."""
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
 import os
+import re
 import shutil
-from collections.abc import Iterator, Mapping
+import stat
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from zot.errors import ConfigError, UserError
-from zot.extensions.cloning import clone, is_repository
-from zot.extensions.copying import copying, narrowing
 from zot.extensions.discovery import Located, discover
-from zot.extensions.manifest import Manifest, load
-from zot.private import exclusive, make_directory
+from zot.extensions.manifest import FILE_NAME, Manifest, load
+from zot.files import exclusive, make_directory
 from zot.text import printable
 from zot.tools.process import Processes
+
+_SLICE_BYTES = 1024 * 1024
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def copying(source: str, destination: str) -> Iterator[None]:
+    """Copy ``source`` to ``destination``, which must not exist. Yields often, so that it can be left half done.
+
+    Raise OSError, or UserError for what cannot be copied. Of the modes only "executable" is kept: the copy is for its
+    owner alone.
+    """
+    left = [""]
+    while left:
+        below = left.pop()
+        os.mkdir(os.path.join(destination, below), 0o700)
+        with os.scandir(os.path.join(source, below)) as entries:
+            names = sorted(entry.name for entry in entries)
+        for path in (os.path.join(below, name) for name in names):
+            there, here = os.path.join(source, path), os.path.join(destination, path)
+            mode = os.lstat(there).st_mode
+            if stat.S_ISDIR(mode):
+                left.append(path)
+            elif stat.S_ISLNK(mode):
+                os.symlink(os.readlink(there), here)
+            elif stat.S_ISREG(mode):
+                yield from _copying_file(there, here)
+            else:
+                raise UserError(f"{there} is neither a file nor a directory nor a link")
+            yield
+
+
+def narrowing(directory: str) -> Iterator[None]:
+    """Take everything in ``directory``, and itself, away from all but its owner. Yields and raises as `copying`."""
+    left = [directory]
+    while left:
+        place = left.pop()
+        mode = os.lstat(place).st_mode
+        if not stat.S_ISLNK(mode):  # What it leads to is somebody else's.
+            os.chmod(place, mode & 0o700)
+        if stat.S_ISDIR(mode):
+            with os.scandir(place) as entries:
+                left += [entry.path for entry in entries]
+        yield
+
+
+def _copying_file(there: str, here: str) -> Iterator[None]:
+    source = os.open(there, _READ)
+    try:
+        mode = os.fstat(source).st_mode
+        if not stat.S_ISREG(mode):  # It was one a moment ago.
+            raise UserError(f"{there} is not a regular file")
+        with open(os.open(here, _WRITE, 0o700 if mode & 0o111 else 0o600), "wb") as copy:
+            while data := os.read(source, _SLICE_BYTES):
+                copy.write(data)
+                yield
+    finally:
+        os.close(source)
+
+
+_GRACE_S = 0.5
+_MAX_TOLD_BYTES = 16 * 1024
+
+
+async def run_errand(
+    argv: Sequence[str], *, cwd: str, env: Mapping[str, str], processes: Processes, within_s: float
+) -> tuple[int, str]:
+    """Run a program to its end; return its exit status and the end of what it said. Raise UserError if it cannot be.
+
+    It has no input and no terminal. When late or cancelled, nothing of it runs on.
+    """
+    try:
+        child = await processes.spawn(argv, cwd=cwd, env=env)
+    except (OSError, ValueError) as problem:
+        raise UserError(f"{argv[0]} could not be started: {problem}") from None
+    said = b""
+    try:
+        async with asyncio.timeout(within_s):
+            while data := await child.read():
+                said = (said + data)[-_MAX_TOLD_BYTES:]
+    except TimeoutError:
+        raise UserError(f"{argv[0]} was not done within {within_s:g} s") from None
+    finally:
+        await child.end(grace_s=_GRACE_S)
+        child.close()
+    return child.status(), said.decode("utf-8", "replace")
+
+
+PROTOCOLS = ("https", "ssh", "git", "file")
+DEADLINE_S = 600.0
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(://|::)")
+#: As ssh names a file: host:path, but no path of ours.
+_AT_HOST = re.compile(r"[^/:]+@[^/:]+:[^:]")
+#: They would lead git elsewhere: it may be a hook of a repository that runs us.
+_MISLEADING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY")
+_QUIET = {
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_ASKPASS": "true",
+    "SSH_ASKPASS_REQUIRE": "never",
+    "GIT_ALLOW_PROTOCOL": ":".join(PROTOCOLS),
+    "LC_ALL": "C",
+}
+
+
+def is_repository(source: str) -> bool:
+    """Tell if ``source`` is something for git, and not the path of a directory."""
+    if _URL.match(source):
+        return True
+    if os.path.isdir(source):  # A repository without a working tree has its files in git's own form.
+        return source.endswith(".git") and not os.path.lexists(os.path.join(source, FILE_NAME))
+    return source.endswith(".git") or bool(_AT_HOST.match(source))
+
+
+def checked_url(url: str) -> str:
+    """Return ``url`` as git shall have it. Raise UserError if it must not have it at all."""
+    if os.path.isdir(url):
+        return f"file://{os.path.abspath(url)}"  # Of a plain path git would take everything, not only what is new.
+    if url.startswith("-"):
+        raise UserError(f"{printable(url)} is no address of a repository")
+    if "\0" in url:
+        raise UserError("an address cannot have a NUL character")
+    found = _URL.match(url)
+    protocol = found[1] if found else "ssh"
+    if protocol not in PROTOCOLS or (found and found[2] == "::"):
+        raise UserError(f"{printable(url)}: {protocol} is not allowed, only {', '.join(PROTOCOLS)}")
+    return url
+
+
+async def clone(url: str, destination: str, *, processes: Processes, env: Mapping[str, str]) -> None:
+    """Clone ``url`` to ``destination``, which must not exist. Raise UserError with what git said. Nothing runs on."""
+    argv = ["git", "clone", "--quiet", "--depth", "1", "--no-recurse-submodules", "--", checked_url(url), destination]
+    plain = {name: value for name, value in env.items() if name not in _MISLEADING}
+    env = {**plain, **_QUIET}
+    status, said = await run_errand(argv, cwd="/", env=env, processes=processes, within_s=DEADLINE_S)
+    if status:
+        raise UserError(f"git clone {printable(url)}: {_reason(said) or f'exit status {status}'}")
+
+
+def _reason(said: str) -> str:
+    """Return what git complained about, as one line: all until it gave up, since the reason may be that of ssh."""
+    lines = [line.strip() for line in said.split("\n") if line.strip()]
+    gave_up = max((at for at, line in enumerate(lines) if line.startswith("fatal: ")), default=len(lines))
+    told = [line.removeprefix("fatal: ") for line in lines[: gave_up + 1] if not line.lower().startswith("warning: ")]
+    return printable("; ".join(told[-3:]))
+
 
 _SCRAP = ".zot-scrap-"
 

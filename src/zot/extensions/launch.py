@@ -1,4 +1,4 @@
-"""What extensions run in, and how one is started and talked to in it."""
+"""Launching extensions: their environment, directories and deadlines."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from zot.errors import UserError
-from zot.extensions.carrier import Deaf
-from zot.extensions.confinement_part import Confinement, NoSandbox, environment
-from zot.extensions.deadlines import Deadlines
+from zot.extensions.confinement import Confinement, NoSandbox, environment
+from zot.extensions.connection import Deaf, ExtensionProcess, spawned
 from zot.extensions.manifest import Manifest, command_line, data_directories, program
-from zot.extensions.peer import Peer
+from zot.extensions.peer import Deadlines, Peer
 from zot.extensions.permissions import LACKING
-from zot.extensions.process import ExtensionProcess, spawned
 from zot.tools.process import Child, Processes, Streams
 from zot.wire import extension as wire
 

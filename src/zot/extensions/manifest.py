@@ -1,20 +1,28 @@
-"""extension.json: what an extension is called, how it is started, and what it may do."""
+"""extension.json: decoding, precise complaints, guards of broken manifests, enable and disable."""
 
 from __future__ import annotations
 
+import errno
+import json
 import os
+import re
+import stat
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Annotated, TypeAlias
+from difflib import get_close_matches
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias, get_args
 
 import msgspec
 
 from zot import files
 from zot.config.trust import DEFAULT_DATA
+from zot.encoding import learned
 from zot.errors import ConfigError, MalformedFile, UserError
 from zot.extensions.permissions import Permissions
-from zot.learned import learned
-from zot.wire.extension import ExtensionName, Intercepted, OnFailure
+from zot.files import UNDECODABLE, content, replace_file
+from zot.files import load as load_file
+from zot.text import printable
+from zot.wire.extension import EVENTS, INTERCEPTED, ExtensionName, Intercepted, OnFailure
 
 FILE_NAME = "extension.json"
 MAX_BYTES = 256 * 1024
@@ -99,7 +107,6 @@ def _decoded(data: bytes) -> tuple[Manifest, Mapping[str, msgspec.Raw]]:
 
 
 def _explained(data: bytes) -> str:
-    from zot.extensions.complaint import complaint  # Nearly all are right.
 
     return complaint(data, Manifest, Permissions)
 
@@ -183,3 +190,243 @@ def data_directories(manifest: Manifest) -> list[str]:
     whole = [pattern.removesuffix("/**") for pattern in manifest.data if pattern.endswith("/**")]
     names = [os.path.normpath(name) for name in whole if name and not name.startswith("!") and not _WILD & {*name}]
     return [name for name in names if not os.path.isabs(name) and name.split("/")[0] not in (".", "..")]
+
+
+_NAMES: Final = "a list of names, or true for all"
+_PATHS: Final = 'a list of paths, such as ["~/notes", "$CWD"]'
+#: What each field has to be.
+RIGHT: Final[Mapping[str, str]] = {
+    "name": "letters, digits, `.`, `_` and `-`, at most 64 of them, the first a letter or a digit",
+    "exec": 'the program to start, such as "./main.py"',
+    "version": 'a text, such as "1.0.0"',
+    "args": 'a list of texts, such as ["--quiet"]',
+    "language": "a text",
+    "description": "a text",
+    "enabled": "true or false",
+    "intercept": f"a list of what it decides about: {', '.join(INTERCEPTED)}",
+    "on_failure": " or ".join(f'"{name}"' for name in get_args(OnFailure)),
+    "data": 'a list of patterns, such as ["data/**"]',
+    "permissions": 'an object with the scopes it needs, such as {"net": true}; without the field it may do everything',
+}
+#: And what each scope has to be.
+SCOPES: Final[Mapping[str, str]] = {
+    "fs.read": _PATHS,
+    "fs.write": _PATHS,
+    "net": "true or false",
+    "exec": f"{_NAMES}; of programs, or absolute paths",
+    "env": f"{_NAMES}; of variables",
+    "tools": f"{_NAMES}; of tools: letters, digits, `_` and `-`, at most 64, no digit or `-` first",
+    "events": f"true for all, or a list of: {', '.join(EVENTS)}",
+    "intercept": f"true for all, or a list of: {', '.join(INTERCEPTED)}",
+    "ui": "true or false",
+}
+_MAX_SHOWN: Final = 60
+
+
+def complaint(data: bytes, manifest: type[msgspec.Struct], permissions: type[msgspec.Struct]) -> str:
+    """Return what is wrong with ``data``, which could not be read as a ``manifest``; "" if nothing is found."""
+    try:
+        found = json.loads(data.decode())
+    except UnicodeDecodeError as problem:
+        return f"is not UTF-8, at byte {problem.start}"
+    except RecursionError:
+        return "is nested too deeply"
+    except json.JSONDecodeError as problem:
+        return _no_json(data.decode(), problem)
+    except ValueError as problem:  # a number with more digits than Python converts
+        return f"is not JSON: {problem}"
+    if not isinstance(found, dict):
+        return f"must be an object with at least `name` and `exec`, but is {_shown(found)}"
+    if wrong := _wrong_field(found, manifest, RIGHT):
+        return wrong
+    scopes = found.get("permissions", {})
+    if not isinstance(scopes, dict):
+        return f"`permissions` must be {RIGHT['permissions']}; but it is {_shown(scopes)}"
+    return _wrong_scope(scopes, permissions)
+
+
+def _no_json(text: str, problem: json.JSONDecodeError) -> str:
+    where = f"line {problem.lineno}, column {problem.colno}"
+    if not text.strip():
+        return "is empty; it must be an object with at least `name` and `exec`"
+    if problem.pos >= len(text.rstrip()):
+        return f"is not JSON: it ends too early, at {where}"
+    return f"is not JSON, at {where}: {problem.msg}"
+
+
+def _wrong_scope(scopes: dict[str, Any], permissions: type[msgspec.Struct]) -> str:
+    if unknown := [name for name in scopes if name not in SCOPES]:
+        return f"`permissions` has {_shown(unknown[0])}, which is no scope; there are: {', '.join(SCOPES)}"
+    if wrong := _wrong_field(scopes, permissions, SCOPES):
+        return f"permissions: {wrong}"
+    fields = {field.encode_name: field for field in msgspec.structs.fields(permissions)}
+    try:
+        permissions(
+            **{fields[name].name: msgspec.convert(value, learned(fields[name].type)) for name, value in scopes.items()}
+        )
+    except ValueError as problem:
+        return f"permissions: {problem}"
+    return ""
+
+
+def _wrong_field(found: dict[str, Any], kind: type[msgspec.Struct], right: Mapping[str, str]) -> str:
+    """Return what is wrong with the first field that is not what it has to be; "" if all are."""
+    for field in msgspec.structs.fields(kind):
+        name = field.encode_name
+        if name not in found:
+            if field.required:
+                return f"`{name}` is missing; it must be {right[name]}"
+        elif name != "permissions":  # Which has its own.
+            try:
+                msgspec.convert(found[name], learned(field.type))
+            except msgspec.ValidationError:
+                return f"`{name}` must be {right[name]}; but it is {_shown(found[name])}"
+    return ""
+
+
+def _shown(value: Any) -> str:
+    text = printable(json.dumps(value, ensure_ascii=False))
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
+
+
+#: How much alike a misspelt word and the one that was meant have to be.
+_ALIKE: Final = 0.75
+#: What says that there is no manifest, not that nobody may see it.
+_ABSENT: Final = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EINVAL}
+#: What may be the wish of a guard in a file that is no JSON.
+_SIGN: Final = re.compile(rb"on\W?_?fail\w{0,8}\W{0,16}(\w{0,5})", re.IGNORECASE)
+
+
+def broken_guard(directory: str) -> Manifest | None:
+    """Return the guard that the manifest in ``directory``, which cannot be used, was to be; None if it was none.
+
+    Whoever wrote it wanted something blocked when it does not work, and a slip of the pen must not undo that.
+    """
+    try:
+        data = content(os.path.join(directory, FILE_NAME)).removeprefix(b"\xef\xbb\xbf")
+    except OSError as problem:
+        return None if problem.errno in _ABSENT else unknown_guard(directory)
+    try:
+        fields = msgspec.json.decode(data, type=dict[str, Any])
+    except UNDECODABLE:
+        is_guard = any(wish.lower() != b"allow" for wish in _SIGN.findall(data[:MAX_BYTES]))
+        return _guard(_name({}, directory), INTERCEPTED if is_guard else ())
+    if _field(fields, "enabled") is False or not _is_closed(_field(fields, "on_failure")):
+        return None
+    return _guard(_name(fields, directory), _guarded(_field(fields, "intercept")))
+
+
+def unknown_guard(directory: str) -> Manifest:
+    """Return the guard of everything, for what cannot be read: nobody can tell that there is none in it."""
+    return Manifest(_name({}, directory), exec="./nothing", intercept=INTERCEPTED, on_failure="block")
+
+
+def _guard(name: str, guarded: tuple[Intercepted, ...]) -> Manifest | None:
+    return Manifest(name, exec="./nothing", intercept=guarded, on_failure="block") if guarded else None
+
+
+def _field(fields: Mapping[str, Any], name: str) -> Any:
+    """Return what stands in a field, or in the one that looks most like it; UNSET if there is none."""
+    if name in fields:
+        return fields[name]
+    spelt = {field.lower().replace("-", "_"): field for field in fields}
+    close = get_close_matches(name, spelt, n=1, cutoff=_ALIKE)
+    return fields[spelt[close[0]]] if close else msgspec.UNSET
+
+
+def _is_closed(wish: object) -> bool:
+    """Tell if ``on_failure`` was to be "block": it is there, and nothing that looks like "allow"."""
+    if wish is msgspec.UNSET:
+        return False
+    return not (isinstance(wish, str) and get_close_matches(wish.strip().lower(), ["allow"], cutoff=_ALIKE))
+
+
+def _guarded(wish: object) -> tuple[Intercepted, ...]:
+    """Return the names that ``intercept`` has; all of them if it has none that is known."""
+    if wish == []:
+        return ()
+    words = wish if isinstance(wish, list) else [wish]
+    meant = {close for word in words if isinstance(word, str) for close in _meant(word)}
+    return tuple(name for name in INTERCEPTED if name in meant) or INTERCEPTED
+
+
+def _meant(words: str) -> list[str]:
+    spelt = (word.lower().replace("-", "_") for word in re.split(r"[\s,;|]+", words))
+    return [close for word in spelt for close in get_close_matches(word, INTERCEPTED, n=1, cutoff=_ALIKE)]
+
+
+def _name(fields: Mapping[str, Any], directory: str) -> str:
+    """Return its name, or else that of its directory, with what no name has left out."""
+    for name in (_field(fields, "name"), os.path.basename(directory)):
+        try:
+            return msgspec.convert(name, ExtensionName)
+        except msgspec.ValidationError:
+            pass
+    return re.sub(r"^[^A-Za-z0-9]+|[^A-Za-z0-9._-]+", "", os.path.basename(directory))[:64] or "guard"
+
+
+_KEY = "enabled"
+_BLANK = " \t\r\n"
+_VALUES = json.JSONDecoder()
+
+
+class _Member(NamedTuple):
+    """One ``key`` of an object, and where in the text it and its value stand."""
+
+    key: str
+    at: int
+    value_at: int
+    end: int
+
+
+def switch(directory: str, *, enabled: bool) -> bool:
+    """Enable or disable the extension in ``directory``; False if it was so already. Raise ConfigError.
+
+    The file is replaced as a whole, so nobody ever reads half of it.
+    """
+    if load(directory).enabled == enabled:
+        return False
+    # Whoever has linked to a manifest elsewhere means that one.
+    path = os.path.realpath(os.path.join(directory, FILE_NAME))
+    try:
+        mode = stat.S_IMODE(os.stat(path).st_mode)
+        new = load_file(path, lambda data: switched(data.decode(), enabled=enabled).encode())
+    except OSError as problem:
+        raise ConfigError(f"{path}: {problem.strerror}") from None
+    if parse(new, path).enabled != enabled:
+        raise ConfigError(f'{path}: "{_KEY}" could not be changed; please edit it')
+    replace_file(path, new, mode=mode)
+    return True
+
+
+def switched(text: str, *, enabled: bool) -> str:
+    """Return the manifest ``text``, which is valid, with another value for the one key."""
+    members = _members(text)
+    value = json.dumps(enabled)
+    if known := [one for one in members if one.key == _KEY]:
+        last = known[-1]  # Of a repeated key the last value counts.
+        return text[: last.value_at] + value + text[last.end :]
+    last = members[-1]
+    before = text[: last.at]
+    indent = before[len(before.rstrip(_BLANK)) :]
+    return f'{text[: last.end]},{indent}"{_KEY}": {value}{text[last.end :]}'
+
+
+def _members(text: str) -> list[_Member]:
+    """Return the members of the object that ``text`` is."""
+    members: list[_Member] = []
+    at = text.index("{")
+    while text[at] != "}":
+        key_at = _skip(text, at + 1)
+        key, colon = _VALUES.raw_decode(text, key_at)
+        value_at = _skip(text, _skip(text, colon) + 1)
+        _, end = _VALUES.raw_decode(text, value_at)
+        members.append(_Member(key, key_at, value_at, end))
+        at = _skip(text, end)
+    return members
+
+
+def _skip(text: str, at: int) -> int:
+    while text[at] in _BLANK:
+        at += 1
+    return at

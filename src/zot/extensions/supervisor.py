@@ -1,4 +1,4 @@
-"""One extension of a session: started, asked, told, restarted when it crashes, and ended with the session."""
+"""Supervisor of one extension: start, ask, notify, restart after a crash, shut down."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Literal, Protocol, TypeAlias
 
-from zot.extensions.carrier import Carrier, Deaf
-from zot.extensions.connection import Connection
-from zot.extensions.happenings import (
+import msgspec
+
+from zot.errors import UserError
+from zot.extensions.connection import Carrier, Connection, Deaf, Link
+from zot.extensions.launch import Surroundings, acknowledgement
+from zot.extensions.log import AGAIN, Log
+from zot.extensions.peer import (
     Awaited,
     Broken,
     CommandAnswered,
@@ -22,14 +26,33 @@ from zot.extensions.happenings import (
     Greeted,
     Happening,
     Late,
+    Peer,
     Settled,
     ToolAnswered,
 )
-from zot.extensions.launch import Surroundings
-from zot.extensions.log import AGAIN, Log
-from zot.extensions.peer import Peer
-from zot.extensions.waiting import Wait
+from zot.messages import TextBlock, ToolSpec, timestamp
+from zot.text import printable
+from zot.tools.base import FailedWith, Output, ToolContext
+from zot.tools.command_output import Excerpt
 from zot.wire import extension as wire
+from zot.wire.extension import Event, Intercepted, RegisterTool
+
+#: So long nobody is told.
+PATIENCE_S = 1.0
+
+
+class Wait:
+    """While in this context somebody waits. If that takes long, ``tell`` hears since when; once."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+
+    def __enter__(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(PATIENCE_S, self._tell, timestamp())
+
+    def __exit__(self, *problem: object) -> None:
+        self._timer.cancel()
+
 
 #: How often one that crashes is started again within `_WINDOW_S`, and after which pauses.
 _PAUSES_S = (0.25, 1.0, 4.0)
@@ -295,3 +318,132 @@ class Extension:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
+
+
+class Listener:
+    """Tells ``extension`` what happens. An event that it decides about waits until `release` or its own `decide`.
+
+    The store may show an event before or after the extension is asked about it: either way it hears the question first.
+    """
+
+    def __init__(self, extension: Extension) -> None:
+        self.name = extension.name
+        self.extension = extension
+        self._waiting: deque[tuple[Event, str]] = deque()
+        self._asked: set[tuple[str, str]] = set()
+
+    async def decide(self, event: Intercepted, **about: Any) -> Decision:
+        """Ask it. Cancelling ends the wait at once."""
+        if not self.extension.peer.decides(event):
+            return Decision()
+        return await self.extension.decide(event, **about)
+
+    def tell(self, event: Event, about: str) -> None:
+        """Let it hear of ``event``, after what came before; ``about`` says which question is about the same."""
+        self._waiting.append((event, about))
+        self._flush()
+
+    def release(self, event: str, about: str) -> None:
+        """Everybody was asked about this."""
+        self._asked.add((event, about))
+        self._flush()
+
+    def release_all(self) -> None:
+        """A run is over: what nobody asked about will not be asked about."""
+        for event, _ in self._waiting:
+            self.extension.tell(event)
+        self._waiting.clear()
+        self._asked.clear()
+
+    def _flush(self) -> None:
+        while self._waiting:
+            event, about = self._waiting[0]
+            if self._must_be_asked_first(event) and (event.event, about) not in self._asked:
+                return
+            self._waiting.popleft()
+            self._asked.discard((event.event, about))
+            self.extension.tell(event)
+
+    def _must_be_asked_first(self, event: Event) -> bool:
+        match event.event:
+            case "turn_start" | "tool_call":
+                return self.extension.peer.decides(event.event)
+            case _:
+                return False
+
+
+class Caller:
+    """An `Origin` with a carrier instead of a program: when that is over, it has to call again.
+
+    Raise UserError if ``name`` is not the name of an extension. ``closed`` is what an earlier connection of that name
+    left blocked.
+    """
+
+    version = ""
+    returns = False
+
+    def __init__(
+        self,
+        name: str,
+        carrier: Carrier,
+        around: Surroundings,
+        closed: frozenset[wire.Intercepted] = frozenset(),
+    ) -> None:
+        try:
+            self.name: str = msgspec.convert(name, wire.ExtensionName)
+        except msgspec.ValidationError:
+            rule = "letters, digits, `.`, `_` and `-`, at most 64, and a letter or digit first"
+            raise UserError(f"{printable(name)!r} is no name for an extension: {rule}") from None
+        self._carrier = carrier
+        self._around = around
+        self._closed = closed
+
+    def guarded(self) -> frozenset[wire.Intercepted]:
+        return self._closed
+
+    def peer(self, closed: frozenset[wire.Intercepted], *, now: float) -> Peer:
+        # It may run on another machine: what is where here is not its business, and it has no directory of ours.
+        ack = acknowledgement(self._around, directory="", data="")
+        return Peer(self.name, ack, now=now, deadlines=self._around.deadlines, closed=closed)
+
+    async def open(self, errors: int, note: Callable[[str], None], deaf: Deaf) -> Carrier:
+        return self._carrier
+
+
+class Missing(Caller):
+    """A guard that had connected before the session was loaded, and has to call again: until then it blocks."""
+
+    def __init__(self, name: str, around: Surroundings, closed: frozenset[wire.Intercepted]) -> None:
+        super().__init__(name, Link(lambda data: None, lambda: None), around, closed)
+
+    async def open(self, errors: int, note: Callable[[str], None], deaf: Deaf) -> Carrier:
+        raise UserError("it had connected to this session, guards it, and has not come back yet")
+
+
+class ExtensionTool:
+    """Asks ``extension`` to do it. Nobody knows what it changes, so no two run at once."""
+
+    read_only = False
+
+    def __init__(self, extension: Extension, registered: RegisterTool) -> None:
+        self.extension = extension
+        self.spec = ToolSpec(registered.name, registered.description, registered.schema, extension.name)
+
+    async def run(self, args: dict[str, Any], context: ToolContext) -> Output:
+        """Return its result, as `Tool.run` promises."""
+        answered = await self.extension.call_tool(self.spec.name, args)
+        content = _within_budget(answered.content)
+        if answered.is_error:
+            raise FailedWith(content)
+        return content
+
+
+def _within_budget(content: Output) -> Output:
+    """Return a result as the model is shown it: of all its text together the beginning and the end, if it is long."""
+    texts = [block.text.encode() for block in content if isinstance(block, TextBlock)]
+    whole = Excerpt()
+    for text in texts:
+        whole.feed(text)
+    if whole.is_complete:
+        return content
+    return (TextBlock(whole.text()), *(block for block in content if not isinstance(block, TextBlock)))

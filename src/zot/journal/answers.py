@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
+from zot.encoding import learned
 from zot.errors import JournalDamaged
-from zot.journal.owner import boot_id
-from zot.learned import learned
+from zot.journal.lease import boot_id
 
 
 class Asked(msgspec.Struct, frozen=True):

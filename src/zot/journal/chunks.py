@@ -16,10 +16,9 @@ from typing import Any
 
 import msgspec
 
-from zot.encoding import encode_lines
+from zot.encoding import decoder, encode_lines
 from zot.errors import JournalDamaged, StoreFailed
 from zot.events import AgentEvent
-from zot.learned import decoder
 from zot.messages import ImageBlock, Message, ResultBlock, TextBlock, TranscriptBlock
 from zot.store import Allowed, Began, Change, Configured, Counted, Guarded, Locked, Row, Said, Spliced, Wrote
 

@@ -1,4 +1,4 @@
-"""The journal: all sessions of one file. One object per process and file, shared by whoever opens it."""
+"""The journal: all sessions of one SQLite file, opened once per process, with its reader threads."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ import msgspec
 from zot.errors import JournalDamaged, NoSuchSession, StoreFailed
 from zot.journal import queries
 from zot.journal.lease import SUSPECTED, Leases
-from zot.journal.look import Look
 from zot.journal.queries import SessionRecord
-from zot.journal.readers import Readers
 from zot.journal.record import Past, Record, busy, checked_epoch
 from zot.journal.schema import (
     check_room,
     connect,
+    connect_to_look,
     explained,
     is_damage,
+    is_of_later,
     is_there,
     migrate,
     prepare,
@@ -37,11 +37,140 @@ from zot.journal.writer import Writer
 from zot.messages import timestamp
 
 if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
     from zot.journal.repair import Report
+    from zot.journal.search import Hit
+
+T = TypeVar("T")
+
+_THREADS = 2
+
+
+class Readers:
+    """Threads that read one file. They start when they are first needed."""
+
+    def __init__(self, path: str, opened: Callable[[str], sqlite3.Connection] = connect) -> None:
+        self._path = path
+        self._opened = opened
+        self._pool: ThreadPoolExecutor | None = None
+        self._own = threading.local()
+        self._guard = threading.Lock()
+        self._closed = False
+        self._connections: list[sqlite3.Connection] = []
+
+    async def run(self, action: Callable[[sqlite3.Connection], T]) -> T:
+        """Do something with a connection, in one of the threads. It sees one state of the file. Raise StoreFailed."""
+        return await asyncio.get_running_loop().run_in_executor(self._started(), self._perform, action)
+
+    def close(self) -> None:
+        """Interrupt those who read, and close the connections."""
+        with self._guard:
+            self._closed = True
+            for connection in self._connections:
+                connection.interrupt()
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+        while self._connections:
+            connection = self._connections.pop()
+            # The interruption lasts until the next statement, and would keep the file from being tidied up on closing.
+            # If the error of a reader still holds its statement, it lasts longer: the file is then tidied up later.
+            with suppress(sqlite3.OperationalError):
+                connection.execute("PRAGMA query_only").fetchall()
+            connection.close()
+
+    def _started(self) -> ThreadPoolExecutor:
+        """Return the threads. What they need is loaded with the first: a new session has nothing to read."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        with self._guard:
+            if self._closed:
+                raise StoreFailed(f"the journal {self._path} is closed")
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="zot journal reader")
+            return self._pool
+
+    def _perform(self, action: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            connection = self._connection()
+            connection.execute("BEGIN")
+            try:
+                return action(connection)
+            finally:
+                connection.execute("ROLLBACK")
+        except sqlite3.Error as problem:
+            raise explained(problem, self._path) from problem
+
+    def _connection(self) -> sqlite3.Connection:
+        connection: sqlite3.Connection | None = getattr(self._own, "connection", None)
+        if connection is None:
+            connection = self._own.connection = self._opened(self._path)
+            connection.execute("PRAGMA query_only = ON")
+            with self._guard:
+                self._connections.append(connection)
+        return connection
+
+
+class Look:
+    """What can be known of sessions without changing anything. Close it when you are done."""
+
+    def __init__(self, path: str, readers: Readers) -> None:
+        self.path = path
+        self._readers = readers
+
+    def is_running(self, session: SessionRecord) -> bool:
+        """True if somebody runs a session, as far as we can tell: where nothing can be written, we cannot."""
+        del session
+        return False
+
+    async def sessions(self, *, cwd: str | None = None) -> list[SessionRecord]:
+        """Return all sessions, or those of a directory, the newest first."""
+        return await self.reading(lambda connection: queries.listed(connection, cwd=cwd))
+
+    async def newest(self, cwd: str, *, but: str) -> SessionRecord | None:
+        """Return the session of a directory that was used last, of those whose id does not begin with ``but``."""
+        return await self.reading(lambda connection: queries.newest(connection, cwd, but=but))
+
+    async def find(self, session_id: str) -> SessionRecord:
+        """Return what is known of a session. Raise NoSuchSession."""
+        return await self.reading(lambda connection: queries.get(connection, session_id))
+
+    async def search(self, text: str, *, limit: int = 50) -> list[Hit]:
+        """Return where ``text`` was said, in any case of letters, in the newest sessions first."""
+        from zot.journal.search import matches  # Who opens a session waits for what is loaded.
+
+        return await self.reading(lambda connection: matches(connection, text, limit))
+
+    async def reading(self, action: Callable[[sqlite3.Connection], T]) -> T:
+        """Do something with a connection that only reads, in another thread. Raise StoreFailed."""
+        return await self._readers.run(action)
+
+    async def close(self) -> None:
+        """Let go of the file."""
+        await asyncio.to_thread(self._readers.close)
+
+
+def can_be_written(path: str) -> bool:
+    """True if a journal can be opened for more than looking."""
+    lock = f"{path}.lock"
+    needed = [path, os.path.dirname(path) or ".", *([lock] if os.path.exists(lock) else [])]
+    return all(os.access(file, os.W_OK) for file in needed)
+
+
+async def look(path: str) -> Look:
+    """Open a journal that exists, to look only; it is not salvaged. Raise StoreFailed."""
+    found = Look(path, Readers(path, connect_to_look))
+    try:
+        if await found.reading(is_of_later):
+            raise StoreFailed(f"{path} was written by a later zot: update zot")
+    except BaseException:
+        await found.close()
+        raise
+    return found
+
 
 log = logging.getLogger("zot")
 
-T = TypeVar("T")
 
 #: How long what is left may take to be written when the journal is closed, and another process to replace the file.
 CLOSE_S = 5.0
@@ -326,7 +455,7 @@ class Journal(Look):
         if not self.leases.own():
             raise StoreFailed(f"{self.path} is being replaced by another process: wait for its end")
         try:
-            from zot.journal.salvage import finish
+            from zot.journal.repair import finish
 
             finish(self.path)
         finally:
@@ -337,7 +466,7 @@ class Journal(Look):
         if not self.leases.own():
             raise StoreFailed(f"{problem}; but other processes have it open: end them first") from problem
         try:
-            from zot.journal.salvage import salvage
+            from zot.journal.repair import salvage
 
             notices = [] if self._is_whole(problem) else salvage(self.path)
             self.leases.mark({SUSPECTED: 0})

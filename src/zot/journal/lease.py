@@ -1,10 +1,4 @@
-"""Who may write: one process a session, and one store in it, as long as it holds a lock that the kernel keeps.
-
-One file for all sessions, one descriptor a process. The byte at a session's number is locked by whoever runs it, so
-a dead process holds nothing, whatever its number or the clock says. Byte 0 is shared by all who have the journal open
-and owned by whoever replaces it. The contents are marks: for each session the number of the newest row that was safe,
-or that it was deleted: who has it open learns of that from there, at no cost.
-"""
+"""Leases: one writing process per session, by a kernel lock, with a fair line of waiters."""
 
 from __future__ import annotations
 
@@ -16,9 +10,14 @@ import struct
 import threading
 import weakref
 from collections.abc import Mapping
-from itertools import groupby
+from contextlib import suppress
+from functools import cache
+from itertools import count, groupby
+
+import msgspec
 
 from zot.errors import StoreFailed, UnmarkedRows
+from zot.messages import timestamp
 
 log = logging.getLogger("zot")
 
@@ -255,3 +254,133 @@ def _forget() -> None:
 
 
 os.register_at_fork(after_in_child=_forget)
+
+
+_runs = count(1)
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """A process that runs a session. ``boot`` tells the starts of a machine apart, ``token`` the runs.
+
+    One that has ``parked`` its run has gone, and everything that it wrote was safe before.
+    """
+
+    pid: int
+    host: str
+    since: str
+    boot: str
+    token: str
+    parked: bool = False
+
+
+def ourselves() -> Owner:
+    """Return who we are, for one run."""
+    pid = os.getpid()
+    # Not anew for each run: whoever asks the kernel lets go of the interpreter, and may wait for it afterwards.
+    return Owner(pid, host_name(), timestamp(), boot_id(), f"{_life(pid)}-{next(_runs)}")
+
+
+@cache
+def _life(pid: int) -> str:
+    """Return what differs between two processes, also if they have the same number, one after the other."""
+    return os.urandom(8).hex()
+
+
+@cache
+def host_name() -> str:
+    """Return the name of this machine."""
+    return os.uname().nodename
+
+
+@cache
+def boot_id() -> str:
+    """Return what differs between two starts of the machine; "" where nobody can tell."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:  # as text it would need a codec that must be loaded
+            return file.read().decode().strip()
+    except OSError:
+        return ""
+
+
+#: How far apart the lines of two sessions begin, and how many places a second has: a line has 34 years. Should there be
+#: more sessions than lines, some share one.
+_APART = 1 << 40
+_LINES = 1 << 22
+_PER_SECOND = 1000
+
+
+class Ticket:
+    """A place in the line of one session. Where locks do not belong to the open file there are no lines, and everyone
+    is first. Usable from any thread."""
+
+    def __init__(self, path: str, number: int, came: float) -> None:
+        """Take the place of one who came at a time of `time.monotonic`, which all processes share.
+
+        Raise StoreFailed if the lock file ``path`` cannot be used.
+        """
+        self._first = (1 + number % _LINES) * _APART
+        self._place = self._first + max(0, int(came * _PER_SECOND))
+        self._path = path
+        self._guard = threading.Lock()
+        self._descriptor = -1
+        if _SET is None or _GET is None:
+            return
+        try:
+            self._descriptor = os.open(path, os.O_RDWR)
+            while not _lock(self._descriptor, fcntl.F_WRLCK, self._place):
+                self._place += 1
+        except OSError as problem:
+            self.leave()
+            raise lock_failed(path, "locked", problem) from problem
+        _ticket_everyone.add(self)
+
+    @property
+    def is_first(self) -> bool:
+        """True if nobody is before us, and also when we have left. Raise StoreFailed."""
+        with self._guard:
+            return self._descriptor < 0 or not self._is_any_before()
+
+    def leave(self) -> None:
+        """Leave the line. Any number of times."""
+        with self._guard:
+            descriptor, self._descriptor = self._descriptor, -1
+            if descriptor >= 0:
+                # A child that was just forked may have a copy of it, which would keep the place.
+                with suppress(OSError):  # Without such a child, closing it is enough.
+                    _lock(descriptor, fcntl.F_UNLCK, self._place)
+                os.close(descriptor)
+
+    def _is_any_before(self) -> bool:
+        if self._place == self._first:
+            return False  # The kernel would look at everything up to the end.
+        asked = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, self._first, self._place - self._first, 0)
+        assert _GET is not None
+        try:
+            answer: tuple[int, ...] = struct.unpack(FLOCK, fcntl.fcntl(self._descriptor, _GET, asked))
+        except OSError as problem:
+            raise lock_failed(self._path, "read", problem) from problem
+        return answer[0] != fcntl.F_UNLCK
+
+
+def _lock(descriptor: int, kind: int, place: int) -> bool:
+    """Take a place, or give it back. False if somebody else has it."""
+    assert _SET is not None
+    try:
+        fcntl.fcntl(descriptor, _SET, struct.pack(FLOCK, kind, os.SEEK_SET, place, 1, 0))
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
+
+
+_ticket_everyone: weakref.WeakSet[Ticket] = weakref.WeakSet()
+
+
+def _ticket_forget() -> None:
+    """In a child that was forked: a copy of the descriptor would keep our place when we are dead."""
+    for ticket in list(_ticket_everyone):
+        if ticket._descriptor >= 0:
+            os.close(ticket._descriptor)
+            ticket._descriptor = -1
+
+
+os.register_at_fork(after_in_child=_ticket_forget)

@@ -1,15 +1,16 @@
-"""What is read from the tables and changed in them. Each function takes a connection and is called in its thread."""
+"""SQL queries on the journal's tables, and the summary row of each session."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
+from zot.encoding import learned
 from zot.errors import JournalDamaged, NoSuchSession, UserError
 from zot.events import AssistantStart, TurnEnd, Usage
 from zot.journal.chunks import (
@@ -24,12 +25,123 @@ from zot.journal.chunks import (
     unpack_all,
     verified,
 )
-from zot.journal.owner import Owner
-from zot.journal.statements import summed_up
-from zot.journal.summary import Summary, key_of, titled
-from zot.learned import learned
-from zot.messages import ZERO, Counters, timestamp
-from zot.store import Row
+from zot.journal.lease import Owner
+from zot.messages import ZERO, Counters, text_of, timestamp
+from zot.store import Configured, Counted, Row, Said, Spliced
+from zot.text import without_halves
+
+_MAX_TITLE = 80
+_TELLING = frozenset({Said, Spliced, Configured, Counted, Usage})
+
+
+class Summary(msgspec.Struct):
+    """What rows add to what is known: messages of the conversation (less than none, if some were taken out), the newest
+    totals, the first words, the directory that the session works in by now, and the mark of an owner who has left."""
+
+    messages: int = 0
+    totals: Counters | None = None
+    words: str = ""
+    cwd: str = ""
+    left: bytes = b""
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Take more rows into account."""
+        for row in rows:
+            match row:
+                case Said(message=message):
+                    self.messages += 1
+                    if not self.words and message.role == "user":
+                        self.words = titled(text_of(message.content))
+                case Spliced(start=start, stop=stop, messages=messages):
+                    self.messages += len(messages) - (stop - start)
+                case Usage(cumulative=totals) | Counted(cumulative=totals):
+                    self.totals = totals
+                case Configured(cwd=cwd):
+                    self.cwd = cwd or self.cwd
+                case _:
+                    pass
+
+    def extend(self, other: Summary) -> None:
+        """Take into account what rows behind these add."""
+        self.messages += other.messages
+        self.totals = other.totals if other.totals is not None else self.totals
+        self.words = self.words or other.words
+        self.cwd = other.cwd or self.cwd
+        self.left = other.left or self.left
+
+    def values(self) -> tuple[Any, ...]:
+        """Return what it says, as `tables.summed_up` takes it: None where nothing changes."""
+        totals = None if self.totals is None else msgspec.json.encode(self.totals)
+        return self.messages, self.words, totals, key_of(self.cwd) if self.cwd else None, self.left or None
+
+
+def key_of(name: str) -> bytes:
+    """Return an id, or a path, as it is stored. Any string is one, also what no UTF-8 can say."""
+    return name.encode("utf-8", "surrogatepass")
+
+
+def summarise(rows: Sequence[Row]) -> Summary | None:
+    """Return what ``rows`` add to what is known; None if that is nothing, as with most."""
+    if _TELLING.isdisjoint({*map(type, rows)}):
+        return None
+    summary = Summary()
+    summary.add(rows)
+    return summary
+
+
+def added(rows: Sequence[Row]) -> int:
+    """Return how many messages ``rows`` add to the conversation."""
+    summary = summarise(rows)
+    return 0 if summary is None else summary.messages
+
+
+def titled(text: str) -> str:
+    """Return ``text`` as a title: one line, not long, that any table takes."""
+    line = " ".join(without_halves(text[: 4 * _MAX_TITLE]).split())
+    return line if len(line) <= _MAX_TITLE else f"{line[: _MAX_TITLE - 1]}…"
+
+
+Values: TypeAlias = tuple[Any, ...]
+
+#: So many rows are written by one statement, as long as there are so many: few sizes, so that few are prepared.
+_AT_ONCE = (64, 8, 1)
+_INSERT = "INSERT INTO chunks (session, kind, first, count, run, crc, body) VALUES {}"
+_SUM_UP = """
+WITH more (number, messages, words, totals, cwd, mark) AS (VALUES {})
+UPDATE sessions SET updated = max(updated, ?), (messages, title, totals, cwd, owner) = (
+    SELECT sessions.messages + more.messages, CASE title WHEN '' THEN words ELSE title END,
+        coalesce(more.totals, sessions.totals), coalesce(more.cwd, sessions.cwd),
+        CASE owner WHEN mark THEN x'' ELSE owner END
+    FROM more WHERE more.number = sessions.number
+) WHERE number IN (SELECT number FROM more)"""
+
+
+def insert_chunks(connection: sqlite3.Connection, chunks: Iterable[Chunk]) -> None:
+    """Write chunks; one is a transaction by itself, if there is no other."""
+    rows = [(chunk.session, chunk.kind, chunk.first, chunk.count, chunk.run, chunk.crc, chunk.body) for chunk in chunks]
+    _write(connection, _INSERT, rows)
+
+
+def summed_up(connection: sqlite3.Connection, summaries: Mapping[int, Summary], now: str) -> None:
+    """Change what is known of sessions, by number. A title is never overwritten, nor any mark of an owner but that of
+    who has left."""
+    _write(connection, _SUM_UP, [(number, *summary.values()) for number, summary in summaries.items()], now)
+
+
+def _write(connection: sqlite3.Connection, query: str, rows: Sequence[Values], *behind: Any) -> None:
+    """Do ``query``, which takes a list of rows and the values ``behind`` them, for all ``rows``."""
+    for some in _pieces(rows):
+        places = ", ".join([f"({', '.join('?' * len(some[0]))})"] * len(some))
+        connection.execute(query.format(places), [*(value for row in some for value in row), *behind])
+
+
+def _pieces(rows: Sequence[Values]) -> Iterator[Sequence[Values]]:
+    at = 0
+    for count in _AT_ONCE:
+        while len(rows) - at >= count:
+            yield rows[at : at + count]
+            at += count
+
 
 _COLUMNS = "number, id, created, updated, cwd, title, parent, fork_seq, messages, totals, epoch, owner"
 #: The columns that `verified` takes.

@@ -13,13 +13,21 @@ from zot.errors import NoSuchSession, SessionBusy, StoreFailed
 from zot.journal import queries
 from zot.journal.answers import disown
 from zot.journal.chunks import pack
-from zot.journal.lease import Leases
-from zot.journal.owner import Owner, boot_id, host_name, ourselves
-from zot.journal.parcel import Parcel
-from zot.journal.queries import SessionRecord, all_changes, find, last_run, newest_count, rows_after, standing, used_at
-from zot.journal.summary import Summary, added, summarise
-from zot.journal.ticket import Ticket
-from zot.journal.writer import Writer
+from zot.journal.lease import Leases, Owner, Ticket, boot_id, host_name, ourselves
+from zot.journal.queries import (
+    SessionRecord,
+    Summary,
+    added,
+    all_changes,
+    find,
+    last_run,
+    newest_count,
+    rows_after,
+    standing,
+    summarise,
+    used_at,
+)
+from zot.journal.writer import Parcel, Writer
 from zot.messages import timestamp
 from zot.store import Allowed, Change, Row
 

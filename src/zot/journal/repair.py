@@ -1,21 +1,53 @@
-"""Is everything there, and as it was written? And a copy of which that is certain."""
+"""Check a journal for damage, and salvage a damaged file into a fresh one."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+import struct
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import closing, suppress
+from glob import escape, glob
+from typing import Any, TypeAlias
 
 import msgspec
 
 from zot.errors import JournalDamaged, StoreFailed, UserError
 from zot.journal.answers import unreadable_answers
-from zot.journal.chunks import referred, unpack, verified
+from zot.journal.chunks import Chunk, referred, unpack, verified
 from zot.journal.lease import read_marks
-from zot.journal.queries import ACKNOWLEDGED, CHUNK, TAIL, SessionRecord, listed, losses
-from zot.journal.schema import STEPS, connect_to_look, explained, is_damage, is_of_later, is_there
+from zot.journal.queries import (
+    ACKNOWLEDGED,
+    CHUNK,
+    TAIL,
+    SessionRecord,
+    Summary,
+    key_of,
+    listed,
+    lose,
+    losses,
+    put,
+    record_of,
+    summed_up,
+    used,
+)
+from zot.journal.schema import (
+    PAGE_BYTES,
+    STEPS,
+    connect,
+    connect_to_look,
+    explained,
+    is_damage,
+    is_of_later,
+    is_there,
+    migrate,
+    prepare,
+    replacement,
+)
+from zot.messages import timestamp
+from zot.store import Row
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -218,3 +250,308 @@ def _blobs(connection: sqlite3.Connection) -> Iterator[str]:
     for digest, data in connection.execute("SELECT hash, data FROM blobs"):
         if hashlib.sha256(data).digest() != digest:
             yield f"the image or file {digest.hex()[:12]} is not what was stored"
+
+
+#: The number of a row, 0 where the table has none, and its columns.
+Found: TypeAlias = tuple[int, list[Any]]
+
+_LEAF_TABLE, _LEAF_INDEX, _INNER_INDEX = 13, 10, 2
+#: How much of a row is on its own page; the rest is on others.
+_MOST_IN_TABLE = PAGE_BYTES - 35
+_MOST_IN_INDEX = (PAGE_BYTES - 12) * 64 // 255 - 23
+_LEAST = (PAGE_BYTES - 12) * 32 // 255 - 23
+_MAX_ROW = 1 << 30
+_INT_BYTES = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
+
+
+def read_pages(database: bytes, ahead: bytes) -> dict[int, bytes]:
+    """Return the pages of a file by number, as far as they are whole, with what was written ahead of it."""
+    pages = {
+        start // PAGE_BYTES + 1: database[start : start + PAGE_BYTES]
+        for start in range(0, len(database) - PAGE_BYTES + 1, PAGE_BYTES)
+    }
+    salts, transaction = ahead[16:24], {}
+    for start in range(32, len(ahead) - PAGE_BYTES - 23, PAGE_BYTES + 24):
+        number, size_after, salt = struct.unpack_from(">II8s", ahead, start)
+        if salt != salts:
+            break  # from before the file was last begun anew
+        transaction[number] = ahead[start + 24 : start + 24 + PAGE_BYTES]
+        if size_after:
+            pages.update(transaction)
+            transaction = {}
+    return pages
+
+
+def rows_in(pages: Mapping[int, bytes]) -> Iterator[Found]:
+    """Yield every row that can be made out, in no order."""
+    for number, page in pages.items():
+        start = 100 if number == 1 else 0
+        kind = page[start]
+        if kind in (_LEAF_TABLE, _LEAF_INDEX, _INNER_INDEX):
+            first = start + (12 if kind == _INNER_INDEX else 8)
+            for at in range(first, first + 2 * int.from_bytes(page[start + 3 : start + 5], "big"), 2):
+                try:
+                    (cell,) = struct.unpack_from(">H", page, at)
+                    yield _row(pages, page, cell, kind)
+                except (IndexError, KeyError, ValueError, struct.error):
+                    continue  # this one is damaged; the next may be whole
+
+
+def _row(pages: Mapping[int, bytes], page: bytes, at: int, kind: int) -> Found:
+    if kind == _INNER_INDEX:
+        at += 4
+    length, at = _varint(page, at)
+    rowid = 0
+    if kind == _LEAF_TABLE:
+        rowid, at = _varint(page, at)
+    if length > _MAX_ROW:
+        raise ValueError("too long")
+    most = _MOST_IN_TABLE if kind == _LEAF_TABLE else _MOST_IN_INDEX
+    if length <= most:
+        return rowid, _columns(page[at : at + length])
+    local = _LEAST + (length - _LEAST) % (PAGE_BYTES - 4)
+    local = local if local <= most else _LEAST
+    pieces, missing = [page[at : at + local]], length - local
+    (following,) = struct.unpack_from(">I", page, at + local)
+    while missing > 0:
+        more = pages[following]
+        pieces.append(more[4 : 4 + missing])
+        missing -= PAGE_BYTES - 4
+        (following,) = struct.unpack_from(">I", more)
+    return rowid, _columns(b"".join(pieces))
+
+
+def _columns(record: bytes) -> list[Any]:
+    """Return the values of a record."""
+    end, at = _varint(record, 0)
+    values: list[Any] = []
+    place = end
+    while at < end:
+        kind, at = _varint(record, at)
+        size = _INT_BYTES.get(kind, 0) if kind < 12 else (kind - 12) // 2
+        data = record[place : place + size]
+        if len(data) != size:
+            raise ValueError("cut off")
+        values.append(_value(kind, data))
+        place += size
+    return values
+
+
+def _value(kind: int, data: bytes) -> Any:
+    match kind:
+        case 0:
+            return None
+        case 8 | 9:
+            return kind - 8
+        case 1 | 2 | 3 | 4 | 5 | 6:
+            return int.from_bytes(data, "big", signed=True)
+        case _ if kind >= 12:
+            return data.decode("utf-8", "replace") if kind % 2 else data
+        case _:
+            raise ValueError("no table of ours has this")
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for index in range(at, at + 8):
+        value = value << 7 | data[index] & 0x7F
+        if data[index] < 0x80:
+            return value, index + 1
+    return value << 8 | data[at + 8], at + 9
+
+
+class Wreck(msgspec.Struct):
+    """What was found in a damaged file and is what was written, or at least could be."""
+
+    sessions: dict[int, SessionRecord] = {}
+    chunks: dict[tuple[int, int, int], Chunk] = {}
+    losses: dict[tuple[int, str, int, int], str] = {}
+    blobs: dict[bytes, bytes] = {}
+
+    def take(self, found: Found) -> None:
+        """Keep a row if it is one of ours."""
+        match found:
+            case 0, [session, kind, first, count, run, crc, body]:
+                try:
+                    chunk = verified([session, kind, first, count, run, body, crc])
+                except JournalDamaged:
+                    return  # the hole is reported when all is there
+                self.chunks[session, kind, first] = chunk
+            case 0, [int(session), str(what), int(first), int(last), str(repaired)]:
+                self.losses[session, what, first, last] = repaired
+            case _, [bytes(digest), bytes(data)] if hashlib.sha256(data).digest() == digest:
+                self.blobs[digest] = data
+            case number, [None, bytes(), *rest] if len(rest) == 10:
+                try:
+                    self.sessions[number] = record_of((number, *found[1][1:]))
+                except JournalDamaged:
+                    return  # its rows are there without it
+            case _:
+                return
+
+
+def rescue(found: Iterable[Found], new: sqlite3.Connection, *, now: str) -> list[str]:
+    """Write what was found into a fresh file; return what was lost, in words, and was not lost before."""
+    wreck = Wreck()
+    for row in found:
+        wreck.take(row)
+    lost: list[str] = []
+    new.executemany("INSERT INTO blobs (hash, data) VALUES (?, ?)", wreck.blobs.items())
+    for number in sorted({*wreck.sessions, *(session for session, _, _ in wreck.chunks)}):
+        lost += _write_session(new, wreck, number, now)
+    return lost
+
+
+def _write_session(new: sqlite3.Connection, wreck: Wreck, number: int, now: str) -> list[str]:
+    session = wreck.sessions.get(number)
+    lost = []
+    if session is None:
+        session = SessionRecord(number, f"recovered-{number}", "", "", "", "", None, 0)
+        lost.append(f"session {session.id!r}: what it was called was lost")
+    _put_session(new, session)
+    summary, losses = Summary(), _Losses(wreck, number)
+    expected = 1
+    for chunk in sorted((c for c in wreck.chunks.values() if c.session == number), key=lambda chunk: chunk.first):
+        if chunk.first < expected:  # kept, it would be found damaged again and again
+            lost.append(f"session {session.id!r}: row {chunk.first} was there twice; the old file has both")
+            continue
+        put(new, chunk)
+        rows = _rows(chunk)
+        summary.add(rows)
+        own = {digest for row in rows for digest in referred(row)}
+        used(new, number, chunk.first, own)
+        if chunk.first > expected:
+            losses.add("rows", expected, chunk.first - 1)
+        if gone := own - wreck.blobs.keys():
+            losses.add("files", chunk.first, chunk.first + chunk.count - 1, gone)
+        expected = chunk.first + chunk.count
+    summed_up(new, {number: summary}, session.updated)
+    for place, repaired in losses.all.items():
+        lose(new, number, place, repaired or now)
+    for (of, what, first, last), noticed in wreck.losses.items():
+        if of == number and what in (TAIL, ACKNOWLEDGED):
+            lose(new, number, (what, first, last), noticed)
+    return [*lost, *losses.told(session)]
+
+
+class _Losses:
+    """What of a session is not there, and when that was met: "" for what is met now."""
+
+    def __init__(self, wreck: Wreck, number: int) -> None:
+        self._wreck = wreck
+        self._number = number
+        self._files: set[bytes] = set()
+        self.all: dict[tuple[str, int, int], str] = {}
+
+    def add(self, what: str, first: int, last: int, files: Set[bytes] = frozenset()) -> None:
+        repaired = self.all[what, first, last] = self._wreck.losses.get((self._number, what, first, last), "")
+        self._files |= files if not repaired else set()
+
+    def told(self, session: SessionRecord) -> Iterator[str]:
+        holes = [place for place, repaired in self.all.items() if place[0] == "rows" and not repaired]
+        if holes:
+            places = (str(first) if first == last else f"{first}-{last}" for _, first, last in holes)
+            yield f"session {session.id!r}: rows were lost: {', '.join(places)}"
+        if self._files:
+            yield f"session {session.id!r}: {len(self._files)} of its images and files were lost"
+
+
+def _rows(chunk: Chunk) -> list[Row]:
+    """Return the rows of a chunk; none if another zot wrote them in a way we do not know, which is no damage."""
+    try:
+        return unpack(chunk)
+    except StoreFailed:
+        return []
+
+
+def _put_session(new: sqlite3.Connection, session: SessionRecord) -> None:
+    query = (
+        "INSERT INTO sessions (number, id, created, updated, cwd, title, parent, fork_seq, epoch) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    )
+    parent = None if session.parent is None else key_of(session.parent)
+    values = (session.created, session.updated, key_of(session.cwd), session.title, parent, session.fork_seq)
+    try:
+        new.execute(query, (session.number, key_of(session.id), *values, session.epoch + 1))
+    except sqlite3.IntegrityError:  # two sessions cannot have one name: one of them is not what it was
+        new.execute(query, (session.number, key_of(f"recovered-{session.number}"), *values, session.epoch + 1))
+
+
+def salvage(path: str) -> list[str]:
+    """Replace the file by what is readable of it; return what was lost, in words. Whoever calls this has it alone.
+
+    Raise StoreFailed if that cannot be done; then the file is what it was.
+    """
+    fresh = f"{path}.new"
+    try:
+        _remove(fresh)
+        lost = _refill(path, fresh)
+        aside = _free_name(f"{path}.damaged-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}")
+        os.link(path, aside)
+        os.rename(fresh, replacement(path))
+        finish(path)
+    except OSError as problem:
+        raise StoreFailed(f"{path} is damaged, and what is readable cannot be saved: {problem}") from problem
+    except sqlite3.Error as problem:
+        raise StoreFailed(f"{path} is damaged; saving what is readable: {explained(problem, fresh)}") from problem
+    finally:
+        _remove(fresh)
+    return [f"{path} was damaged; what could be read is in a new file, the old one is {aside}", *lost]
+
+
+def finish(path: str) -> None:
+    """Put the new file, if one is ready, in the place of the damaged one. Whoever calls this has it alone.
+
+    A process that dies here leaves the rest to the next one, which must not open the old file: what was written ahead
+    of it may be elsewhere already. Raise StoreFailed.
+    """
+    ready = replacement(path)
+    if not is_there(ready):
+        return
+    try:
+        for aside in glob(f"{escape(path)}.damaged-*"):
+            if os.path.samefile(path, aside):
+                with suppress(FileNotFoundError):  # it would be taken for the new file's
+                    if os.path.getsize(f"{path}-wal"):
+                        os.rename(f"{path}-wal", f"{aside}-wal")
+                    else:
+                        os.unlink(f"{path}-wal")
+        with suppress(FileNotFoundError):
+            os.unlink(f"{path}-shm")
+        os.replace(ready, path)
+    except OSError as problem:
+        raise StoreFailed(f"{path} is damaged, and what is readable cannot take its place: {problem}") from problem
+
+
+def _refill(path: str, fresh: str) -> list[str]:
+    pages = read_pages(_contents(path), _contents(f"{path}-wal"))
+    prepare(fresh)
+    with closing(connect(fresh)) as new:
+        migrate(new, fresh)
+        new.execute("BEGIN")
+        lost = rescue(rows_in(pages), new, now=timestamp())
+        new.execute("COMMIT")
+        new.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return lost
+
+
+def _contents(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return b""
+
+
+def _free_name(name: str) -> str:
+    number, free = 1, name
+    while os.path.exists(free):
+        number += 1
+        free = f"{name}-{number}"
+    return free
+
+
+def _remove(path: str) -> None:
+    for name in (path, f"{path}-wal", f"{path}-shm"):
+        with suppress(FileNotFoundError):
+            os.unlink(name)

@@ -1,4 +1,4 @@
-"""What clients saw of a session: its events, from any number on."""
+"""Replay: a session's stored events from any cursor."""
 
 from __future__ import annotations
 

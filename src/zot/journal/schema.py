@@ -1,4 +1,4 @@
-"""The file: its tables, how it is opened, and what its errors mean."""
+"""The SQLite schema: tables, migrations, opening a file, and what its errors mean."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the model calls of a session used, and when: for who asks what was spent."""
+"""Search in stored messages, and usage by day and model."""
 
 from __future__ import annotations
 
@@ -9,9 +9,55 @@ import msgspec
 
 from zot.events import AssistantMessage, Usage, UserMessage
 from zot.journal.chunks import Kind, unpack, verified
-from zot.journal.queries import CHUNK, SessionRecord
-from zot.messages import Counters
-from zot.store import Configured, Counted, Row
+from zot.journal.queries import CHUNK, SessionRecord, chunks_after, listed
+from zot.messages import Counters, Message, ResultBlock, Role, TextBlock
+from zot.store import Configured, Counted, Row, Said
+
+_AROUND = 60
+
+
+class Hit(msgspec.Struct, frozen=True):
+    """A place where something was said: the row ``seq`` of ``session``, and some words around it."""
+
+    session: str
+    seq: int
+    role: Role
+    excerpt: str
+
+
+def matches(connection: sqlite3.Connection, text: str, limit: int) -> list[Hit]:
+    """Return up to ``limit`` messages that contain ``text``, in any case of letters, in the newest sessions first."""
+    wanted = text.casefold()
+    hits: list[Hit] = []
+    for session in listed(connection):
+        for chunk in chunks_after(connection, session.number, 0, [Kind.CHANGES]):
+            for seq, row in enumerate(unpack(chunk), chunk.first):
+                if isinstance(row, Said):
+                    found = (piece for piece in _texts(row.message) if wanted in piece.casefold())
+                    hits += [Hit(session.id, seq, row.message.role, _excerpt(piece, wanted)) for piece in found]
+                if len(hits) >= limit:
+                    return hits[:limit]
+    return hits
+
+
+def _texts(message: Message) -> Iterator[str]:
+    """Yield what people were shown of a message."""
+    if message.shown_text is not None:
+        yield message.shown_text
+    for block in message.content:
+        if isinstance(block, TextBlock) and message.shown_text is not None:
+            continue
+        inner = block.content if isinstance(block, ResultBlock) else (block,)
+        yield from (part.text for part in inner if isinstance(part, TextBlock))
+
+
+def _excerpt(text: str, wanted: str) -> str:
+    # Folding may change lengths, so the place is only about right.
+    at = text.casefold().find(wanted)
+    start, stop = max(0, at - _AROUND), at + len(wanted) + _AROUND
+    words = " ".join(text[start:stop].split())
+    return f"{'…' if start else ''}{words}{'…' if stop < len(text) else ''}"
+
 
 #: Which rows tell it. Only what is read with one of them is decoded: most of a session is something else.
 _TELLING = {Kind.EVENTS: ("usage", "user_message"), Kind.CHANGES: ("configured", "counted")}

@@ -1,4 +1,4 @@
-"""The one thread that writes: what arrived together, and all that arrived while it was busy, is one transaction."""
+"""The writer thread: everything queued while it was busy becomes one transaction."""
 
 from __future__ import annotations
 
@@ -13,19 +13,123 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 import msgspec
 
 from zot.errors import StoreFailed, UnmarkedRows
-from zot.journal.mailbox import Mailboxes
-from zot.journal.parcel import Parcel, Sender, insert
+from zot.journal.chunks import Chunk, join
+from zot.journal.queries import Summary, insert_chunks, summed_up, used
 from zot.journal.schema import explained
-from zot.journal.statements import insert_chunks
+from zot.messages import timestamp
+
+
+class Sender(Protocol):
+    """A store, as the writer sees it. Its methods are called in the thread of its loop."""
+
+    loop: asyncio.AbstractEventLoop
+    number: int
+    #: Set and read by the writer only: rows behind a hole are never written.
+    broken: StoreFailed | None
+
+    def on_safe(self, seq: int, size: int) -> None:
+        """Rows are safe, up to ``seq``; they took ``size`` bytes."""
+
+    def on_failed(self, problem: StoreFailed) -> None:
+        """Rows could not be made safe."""
+
+
+class Parcel(msgspec.Struct):
+    """One append, on its way. ``summary`` has what it changes of what is known of the session.
+
+    ``durable``: it is not safe before the disk has it, so that it survives a loss of power.
+    """
+
+    sender: Sender
+    chunks: list[Chunk]
+    blobs: dict[bytes, bytes]
+    summary: Summary | None
+    last: int
+    size: int
+    durable: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """True if it is one chunk and nothing else, as most are."""
+        return len(self.chunks) == 1 and not self.blobs and self.summary is None
+
+
+def insert(connection: sqlite3.Connection, parcels: Sequence[Parcel]) -> None:
+    """Write what ``parcels`` have, inside a transaction. What is known of a session is changed once, however many of
+    them are its own."""
+    insert_chunks(connection, join([chunk for parcel in parcels for chunk in parcel.chunks]))
+    summaries: dict[int, Summary] = {}
+    for parcel in parcels:
+        number = parcel.sender.number
+        if parcel.blobs:
+            connection.executemany("INSERT OR IGNORE INTO blobs (hash, data) VALUES (?, ?)", parcel.blobs.items())
+            used(connection, number, parcel.chunks[0].first, parcel.blobs)
+        if parcel.summary is not None:
+            summaries.setdefault(number, Summary()).extend(parcel.summary)
+    summed_up(connection, summaries, timestamp())
+
 
 log = logging.getLogger("zot")
 
 T = TypeVar("T")
+
+
+class Mailboxes:
+    """What is to be called in the threads of loops, in order. To wake a loop costs more than most calls, so that is
+    done once for all that come before it is awake. Usable from any thread."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._calls: WeakKeyDictionary[asyncio.AbstractEventLoop, list[Callable[[], None]]] = WeakKeyDictionary()
+
+    def post(self, loop: asyncio.AbstractEventLoop, *calls: Callable[[], None]) -> None:
+        """Let ``calls`` be called soon, whatever becomes of each; never, if the loop is closed."""
+        with self._guard:
+            waiting = self._calls.setdefault(loop, [])
+            waiting.extend(calls)
+            if len(waiting) > len(calls):
+                return  # It is being woken.
+        try:
+            loop.call_soon_threadsafe(self._empty, loop)
+        except RuntimeError:
+            self._take(loop)
+            log.debug("a loop was closed before it could hear what was done")
+
+    def heard(self, source: Future[T]) -> asyncio.Future[T]:
+        """Return a future of the running loop that has what ``source`` has. Whoever cancels it does not end that."""
+        loop = asyncio.get_running_loop()
+        hearing: asyncio.Future[T] = loop.create_future()
+        source.add_done_callback(lambda done: self.post(loop, partial(_settle, hearing, done)))
+        return hearing
+
+    def _empty(self, loop: asyncio.AbstractEventLoop) -> None:
+        for call in self._take(loop):
+            try:
+                call()
+            except Exception:  # What one cannot bear to hear must not keep the others from it.
+                log.exception("unexpected error in who hears what was done")
+
+    def _take(self, loop: asyncio.AbstractEventLoop) -> list[Callable[[], None]]:
+        with self._guard:
+            return self._calls.pop(loop, [])
+
+
+def _settle(hearing: asyncio.Future[Any], source: Future[Any]) -> None:
+    if hearing.done():
+        return  # Nobody waits for it any more.
+    if source.cancelled():
+        hearing.cancel()
+    elif (problem := source.exception()) is not None:
+        hearing.set_exception(problem)
+    else:
+        hearing.set_result(source.result())
+
 
 #: More than this is left for the next transaction, so that what waits is not kept waiting by what came after it.
 _MAX_GROUP = 4096

@@ -1,16 +1,120 @@
-"""What a model service's refusal means, by its HTTP status and the vendor's words for it."""
+"""Errors of model services: classified by status, code and wording, with advice for the user."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from math import ceil
 from typing import Any
 
 import msgspec
 
-from zot.errors import BadRequest, NotFound, ProviderError, ServiceFailed, StreamBroken
-from zot.learned import learned
-from zot.providers.codes import BY_CODE, BY_STATUS, VAGUE
+from zot.config.vendors import VENDORS
+from zot.encoding import learned
+from zot.errors import (
+    AuthFailed,
+    BadRequest,
+    ContentRefused,
+    ContextTooLong,
+    NoCredit,
+    NotFound,
+    Overloaded,
+    ProviderError,
+    RateLimited,
+    ServiceFailed,
+    Stalled,
+    StreamBroken,
+)
+
+BY_STATUS: Mapping[int, type[ProviderError]] = {
+    400: BadRequest,
+    401: AuthFailed,
+    402: NoCredit,
+    403: AuthFailed,
+    404: NotFound,
+    413: ContextTooLong,
+    422: BadRequest,
+    429: RateLimited,
+    503: Overloaded,
+    529: Overloaded,
+}
+
+_BY_KIND: Mapping[type[ProviderError], tuple[str, ...]] = {
+    NoCredit: (
+        "insufficient_quota",
+        "exceeded_current_quota_error",
+        "billing_not_active",
+        "billing_hard_limit_reached",
+        "billing_error",
+    ),
+    AuthFailed: (
+        "authentication_error",
+        "permission_error",
+        "invalid_api_key",
+        "invalid_authentication_error",
+        "incorrect_api_key_error",
+        # Google's: the canonical names of gRPC, and what it says of a key behind INVALID_ARGUMENT.
+        "API_KEY_INVALID",
+        "UNAUTHENTICATED",
+        "PERMISSION_DENIED",
+    ),
+    RateLimited: (
+        "rate_limit_error",
+        "rate_limit_exceeded",
+        "rate_limit_reached_error",
+        "too_many_requests",
+        "RESOURCE_EXHAUSTED",
+    ),
+    Overloaded: (
+        "overloaded_error",
+        "engine_overloaded_error",
+        "server_is_overloaded",
+        "slow_down",
+        "UNAVAILABLE",
+    ),
+    NotFound: (
+        "not_found_error",
+        "resource_not_found_error",
+        "model_not_found",
+        "model_decommissioned",
+        "invalid_model",
+        "NOT_FOUND",
+    ),
+    ContextTooLong: ("context_length_exceeded", "exceed_context_size_error"),
+    ContentRefused: (
+        "content_filter",
+        "content_policy_violation",
+        "image_content_policy_violation",
+        "invalid_prompt",
+        "bio_policy",
+        "cyber_policy",
+        "misalignment_policy_violation",
+    ),
+    ServiceFailed: ("INTERNAL", "DEADLINE_EXCEEDED", "ABORTED", "CANCELLED", "UNKNOWN", "DATA_LOSS"),
+}
+BY_CODE: Mapping[str, type[ProviderError]] = {code: kind for kind, codes in _BY_KIND.items() for code in codes}
+
+#: Words that say no more than "bad request", which is also what some services say to a wrong key: a status says more.
+VAGUE = frozenset(
+    {
+        "invalid_request_error",
+        "invalid_image",
+        "invalid_image_format",
+        "invalid_base64_image",
+        "image_too_large",
+        "image_too_small",
+        "image_parse_error",
+        "image_file_too_large",
+        "unsupported_image_media_type",
+        "empty_image_file",
+        "INVALID_ARGUMENT",
+        "FAILED_PRECONDITION",
+        "OUT_OF_RANGE",
+        "UNIMPLEMENTED",
+    }
+)
+
 
 _MAX_MESSAGE = 2000
 _MAX_OPENING = 200
@@ -140,7 +244,6 @@ def _in_stream(told: _Told) -> ProviderError:
 
 def _closer(told: _Told) -> type[ProviderError]:
     """Return what is meant by a request being called bad: some services call everything so."""
-    from zot.providers.wordings import meant  # Few requests are refused, and fewer so vaguely.
 
     source = told.behind or told
     by_words = _by_words(source.words) if told.behind is not None else None
@@ -230,3 +333,149 @@ def _seconds_since_the_epoch(date: str) -> float | None:
         return None
     # HTTP knows no other zone; a date that names none is meant so, too.
     return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
+
+
+#: What is said instead of a word that would tell: all that we have heard together with one of the sentences below.
+_UNTELLING = frozenset(
+    {
+        "400", "422", "invalid_request_error", "INVALID_ARGUMENT", "None", "badRequest", "bad_request",
+        "BadRequestError",  # vLLM
+        "invalid_request_prompt", "3051",  # Mistral
+        "invalid-argument", "Client specified an invalid argument",  # xAI
+        "api_error",  # ollama
+    }
+)  # fmt: skip
+
+#: How a sentence begins, and what it means. ``N`` stands for a number. Where it tells the part of the conversation
+#: (``INPUT``) from that of the answer, the conversation counts only if it fills half of the window (``LIMIT``): below
+#: that it is the answer that does not fit, and shortening the conversation would be no use.
+_FORMS: tuple[tuple[type[ProviderError], str], ...] = (
+    # Anthropic
+    (ContextTooLong, r"prompt is too long(: N tokens > N maximum)?\.?$"),
+    (ContextTooLong, r"input length and `max_tokens` exceed context limit: INPUT \+ N > LIMIT\b"),
+    (NoCredit, r"your credit balance is too low to access the \w+ API\b"),
+    (NoCredit, r"you have reached your specified (\w+ )?API usage limits\b"),
+    # Gemini
+    (ContextTooLong, r"the input token count (\(N\) )?exceeds the maximum number of tokens allowed\b"),
+    # OpenAI of old, DeepSeek, vLLM, OpenRouter and most servers of one's own
+    (
+        ContextTooLong,
+        r"('max_tokens' or 'max_completion_tokens' is too large: N\. )?"
+        r"this (model|endpoint)'s maximum context length is LIMIT tokens"
+        r"(.*?[ (]INPUT (in the messages|in your prompt|of text input|input tokens)\b)?",
+    ),
+    (ContextTooLong, r"your input exceeds the context window of this model\b"),
+    # xAI
+    (ContextTooLong, r"this model's maximum prompt length is N but the request contains N tokens\b"),
+    (AuthFailed, r"incorrect API key provided\b"),
+    # Mistral
+    (ContextTooLong, r"prompt contains N tokens( and N draft tokens)?, too large for model with N maximum context "),
+    # Groq, Kimi
+    (ContextTooLong, r"please reduce the length of the messages or completion\.?$"),
+    (ContextTooLong, r"(invalid request: )?your request exceeded model token limit: N\b"),
+    # llama.cpp, LM Studio, ollama, Together, LiteLLM
+    (ContextTooLong, r"(the )?request (\(N tokens\) )?exceeds the available context size\b"),
+    (ContextTooLong, r"the number of tokens to keep from the initial prompt is greater than the context length\b"),
+    (ContextTooLong, r"trying to keep the first N tokens when context the overflows\b"),
+    (ContextTooLong, r"(the )?input length exceeds the context length\b"),
+    (ContextTooLong, r"prompt too long; exceeded (max )?context length\b"),
+    (ContextTooLong, r"the input \(N tokens\) is longer than the model's context length \(N tokens\)"),
+    (ContextTooLong, r"litellm\.(BadRequestError: litellm\.)?ContextWindowExceededError: "),
+)  # fmt: skip
+_NUMBERS = {"INPUT": r"(?P<input>\d[\d,]{0,14})", "LIMIT": r"(?P<limit>\d[\d,]{0,14})", "N": r"\d[\d,]{0,14}"}
+
+
+def meant(words: Sequence[str], sentence: str) -> type[ProviderError] | None:
+    """Return what a refusal means that names itself by ``words`` and says ``sentence``; None if it is what it seems.
+
+    Only for a request that was called bad. Any word that may tell more counts more than what is said.
+    """
+    if not _UNTELLING.issuperset(words):
+        return None
+    plain = " ".join(sentence.split())
+    found = ((kind, match) for kind, form in _forms() if (match := form.match(plain)))
+    return next((kind for kind, match in found if _is_conversation(match)), None)
+
+
+def _is_conversation(match: re.Match[str]) -> bool:
+    """Tell if it is the conversation that is too long, as far as the numbers say."""
+    told = match.groupdict()
+    if not told.get("input") or not told.get("limit"):
+        return True
+    tokens, limit = (int(told[name].replace(",", "")) for name in ("input", "limit"))
+    return tokens * 2 >= limit
+
+
+@cache
+def _forms() -> tuple[tuple[type[ProviderError], re.Pattern[str]], ...]:
+    return tuple((kind, re.compile(_written(form), re.IGNORECASE)) for kind, form in _FORMS)
+
+
+def _written(form: str) -> str:
+    return re.sub(r"\b(INPUT|LIMIT|N)\b", lambda name: _NUMBERS[name[0]], form)
+
+
+_MOVED = range(300, 400)
+#: Said by a server that knows the address, and not what is done with it there.
+_OTHER_API = (405, 406, 415, 501)
+#: Said of the moment, not of what was asked for.
+_UNTIMELY = (408, 409, 425)
+_TOO_LARGE = 413
+
+
+def advise(error: ProviderError, provider: str) -> None:
+    """Add to an error of ``provider`` what helps against it, if anything is known to."""
+    if todo := advice(error, provider):
+        error.args = (f"{error} ({todo})",)
+
+
+def advice(error: ProviderError, provider: str) -> str:
+    """Return what helps against an error of ``provider``; "" if nobody knows, or the error says so itself."""
+    match error:
+        case NoCredit():
+            return "the account has no credit left, or may not spend more: see the provider's page for billing"
+        case AuthFailed() if error.status or error.code:
+            return _about_the_key(provider)
+        case RateLimited():
+            return _about_the_limit(error)
+        case Overloaded() | ServiceFailed():
+            return "try again later, or ask another model"
+        case NotFound() if error.status in _MOVED:
+            return "give the address that answers itself as --base-url"
+        case NotFound():
+            return f"`zot models --provider {provider}` lists the models; if you gave a --base-url, check it, too"
+        case ContextTooLong():
+            return "compact or clear the conversation"
+        case ContentRefused():
+            return "say it differently, or ask another model"
+        case _:
+            return _about_the_answer(error)
+
+
+def _about_the_key(provider: str) -> str:
+    names = VENDORS[provider].key_names if provider in VENDORS else ()
+    return f"check {' or '.join(names)}, or run `zot login {provider}`" if names else ""
+
+
+def _about_the_limit(error: RateLimited) -> str:
+    if error.status == _TOO_LARGE:
+        return "this request alone is more than the account may send in a minute: compact or clear the conversation"
+    if error.retry_after_s:
+        return f"try again in {ceil(error.retry_after_s)} s"
+    return "try again later, or ask the provider for a higher limit"
+
+
+def _about_the_answer(error: ProviderError) -> str:
+    match error:
+        case BadRequest() if error.status in _UNTIMELY:
+            return "try again"
+        case BadRequest() if error.status in _OTHER_API:
+            return "check --base-url, and whether --api is what is spoken there"
+        case BadRequest() if error.status or error.code:
+            return "another model or --api may take it"
+        case StreamBroken() if error.status:
+            return "check --base-url, and whether --api is what is spoken there"
+        case StreamBroken() | Stalled() if not error.code:
+            return "try again"
+        case _:
+            return ""

@@ -1,21 +1,258 @@
-"""Opening a connection to an origin: name lookup, TCP, a proxy's tunnel, TLS; and saying why it failed."""
+"""Connecting: proxies, happy eyeballs (RFC 8305) and TLS."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from zot.config.address import Origin
+import msgspec
+
+from zot.config.address import Origin, split_host
 from zot.errors import ConnectionFailed, ConnectionImpossible, StreamBroken
-from zot.providers import tls
 from zot.providers.http_connection import Connection
-from zot.providers.proxy import Proxy
-from zot.providers.race import connected
 
 if TYPE_CHECKING:
     import ssl
+
+#: How long one address may be silent before the next one is tried beside it.
+_NEXT_ADDRESS_S = 0.25
+
+#: Family, type, protocol, canonical name and address, as `getaddrinfo` has them.
+_Place: TypeAlias = tuple[int, int, int, str, Any]
+
+
+async def connected(host: str, port: int) -> socket.socket:
+    """Return a socket that is connected to ``host``, which is the caller's to close. Raise OSError.
+
+    When it fails or is cancelled, nothing stays open.
+    """
+    waiting = iter(await _places(host, port))
+    attempts: list[asyncio.Task[socket.socket]] = []
+    won: asyncio.Task[socket.socket] | None = None
+    try:
+        while won is None:
+            place = next(waiting, None)
+            if place is not None:
+                attempts.append(asyncio.get_running_loop().create_task(_attempt(place), name="zot connect"))
+            running = [one for one in attempts if not one.done()]
+            if not running:
+                raise _explained(attempts)
+            delay_s = None if place is None else _NEXT_ADDRESS_S
+            done, _ = await asyncio.wait(running, timeout=delay_s, return_when=asyncio.FIRST_COMPLETED)
+            won = next((one for one in done if one.exception() is None), None)
+        return won.result()
+    finally:
+        for attempt in attempts:
+            if attempt is not won:
+                attempt.cancel()
+                attempt.add_done_callback(_abandon)
+
+
+async def _places(host: str, port: int) -> Sequence[_Place]:
+    """Return where a host is, the families in turn: if one of them leads nowhere, the next does not wait for all."""
+    try:  # What is no name needs no lookup, which takes a thread.
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    families: dict[int, list[_Place]] = {}
+    for place in found:
+        families.setdefault(place[0], []).append(place)
+    return [place for turn in zip_longest(*families.values()) for place in turn if place is not None]
+
+
+async def _attempt(place: _Place) -> socket.socket:
+    family, kind, protocol, _, address = place
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, address)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _abandon(attempt: asyncio.Task[socket.socket]) -> None:
+    """Close what nobody wants any more: it lost the race, or was won when nobody waited for it."""
+    if not attempt.cancelled() and attempt.exception() is None:
+        attempt.result().close()
+
+
+def _explained(attempts: Sequence[asyncio.Task[socket.socket]]) -> BaseException:
+    """Return why no address took the connection: the reason of the first, unless they differ in kind."""
+    problems = [problem for one in attempts if (problem := one.exception()) is not None]
+    if not problems:
+        return OSError("the name has no address")
+    return problems[0] if len({*map(type, problems)}) == 1 else OSError("; ".join(map(str, problems)))
+
+
+class Proxy(msgspec.Struct, frozen=True):
+    """An HTTP proxy. ``authorization`` is the value of its proxy-authorization header, or empty."""
+
+    host: str
+    port: int
+    authorization: str = ""
+
+    def __repr__(self) -> str:
+        """Say which one it is, without its password."""
+        return f"Proxy({self.label})"
+
+    @property
+    def label(self) -> str:
+        """``host:port``, for messages."""
+        return Origin("http", self.host, self.port).label
+
+
+def find_proxy(origin: Origin, env: Mapping[str, str]) -> Proxy | None:
+    """Return the proxy for this origin, None for a direct connection.
+
+    Reads ``https_proxy`` or ``http_proxy``, then ``all_proxy``, unless ``no_proxy`` matches; lower case before
+    upper case, and an empty value counts as absent. Raise ConnectionImpossible for a proxy we cannot use.
+    """
+    url = _proxy_url(origin.scheme, env)
+    if not url or _is_exempt(origin, env.get("no_proxy") or env.get("NO_PROXY") or ""):
+        return None
+    return _parse_proxy(url)
+
+
+def _proxy_url(scheme: str, env: Mapping[str, str]) -> str:
+    names = [f"{scheme}_proxy", f"{scheme}_proxy".upper(), "all_proxy", "ALL_PROXY"]
+    if scheme == "http" and "REQUEST_METHOD" in env:
+        # In a CGI program HTTP_PROXY is the client's "Proxy:" header: an attacker would choose our proxy.
+        names.remove("HTTP_PROXY")
+    values = (env.get(name, "").strip() for name in names)
+    return next(filter(None, values), "")
+
+
+def _parse_proxy(url: str) -> Proxy:
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        scheme, rest = "http", url
+    if scheme.lower() != "http":
+        raise ConnectionImpossible(f"proxies of the kind {scheme}:// are not supported: use an http:// proxy")
+    userinfo, _, after = rest.rpartition("@")
+    host, port = split_host(after.partition("/")[0], 80)
+    return Proxy(host, port, _basic(userinfo) if userinfo else "")
+
+
+def _basic(userinfo: str) -> str:
+    from binascii import b2a_base64
+    from urllib.parse import unquote_to_bytes
+
+    user, _, password = userinfo.partition(":")
+    credentials = unquote_to_bytes(user) + b":" + unquote_to_bytes(password)
+    return "Basic " + b2a_base64(credentials, newline=False).decode("ascii")
+
+
+def _is_exempt(origin: Origin, no_proxy: str) -> bool:
+    return any(_matches(origin, entry) for entry in no_proxy.replace(",", " ").lower().split())
+
+
+def _matches(origin: Origin, entry: str) -> bool:
+    if entry == "*":
+        return True
+    name, port = _split_entry(entry)
+    if port and port != str(origin.port):
+        return False
+    host = origin.host.rstrip(".")
+    if _looks_like_ip(host):
+        return _ip_matches(host, name)
+    name = name.removeprefix("*").removeprefix(".").rstrip(".")
+    return bool(name) and (host == name or host.endswith("." + name))
+
+
+def _split_entry(entry: str) -> tuple[str, str]:
+    if entry.startswith("["):
+        name, _, port = entry[1:].partition("]")
+        return name, port.removeprefix(":")
+    if entry.count(":") == 1:
+        name, _, port = entry.partition(":")
+        return name, port
+    return entry, ""
+
+
+def _looks_like_ip(host: str) -> bool:
+    return ":" in host or host.replace(".", "").isdecimal()
+
+
+def _ip_matches(host: str, entry: str) -> bool:
+    """Compare an address with an address or a network; an entry that is neither matches nothing."""
+    from ipaddress import ip_address, ip_network
+
+    try:
+        return ip_address(host) in ip_network(entry, strict=False)
+    except ValueError:
+        return False
+
+
+#: Where systems keep their certificates as one file per subject hash.
+_HASHED_DIRECTORIES = ("/etc/ssl/certs", "/etc/pki/tls/certs")
+
+
+def client_context(env: Mapping[str, str]) -> ssl.SSLContext:
+    """Return a context that verifies chain and host name, with TLS 1.2 or later and ALPN http/1.1.
+
+    Trusts what ``SSL_CERT_FILE`` and ``SSL_CERT_DIR`` name and nothing else; without them, the system's
+    certificates. Raise ConnectionImpossible when what they name cannot be read.
+    """
+    import ssl
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    cafile, capath = env.get("SSL_CERT_FILE"), env.get("SSL_CERT_DIR")
+    if cafile or capath:
+        _trust_named(context, cafile or None, capath or None)
+    elif directory := next(filter(_is_hashed, _HASHED_DIRECTORIES), None):
+        # A directory is searched by hash when needed (0.3 ms); a bundle is parsed whole (23 to 48 ms).
+        context.load_verify_locations(capath=directory)
+    else:
+        context.load_default_certs()
+    return context
+
+
+def explain(exc: OSError, label: str, within_s: float) -> ConnectionFailed:
+    """Say what a failed handshake means and what to check. Impossible is what the next attempt would meet again."""
+    import ssl
+
+    if isinstance(exc, TimeoutError):
+        # Most servers that speak plain http wait for the end of a line that never comes.
+        return ConnectionImpossible(
+            f"{label} accepts connections, but did not answer the TLS handshake within {within_s:g} s: "
+            "check that it speaks https; the address of a server that does not begins with http://"
+        )
+    if isinstance(exc, ssl.SSLCertVerificationError):
+        return ConnectionImpossible(
+            f"the certificate of {label} is not trusted ({exc.verify_message}): check the address; "
+            "if a private authority signed it, set SSL_CERT_FILE to that authority's PEM file"
+        )
+    if isinstance(exc, ssl.SSLError) and not isinstance(exc, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+        return ConnectionImpossible(
+            f"no TLS connection to {label} ({exc.reason or 'handshake failed'}): "
+            "check that it speaks https; the address of a server that does not begins with http://"
+        )
+    return ConnectionFailed(
+        f"{label} closed the connection during the TLS handshake: check that it speaks https, and any firewall"
+    )
+
+
+def _trust_named(context: ssl.SSLContext, cafile: str | None, capath: str | None) -> None:
+    try:
+        context.load_verify_locations(cafile=cafile, capath=capath)
+    except OSError as exc:
+        raise ConnectionImpossible(f"SSL_CERT_FILE cannot be loaded ({exc}): it must be a readable PEM file") from exc
+
+
+def _is_hashed(directory: str) -> bool:
+    try:
+        with os.scandir(directory) as entries:
+            return any(len(entry.name) == 10 and entry.name.endswith(".0") for entry in entries)
+    except OSError:
+        return False
 
 
 async def dial(
@@ -33,7 +270,7 @@ async def dial(
     except OSError as exc:
         connection.abort()
         if connection.in_handshake:
-            raise tls.explain(exc, label, within_s) from exc
+            raise explain(exc, label, within_s) from exc
         raise ConnectionFailed(_explain(exc, label, proxy, within_s)) from exc
     except BaseException:
         connection.abort()

@@ -1,20 +1,34 @@
-"""The stream of Gemini streamGenerateContent: bytes in, events and the reply out. Does no I/O."""
+"""Gemini generateContent: request encoding and stream decoding."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Literal
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal, TypeAlias
+from urllib.parse import quote
 
 import msgspec
 
+from zot.config.vendors import ImageLimits
+from zot.encoding import encode
 from zot.errors import ContentRefused, ServiceFailed, StreamBroken
 from zot.events import TextDelta, ThinkingDelta, ToolUseArgs, ToolUseEnd, ToolUseStart
-from zot.messages import CallBlock, Counters, Stop, TextBlock, ThinkingBlock, TranscriptBlock
-from zot.providers.base import Reply, StreamEvent
-from zot.providers.calls import CallIds, finished_call
-from zot.providers.decoding_part import StreamDecoder
-from zot.providers.payload import EventReader
+from zot.messages import (
+    CallBlock,
+    Counters,
+    ImageBlock,
+    Message,
+    ResultBlock,
+    Stop,
+    TextBlock,
+    ThinkingBlock,
+    ToolSpec,
+    TranscriptBlock,
+)
+from zot.providers.base import Decoder, HttpRequest, Reasoning, Reply, Request, StreamEvent, fits, left_out, own_blocks
+from zot.providers.decoding import CallIds, EventReader, StreamDecoder, acceptable_id, acceptable_name, finished_call
 
 _STOPS: Mapping[str, Stop] = {"MAX_TOKENS": "length"}
 _REFUSED = frozenset(
@@ -246,3 +260,224 @@ def _check(chunk: _Chunk) -> None:
         raise ContentRefused(
             f"the service refused the prompt ({feedback.block_reason}){why}", code=feedback.block_reason
         )
+
+
+_NUMBER = re.compile(r"gemini-(\d+)(?:\.(\d+))?(?![\d.])")
+#: What an alias such as gemini-flash-latest stands for.
+_NEWEST = (3, 0)
+
+_BUDGETS: Mapping[Reasoning, int] = {"low": 2048, "medium": 8192, "high": 16384}
+#: The least that 2.5 Pro takes: it cannot be told not to think.
+_LEAST_OF_PRO = 128
+_LEVELS: Mapping[Reasoning, str] = {"off": "LOW", "low": "LOW", "medium": "MEDIUM", "high": "HIGH"}
+#: Models from generation 3 on always think. Every one takes LOW; these take less, and one does not know MEDIUM.
+_WITH_MINIMAL = ("gemini-3-flash", "gemini-3.1-flash-lite", "gemini-3.5-flash-lite", "gemini-3.6-flash")
+_WITHOUT_MEDIUM = ("gemini-3-pro",)
+
+#: What is thought counts as output, so a short answer must leave room for it.
+_ROOM_BEYOND_BUDGET = 4096
+_ROOM: Mapping[str, int] = {"MINIMAL": 4096, "LOW": 8192, "MEDIUM": 16384, "HIGH": 32768}
+
+
+def seals_calls(model: str) -> bool:
+    """Whether the model refuses a call of its own that comes back without the signature of its thought."""
+    return (_generation(model) or (0, 0)) >= (3, 0)
+
+
+def thinking(model: str, reasoning: Reasoning) -> tuple[dict[str, Any], int]:
+    """Return the ``thinkingConfig``, empty if there is nothing to say, and how many tokens it needs at least."""
+    generation = _generation(model)
+    shown = {} if reasoning == "off" else {"includeThoughts": True}
+    if generation is None or generation < (2, 5):
+        return shown, 0
+    if generation < (3, 0):
+        budget = _BUDGETS.get(reasoning, _LEAST_OF_PRO if "-pro" in model else 0)
+        return {"thinkingBudget": budget, **shown}, budget and budget + _ROOM_BEYOND_BUDGET
+    level = _level(model, reasoning)
+    return {"thinkingLevel": level, **shown}, _ROOM[level]
+
+
+def _level(model: str, reasoning: Reasoning) -> str:
+    if reasoning == "off" and model.startswith(_WITH_MINIMAL):
+        return "MINIMAL"
+    if reasoning == "medium" and model.startswith(_WITHOUT_MEDIUM):
+        return "HIGH"
+    return _LEVELS[reasoning]
+
+
+def _generation(model: str) -> tuple[int, int] | None:
+    """Return (2, 5) for gemini-2.5-pro; None if it is no Gemini, or one that follows no such order."""
+    found = _NUMBER.match(model)
+    if found is None:
+        return _NEWEST if model.startswith("gemini-") and model.endswith("-latest") else None
+    return int(found[1]), int(found[2] or 0)
+
+
+_gemini_part_Part: TypeAlias = dict[str, Any]
+
+#: A request is 20 MB at most. Larger files are to be uploaded first, which we do not do.
+_IMAGES = ImageLimits(
+    7_000_000, 500, 13_000_000, frozenset({"image/png", "image/jpeg", "image/webp", "image/heic", "image/heif"})
+)
+#: What Google documents for calls that another model made: it stands where the signature would.
+_NO_SIGNATURE = "skip_thought_signature_validator"
+
+
+class GeminiGenerateContent:
+    """The API, at Google's address or at another that speaks it."""
+
+    def __init__(self, *, base_url: str, origin: str) -> None:
+        self._base = base_url.rstrip("/").removesuffix("/v1beta").removesuffix("/v1")
+        self._appended = partial(_appended, origin, seals=False)
+        self._appended_sealed = partial(_appended, origin, seals=True)
+
+    def request(self, request: Request, key: str) -> HttpRequest:
+        """Return the HTTP request that asks for one streamed reply. The key is in a header, never in the URL."""
+        model = quote(request.model.removeprefix("models/"), safe="")
+        return HttpRequest(
+            url=f"{self._base}/v1beta/models/{model}:streamGenerateContent?alt=sse",
+            headers={
+                **({"x-goog-api-key": key} if key else {}),
+                "content-type": "application/json",
+                "accept": "text/event-stream",
+            },
+            body=self._body(request),
+        )
+
+    def decoder(self, request: Request) -> Decoder:
+        """Return a decoder for the reply to a request."""
+        return GeminiDecoder(CallIds(request.messages, request.encoded.calls))
+
+    def _body(self, request: Request) -> bytes:
+        """Return the request body, made of the parts that were encoded before and those that are new."""
+        config, least = thinking(request.model, request.reasoning)
+        generation: dict[str, Any] = {"maxOutputTokens": max(request.max_tokens, least)}
+        if config:
+            generation["thinkingConfig"] = config
+        head: dict[str, Any] = {"generationConfig": generation}
+        if request.system:
+            head["systemInstruction"] = {"parts": [{"text": request.system}]}
+        if request.tools:
+            head["tools"] = [{"functionDeclarations": [*_declarations(request.tools)]}]
+        appended = self._appended_sealed if seals_calls(request.model) else self._appended
+        contents, state = request.encoded.text(request.encoded.images.of(request.messages, _IMAGES), appended)
+        # One copy of what was said before, and no more: a long conversation is a megabyte.
+        return b"".join([encode(head)[:-1], b',"contents":[', contents, b"]}" if state else b"", b"]}"])
+
+
+def _appended(origin: str, message: Message, state: str, *, seals: bool) -> tuple[bytes, str]:
+    """Return what continues contents after ``state``, and the state then: who is speaking, and what was called last.
+
+    The API names the tool with each result, which we do not.
+    """
+    role, _, known = state.partition(" ")
+    called = msgspec.json.decode(known, type=dict[str, str]) if known else {}
+    if message.role == "assistant":
+        speaker, parts = "model", _spoken(own_blocks(message, origin), seals=seals)
+        called = {block.id: block.name for block in message.content if isinstance(block, CallBlock)} or called
+    else:
+        speaker, parts = "user", _told(message.content, called)
+    if not parts:
+        return b"", state
+    content, after = encode(parts)[1:-1], f"{speaker} {encode(called).decode()}"
+    if speaker == role:
+        return b"," + content, after
+    return b'%s{"role":"%s","parts":[%s' % (b"]}," if role else b"", speaker.encode(), content), after
+
+
+def _spoken(blocks: Sequence[TranscriptBlock], *, seals: bool) -> list[_gemini_part_Part]:
+    """Return what the model said; nothing if all it did was think."""
+    parts: list[_gemini_part_Part] = []
+    calls: list[_gemini_part_Part] = []
+    for block in blocks:
+        match block:
+            case TextBlock(text=text) if text.strip():
+                parts.append({"text": text})
+            case ThinkingBlock(text=text, signature=signature) if signature:
+                _seal(parts, text, signature)
+            case CallBlock():
+                calls.append(_call(block))
+                parts.append(calls[-1])
+            case _:
+                pass  # A thought without signature proves nothing: the API wants none back.
+    if seals and calls:
+        # Of calls side by side, only the first is sealed.
+        calls[0].setdefault("thoughtSignature", _NO_SIGNATURE)
+    return parts if any(map(_says_something, parts)) else []
+
+
+def _told(content: Sequence[TranscriptBlock], called: Mapping[str, str]) -> list[_gemini_part_Part]:
+    """Return what the model is told. Images of results follow all of the results: those must stand together."""
+    parts: list[_gemini_part_Part] = []
+    images: list[_gemini_part_Part] = []
+    for block in content:
+        match block:
+            case TextBlock(text=text) if text.strip():
+                parts.append({"text": text})
+            case ImageBlock():
+                parts.append(_image(block))
+            case ResultBlock():
+                # The id stands for a tool that nobody called.
+                parts.append(_result(block, called.get(block.call_id, block.call_id), images))
+            case _:
+                pass
+    return [*parts, *images]
+
+
+def _result(block: ResultBlock, tool: str, images: list[_gemini_part_Part]) -> _gemini_part_Part:
+    texts = []
+    for item in block.content:
+        match item:
+            case TextBlock(text=text):
+                texts.append(text)
+            case ImageBlock():
+                shown = _image(item)
+                if "inlineData" in shown:
+                    images.append(shown)
+                    texts.append(f"[image {len(images)} follows the results]")
+                else:
+                    texts.append(shown["text"])
+    text = "\n".join(text for text in texts if text.strip()) or "(no output)"
+    return {
+        "functionResponse": {
+            "id": acceptable_id(block.call_id),
+            "name": acceptable_name(tool),
+            "response": {"error" if block.is_error else "output": text},
+        }
+    }
+
+
+def _declarations(tools: tuple[ToolSpec, ...]) -> Iterator[dict[str, Any]]:
+    for tool in tools:
+        # `parameters` is a dialect of its own that refuses half of JSON Schema; this field takes it as it is.
+        schema = {name: value for name, value in tool.schema.items() if name != "$schema"}
+        yield {"name": tool.name, "description": tool.description, "parametersJsonSchema": schema}
+
+
+def _seal(parts: list[_gemini_part_Part], thought: str, signature: str) -> None:
+    """Put a signature back where it came from: on its thought, on the text before it, or on no text at all."""
+    if thought:
+        parts.append({"text": thought, "thought": True, "thoughtSignature": signature})
+    elif parts and parts[-1].keys() == {"text"}:
+        parts[-1]["thoughtSignature"] = signature
+    else:
+        parts.append({"text": "", "thoughtSignature": signature})
+
+
+def _says_something(part: _gemini_part_Part) -> bool:
+    return "functionCall" in part or ("thought" not in part and bool(part["text"]))
+
+
+def _call(block: CallBlock) -> _gemini_part_Part:
+    part: _gemini_part_Part = {
+        "functionCall": {"id": acceptable_id(block.id), "name": acceptable_name(block.name), "args": block.args or {}}
+    }
+    if block.signature:
+        part["thoughtSignature"] = block.signature
+    return part
+
+
+def _image(block: ImageBlock) -> _gemini_part_Part:
+    if not fits(block, _IMAGES):
+        return {"text": left_out(block)}
+    return {"inlineData": {"mimeType": block.mime_type, "data": b64encode(block.data).decode()}}

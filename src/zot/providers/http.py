@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING
 
 from zot.config.address import Origin, Target, split_url
 from zot.errors import BadRequest, ConnectionFailed, StreamBroken
-from zot.providers.answer import Answer
 from zot.providers.base import Deadlines, HttpRequest
-from zot.providers.connect import dial
-from zot.providers.http_connection import Connection
-from zot.providers.proxy import Proxy, find_proxy
+from zot.providers.connect import Proxy, dial, find_proxy
+from zot.providers.http_connection import Answer, Connection
 from zot.version import __version__
 
 if TYPE_CHECKING:
@@ -98,7 +96,7 @@ class HttpTransport:
 
     def _tls_context(self) -> ssl.SSLContext:
         if self._context is None:
-            from zot.providers.tls import client_context  # Not for services on this machine.
+            from zot.providers.connect import client_context  # Not for services on this machine.
 
             self._context = client_context(self._env)
         return self._context

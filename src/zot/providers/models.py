@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from zot.config.vendors import VENDORS
+from zot.encoding import learned
 from zot.errors import UserError
-from zot.learned import learned
 
 if TYPE_CHECKING:
     from zot.messages import Counters  # Only for its name: this file is read before hello is answered.

@@ -1,13 +1,10 @@
-"""OpenAI Chat Completions: how to ask, for everybody who speaks it. How to understand is in `openai_chat_stream`.
-
-What was sent stays as it is, so that a conversation is only ever appended to: whoever caches prompts finds the same
-bytes again.
-"""
+"""OpenAI Chat Completions and compatible servers: request encoding and stream decoding."""
 
 from __future__ import annotations
 
+import enum
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -15,21 +12,548 @@ import msgspec
 from zot.config.address import COMPLETIONS, api_base
 from zot.config.vendors import ChatQuirks
 from zot.encoding import encode
+from zot.errors import ContentRefused, Overloaded, ProviderError, ServiceFailed, StreamBroken
+from zot.events import TextDelta, ThinkingDelta, ToolUseArgs, ToolUseEnd, ToolUseStart
 from zot.messages import (
     CallBlock,
+    Counters,
     ImageBlock,
     Message,
     ResultBlock,
+    Stop,
     TextBlock,
     ThinkingBlock,
     ToolSpec,
     TranscriptBlock,
 )
-from zot.providers.base import Decoder, HttpRequest, Request, own_blocks
-from zot.providers.calls import CallIds, acceptable_id, acceptable_name
-from zot.providers.images import fits, left_out
-from zot.providers.openai_chat_stream import ChatDecoder
-from zot.providers.reasoning_details import unsealed
+from zot.providers.base import Decoder, HttpRequest, Reply, Request, StreamEvent, fits, left_out, own_blocks
+from zot.providers.decoding import (
+    CallIds,
+    EventReader,
+    StreamDecoder,
+    acceptable_id,
+    acceptable_name,
+    finished_call,
+    is_object,
+)
+
+
+class Function(msgspec.Struct, gc=False):
+    """Part of a call. ``arguments`` is a text that grows, or, with some servers, the whole object."""
+
+    name: str | None = None
+    arguments: Any = None
+
+
+class CallPiece(msgspec.Struct, gc=False):
+    """A piece of one call; which one is said by its index, its id, both or neither."""
+
+    index: int | None = None
+    id: str | None = None
+    function: Function | None = None
+
+
+class Words(msgspec.Struct, gc=False):
+    text: str | None = None
+
+
+class Part(msgspec.Struct, gc=False):
+    """A part of content that is a list: text, or a thought, which is a text or a list of texts itself."""
+
+    text: str | None = None
+    thinking: str | list[Words] | None = None
+
+    @property
+    def thought(self) -> str:
+        if isinstance(self.thinking, list):
+            return "".join(words.text or "" for words in self.thinking)
+        return self.thinking or ""
+
+
+class Delta(msgspec.Struct, gc=False):
+    content: str | list[Part] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    reasoning_details: list[dict[str, Any]] | None = None
+    tool_calls: list[CallPiece] | None = None
+    function_call: Function | None = None
+    refusal: str | None = None
+
+
+class _PromptDetails(msgspec.Struct, gc=False):
+    cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
+
+
+class _CompletionDetails(msgspec.Struct, gc=False):
+    reasoning_tokens: int | None = None
+
+
+class Usage(msgspec.Struct, gc=False):
+    """Tokens, in every spelling: what was cached is told in three places."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    total_tokens: int | None = None
+    prompt_tokens_details: _PromptDetails | None = None
+    completion_tokens_details: _CompletionDetails | None = None
+    prompt_cache_hit_tokens: int | None = None
+    cached_tokens: int | None = None
+
+    def counters(self) -> Counters:
+        """Return what was used. What was cached is part of the prompt everywhere, and is taken out of it."""
+        prompt, output = self.prompt_tokens or 0, self.completion_tokens or 0
+        details = self.prompt_tokens_details or _PromptDetails()
+        cached = details.cached_tokens or self.prompt_cache_hit_tokens or self.cached_tokens or 0
+        written = details.cache_write_tokens or 0
+        reasoning = (self.completion_tokens_details or _CompletionDetails()).reasoning_tokens or 0
+        # Where the sum says so, thoughts come on top of the answer.
+        if reasoning and self.total_tokens == prompt + output + reasoning:
+            output += reasoning
+        return Counters(max(0, prompt - cached - written), output, cached, written, 0.0, reasoning=reasoning)
+
+
+class Choice(msgspec.Struct, gc=False):
+    delta: Delta | None = None
+    message: Delta | None = None
+    finish_reason: str | None = None
+    usage: Usage | None = None
+
+
+class _Groq(msgspec.Struct, gc=False):
+    usage: Usage | None = None
+
+
+class Chunk(msgspec.Struct, gc=False):
+    """One event. ``error`` and ``message`` are read by those who know errors."""
+
+    choices: list[Choice] | None = None
+    usage: Usage | None = None
+    x_groq: _Groq | None = None
+    error: Any = None
+    message: Any = None
+
+
+class OpenCall:
+    """A call that is being received. It is announced when its name is known, and what came before that with it."""
+
+    __slots__ = ("announced", "closed", "given_id", "id", "name", "pieces")
+
+    def __init__(self, call_id: str, given_id: str) -> None:
+        self.id = call_id
+        self.given_id = given_id
+        self.name = ""
+        self.pieces: list[str] = []
+        self.announced = False
+        self.closed = False
+
+    def take(self, name: str, text: str, events: list[StreamEvent]) -> None:
+        """Take a piece."""
+        self.name = self.name or name
+        if text:
+            self.pieces.append(text)
+        if self.announced:
+            if text:
+                events.append(ToolUseArgs(self.id, text))
+        elif self.name:
+            self._announce(events)
+
+    def close(self, events: list[StreamEvent]) -> None:
+        """Nothing follows."""
+        if self.closed:
+            return
+        if not self.announced:
+            self._announce(events)
+        self.closed = True
+        events.append(ToolUseEnd(self.id))
+
+    def finished(self) -> CallBlock | None:
+        """Return the call once it is closed."""
+        return finished_call(self.id, self.name, "".join(self.pieces)) if self.closed else None
+
+    def is_whole(self) -> bool:
+        return is_object("".join(self.pieces))
+
+    def _announce(self, events: list[StreamEvent]) -> None:
+        self.announced = True
+        events.append(ToolUseStart(self.id, self.name))
+        if text := "".join(self.pieces):
+            events.append(ToolUseArgs(self.id, text))
+
+
+class OpenCalls:
+    """All calls of a reply."""
+
+    def __init__(self, ids: CallIds) -> None:
+        self._ids = ids
+        self._calls: list[OpenCall] = []
+        self._by_index: dict[int, OpenCall] = {}
+        self._by_id: dict[str, OpenCall] = {}
+
+    def take(self, piece: CallPiece, events: list[StreamEvent]) -> OpenCall | None:
+        """Take a piece of a call. Return the call if this began it."""
+        function = piece.function or Function()
+        name, text, given_id = function.name or "", _text(function.arguments), piece.id or ""
+        known = self._known(piece.index, given_id, name, text)
+        call = known or self._begin(piece.index, given_id)
+        call.take(name, text, events)
+        return call if known is None else None
+
+    def close(self, events: list[StreamEvent]) -> None:
+        """The model has written all of them."""
+        for call in self._calls:
+            call.close(events)
+
+    def _begin(self, index: int | None, given_id: str) -> OpenCall:
+        call = OpenCall(self._ids.take(given_id), given_id)
+        self._calls.append(call)
+        if index is not None:
+            self._by_index[index] = call
+        if given_id:
+            self._by_id[given_id] = call
+        return call
+
+    def _known(self, index: int | None, given_id: str, name: str, text: str) -> OpenCall | None:
+        """Return the call that a piece belongs to; None if it is the first of another one."""
+        if index is not None:
+            call = self._by_index.get(index)
+        elif given_id:
+            return self._by_id.get(given_id)
+        else:
+            call = self._calls[-1] if self._calls else None
+        if call is None or call.closed:
+            return None
+        return None if _begins_another(call, given_id, name, text, numbered=index is not None) else call
+
+
+def _begins_another(call: OpenCall, given_id: str, name: str, text: str, *, numbered: bool) -> bool:
+    """Whether a piece that seems to belong to ``call`` does not.
+
+    Some servers give every call the number 0, some repeat name and id with every piece, and some give no ids at all.
+    """
+    if not name:
+        return False
+    if given_id and call.given_id:
+        return given_id != call.given_id
+    if not numbered and call.name and name != call.name:
+        return True
+    return text.lstrip()[:1] == "{" and call.is_whole()
+
+
+def _text(arguments: Any) -> str:
+    """Return arguments as they are written: most servers send text, some what it stands for."""
+    match arguments:
+        case None:
+            return ""
+        case str():
+            return arguments
+        case _:
+            return encode(arguments).decode()
+
+
+_OPEN = "<think>"
+_CLOSE = "</think>"
+
+
+class _At(enum.Enum):
+    START = "before a tag, if one comes"
+    THOUGHT = "between the tags"
+    GAP = "behind the thought, before the text"
+    TEXT = "in the text"
+
+
+class ThinkTags:
+    """Tells thoughts from text while both arrive. Tags anywhere but at the beginning are text like any other."""
+
+    def __init__(self) -> None:
+        self._held = ""
+        self._at = _At.START
+
+    @property
+    def is_over(self) -> bool:
+        """True when nothing that comes can be a thought any more."""
+        return self._at is _At.TEXT
+
+    def feed(self, text: str) -> tuple[str, str]:
+        """Return what of a thought, and what of the text after it, is certain by now."""
+        self._held += text
+        if self._at is _At.START:
+            self._begin()
+        thought = self._take_thought() if self._at is _At.THOUGHT else ""
+        if self._at is _At.GAP and (rest := self._held.lstrip("\n")):
+            self._held, self._at = rest, _At.TEXT
+        return thought, self._take(len(self._held)) if self._at is _At.TEXT else ""
+
+    def finish(self) -> tuple[str, str]:
+        """There is no more text. Return what was still held."""
+        held = self._take(len(self._held))
+        at, self._at = self._at, _At.TEXT
+        return (held, "") if at is _At.THOUGHT else ("", held if at is _At.START else "")
+
+    def _begin(self) -> None:
+        begun = self._held.lstrip()
+        if begun.startswith(_OPEN):
+            self._held, self._at = begun[len(_OPEN) :], _At.THOUGHT
+        elif not _OPEN.startswith(begun):
+            self._at = _At.TEXT
+
+    def _take_thought(self) -> str:
+        thought, closed, rest = self._held.partition(_CLOSE)
+        if closed:
+            self._held, self._at = rest, _At.GAP
+            return thought
+        # What may be the beginning of the tag is held back.
+        sizes = range(len(_CLOSE) - 1, 0, -1)
+        keep = next((size for size in sizes if self._held.endswith(_CLOSE[:size])), 0)
+        return self._take(len(self._held) - keep)
+
+    def _take(self, size: int) -> str:
+        taken, self._held = self._held[:size], self._held[size:]
+        return taken
+
+
+_READABLE = ("text", "summary")
+#: What grows from piece to piece; of everything else the last word counts.
+_GROWING = (*_READABLE, "data")
+
+
+class _Whole:
+    """One thought while it is put together."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, Any] = {}
+        self._growing: dict[str, list[str]] = {}
+
+    def is_continued_by(self, piece: dict[str, Any]) -> bool:
+        """Whether a piece is more of it: the same kind, the same number, and no other id."""
+        same = all(self._last.get(name) == piece.get(name) for name in ("type", "index"))
+        return same and (piece.get("id") is None or self._last.get("id") in (None, piece["id"]))
+
+    def take(self, piece: dict[str, Any]) -> None:
+        for name, value in piece.items():
+            if name in _GROWING and isinstance(value, str):
+                self._growing.setdefault(name, []).append(value)
+            elif value is not None or name not in self._last:
+                self._last[name] = value
+
+    def joined(self) -> dict[str, Any]:
+        return {**self._last, **{name: "".join(texts) for name, texts in self._growing.items()}}
+
+
+def thought_in(pieces: Iterable[dict[str, Any]]) -> str:
+    """Return what can be read in some pieces."""
+    return "".join(text for piece in pieces for name in _READABLE if isinstance(text := piece.get(name), str))
+
+
+def sealed(pieces: Iterable[dict[str, Any]]) -> str:
+    """Return all pieces of a reply, put together, as one text; "" if there are none."""
+    thoughts: list[_Whole] = []
+    for piece in pieces:
+        thought = next((known for known in reversed(thoughts) if known.is_continued_by(piece)), None)
+        if thought is None:
+            thought = _Whole()
+            thoughts.append(thought)
+        thought.take(piece)
+    return msgspec.json.encode([thought.joined() for thought in thoughts]).decode() if thoughts else ""
+
+
+def unsealed(text: str) -> list[Any]:
+    """Return what `sealed` made into a text; an empty list if it is somebody else's seal."""
+    try:
+        return msgspec.json.decode(text, type=list[Any])
+    except msgspec.MsgspecError:
+        return []
+
+
+_STOPS: Mapping[str, Stop] = {
+    "stop": "end_turn",
+    "tool_calls": "tool_use",
+    "function_call": "tool_use",
+    "length": "length",
+    "model_length": "length",
+}
+#: Ends that are none: which error, and what is said. What had been written is kept.
+_FAILURES: Mapping[str, tuple[type[ProviderError], str]] = {
+    "content_filter": (ContentRefused, "the content filter of the service ended the answer"),
+    "refusal": (ContentRefused, "the model refused to answer this"),
+    "insufficient_system_resource": (Overloaded, "the service ended the answer: it is overloaded"),
+    "error": (ServiceFailed, "the service ended the answer with an error"),
+}
+_NOTHING = Choice()
+_reader: EventReader[Chunk] = EventReader(msgspec.json.Decoder(Chunk), kinds=("",))
+
+
+class _Said:
+    """Text or a thought that is being received."""
+
+    __slots__ = ("is_thought", "pieces")
+
+    def __init__(self, *, is_thought: bool) -> None:
+        self.is_thought = is_thought
+        self.pieces: list[str] = []
+
+    def finished(self) -> TranscriptBlock:
+        text = "".join(self.pieces)
+        return ThinkingBlock(text) if self.is_thought else TextBlock(text)
+
+
+class ChatDecoder(StreamDecoder):
+    """Turns the bytes of one streamed reply into events. With ``think_tags``, text may begin with a thought in tags."""
+
+    def __init__(self, ids: CallIds, *, think_tags: bool = False) -> None:
+        super().__init__()
+        self._parts: list[_Said | OpenCall] = []
+        self._open: _Said | None = None
+        self._calls = OpenCalls(ids)
+        self._tags = ThinkTags() if think_tags else None
+        self._details: list[dict[str, Any]] = []
+        self._usage = Usage()
+        self._refused = False
+        self._stop_reason = ""
+
+    def finish(self) -> list[StreamEvent]:
+        """Return what was still open. Raise StreamBroken if the reply is not whole, and what ended it by force."""
+        if not self._stop_reason:
+            raise StreamBroken("the answer ended without its final event")
+        if (failure := _FAILURES.get(self._stop_reason)) is not None:
+            kind, text = failure
+            raise kind(text, code=self._stop_reason)
+        events: list[StreamEvent] = []
+        self._calls.close(events)  # Calls that came behind the end count, too.
+        return events
+
+    def reply(self) -> Reply:
+        """Return what has been received so far, without a half-written tool call."""
+        content = [block for part in self._parts if (block := part.finished()) is not None]
+        if seal := sealed(self._details):
+            at = next((index for index, block in enumerate(content) if isinstance(block, ThinkingBlock)), None)
+            if at is None:
+                content.insert(0, ThinkingBlock(signature=seal))
+            else:
+                content[at] = msgspec.structs.replace(content[at], signature=seal)
+        return Reply(tuple(content), self._usage.counters(), _STOPS.get(self._stop_reason, "end_turn"))
+
+    def _feed(self, data: bytes, events: list[StreamEvent]) -> None:
+        for payload in self._sse.feed(data):
+            chunk: Chunk | None
+            try:
+                chunk = _reader.decode(payload)
+            except (ValueError, RecursionError):
+                if payload.strip() == b"[DONE]":
+                    self.is_complete = True
+                    continue
+                chunk = _reader.decode_with_care(payload)
+            if chunk is None:
+                continue
+            if chunk.error or (chunk.message and not chunk.choices):
+                from zot.providers.api_errors import reported  # Who asks for the first time waits for what is loaded.
+
+                raise reported(payload)
+            choice = chunk.choices[0] if chunk.choices else _NOTHING
+            delta = choice.delta or choice.message
+            said = self._open
+            # Nearly all of them are like this: more of the text that is being said, and nothing else.
+            if (
+                said is not None
+                and delta is not None
+                and type(text := delta.content) is str
+                and text
+                and not said.is_thought
+                and not self._tags
+                and not (delta.reasoning_content or delta.reasoning or delta.reasoning_details)
+                and not (delta.tool_calls or delta.refusal or delta.function_call)
+            ):
+                said.pieces.append(text)
+                events.append(TextDelta(text))
+                is_news = True
+            else:
+                # Some servers send empty chunks to keep the line open: those are no progress.
+                is_news = delta is not None and self._take_delta(delta, events)
+            if choice.finish_reason:
+                is_news = True
+                self._end(choice.finish_reason, events)
+            groq = chunk.x_groq
+            if (usage := chunk.usage or choice.usage or (None if groq is None else groq.usage)) is not None:
+                is_news = True
+                self._usage = usage
+            self.progress += is_news
+
+    def _take_delta(self, delta: Delta, events: list[StreamEvent]) -> bool:
+        """Take what was said. Return whether there was anything."""
+        before = len(events)
+        if thought := delta.reasoning_content or delta.reasoning:
+            self._append(thought, events, is_thought=True)
+        if delta.reasoning_details:
+            self._take_details(delta.reasoning_details, events, is_told=bool(thought))
+        if text := delta.content:
+            self._say(text, events)
+        if delta.refusal:
+            self._refused = True
+            self._say(delta.refusal, events)
+        if delta.tool_calls:
+            for piece in delta.tool_calls:
+                self._take_call(piece, events)
+        if delta.function_call is not None:
+            self._take_call(CallPiece(index=0, function=delta.function_call), events)
+        return len(events) > before or bool(delta.tool_calls or delta.reasoning_details or text)
+
+    def _take_details(self, details: list[dict[str, Any]], events: list[StreamEvent], *, is_told: bool) -> None:
+        """Keep sealed thoughts; what can be read of them is said unless it was already."""
+        self._details += details
+        if not is_told and (thought := thought_in(details)):
+            self._append(thought, events, is_thought=True)
+
+    def _take_parts(self, parts: list[Part], events: list[StreamEvent]) -> None:
+        for part in parts:
+            if thought := part.thought:
+                self._append(thought, events, is_thought=True)
+            if part.text:
+                self._say(part.text, events)
+
+    def _say(self, text: str | list[Part], events: list[StreamEvent]) -> None:
+        if not isinstance(text, str):
+            self._take_parts(text, events)
+        elif self._tags is not None:
+            self._say_tagged(*self._tags.feed(text), events)
+        elif self._open is not None and not self._open.is_thought:
+            self._open.pieces.append(text)
+            events.append(TextDelta(text))
+        else:
+            self._append(text, events, is_thought=False)
+
+    def _say_tagged(self, thought: str, text: str, events: list[StreamEvent]) -> None:
+        if thought:
+            self._append(thought, events, is_thought=True)
+        if text:
+            self._append(text, events, is_thought=False)
+        if self._tags is not None and self._tags.is_over:
+            self._tags = None
+
+    def _append(self, text: str, events: list[StreamEvent], *, is_thought: bool) -> None:
+        if self._open is None or self._open.is_thought is not is_thought:
+            self._open = _Said(is_thought=is_thought)
+            self._parts.append(self._open)
+        self._open.pieces.append(text)
+        events.append(ThinkingDelta(text) if is_thought else TextDelta(text))
+
+    def _take_call(self, piece: CallPiece, events: list[StreamEvent]) -> None:
+        self._release_tags(events)
+        call = self._calls.take(piece, events)
+        if call is not None:
+            self._parts.append(call)
+            self._open = None
+
+    def _end(self, reason: str, events: list[StreamEvent]) -> None:
+        self._release_tags(events)
+        self._calls.close(events)
+        # A refusal in words ends like any other answer; some servers end twice.
+        self._stop_reason = self._stop_reason or ("refusal" if self._refused else reason)
+
+    def _release_tags(self, events: list[StreamEvent]) -> None:
+        """Nothing more can show whether what is held was a tag."""
+        if self._tags is not None:
+            self._say_tagged(*self._tags.finish(), events)
+
 
 _BRIDGE = b',{"role":"assistant","content":"I see."}'
 

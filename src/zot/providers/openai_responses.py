@@ -1,17 +1,424 @@
-"""The stream of OpenAI Responses: bytes in, events and the reply out. Does no I/O."""
+"""OpenAI Responses: request encoding and stream decoding."""
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias, TypeVar
+import re
+from base64 import b64encode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from hashlib import blake2s
+from typing import Any, Literal, TypeAlias, TypeVar, cast, get_args
 
+import msgspec
+
+from zot.config.vendors import ImageLimits
+from zot.encoding import encode
 from zot.errors import ContentRefused, ProviderError, StreamBroken
-from zot.events import TextDelta
-from zot.messages import CallBlock, Counters, Stop
-from zot.providers import openai_responses_frames as f
-from zot.providers.base import Reply, StreamEvent
-from zot.providers.calls import CallIds
-from zot.providers.decoding_part import StreamDecoder
-from zot.providers.openai_responses_items import OpenCall, OpenMessage, OpenThought, Part
+from zot.events import TextDelta, ThinkingDelta, ToolUseArgs, ToolUseEnd, ToolUseStart
+from zot.messages import (
+    CallBlock,
+    Counters,
+    ImageBlock,
+    Message,
+    ResultBlock,
+    Stop,
+    TextBlock,
+    ThinkingBlock,
+    ToolSpec,
+    TranscriptBlock,
+    text_of,
+)
+from zot.providers.base import Decoder, HttpRequest, Reasoning, Reply, Request, StreamEvent, fits, left_out, own_blocks
+from zot.providers.decoding import CallIds, EventReader, StreamDecoder, acceptable_id, acceptable_name, finished_call
+
+
+class InputDetails(msgspec.Struct, gc=False):
+    cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
+
+
+class OutputDetails(msgspec.Struct, gc=False):
+    reasoning_tokens: int | None = None
+
+
+class Usage(msgspec.Struct, gc=False):
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    input_tokens_details: InputDetails | None = None
+    output_tokens_details: OutputDetails | None = None
+
+
+class Fault(msgspec.Struct, gc=False):
+    code: str | int | None = None
+    type: str | None = None
+    message: str | None = None
+
+
+class Shortfall(msgspec.Struct, gc=False):
+    reason: str | None = None
+
+
+class Response(msgspec.Struct):
+    """The reply as a whole. Its output is read only if nothing of it was streamed."""
+
+    usage: Usage | None = None
+    error: Fault | None = None
+    incomplete_details: Shortfall | None = None
+    output: list[msgspec.Raw] | None = None
+
+
+class OutputTextDelta(msgspec.Struct, tag="response.output_text.delta", gc=False):
+    output_index: int
+    delta: str
+    content_index: int = 0
+
+
+class RefusalDelta(msgspec.Struct, tag="response.refusal.delta", gc=False):
+    output_index: int
+    delta: str
+    content_index: int = 0
+
+
+class ThoughtDelta(msgspec.Struct, tag="response.reasoning_text.delta", gc=False):
+    output_index: int
+    delta: str
+    content_index: int = 0
+
+
+class SummaryDelta(msgspec.Struct, tag="response.reasoning_summary_text.delta", gc=False):
+    output_index: int
+    delta: str
+    summary_index: int = 0
+
+
+class ArgumentsDelta(msgspec.Struct, tag="response.function_call_arguments.delta", gc=False):
+    output_index: int
+    delta: str
+
+
+class TextDone(msgspec.Struct, tag="response.output_text.done", gc=False):
+    output_index: int
+    text: str
+    content_index: int = 0
+
+
+class RefusalDone(msgspec.Struct, tag="response.refusal.done", gc=False):
+    output_index: int
+    refusal: str
+    content_index: int = 0
+
+
+class ThoughtDone(msgspec.Struct, tag="response.reasoning_text.done", gc=False):
+    output_index: int
+    text: str
+    content_index: int = 0
+
+
+class SummaryDone(msgspec.Struct, tag="response.reasoning_summary_text.done", gc=False):
+    output_index: int
+    text: str
+    summary_index: int = 0
+
+
+class ArgumentsDone(msgspec.Struct, tag="response.function_call_arguments.done", gc=False):
+    output_index: int
+    arguments: str
+
+
+class ItemAdded(msgspec.Struct, tag="response.output_item.added", gc=False):
+    output_index: int
+    item: msgspec.Raw
+
+
+class ItemDone(msgspec.Struct, tag="response.output_item.done", gc=False):
+    output_index: int
+    item: msgspec.Raw
+
+
+class Created(msgspec.Struct, tag="response.created"):
+    response: Response
+
+
+class Queued(msgspec.Struct, tag="response.queued"):
+    response: Response
+
+
+class InProgress(msgspec.Struct, tag="response.in_progress"):
+    response: Response
+
+
+class Completed(msgspec.Struct, tag="response.completed"):
+    response: Response
+
+
+class Incomplete(msgspec.Struct, tag="response.incomplete"):
+    response: Response
+
+
+class Failed(msgspec.Struct, tag="response.failed"):
+    response: Response
+
+
+class Error(msgspec.Struct, tag="error", gc=False):
+    """Documented as flat, and sent with the same fields inside ``error``."""
+
+    code: str | int | None = None
+    message: str | None = None
+    error: Fault | None = None
+
+
+class KeepAlive(msgspec.Struct, tag="keepalive", gc=False):
+    pass
+
+
+class Ping(msgspec.Struct, tag="ping", gc=False):
+    pass
+
+
+class _ContentAdded(msgspec.Struct, tag="response.content_part.added", gc=False):
+    pass
+
+
+class _ContentDone(msgspec.Struct, tag="response.content_part.done", gc=False):
+    pass
+
+
+class _SummaryPartAdded(msgspec.Struct, tag="response.reasoning_summary_part.added", gc=False):
+    pass
+
+
+class _SummaryPartDone(msgspec.Struct, tag="response.reasoning_summary_part.done", gc=False):
+    pass
+
+
+Frame: TypeAlias = (
+    OutputTextDelta | RefusalDelta | ThoughtDelta | SummaryDelta | ArgumentsDelta
+    | TextDone | RefusalDone | ThoughtDone | SummaryDone | ArgumentsDone
+    | ItemAdded | ItemDone | Created | Queued | InProgress | Completed | Incomplete | Failed | Error | KeepAlive | Ping
+    | _ContentAdded | _ContentDone | _SummaryPartAdded | _SummaryPartDone
+)  # fmt: skip
+
+
+class Content(msgspec.Struct, gc=False):
+    """A part of a message or of a thought; which field it has depends on its type."""
+
+    text: str | None = None
+    refusal: str | None = None
+
+
+class MessageItem(msgspec.Struct, tag="message"):
+    content: list[Content] | None = None
+
+
+class ReasoningItem(msgspec.Struct, tag="reasoning"):
+    id: str | None = None
+    summary: list[Content] | None = None
+    content: list[Content] | None = None
+    encrypted_content: str | None = None
+
+
+class CallItem(msgspec.Struct, tag="function_call"):
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | dict[str, Any] | None = None
+    status: str | None = None
+
+
+Item: TypeAlias = MessageItem | ReasoningItem | CallItem
+
+
+def _tags(union: Any) -> list[str]:
+    return [cast(str, kind.__struct_config__.tag) for kind in get_args(union)]
+
+
+frames: EventReader[Frame] = EventReader(msgspec.json.Decoder(Frame), kinds=_tags(Frame))
+_items: EventReader[Item] = EventReader(msgspec.json.Decoder(Item), kinds=_tags(Item))
+
+
+def read_item(raw: msgspec.Raw) -> Item | None:
+    """Return an item; None if it is of a kind we do not know. Raise StreamBroken if it is not what it claims to be."""
+    try:
+        return _items.decode(raw)
+    except (ValueError, RecursionError):
+        return _items.decode_with_care(bytes(raw))
+
+
+_BETWEEN_THOUGHTS = "\n\n"
+
+
+class Part:
+    """A text that is being received."""
+
+    __slots__ = ("_pieces", "_whole", "is_refusal")
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._whole = False
+        self.is_refusal = False
+
+    @property
+    def text(self) -> str:
+        return "".join(self._pieces)
+
+    @property
+    def has_begun(self) -> bool:
+        return bool(self._pieces)
+
+    def add(self, piece: str) -> str:
+        """Take a piece and return what is new of it: nothing, if the whole is known already."""
+        if self._whole or not piece:
+            return ""
+        self._pieces.append(piece)
+        return piece
+
+    def complete(self, whole: str) -> str:
+        """Take the whole text and return what had been missing at its end. Where the two differ, the whole counts."""
+        if self._whole:
+            return ""
+        heard, missing = self.text, ""
+        if whole.startswith(heard):
+            missing = self.add(whole[len(heard) :])
+        elif whole:
+            self._pieces = [whole]
+        self._whole = True
+        return missing
+
+
+class Parts(dict[int, Part]):
+    """Parts by their number; they begin when they are first heard of."""
+
+    def __missing__(self, index: int) -> Part:
+        part = self[index] = Part()
+        return part
+
+    def texts(self) -> list[str]:
+        """Return what they say, in order, without the empty ones."""
+        return [part.text for _, part in sorted(self.items()) if part.has_begun]
+
+
+class OpenMessage:
+    """What the model says. Words of refusal are words, too."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self) -> None:
+        self.parts = Parts()
+
+    def say(self, index: int, piece: str, events: list[StreamEvent]) -> None:
+        if text := self.parts[index].add(piece):
+            events.append(TextDelta(text))
+
+    def said(self, index: int, whole: str, events: list[StreamEvent]) -> None:
+        if text := self.parts[index].complete(whole):
+            events.append(TextDelta(text))
+
+    def close(self, item: MessageItem, events: list[StreamEvent]) -> None:
+        for index, content in enumerate(item.content or ()):
+            if content.refusal is not None:
+                self.parts[index].is_refusal = True
+            self.said(index, content.text or content.refusal or "", events)
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether it is nothing but a refusal."""
+        parts = [part for part in self.parts.values() if part.has_begun]
+        return bool(parts) and all(part.is_refusal for part in parts)
+
+    def blocks(self) -> list[TextBlock]:
+        return [TextBlock(text) for text in self.parts.texts()]
+
+
+class OpenThought:
+    """What the model thinks: a summary in parts, the thought itself, or only its sealed form."""
+
+    __slots__ = ("_id", "_seal", "content", "summary")
+
+    def __init__(self) -> None:
+        self.summary = Parts()
+        self.content = Parts()
+        self._id = ""
+        self._seal = ""
+
+    def think(self, part: Part, piece: str, events: list[StreamEvent]) -> None:
+        between = self._between(part)
+        if text := part.add(piece):
+            events += [*between, ThinkingDelta(text)]
+
+    def thought(self, part: Part, whole: str, events: list[StreamEvent]) -> None:
+        between = self._between(part)
+        if text := part.complete(whole):
+            events += [*between, ThinkingDelta(text)]
+
+    def close(self, item: ReasoningItem, events: list[StreamEvent]) -> None:
+        for parts, contents in ((self.summary, item.summary), (self.content, item.content)):
+            for index, content in enumerate(contents or ()):
+                self.thought(parts[index], content.text or "", events)
+        # Not before it is done: what is sealed until then need not be all of it.
+        self._id, self._seal = item.id or self._id, item.encrypted_content or self._seal
+
+    def _between(self, part: Part) -> list[StreamEvent]:
+        """Return what stands between an earlier part and the beginning of this one."""
+        if part.has_begun or not any(other.has_begun for other in (*self.summary.values(), *self.content.values())):
+            return []
+        return [ThinkingDelta(_BETWEEN_THOUGHTS)]
+
+    def blocks(self) -> list[ThinkingBlock]:
+        text = _BETWEEN_THOUGHTS.join((*self.summary.texts(), *self.content.texts()))
+        return [ThinkingBlock(text, self._seal, id=self._id)] if text or self._seal else []
+
+
+class OpenCall:
+    """A call that the model writes. Before its name is known its arguments are kept back."""
+
+    __slots__ = ("_id", "_name", "_state", "_told", "_written")
+
+    def __init__(self) -> None:
+        self._id = ""
+        self._name = ""
+        self._told: str | dict[str, Any] = ""
+        self._written = Part()
+        self._state: Literal["unnamed", "open", "whole", "cut off"] = "unnamed"
+
+    def start(self, item: CallItem, ids: CallIds, events: list[StreamEvent]) -> None:
+        if self._state != "unnamed":
+            return
+        self._state = "open"
+        self._id, self._name = ids.take(item.call_id or ""), item.name or ""
+        self._told = item.arguments or ""
+        events.append(ToolUseStart(self._id, self._name))
+        self._show(self._written.text, events)
+
+    def write(self, piece: str, events: list[StreamEvent]) -> None:
+        self._show(self._written.add(piece), events)
+
+    def written(self, whole: str, events: list[StreamEvent]) -> None:
+        self._show(self._written.complete(whole), events)
+
+    def close(self, item: CallItem, ids: CallIds, events: list[StreamEvent]) -> None:
+        self.start(item, ids, events)
+        self._told = item.arguments or self._told
+        if item.status == "incomplete":
+            self._state = "cut off"  # At the length limit: what there is of it may even look whole.
+        self.end(events)
+
+    def end(self, events: list[StreamEvent]) -> None:
+        """Nothing more will be written. What was told of the arguments without being written counts, too."""
+        if self._state == "open":
+            if isinstance(self._told, str):
+                self.written(self._told, events)
+            self._state = "whole"
+            events.append(ToolUseEnd(self._id))
+
+    def _show(self, text: str, events: list[StreamEvent]) -> None:
+        if text and self._state != "unnamed":
+            events.append(ToolUseArgs(self._id, text))
+
+    def blocks(self) -> list[CallBlock]:
+        if self._state != "whole":
+            return []
+        given = self._told if isinstance(self._told, dict) else None
+        return [finished_call(self._id, self._name, self._written.text, given=given)]
+
 
 _Open: TypeAlias = OpenMessage | OpenThought | OpenCall
 _O = TypeVar("_O", OpenMessage, OpenThought, OpenCall)
@@ -27,7 +434,7 @@ class ResponsesDecoder(StreamDecoder):
         self._part: int | None = None
         self._say = Part().add
         self._call_ids = ids
-        self._usage = f.Usage()
+        self._usage = Usage()
         self._begun = False
         self._ending: Literal["completed", "incomplete"] | None = None
         self._shortfall = ""
@@ -55,14 +462,14 @@ class ResponsesDecoder(StreamDecoder):
 
     def _feed(self, data: bytes, events: list[StreamEvent]) -> None:
         for payload in self._sse.feed(data):
-            frame: f.Frame | None
+            frame: Frame | None
             try:
-                frame = f.frames.decode(payload)
+                frame = frames.decode(payload)
             except (ValueError, RecursionError):
                 if payload == b"[DONE]":  # Some servers end every stream so.
                     continue
-                frame = f.frames.decode_with_care(payload)
-            if type(frame) is f.TextDelta:
+                frame = frames.decode_with_care(payload)
+            if type(frame) is OutputTextDelta:
                 if frame.output_index != self._item or frame.content_index != self._part:
                     self._turn_to(frame.output_index, frame.content_index)
                 if text := self._say(frame.delta):
@@ -78,83 +485,81 @@ class ResponsesDecoder(StreamDecoder):
         self._say = self._at(item, OpenMessage).parts[part].add
         self._item, self._part = item, part
 
-    def _is_idle(self, frame: f.Frame) -> bool:
+    def _is_idle(self, frame: Frame) -> bool:
         """Whether an event only says that somebody is there. That work has begun is news once."""
-        if isinstance(frame, f.InProgress | f.Queued):
+        if isinstance(frame, InProgress | Queued):
             self._count(frame.response)
             was_begun, self._begun = self._begun, True
             return was_begun
-        return isinstance(frame, f.KeepAlive | f.Ping)
+        return isinstance(frame, KeepAlive | Ping)
 
-    def _take(self, frame: f.Frame, events: list[StreamEvent]) -> None:
+    def _take(self, frame: Frame, events: list[StreamEvent]) -> None:
         match frame:
-            case f.ArgumentsDelta():
+            case ArgumentsDelta():
                 self._at(frame.output_index, OpenCall).write(frame.delta, events)
-            case f.SummaryDelta():
+            case SummaryDelta():
                 thought = self._at(frame.output_index, OpenThought)
                 thought.think(thought.summary[frame.summary_index], frame.delta, events)
-            case f.ThoughtDelta():
+            case ThoughtDelta():
                 thought = self._at(frame.output_index, OpenThought)
                 thought.think(thought.content[frame.content_index], frame.delta, events)
-            case f.RefusalDelta():
+            case RefusalDelta():
                 message = self._at(frame.output_index, OpenMessage)
                 message.parts[frame.content_index].is_refusal = True
                 message.say(frame.content_index, frame.delta, events)
-            case f.ItemAdded():
-                self._begin(frame.output_index, f.read_item(frame.item), events)
-            case f.ItemDone():
-                self._close(frame.output_index, f.read_item(frame.item), events)
-            case f.Created() | f.Completed() | f.Incomplete() | f.Failed() | f.Error():
+            case ItemAdded():
+                self._begin(frame.output_index, read_item(frame.item), events)
+            case ItemDone():
+                self._close(frame.output_index, read_item(frame.item), events)
+            case Created() | Completed() | Incomplete() | Failed() | Error():
                 self._turn(frame, events)
             case _:
                 self._take_whole(frame, events)
 
-    def _take_whole(self, frame: f.Frame, events: list[StreamEvent]) -> None:
+    def _take_whole(self, frame: Frame, events: list[StreamEvent]) -> None:
         """Take what tells the whole of one part."""
         match frame:
-            case f.ArgumentsDone():
+            case ArgumentsDone():
                 self._at(frame.output_index, OpenCall).written(frame.arguments, events)
-            case f.SummaryDone():
+            case SummaryDone():
                 thought = self._at(frame.output_index, OpenThought)
                 thought.thought(thought.summary[frame.summary_index], frame.text, events)
-            case f.ThoughtDone():
+            case ThoughtDone():
                 thought = self._at(frame.output_index, OpenThought)
                 thought.thought(thought.content[frame.content_index], frame.text, events)
-            case f.TextDone():
+            case TextDone():
                 self._at(frame.output_index, OpenMessage).said(frame.content_index, frame.text, events)
-            case f.RefusalDone():
+            case RefusalDone():
                 message = self._at(frame.output_index, OpenMessage)
                 message.parts[frame.content_index].is_refusal = True
                 message.said(frame.content_index, frame.refusal, events)
             case _:
                 pass
 
-    def _turn(
-        self, frame: f.Created | f.Completed | f.Incomplete | f.Failed | f.Error, events: list[StreamEvent]
-    ) -> None:
+    def _turn(self, frame: Created | Completed | Incomplete | Failed | Error, events: list[StreamEvent]) -> None:
         """Take what is about the reply as a whole. Raise the error that it ends with."""
-        if isinstance(frame, f.Error):
-            raise _failure(frame.error or f.Fault(frame.code, None, frame.message))
+        if isinstance(frame, Error):
+            raise _failure(frame.error or Fault(frame.code, None, frame.message))
         self._count(frame.response)
         match frame:
-            case f.Completed():
+            case Completed():
                 self._ending = "completed"
                 self.is_complete = True
                 self._complete(frame.response, events)
-            case f.Incomplete(response=f.Response(incomplete_details=details)):
+            case Incomplete(response=Response(incomplete_details=details)):
                 self._ending = "incomplete"
                 self.is_complete = True
                 self._shortfall = (details.reason if details else None) or ""
-            case f.Failed():
-                raise _failure(frame.response.error or f.Fault())
+            case Failed():
+                raise _failure(frame.response.error or Fault())
             case _:
                 pass
 
-    def _complete(self, response: f.Response, events: list[StreamEvent]) -> None:
+    def _complete(self, response: Response, events: list[StreamEvent]) -> None:
         """End what was left open. A reply of which nothing was streamed is read from the last event."""
         if not self._open:
             for index, raw in enumerate(response.output or ()):
-                self._close(index, f.read_item(raw), events)
+                self._close(index, read_item(raw), events)
         for item in self._open.values():
             if isinstance(item, OpenCall):
                 item.end(events)
@@ -169,44 +574,231 @@ class ResponsesDecoder(StreamDecoder):
         made = self._open[index] = kind()
         return made
 
-    def _begin(self, index: int, item: f.Item | None, events: list[StreamEvent]) -> None:
+    def _begin(self, index: int, item: Item | None, events: list[StreamEvent]) -> None:
         match item:
-            case f.CallItem():
+            case CallItem():
                 self._at(index, OpenCall).start(item, self._call_ids, events)
-            case f.MessageItem():
+            case MessageItem():
                 self._at(index, OpenMessage)
-            case f.ReasoningItem():
+            case ReasoningItem():
                 self._at(index, OpenThought)
             case None:
                 pass
 
-    def _close(self, index: int, item: f.Item | None, events: list[StreamEvent]) -> None:
+    def _close(self, index: int, item: Item | None, events: list[StreamEvent]) -> None:
         match item:
-            case f.CallItem():
+            case CallItem():
                 self._at(index, OpenCall).close(item, self._call_ids, events)
-            case f.MessageItem():
+            case MessageItem():
                 self._at(index, OpenMessage).close(item, events)
-            case f.ReasoningItem():
+            case ReasoningItem():
                 self._at(index, OpenThought).close(item, events)
             case None:
                 pass
 
-    def _count(self, response: f.Response) -> None:
+    def _count(self, response: Response) -> None:
         # Usage may be told twice; the last one counts, once.
         self._usage = response.usage or self._usage
 
 
-def _counters(usage: f.Usage) -> Counters:
+def _counters(usage: Usage) -> Counters:
     """Return the counters; what the service says was read from or written to its cache is part of its input."""
-    given = usage.input_tokens_details or f.InputDetails()
-    made = usage.output_tokens_details or f.OutputDetails()
+    given = usage.input_tokens_details or InputDetails()
+    made = usage.output_tokens_details or OutputDetails()
     read, written = given.cached_tokens or 0, given.cache_write_tokens or 0
     fresh = max(0, (usage.input_tokens or 0) - read - written)
     return Counters(fresh, usage.output_tokens or 0, read, written, 0.0, reasoning=made.reasoning_tokens or 0)
 
 
-def _failure(fault: f.Fault) -> ProviderError:
+def _failure(fault: Fault) -> ProviderError:
     from zot.providers.api_errors import in_stream  # Who asks for the first time waits for what is loaded.
 
     code = str(fault.code or fault.type or "server_error")
     return in_stream(code, fault.message or "the service gave no reason")
+
+
+_FAMILIES: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = tuple(
+    (re.compile(pattern), tuple(efforts.split()))
+    for pattern, efforts in (
+        (r"gpt-5[\d.]*-chat", ""),
+        (r"gpt-5-pro", "high"),
+        (r"gpt-5[\d.]*-pro", "medium high"),
+        (r"gpt-5[\d.]*-codex-mini", "medium high"),
+        (r"gpt-5[\d.]*-codex", "low medium high"),
+        (r"gpt-5\.\d", "none low medium high"),
+        (r"gpt-5", "minimal low medium high"),
+        (r"o\d|codex-mini", "low medium high"),
+        (r"gpt-(3|4)|chatgpt", ""),
+    )
+)
+#: From least to most.
+_EFFORTS = ("none", "minimal", "low", "medium", "high")
+#: The API takes 20 MB of base64 at most, 500 images, and 50 MB in all.
+_IMAGES = ImageLimits(15_000_000, 250, 30_000_000)
+_MIN_OUTPUT_TOKENS = 16
+
+
+class OpenAIResponses:
+    """The API, at OpenAI's address or at another that speaks it."""
+
+    def __init__(self, *, base_url: str, origin: str) -> None:
+        self._url = f"{base_url.rstrip('/').removesuffix('/v1')}/v1/responses"
+        self._appended = partial(_appended, origin)
+
+    def request(self, request: Request, key: str) -> HttpRequest:
+        """Return the HTTP request that asks for one streamed reply."""
+        headers = {"content-type": "application/json", "accept": "text/event-stream"}
+        if key:
+            headers["authorization"] = f"Bearer {key}"
+        return HttpRequest(url=self._url, headers=headers, body=self._body(request))
+
+    def decoder(self, request: Request) -> Decoder:
+        """Return a decoder for the reply to a request."""
+        return ResponsesDecoder(CallIds(request.messages, request.encoded.calls))
+
+    def _body(self, request: Request) -> bytes:
+        """Return the request body, made of the parts that were encoded before and those that are new."""
+        head: dict[str, Any] = {
+            "model": request.model,
+            "stream": True,
+            "store": False,
+            "max_output_tokens": max(request.max_tokens, _MIN_OUTPUT_TOKENS),
+            "prompt_cache_key": _cache_key(request),
+            **_reasoning(request.model, request.reasoning),
+        }
+        if request.system:
+            head["instructions"] = request.system
+        if request.tools:
+            head["tools"] = [_tool(tool) for tool in request.tools]
+            head["parallel_tool_calls"] = True
+        messages = request.encoded.images.of(request.messages, _IMAGES)
+        items, _ = request.encoded.text(messages, self._appended)
+        # One copy of what was said before, and no more: a long conversation is a megabyte.
+        return b"".join([encode(head)[:-1], b',"input":[', items, b"]}"])
+
+
+def _cache_key(request: Request) -> str:
+    """Return a name for the conversation: requests that share it are sent to where their beginning is cached.
+
+    Made of how it begins, so that it is the same in every run, and after a restart.
+    """
+    opening = text_of(request.messages[0].content) if request.messages else ""
+    told = f"{request.system}\0{opening}".encode(errors="replace")
+    return f"zot-{blake2s(told, digest_size=16).hexdigest()}"
+
+
+def _reasoning(model: str, wanted: Reasoning) -> Mapping[str, Any]:
+    """Return the fields about thinking: none for models that do not."""
+    effort = _effort(model, wanted)
+    if effort is None:
+        return {}
+    shown = {} if wanted == "off" else {"summary": "auto"}
+    return {"reasoning": {"effort": effort, **shown}, "include": ["reasoning.encrypted_content"]}
+
+
+def _effort(model: str, wanted: Reasoning) -> str | None:
+    """Return the least effort of the model that is at least what is wanted, or its most; None if it does not think.
+
+    Each family refuses the efforts it does not have. A model we never heard of gets what was asked for.
+    """
+    name = model.rpartition("/")[2]
+    offered = next((efforts for pattern, efforts in _FAMILIES if pattern.match(name)), None)
+    if offered is None:
+        return None if wanted == "off" else wanted
+    enough = _EFFORTS.index("none" if wanted == "off" else wanted)
+    return next((effort for effort in offered if _EFFORTS.index(effort) >= enough), None)
+
+
+def _tool(tool: ToolSpec) -> dict[str, Any]:
+    # Strict mode would refuse schemas with optional properties, and ours have them.
+    return {
+        "type": "function",
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.schema,
+        "strict": False,
+    }
+
+
+def _appended(origin: str, message: Message, before: str) -> tuple[bytes, str]:
+    """Return what a message adds to the list of items, and how many there are then. ``before`` counts them, too."""
+    count = int(before or 0)
+    items = [*_openai_responses_part_items(message, own_blocks(message, origin))]
+    for number, item in enumerate(items, count):
+        if item.get("role") == "assistant":
+            # The API wants an id, and no two alike. Its own would make it look for the thought that came before.
+            item["id"] = f"msg_{number}"
+    if not items:
+        return b"", before
+    return (b"," if count else b"") + encode(items)[1:-1], str(count + len(items))
+
+
+def _openai_responses_part_items(message: Message, content: Sequence[TranscriptBlock]) -> Iterator[dict[str, Any]]:
+    match message.role:
+        case "assistant":
+            yield from _said_by_the_model(content)
+        case "tool":
+            yield from (_result(block) for block in content if isinstance(block, ResultBlock))
+        case "user":
+            if parts := [*_parts(content)]:
+                yield {"type": "message", "role": "user", "content": parts}
+
+
+def _said_by_the_model(content: Iterable[TranscriptBlock]) -> Iterator[dict[str, Any]]:
+    """Yield the items of a reply. A thought waits for what came of it: the API refuses one that led to nothing."""
+    thoughts: list[dict[str, Any]] = []
+    for block in content:
+        if isinstance(block, ThinkingBlock):
+            thoughts += _thought(block)
+        elif (item := _act(block)) is not None:
+            yield from thoughts
+            yield item
+            thoughts = []
+
+
+def _thought(block: ThinkingBlock) -> Iterator[dict[str, Any]]:
+    # Without its seal the service would look the id up, and it has stored nothing. An aborted thought has none.
+    if block.id and block.signature:
+        summary = [{"type": "summary_text", "text": block.text}] if block.text else []
+        yield {"type": "reasoning", "id": block.id, "summary": summary, "encrypted_content": block.signature}
+
+
+def _act(block: TranscriptBlock) -> dict[str, Any] | None:
+    match block:
+        case TextBlock(text=text) if text.strip():
+            part = {"type": "output_text", "text": text, "annotations": []}
+            return {"type": "message", "role": "assistant", "status": "completed", "content": [part]}
+        case CallBlock(id=id_, name=name, args=args):
+            # No item id: with it, the service would insist on the thought that came before.
+            arguments = encode(args or {}).decode()
+            ident, named = acceptable_id(id_), acceptable_name(name)
+            return {"type": "function_call", "call_id": ident, "name": named, "arguments": arguments}
+        case _:
+            return None
+
+
+def _result(block: ResultBlock) -> dict[str, Any]:
+    parts = [*_parts(block.content)] or [{"type": "input_text", "text": "(no output)"}]
+    if block.is_error:  # The API has no other place to say so.
+        parts.insert(0, {"type": "input_text", "text": "[error]"})
+    is_text = all(part["type"] == "input_text" for part in parts)
+    output = "\n".join(part["text"] for part in parts) if is_text else parts
+    return {"type": "function_call_output", "call_id": acceptable_id(block.call_id), "output": output}
+
+
+def _parts(content: Iterable[TranscriptBlock]) -> Iterator[dict[str, Any]]:
+    for block in content:
+        match block:
+            case TextBlock(text=text) if text.strip():
+                yield {"type": "input_text", "text": text}
+            case ImageBlock():
+                yield _image(block)
+            case _:
+                pass
+
+
+def _image(block: ImageBlock) -> dict[str, Any]:
+    if not fits(block, _IMAGES):
+        return {"type": "input_text", "text": left_out(block)}
+    url = f"data:{block.mime_type};base64,{b64encode(block.data).decode()}"
+    return {"type": "input_image", "detail": "auto", "image_url": url}

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from zot import files
-from zot.learned import decoder
+from zot.encoding import decoder
 from zot.providers.models import Catalogue, Model, Price, unknown_model
 
 _Count = Annotated[int, msgspec.Meta(ge=1)]

@@ -1,19 +1,184 @@
-"""A transport that writes down what another one sends and receives, without the keys."""
+"""Recordings: a transport that records a service, and one that replays the recording."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import errno
 import logging
 import os
+import re
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from itertools import zip_longest
+from typing import Any, TypeAlias
 
+import msgspec
+
+from zot.config.vendors import ApiName
 from zot.encoding import encode
-from zot.errors import ConfigError, ProviderError
+from zot.errors import (
+    BadRequest,
+    ConfigError,
+    ConnectionFailed,
+    ConnectionImpossible,
+    MalformedFile,
+    ProviderError,
+    Stalled,
+    StreamBroken,
+)
+from zot.files import content, decoded, slices
 from zot.providers.base import Deadlines, HttpRequest, HttpResponse, Transport
 from zot.providers.mask import Mask, StreamMask
-from zot.providers.recording_part import Answered, Asked, Chunk, Ended, Header, Line, header_of, plain_headers
+
+VERSION = 1
+
+
+class Header(msgspec.Struct, frozen=True, tag="recording", tag_field="type"):
+    """The first line: whose answers these are, so that they can be understood and priced again."""
+
+    version: int
+    provider: str
+    api: ApiName
+    model: str
+
+
+class Asked(msgspec.Struct, frozen=True, tag="request", tag_field="type"):
+    """A request was sent. ``exchange`` counts from 1; the answer's lines carry the same number."""
+
+    exchange: int
+    method: str
+    url: str
+    headers: dict[str, str]
+    body: str
+
+
+class Answered(msgspec.Struct, frozen=True, tag="response", tag_field="type"):
+    """The head of the answer came ``at_ms`` after the request."""
+
+    exchange: int
+    at_ms: float
+    status: int
+    headers: dict[str, str]
+
+
+class Chunk(msgspec.Struct, frozen=True, tag="chunk", tag_field="type", omit_defaults=True):
+    """Bytes of the answer, as they were read: as text where they are, else in base64."""
+
+    exchange: int
+    at_ms: float
+    text: str = ""
+    base64: str = ""
+
+    @classmethod
+    def of(cls, exchange: int, at_ms: float, data: bytes) -> Chunk:
+        """Return the line for ``data``."""
+        try:
+            return cls(exchange, at_ms, text=data.decode())
+        except UnicodeDecodeError:  # Cut inside a character, or no text at all.
+            return cls(exchange, at_ms, base64=base64.b64encode(data).decode())
+
+    @property
+    def data(self) -> bytes:
+        """The bytes."""
+        return base64.b64decode(self.base64) if self.base64 else self.text.encode()
+
+
+class Ended(msgspec.Struct, frozen=True, tag="end", tag_field="type", omit_defaults=True):
+    """The answer is over. ``error`` names the class of what ended it early, or is "closed" if we hung up."""
+
+    exchange: int
+    at_ms: float
+    error: str = ""
+    message: str = ""
+
+
+Line: TypeAlias = Header | Asked | Answered | Chunk | Ended
+_decoder: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
+
+
+class Exchange(msgspec.Struct):
+    """One request and what came of it."""
+
+    asked: Asked
+    answered: Answered | None = None
+    chunks: list[Chunk] = []
+    ended: Ended | None = None
+
+
+class Recording(msgspec.Struct, frozen=True):
+    """Everything a file holds, in the order in which it was asked."""
+
+    header: Header
+    exchanges: tuple[Exchange, ...]
+
+    @classmethod
+    def load(cls, path: str) -> Recording:
+        """Read a file. Raise ConfigError, with file and line, if it is none; a last line cut short is left out."""
+        try:
+            lines = content(path).split(b"\n")
+        except OSError as problem:
+            raise ConfigError(f"{path}: {problem.strerror}") from None
+        whole = [(number, line) for number, line in enumerate(lines[:-1], 1) if line.strip()]
+        return cls._of(path, [_decoded(path, number, line) for number, line in whole])
+
+    @classmethod
+    def _of(cls, path: str, lines: list[Line]) -> Recording:
+        match lines:
+            case [Header(version=version) as header, *rest] if version == VERSION:
+                return cls(header, _exchanges(path, rest))
+            case [Header(version=version), *_]:
+                raise ConfigError(f"{path}: a recording of version {version}; this zot reads version {VERSION}")
+            case _:
+                raise ConfigError(f"{path}: not a recording; --record FILE makes one")
+
+
+def header_of(path: str) -> Header:
+    """Read only the first line of a recording. Raise ConfigError if it is none."""
+    try:
+        first = next(slices(path), b"").partition(b"\n")[0]
+    except OSError as problem:
+        raise ConfigError(f"{path}: {problem.strerror}") from None
+    line = _decoded(path, 1, first)
+    if not isinstance(line, Header):
+        raise ConfigError(f"{path}: not a recording; --record FILE makes one")
+    return line
+
+
+def plain_headers(headers: Mapping[str, str], secret: frozenset[str]) -> dict[str, str]:
+    """Return headers as they may be kept: the secret ones by name only."""
+    return {name: "[secret]" if name in secret else value for name, value in headers.items()}
+
+
+def _decoded(path: str, number: int, line: bytes) -> Line:
+    try:
+        return decoded(line, _decoder.decode, f"{path}, line {number}")
+    except MalformedFile as problem:
+        raise ConfigError(f"{problem.place}: not a line of a recording: {problem.reason}") from None
+
+
+def _exchanges(path: str, lines: list[Line]) -> tuple[Exchange, ...]:
+    found: dict[int, Exchange] = {}
+    for line in lines:
+        match line:
+            case Asked(exchange=number):
+                found[number] = Exchange(line, chunks=[])
+            case Answered(exchange=number) | Chunk(exchange=number) | Ended(exchange=number) if number in found:
+                _take(found[number], line)
+            case _:
+                raise ConfigError(f"{path}: an answer to a request that was never recorded")
+    return tuple(found.values())
+
+
+def _take(exchange: Exchange, line: Answered | Chunk | Ended) -> None:
+    match line:
+        case Answered():
+            exchange.answered = line
+        case Chunk():
+            exchange.chunks.append(line)
+        case Ended():
+            exchange.ended = line
+
 
 log = logging.getLogger("zot")
 
@@ -166,14 +331,14 @@ def _created(path: str) -> int:
         reason = _NO_FILE if problem.errno == errno.ENXIO else problem.strerror
         raise ConfigError(f"--record {path}: {reason}") from None
     try:
-        _take(fd)
+        _recording_take(fd)
     except OSError as problem:
         os.close(fd)
         raise ConfigError(f"--record {path}: {problem.strerror}") from None
     return fd
 
 
-def _take(fd: int) -> None:
+def _recording_take(fd: int) -> None:
     """Make what was opened empty, and ours alone whatever its mode was. Raise OSError if it is a pipe or the like."""
     mode = os.fstat(fd).st_mode
     if stat.S_ISREG(mode):
@@ -188,3 +353,139 @@ def _without_password(url: str) -> str:
     scheme, separator, rest = url.partition("://")
     address, slash, path = rest.partition("/")
     return f"{scheme}{separator}{address.rpartition('@')[2]}{slash}{path}"
+
+
+#: Differences beyond these are only counted.
+_MAX_SHOWN = 5
+_MAX_VALUE = 60
+_VARYING = r"(?<=\[still running: )\d+|(?<=/spill/)[0-9a-f]{12}/[^/\s]*?[0-9a-f]{16}(?=\.txt)"
+
+
+class ReplayTransport:
+    """Answers the requests in the order in which they were recorded.
+
+    ``paced`` waits as long as the service did. ``checked`` refuses a request that is not the recorded one, and says
+    where they differ.
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        *,
+        paced: bool = False,
+        checked: bool = False,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self._left = list(reversed(recording.exchanges))
+        self._count = len(recording.exchanges)
+        self._paced = paced
+        self._checked = checked
+        self._sleep = sleep
+
+    async def send(self, request: HttpRequest, deadlines: Deadlines) -> ReplayedResponse:
+        """Return the recorded answer. Raise what was raised then, or BadRequest if there is no such answer."""
+        if not self._left:
+            raise BadRequest(f"the recording ends after {self._count} requests; this one was never recorded")
+        exchange = self._left.pop()
+        if self._checked and (found := difference(exchange.asked, request)):
+            raise BadRequest(f"request {exchange.asked.exchange} is not the recorded one: {found}")
+        if exchange.answered is None:
+            await self._pace(exchange.ended.at_ms if exchange.ended else 0)
+            raise _failure(exchange)
+        await self._pace(exchange.answered.at_ms)
+        return ReplayedResponse(exchange, exchange.answered.status, exchange.answered.headers, self._pace)
+
+    async def close(self) -> None:
+        """There is no connection to close."""
+
+    async def _pace(self, milliseconds: float) -> None:
+        # Also at full pace: whoever reads must not shut out the rest of the program.
+        await self._sleep(milliseconds / 1000 if self._paced else 0)
+
+
+class ReplayedResponse:
+    """A recorded answer."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        status: int,
+        headers: Mapping[str, str],
+        pace: Callable[[float], Awaitable[None]],
+    ) -> None:
+        self.status = status
+        self.headers = headers
+        self._exchange = exchange
+        self._chunks: Iterator[Chunk] = iter(exchange.chunks)
+        self._pace = pace
+        self._told_ms = exchange.answered.at_ms if exchange.answered else 0.0
+        self._closed = False
+
+    async def read(self) -> bytes:
+        """Return the next bytes as they were recorded. Raise what was raised then."""
+        if self._closed:
+            raise StreamBroken("the response was closed")
+        chunk = next(self._chunks, None)
+        ended = self._exchange.ended
+        at_ms = chunk.at_ms if chunk is not None else ended.at_ms if ended is not None else self._told_ms
+        await self._pace(max(0.0, at_ms - self._told_ms))
+        self._told_ms = at_ms
+        if chunk is not None:
+            return chunk.data
+        if ended is not None and not ended.error:
+            return b""
+        raise _failure(self._exchange)
+
+    def close(self) -> None:
+        """Stop."""
+        self._closed = True
+
+
+def difference(asked: Asked, request: HttpRequest) -> str:
+    """Return where a request differs from the recorded one; "" if it does not. Where it goes does not matter."""
+    body = request.body.decode("utf-8", "replace")
+    if asked.body == body:
+        return ""
+    try:
+        found = list(_differences(msgspec.json.decode(asked.body), msgspec.json.decode(body), "body"))
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return "one of the two bodies is not JSON"
+    more = f"; and {len(found) - _MAX_SHOWN} more" if len(found) > _MAX_SHOWN else ""
+    return "; ".join(found[:_MAX_SHOWN]) + more
+
+
+def _differences(then: Any, now: Any, place: str) -> Iterator[str]:
+    if isinstance(then, dict) and isinstance(now, dict):
+        for name in [*then, *(name for name in now if name not in then)]:
+            yield from _differences(then.get(name, ...), now.get(name, ...), f"{place}.{name}")
+    elif isinstance(then, list) and isinstance(now, list):
+        for index, (old, new) in enumerate(zip_longest(then, now, fillvalue=...)):
+            yield from _differences(old, new, f"{place}[{index}]")
+    elif _settled(then) != _settled(now):
+        yield f"{place} was {_short(then)}, is {_short(now)}"
+
+
+def _settled(value: Any) -> Any:
+    """Return a value without what differs in every run: the numbers of processes, and the names of spill files."""
+    return re.sub(_VARYING, "", value) if isinstance(value, str) else value
+
+
+def _short(value: Any) -> str:
+    if value is ...:
+        return "not there"
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= _MAX_VALUE else f"{text[:_MAX_VALUE]} ... ({len(text)} characters)"
+
+
+def _failure(exchange: Exchange) -> ProviderError:
+    """Return the error that ended the exchange when it was recorded."""
+    ended = exchange.ended
+    if ended is None or ended.error == "closed":
+        return StreamBroken("the recording ends here: it was not read any further when it was made", code="recording")
+    return _KINDS.get(ended.error, StreamBroken)(ended.message)
+
+
+#: What a transport may raise, by the name under which it is recorded.
+_KINDS: Mapping[str, type[ProviderError]] = {
+    kind.__name__: kind for kind in (ConnectionFailed, ConnectionImpossible, Stalled, StreamBroken)
+}

@@ -1,4 +1,4 @@
-"""One API of one vendor over a transport: retries, deadlines and decoding, the same for all of them."""
+"""One vendor's API over a transport: retries, deadlines and decoding."""
 
 from __future__ import annotations
 
@@ -6,26 +6,68 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
-from zot.errors import AuthFailed, ProviderError, Stalled, StreamBroken
+from zot.errors import (
+    AuthFailed,
+    ConnectionFailed,
+    ConnectionImpossible,
+    Overloaded,
+    ProviderError,
+    RateLimited,
+    ServiceFailed,
+    Stalled,
+    StreamBroken,
+)
 from zot.providers.base import (
     Api,
     Deadlines,
     HttpRequest,
     HttpResponse,
     OnRetry,
+    Provider,
     ReadKey,
     RenewKey,
     Reply,
+    ReplyStream,
     Request,
     StreamEvent,
     Transport,
 )
 from zot.providers.mask import Mask
-from zot.providers.retry import IN_PASSING, retry_delay
+
+ATTEMPTS = 3
+_STATUSES = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
+#: Told by a service instead of an answer.
+IN_PASSING = (RateLimited, Overloaded, ServiceFailed)
+_FIRST_DELAY_S = 0.5
+_LONGEST_WAIT_S = 60.0
+
+
+def retry_delay(error: ProviderError, *, attempt: int, jitter: float) -> float | None:
+    """Return the seconds to wait after the failed ``attempt`` (1 is the first); None if trying again is no use.
+
+    ``jitter`` is a random number from 0 to 1. Only for failures before the first delta: after it, a second try
+    would show the answer twice. An error without a status came as the first event of a stream. A service that asks
+    for more than a minute gets its error reported instead.
+    """
+    if attempt >= ATTEMPTS or isinstance(error, ConnectionImpossible | AuthFailed):
+        return None
+    if not isinstance(error, ConnectionFailed) and not _is_passing(error):
+        return None
+    if error.retry_after_s is not None:
+        return error.retry_after_s if error.retry_after_s <= _LONGEST_WAIT_S else None
+    return float(_FIRST_DELAY_S * 2 ** (attempt - 1) * (0.5 + jitter))
+
+
+def _is_passing(error: ProviderError) -> bool:
+    """Whether the service may do better the next time."""
+    if error.status:
+        return error.status in _STATUSES
+    return isinstance(error, IN_PASSING)
+
 
 log = logging.getLogger("zot")
 
@@ -193,7 +235,7 @@ class _Call:
 
     def _advise(self, error: ProviderError) -> None:
         """Say what helps, now that nothing more is tried."""
-        from zot.providers.advice import advise
+        from zot.providers.api_errors import advise
 
         advise(error, self._name)
 
@@ -322,3 +364,25 @@ def _random() -> float:
 
 def _forever() -> float:
     return math.inf
+
+
+class ByModel:
+    """A `Provider` that asks ``elsewhere`` for the models named there, and ``usual`` for all others."""
+
+    def __init__(self, usual: Provider, elsewhere: Mapping[str, Provider]) -> None:
+        self._usual = usual
+        self._elsewhere = elsewhere
+
+    @property
+    def name(self) -> str:
+        """The name of the usual one: to a conversation they are the same."""
+        return self._usual.name
+
+    def call(self, request: Request, on_retry: OnRetry) -> ReplyStream:
+        """Prepare one model call where its model is served."""
+        return self._elsewhere.get(request.model, self._usual).call(request, on_retry)
+
+    async def close(self) -> None:
+        """Close idle connections."""
+        for provider in (self._usual, *self._elsewhere.values()):
+            await provider.close()

@@ -1,4 +1,4 @@
-"""Who judges the tool calls of a session: the user's rules, and ours where strangers talk to it."""
+"""Approver of a session: the user's policy, and the stricter default where strangers prompt."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from zot.agent.approvals_part import Approvals
+from zot.agent.approvals import Approvals
 from zot.config.config import TOOL_NAMES, Config, kept_in, zot_home
 from zot.config.policy import Policy, Private
 from zot.runtime.providers import masked
@@ -36,7 +36,7 @@ def approvals_of(config: Config, demand: Demand | None, *, cwd: str, key: str, i
         policy = msgspec.structs.replace(policy, private=_private(config, key))
     if demand is None:
         return Approvals(policy, cwd=cwd, timeout_s=config.approval_timeout_s)
-    from zot.agent.denials import Denials
+    from zot.agent.approvals import Denials
 
     denials = Denials(demand.name, advice=_HOST_ADVICE, mask=partial(masked, config))
     return Approvals(policy, cwd=cwd, denials=denials)

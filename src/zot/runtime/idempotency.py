@@ -1,4 +1,4 @@
-"""A request is answered once, whoever asks for it and however often: in this process, another, or after a crash."""
+"""Idempotent requests: one answer per key, across processes and crashes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from collections.abc import Sequence
 import msgspec
 
 from zot.agent.compaction import first_new
+from zot.encoding import learned
 from zot.errors import AlreadyAnswered
 from zot.events import AgentEvent, Done, Error
 from zot.journal import answers
 from zot.journal.answers import Asked, Clock, Kept
 from zot.journal.journal import Journal
-from zot.journal.queries import rows_of
+from zot.journal.lease import Ticket
+from zot.journal.queries import key_of, rows_of
 from zot.journal.record import Record
-from zot.journal.summary import key_of
-from zot.journal.ticket import Ticket
-from zot.learned import learned
 from zot.messages import Message, text_of
 from zot.run_summary import Outcome
 from zot.store import Change

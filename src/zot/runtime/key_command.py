@@ -1,4 +1,4 @@
-"""Keys that a command prints, such as `pass show anthropic`: run when a model is first asked, and not before."""
+"""Keys that a command prints, such as `pass show anthropic`, read when a model is first called."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 
 from zot.config.credentials import checked
 from zot.errors import AuthFailed, ConfigError
-from zot.tools.groups import GroupChild
+from zot.tools.process import GroupChild
 
 DEADLINE_S = 30.0
 _MAX_KEY_BYTES = 16 * 1024

@@ -1,10 +1,13 @@
-"""A Config becomes a live session. The only file that picks concrete parts."""
+"""Open sessions: turn a Config into a live Session. The only module that picks concrete parts."""
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import msgspec
@@ -23,8 +26,8 @@ from zot.errors import ConfigError, DirectoryGone
 from zot.runtime.providers import credential_of, models_of, provider_of, script_of
 
 if TYPE_CHECKING:
-    from zot.agent.expected import Expected
     from zot.agent.loop import Agent
+    from zot.agent.output_schema import Expected
     from zot.journal.journal import Journal
     from zot.journal.record import Record
     from zot.runtime.idempotency import Demand, Once
@@ -70,8 +73,6 @@ def check_settings(config: Config, premises: Premises | None = None) -> None:
 
         Policy.parse(config.policy)
     if config.frozen_time is not None:
-        from zot.runtime.clock import clock_of
-
         clock_of(config.frozen_time)
 
 
@@ -82,7 +83,7 @@ _PROMPTING = frozenset(
         "append_system_prompt",
         "no_instructions",
         "output_schema",
-        "skills",
+        "config.skills",
         "no_skill",
         "tools",
         "no_tools",
@@ -201,7 +202,6 @@ async def _open_recorded(
     from contextlib import nullcontext
 
     from zot.journal.journal import Journal
-    from zot.runtime.preloading import preloading
 
     assert config.session is not None
     with nullcontext() if premises is not None else preloading(config.provider):
@@ -307,12 +307,10 @@ def _draw(
 
     ``system`` is a system prompt that it keeps, ``demand`` what a stranger wants of it.
     """
-    from zot.agent.budget import Budget
-    from zot.agent.loop import Agent
-    from zot.agent.relief import AutoCompact
+    from zot.agent.compaction import AutoCompact
+    from zot.agent.loop import Agent, Budget
     from zot.runtime.approvals import approvals_of
-    from zot.runtime.clock import clock_of
-    from zot.runtime.extension_host import open_extensions
+    from zot.runtime.extensions import open_extensions
     from zot.runtime.system_prompt import system_of
     from zot.runtime.toolbox import Toolbox
 
@@ -364,7 +362,6 @@ def _tool_environment(config: Config, premises: Premises | None) -> Mapping[str,
 
 def prompt_of(config: Config) -> str:
     """Return the system prompt of a session that works as ``config`` says. Raise ConfigError."""
-    from zot.runtime.clock import clock_of
     from zot.runtime.system_prompt import system_of
     from zot.runtime.toolbox import Toolbox
 
@@ -376,8 +373,7 @@ def prompt_of(config: Config) -> str:
 def _expected(config: Config) -> Expected | None:
     if config.output_schema is None:
         return None
-    from zot.agent.expected import Expected
-    from zot.agent.output_schema import load
+    from zot.agent.output_schema import Expected, load
 
     return Expected(load(config.output_schema))
 
@@ -391,3 +387,49 @@ def _directory(path: str | None) -> str:
     if not os.path.isdir(directory):
         raise ConfigError(f"{directory} is not a directory")
     return directory
+
+
+def clock_of(frozen_time: str | None) -> Callable[[], str]:
+    """Return what tells the time in events: the clock, or a time of its own that is the same in every run."""
+    from zot.messages import timestamp
+
+    if frozen_time is None:
+        return timestamp
+    from datetime import datetime
+
+    try:
+        start = msgspec.convert(frozen_time, datetime).timestamp()
+    except msgspec.ValidationError:
+        raise ConfigError(f"{frozen_time!r} is not a time such as 2026-01-31T12:00:00Z") from None
+    ticks = count()
+    return lambda: timestamp(start + next(ticks) / 1000)
+
+
+_PARTS = (
+    "agent.loop",
+    "session.session",
+    "runtime.toolbox",
+    "runtime.extensions",
+    "config.skills",
+    "tools.base",
+    "tools.specs",
+    "agent.approvals",
+    "providers.service",
+)
+
+
+@contextmanager
+def preloading(provider: str) -> Iterator[None]:
+    """Load what a session with this provider will need, as long as the caller is busy with something else."""
+    task = asyncio.ensure_future(preload(provider))
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+async def preload(provider: str) -> None:
+    """Load what a session will need, a piece at a time: whoever waits for the file goes on in between."""
+    for part in _PARTS if provider == "lab" else (*_PARTS, "providers.http"):
+        await asyncio.sleep(0)
+        __import__(f"zot.{part}")

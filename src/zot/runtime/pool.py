@@ -1,4 +1,4 @@
-"""Many sessions by id: opened when they are needed, let go of when they rest."""
+"""The session pool: many sessions by id, opened on demand and evicted when idle."""
 
 from __future__ import annotations
 

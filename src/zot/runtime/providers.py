@@ -1,15 +1,14 @@
-"""Which service a Config asks, through which API, over which transport and with which key.
-
-Besides `runtime` and `toolbox` the only file that picks concrete parts.
-"""
+"""Providers for a Config: which service, API, transport and key."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from zot.config.config import PROXY_NAMES, Config, keyless_environment, zot_home
+import msgspec
+
+from zot.config.config import OF_PROVIDER, PROXY_NAMES, Config, keyless_environment, zot_home
 from zot.config.credentials import Credential, find, missing, stored_for
 from zot.config.vendors import COMPATIBLE, VENDORS, ApiName, Endpoint, endpoint
 from zot.errors import AuthFailed, ConfigError, ConnectionImpossible
@@ -18,7 +17,8 @@ from zot.providers.models import Catalogue, Model, catalogue
 if TYPE_CHECKING:
     from zot.providers.base import Api, Provider, ReadKey, RenewKey, Transport
     from zot.providers.lab.script import Script
-    from zot.providers.recording_part import Header
+    from zot.providers.models import Model
+    from zot.providers.recording import Header
     from zot.runtime.shared import Premises
 
 
@@ -74,8 +74,7 @@ def provider_of(
     """
     transport = _transport(config, premises)
     if config.record:
-        from zot.providers.recording import RecordingTransport
-        from zot.providers.recording_part import VERSION, Header
+        from zot.providers.recording import VERSION, Header, RecordingTransport
 
         where = _endpoint(config, models.find(model_id))
         header = Header(VERSION, models.provider, where.api, model_id)
@@ -84,7 +83,7 @@ def provider_of(
     away = () if config.base_url else tuple(model for model in models.models if model.base_url)
     if not away:
         return usual
-    from zot.providers.by_model import ByModel
+    from zot.providers.service import ByModel
 
     own = {
         model.id: _service(config, models.provider, model, transport, left_s=left_s, premises=premises)
@@ -183,7 +182,7 @@ def _endpoint(config: Config, model: Model | None = None) -> Endpoint:
 
 
 def _recorded(config: Config) -> Header:
-    from zot.providers.recording_part import header_of
+    from zot.providers.recording import header_of
 
     assert config.replay is not None
     return header_of(config.replay)
@@ -236,8 +235,7 @@ def _transport(config: Config, premises: Premises | None) -> Transport:
 
         return HttpTransport(config.environment)
     if config.replay:
-        from zot.providers.recording_part import Recording
-        from zot.providers.replay import ReplayTransport
+        from zot.providers.recording import Recording, ReplayTransport
 
         recording = Recording.load(config.replay)
         return ReplayTransport(recording, paced=config.replay_paced, checked=config.replay_checked)
@@ -247,13 +245,13 @@ def _transport(config: Config, premises: Premises | None) -> Transport:
 
 
 def _anthropic(provider: str, where: Endpoint) -> Api:
-    from zot.providers.anthropic_part import AnthropicMessages
+    from zot.providers.anthropic import AnthropicMessages
 
     return AnthropicMessages(base_url=where.base_url, origin=provider)
 
 
 def _responses(provider: str, where: Endpoint) -> Api:
-    from zot.providers.openai_responses_part import OpenAIResponses
+    from zot.providers.openai_responses import OpenAIResponses
 
     return OpenAIResponses(base_url=where.base_url, origin=provider)
 
@@ -266,7 +264,7 @@ def _chat(provider: str, where: Endpoint) -> Api:
 
 
 def _gemini(provider: str, where: Endpoint) -> Api:
-    from zot.providers.gemini_part import GeminiGenerateContent
+    from zot.providers.gemini import GeminiGenerateContent
 
     return GeminiGenerateContent(base_url=where.base_url, origin=provider)
 
@@ -277,3 +275,47 @@ _APIS: Mapping[ApiName, Callable[[str, Endpoint], Api]] = {
     "chat": _chat,
     "gemini": _gemini,
 }
+
+
+class LeftProviders:
+    """Remembers providers by their names."""
+
+    def __init__(self) -> None:
+        self._left: dict[str, tuple[dict[str, Any], Model]] = {}
+
+    def leave(self, name: str, config: Config, model: Model) -> None:
+        """One was asked for a model, as ``config`` says."""
+        self._left[name] = {field: getattr(config, field) for field in ("provider", *OF_PROVIDER)}, model
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._left
+
+    def settings(self, name: str) -> dict[str, Any]:
+        """Return how a provider is asked: as before, or as nothing but its name says."""
+        return self._left[name][0] if name in self._left else {"provider": name, **dict.fromkeys(OF_PROVIDER)}
+
+    def elsewhere(self, provider: str, config: Config) -> list[Model]:
+        """Return the models of other providers than ``provider`` that were asked before, or have a key."""
+        from zot.config.vendors import VENDORS
+
+        found: list[Model] = []
+        for name, vendor in VENDORS.items():
+            if name == provider or not (vendor.key_names or name in self._left):
+                continue
+            try:
+                found += self.models(name, config)
+            except ConfigError:
+                continue  # It is not set up: `zot doctor` tells what is missing.
+        return found
+
+    def models(self, name: str, config: Config) -> list[Model]:
+        """Return the models of a provider, the one that was asked last first; none if it cannot be asked.
+
+        Raise ConfigError if it is not set up.
+        """
+
+        asked = msgspec.structs.replace(config, model=None, **self.settings(name))
+        if name not in self._left:
+            return [*models_of(asked).models] if credential_of(asked) is not None else []
+        last = self._left[name][1]
+        return [last, *(model for model in models_of(asked).models if model.id != last.id)]

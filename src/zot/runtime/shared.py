@@ -1,4 +1,4 @@
-"""What the sessions of one process share: each is lent it, gives it back, and never ends it for the others."""
+"""Shared resources: the guardian, HTTP connections and key commands that all sessions of a process use."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Premises:
 
     def _shared_processes(self) -> Processes:
         if self._processes is None:
-            from zot.tools.process import open_processes
+            from zot.tools.guardian import open_processes
 
             if self._closed:
                 raise ChildProcessError("nothing can be started any more: zot is ending")

@@ -1,4 +1,4 @@
-"""The tools of one session, the skills it knows, and what its commands have running."""
+"""Toolbox: the tools and skills of one session, and the processes they left running."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from zot.tools.base import Tool
     from zot.tools.checkpoints import Restorer
     from zot.tools.command_output import Spills
-    from zot.tools.paths_part import Paths
+    from zot.tools.paths import Paths
     from zot.tools.process import Processes
 
 log = logging.getLogger("zot")
@@ -57,7 +57,7 @@ class Toolbox:
     def files(self) -> Restorer:
         """Return who can put back what the tools have changed, where they may."""
         from zot.tools.checkpoints import Restorer
-        from zot.tools.paths_part import Anywhere
+        from zot.tools.paths import Anywhere
 
         return Restorer(self._writable or Anywhere(), self._seen)
 
@@ -86,7 +86,7 @@ class Toolbox:
 
     def _tool(self, name: str, skills: Sequence[SkillFile]) -> Tool:
         from zot.tools import specs
-        from zot.tools.on_demand import OnDemand
+        from zot.tools.base import OnDemand
 
         match name:
             case "bash":
@@ -141,7 +141,7 @@ class Toolbox:
             if self._premises is not None:
                 self._processes = self._premises.processes(self._key)
                 return self._processes
-            from zot.tools.process import open_processes
+            from zot.tools.guardian import open_processes
 
             self._processes = open_processes(protected=self._own_process)
         return self._processes
@@ -180,7 +180,7 @@ class Toolbox:
             return True
         if self._home is None:
             return False
-        from zot.config.trust_part import TrustStore
+        from zot.config.trust import TrustStore
 
         return TrustStore(self._home).is_trusted(directory)
 

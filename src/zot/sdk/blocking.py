@@ -1,4 +1,4 @@
-"""The runtime for programs without an event loop: the same, but every call waits."""
+"""BlockingRuntime: the Runtime for programs without an event loop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zot.events import AgentEvent, CompactDone
 from zot.messages import ImageBlock, Message
 from zot.providers.base import Model
 from zot.sdk.runtime import Answer, Events, Runtime
-from zot.session.session_state import State
+from zot.session.session import State
 
 if TYPE_CHECKING:
     from zot.session.rewind import Rewound

@@ -1,4 +1,4 @@
-"""The runtime in process: what `import zot` gives to an embedding program."""
+"""Runtime: a session in process, driven by an embedding program."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from zot.config.config import Config, checked
 from zot.errors import AgentError, RunCancelled, RuntimeBusy, RuntimeClosed, UserError
 from zot.events import AgentEvent, Done, Error
 from zot.messages import Counters, ImageBlock, Message
+from zot.panels import CommandAnswer, CommandInfo
 from zot.providers.base import Model
 from zot.run_summary import Outcome
 from zot.runtime.open import open_recorded, open_session
 from zot.session.history import Batch
 from zot.session.queue import Job, Wish
-from zot.session.session import Session
-from zot.session.session_state import State
-from zot.slash import CommandAnswer, CommandInfo
+from zot.session.session import Session, State
 
 if TYPE_CHECKING:
     from zot.session.rewind import Rewound

@@ -10,13 +10,13 @@ from typing import Protocol
 
 from zot.errors import AgentError, NoAnswer, NoSuchCommand, RunCancelled, UserError
 from zot.events import Done, Error
+from zot.panels import CommandAnswer
 from zot.run_summary import CUT_OFF, Outcome
 from zot.serve.notices import show_notices
 from zot.serve.streams import Writer, read_chunks
 from zot.session.history import Batch
 from zot.session.session import Session
-from zot.slash import CommandAnswer
-from zot.wire.rpc_events import EventEncoder
+from zot.wire.rpc import EventEncoder
 
 MAX_INPUT_BYTES = 10 * 1024 * 1024
 

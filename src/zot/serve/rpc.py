@@ -10,17 +10,17 @@ from typing import Any, Protocol, TypedDict
 
 import msgspec
 
+from zot.encoding import learned
 from zot.errors import AgentError, ProtocolError, SystemFailed, UserError
 from zot.events import Done, Error, ExtNotify
-from zot.learned import learned
 from zot.messages import ImageBlock, show
+from zot.panels import CommandAnswer
 from zot.session.history import Batch
 from zot.session.queue import Dropped, Started, Wish
 from zot.session.session import Session
-from zot.slash import CommandAnswer
 from zot.wire import rpc
 from zot.wire.lines import TooLong
-from zot.wire.rpc_events import EventEncoder
+from zot.wire.rpc import EventEncoder
 from zot.wire.rpc_greeting import Command, Greeting, Hello, Ping, fail, fail_frame, name_of, succeed
 
 log = logging.getLogger("zot")

@@ -1,4 +1,4 @@
-"""Work outside of any run that an abort ends: waiting for what extensions have to say."""
+"""Waits outside of any run that an abort ends."""
 
 from __future__ import annotations
 

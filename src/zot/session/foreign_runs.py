@@ -1,4 +1,4 @@
-"""Runs that another process makes in a session that is open here: who follows it hears of those, too."""
+"""Runs that another process makes in a session that is open here, delivered to local subscribers."""
 
 from __future__ import annotations
 

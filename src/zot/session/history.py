@@ -1,4 +1,4 @@
-"""What happened in a session: numbered, stored, and only then shown to everybody, in order."""
+"""History: number each batch of events, store it, then deliver it to subscribers in order."""
 
 from __future__ import annotations
 

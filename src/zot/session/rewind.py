@@ -1,21 +1,114 @@
-"""Back to an earlier point of a session: its conversation, and the files that its tools have changed since."""
+"""Rewind: restore an earlier point of a session, with the files its tools changed since."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
 import msgspec
 
-from zot.errors import RewindRefused, ToolFailed
-from zot.messages import Message
-from zot.session.checkpoints import Plan, Step, planned, row_of
+from zot.agent.transcript import Transcript, repaired
+from zot.errors import RewindRefused, ToolFailed, UserError
+from zot.messages import Message, ResultBlock
 from zot.session.history import History
 from zot.session.queue import Wish
-from zot.store import Change, Spliced, Store, Wrote
+from zot.session.transcripts import fork_point
+from zot.store import UNKEPT, Change, Configured, Said, Spliced, Store, Wrote
+
+
+class Step(msgspec.Struct, frozen=True):
+    """A file that has the content ``now`` and had ``then``: digests, as in `Wrote`. ``path`` begins at ``root``.
+
+    ``found`` are the contents that it may have now: two if nobody knows whether its last change was made.
+    """
+
+    root: str
+    path: str
+    now: str | None
+    then: str | None
+    mode: int
+    found: tuple[str | None, ...]
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """A way back to a row: the conversation as it was, and the files that have changed since.
+
+    ``root`` is the directory that the session works in now.
+    """
+
+    at: int
+    messages: Sequence[Message]
+    root: str
+    steps: Sequence[Step]
+
+    def name(self, step: Step) -> str:
+        """Return the path of a file, from the directory that the session works in now; absolute if it is of another."""
+        return step.path if step.root == self.root else os.path.join(step.root, step.path)
+
+
+def row_of(
+    changes: Sequence[tuple[int, Change]], *, messages: int | None = None, at: int | None = None, last_seq: int
+) -> int:
+    """Return the row that a rewind goes back to: named by its number, or by how many messages are kept.
+
+    Raise UserError if there is none.
+    """
+    if (messages is None) is (at is None):
+        raise UserError("a rewind needs either messages, how many to keep, or at, the number of a row")
+    if messages is not None:
+        return fork_point(changes, messages, purpose="rewind to")
+    assert at is not None
+    if not 0 <= at <= last_seq:
+        raise UserError(f"the session has no row {at} to rewind to")
+    return at
+
+
+def planned(changes: Sequence[tuple[int, Change]], at: int, *, cwd: str, resolved: Callable[[str], str]) -> Plan:
+    """Return the way back to the row ``at``. ``cwd`` is where the session works if its rows do not say.
+
+    ``resolved`` returns a path with all links followed: a file must have one name only.
+    """
+    then, root, unsure = Transcript(), resolved(cwd), _unsure(changes)
+    steps: dict[str, Step] = {}
+    for seq, change in changes:
+        if seq <= at:
+            then.apply(change)
+        match change:
+            case Configured(cwd=directory):
+                root = resolved(directory or cwd)
+            case Wrote(path=path) if seq > at:
+                key = os.path.join(root, path)
+                # What was there right before the first change since then: others may have had a hand in it.
+                before = steps[key].then if key in steps else change.before
+                found = (change.after, change.before) if seq in unsure else (change.after,)
+                steps[key] = Step(root, path, change.after, before, change.mode, found)
+            case _:
+                pass
+    return Plan(at, repaired(then.messages), root, [step for step in steps.values() if _differs(step)])
+
+
+def _unsure(changes: Sequence[tuple[int, Change]]) -> set[int]:
+    """Return the rows of changes to files that may not have been made: their calls failed, or have no result."""
+    failed: dict[str, bool] = {}
+    unsure: set[int] = set()
+    for seq, change in reversed(changes):
+        match change:
+            case Said(message=Message(role="tool", content=blocks)):
+                failed.update({block.call_id: block.is_error for block in blocks if isinstance(block, ResultBlock)})
+            case Wrote(call=str(call)) if failed.get(call, True):
+                unsure.add(seq)
+            case _:
+                pass
+    return unsure
+
+
+def _differs(step: Step) -> bool:
+    """False if a file is what it was. Of what was not kept nobody knows."""
+    return step.now != step.then or step.now == UNKEPT
+
 
 log = logging.getLogger("zot")
 
@@ -145,3 +238,63 @@ async def _undo(store: Store, files: Files, done: Sequence[Step]) -> list[tuple[
 def _refused(problems: dict[str, str], rest: str) -> RewindRefused:
     told = "; ".join(f"{path}: {why}" for path, why in problems.items())
     return RewindRefused(f"files cannot be put back, {rest}: {told}", files=tuple(problems))
+
+
+class FilePair(msgspec.Struct, frozen=True):
+    """A file as two sessions last knew it: digests as in `Wrote`."""
+
+    path: str
+    one: str | None
+    other: str | None
+
+
+class Branches(msgspec.Struct, frozen=True):
+    """What two sessions share, and what only ``one`` or the ``other`` has: messages, and files that differ.
+
+    ``seq`` is the number of the last row that they share.
+    """
+
+    seq: int
+    shared: int
+    one: Sequence[Message]
+    other: Sequence[Message]
+    files: Sequence[FilePair]
+
+
+def compared(one: Sequence[tuple[int, Change]], other: Sequence[tuple[int, Change]]) -> Branches:
+    """Compare two sessions by their rows: a fork has those of its origin, under the same numbers."""
+    same = 0
+    while same < min(len(one), len(other)) and one[same] == other[same]:
+        same += 1
+    mine, theirs = _transcript(one), _transcript(other)
+    shared = 0
+    while shared < min(len(mine), len(theirs)) and mine[shared] == theirs[shared]:
+        shared += 1
+    return Branches(one[same - 1][0] if same else 0, shared, mine[shared:], theirs[shared:], _files(one, other, same))
+
+
+def _transcript(changes: Sequence[tuple[int, Change]]) -> Sequence[Message]:
+    transcript = Transcript()
+    for _, change in changes:
+        transcript.apply(change)
+    return transcript.messages
+
+
+def _files(one: Sequence[tuple[int, Change]], other: Sequence[tuple[int, Change]], same: int) -> list[FilePair]:
+    """Return the files that one of them has changed since, and that are not the same now."""
+    mine, theirs = _last(one[same:]), _last(other[same:])
+    # A session that left a file alone has it as the other found it.
+    found = {**_first(other[same:]), **_first(one[same:])}
+    pairs = (FilePair(path, mine.get(path, found[path]), theirs.get(path, found[path])) for path in sorted(found))
+    # Of what was not kept nobody knows if it differs.
+    return [pair for pair in pairs if pair.one != pair.other or pair.one == UNKEPT]
+
+
+def _first(changes: Sequence[tuple[int, Change]]) -> dict[str, str | None]:
+    """Return what each file was before the first of these changes."""
+    return {change.path: change.before for _, change in reversed(changes) if isinstance(change, Wrote)}
+
+
+def _last(changes: Sequence[tuple[int, Change]]) -> dict[str, str | None]:
+    """Return what each file was after the last of these changes."""
+    return {change.path: change.after for _, change in changes if isinstance(change, Wrote)}

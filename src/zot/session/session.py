@@ -1,4 +1,4 @@
-"""One live conversation: prompts in, events out, one run at a time."""
+"""Session: one conversation with its queue, worker and history."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import msgspec
 
 from zot.agent.compaction import undo_compaction
 from zot.agent.hooks import Jobs, NoJobs
@@ -20,14 +22,35 @@ from zot.session.abortable import Abortable
 from zot.session.history import Before, History, Subscriber
 from zot.session.queue import Dropped, Edit, Errand, Job, Started, Wish, Words, begun, checked_prompt, unwanted
 from zot.session.recovery import dismissal, establish, keep, note
-from zot.session.session_state import State, state_of
 from zot.session.transcripts import CONCLUSION, Past, concluded, everything, fork_point
 from zot.session.worker import Worker
 from zot.store import Allowed, Configured, Guarded, Locked, MemoryStore, Spliced, Store
 
 if TYPE_CHECKING:
+    from zot.panels import CommandAnswer, CommandInfo
     from zot.session.rewind import Files, Rewound
-    from zot.slash import CommandAnswer, CommandInfo
+
+Doing: TypeAlias = Literal["idle", "running", "waiting_approval"]
+
+
+class State(msgspec.Struct, frozen=True):
+    """A snapshot of a session. While it waits for a person, ``pending`` is what that person was asked."""
+
+    provider: str
+    model: str
+    cwd: str
+    message_count: int
+    busy: bool
+    usage: Counters
+    state: Doing = "idle"
+    pending: ApprovalRequest | None = None
+
+
+def state_of(pending: ApprovalRequest | None, *, busy: bool) -> Doing:
+    """Return what a session does, in a word."""
+    if pending is not None:
+        return "waiting_approval"
+    return "running" if busy else "idle"
 
 
 def new_session_id() -> str:

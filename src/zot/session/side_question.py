@@ -1,4 +1,4 @@
-"""A question by the way: it is answered from the conversation, and becomes no part of it."""
+"""Side question: answered from the conversation without becoming part of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the changes of a transcript tell about its past. Does no I/O."""
+"""What stored changes tell about a transcript's past. Does no I/O."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
-"""What a tool is, to the agent: a name, a schema, and one way to run it."""
+"""Tool interface, argument decoding, and tools that load on their first call."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
+from zot.encoding import learned
 from zot.errors import ToolFailed
 from zot.messages import ImageBlock, TextBlock, ToolSpec
 from zot.store import Wrote
@@ -53,3 +54,38 @@ class Tool(Protocol):
 
         When cancelled, leave nothing running.
         """
+
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def decode_args(args: dict[str, Any], kind: type[T]) -> T:
+    """Return ``args`` as a ``kind``. Raise ToolFailed that names the field and what was expected."""
+    try:
+        return msgspec.convert(args, learned(kind), strict=True)
+    except msgspec.ValidationError as exc:
+        raise ToolFailed(f"invalid arguments: {exc}") from exc
+
+
+def to_utf8(text: str, field: str) -> bytes:
+    """Return ``text`` as bytes. Raise ToolFailed if it holds half of a surrogate pair."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as exc:
+        raise ToolFailed(f"invalid arguments: {field} has a lone surrogate at character {exc.start}") from exc
+
+
+class OnDemand:
+    """The tool that ``make`` makes, once, and of which everybody may know ``spec`` and ``read_only`` before."""
+
+    def __init__(self, spec: ToolSpec, make: Callable[[], Tool], *, read_only: bool = False) -> None:
+        self.spec = spec
+        self.read_only = read_only
+        self._make = make
+        self._made: Tool | None = None
+
+    async def run(self, args: dict[str, Any], context: ToolContext) -> Output:
+        """Run the tool, as `Tool.run` promises."""
+        if self._made is None:
+            self._made = self._make()
+        return await self._made.run(args, context)

@@ -12,12 +12,9 @@ import msgspec
 
 from zot.errors import ToolFailed
 from zot.messages import TextBlock
-from zot.tools.arguments import decode_args, to_utf8
-from zot.tools.base import Output, ToolContext
-from zot.tools.command_output import Spills
-from zot.tools.groups import Groups
-from zot.tools.heard import Heard
-from zot.tools.process import Child, Processes
+from zot.tools.base import Output, ToolContext, decode_args, to_utf8
+from zot.tools.command_output import Heard, Spills
+from zot.tools.process import Child, Groups, Processes
 from zot.tools.sandbox import Sandbox
 from zot.tools.specs import BASH_MIN_TIMEOUT_S, BASH_TIMEOUT_S, bash
 

@@ -1,13 +1,111 @@
-"""The complete output of a command that said more than the model is shown, in a file that it can look into."""
+"""Output of a command: streamed, cut to a budget for the model, spilled whole to a file."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from zot.private import make_directory
+from zot.files import make_directory
+from zot.tools.process import Child
+from zot.tools.specs import MAX_BYTES, MAX_LINES
+from zot.tools.text_encoding import UTF_8, Utf8
+
+_CONTINUATION = bytes(range(0x80, 0xC0))
+
+
+class Excerpt:
+    """The beginning and the end of a byte stream, within the budget. Does no I/O; its memory is bounded."""
+
+    def __init__(self, *, max_bytes: int = MAX_BYTES, max_lines: int = MAX_LINES) -> None:
+        self._half_bytes = max_bytes // 2
+        self._half_lines = max_lines // 2
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._bytes = 0
+        self._lines = 0
+
+    @property
+    def is_complete(self) -> bool:
+        """True while everything so far fits into the budget."""
+        return not self.overflows_with(b"")
+
+    def overflows_with(self, data: bytes) -> bool:
+        """Tell if something will have been left out once ``data`` has been taken."""
+        lines = self._lines + data.count(b"\n")
+        return self._bytes + len(data) > 2 * self._half_bytes or lines > 2 * self._half_lines
+
+    def whole(self) -> bytes:
+        """Return the stream as it came; only while it is complete."""
+        return bytes(self._head + self._tail)
+
+    def feed(self, data: bytes) -> None:
+        """Take the next part of the stream."""
+        self._bytes += len(data)
+        self._lines += data.count(b"\n")
+        room = self._half_bytes - len(self._head)
+        self._head += data[:room]
+        self._tail += data[room:]
+        # Forgetting only now and then keeps the cost linear when data comes byte by byte.
+        if len(self._tail) > 4 * self._half_bytes:
+            del self._tail[: -self._half_bytes]
+
+    def skip(self, size: int, lines: int) -> None:
+        """Only count a part, of which it is known that it will be left out: far from both ends of the stream."""
+        self._bytes += size
+        self._lines += lines
+
+    def text(self, whereabouts: str | None = None) -> str:
+        """Return what was kept, invalid UTF-8 replaced, with a note where something was left out, and where it is."""
+        if self._bytes > 2 * self._half_bytes:
+            head, tail = bytes(self._head), bytes(self._tail[-self._half_bytes :])
+        else:
+            head = tail = self.whole()
+            if self.is_complete:
+                return head.decode(errors="replace")
+        head, tail = _first_lines(head, self._half_lines), _last_lines(tail, self._half_lines)
+        left_bytes = self._bytes - len(head) - len(tail)
+        left_lines = self._lines - head.count(b"\n") - tail.count(b"\n")
+        gap = "" if head.endswith(b"\n") else "\n"
+        place = "" if whereabouts is None else f"; {whereabouts}"
+        note = f"{gap}[... {left_bytes} bytes, {left_lines} lines left out{place} ...]\n"
+        return UTF_8.decode_start(head) + note + tail.decode(errors="replace")
+
+
+def end_of_line(data: bytes, count: int) -> int:
+    """Return the position behind the ``count``-th line end in ``data``, -1 if there are fewer."""
+    position = 0
+    for _ in range(count):
+        position = data.find(b"\n", position) + 1
+        if position == 0:
+            return -1
+    return position
+
+
+def _first_lines(data: bytes, count: int) -> bytes:
+    end = end_of_line(data, count)
+    if end == -1:
+        end = data.rfind(b"\n") + 1
+        # Whole lines read best, but a line that is itself too long would take everything with it.
+        if end <= len(data) // 2:
+            return data
+    return data[:end]
+
+
+def _last_lines(data: bytes, count: int) -> bytes:
+    start = len(data)
+    for _ in range(count + 1):
+        start = data.rfind(b"\n", 0, start)
+        if start == -1:
+            break
+    if start == -1:
+        start = data.find(b"\n")
+        if not -1 < start < len(data) // 2:
+            return data.lstrip(_CONTINUATION)
+    return data[start + 1 :]
+
 
 #: A command that never stops talking must not fill the disk.
 MAX_SPILL_BYTES = 1 << 30
@@ -155,3 +253,81 @@ def _remove(path: str, directory: int) -> None:
         if name.startswith(_PREFIX):
             os.unlink(name, dir_fd=directory)
     os.rmdir(path)
+
+
+#: What comes within this time of the last thing shown is shown together.
+_GATHER_S = 0.05
+_GATHER_CHARS = 64 * 1024
+
+
+class Heard:
+    """Listens to one command. Its memory is bounded, whatever the command says."""
+
+    def __init__(self, child: Child, progress: Callable[[str], Awaitable[None]], spill: Spill | None) -> None:
+        self._child = child
+        self._progress = progress
+        self._spill = spill
+        self._text = Utf8()
+        self._excerpt = Excerpt()
+        self._gathered: list[str] = []
+        self._gathered_chars = 0
+        self._show_at = 0.0
+
+    async def listen(self) -> None:
+        """Return when the command has exited and been heard out."""
+        while (data := await self._next()) != b"":
+            if data is not None:
+                self._take(data)
+            await self._show_if_due()
+        self._gather(self._text.decode(b"", final=True))
+        await self._show()
+
+    def close(self) -> None:
+        """Keep what was heard; nothing more will be. Safe any number of times."""
+        if self._spill is not None:
+            self._spill.close()
+
+    def text(self) -> str:
+        """Return the output as a paragraph of its own; nothing if there was none."""
+        whereabouts = None if self._spill is None else self._spill.note()
+        output = self._excerpt.text(whereabouts)
+        if not output:
+            return ""
+        ending = "" if output.endswith("\n") else "\n"
+        flag = "" if self._text.is_valid else "[not all of it is UTF-8: � stands for what is not]\n"
+        return f"\n{output}{ending}{flag}"
+
+    async def _next(self) -> bytes | None:
+        """Return what is said next, b"" at the end, None if it is time to show what has been gathered."""
+        if not self._gathered:
+            return await self._child.read()
+        try:
+            async with asyncio.timeout_at(self._show_at):
+                return await self._child.read()
+        except TimeoutError:
+            return None
+
+    def _take(self, data: bytes) -> None:
+        if self._spill is not None and self._excerpt.overflows_with(data):
+            if self._excerpt.is_complete:
+                self._spill.write(self._excerpt.whole())
+            self._spill.write(data)
+        self._excerpt.feed(data)
+        self._gather(self._text.decode(data))
+
+    def _gather(self, text: str) -> None:
+        if text:
+            self._gathered.append(text)
+            self._gathered_chars += len(text)
+
+    async def _show_if_due(self) -> None:
+        if self._gathered_chars >= _GATHER_CHARS or asyncio.get_running_loop().time() >= self._show_at:
+            await self._show()
+
+    async def _show(self) -> None:
+        if self._gathered:
+            text = "".join(self._gathered)
+            self._gathered.clear()
+            self._gathered_chars = 0
+            await self._progress(text)
+            self._show_at = asyncio.get_running_loop().time() + _GATHER_S

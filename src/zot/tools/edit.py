@@ -1,14 +1,15 @@
-"""The edit tool: exact replacements in one file, all of them or none.
-
-Everything happens on bytes. What is outside the matches stays as it is, whatever encoding or line ends it has.
-"""
+"""The edit tool: exact replacements in one file, all or none, with hints for near misses."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import stat
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
@@ -16,17 +17,138 @@ import msgspec
 
 from zot.errors import ToolFailed
 from zot.messages import TextBlock
-from zot.tools.arguments import decode_args, to_utf8
-from zot.tools.base import Output, ToolContext
-from zot.tools.checkpoint import content_of, wrote
-from zot.tools.diff import Change, Row, Skipped, apply, diff
-from zot.tools.excerpt import Excerpt
+from zot.tools.base import Output, ToolContext, decode_args, to_utf8
+from zot.tools.checkpoints import content_of, wrote
+from zot.tools.command_output import Excerpt
+from zot.tools.diff import Change, Row, Skipped, apply, common_start, diff, lines_in_common
 from zot.tools.files import Place, read_at
-from zot.tools.matches import FileText, Match
-from zot.tools.paths_part import Anywhere, Paths
+from zot.tools.paths import Anywhere, Paths
 from zot.tools.read_state import Seen, version_of
 from zot.tools.specs import EDIT
-from zot.tools.text_encoding import BROKEN_UTF_8, LATIN_1, UTF_8, WINDOWS_1252, Encoding, detect
+from zot.tools.text_encoding import BROKEN_UTF_8, LATIN_1, UTF_8, WINDOWS_1252, Encoding, detect, to_units
+
+_BLOCK = 8192
+
+
+class Match(NamedTuple):
+    """The bytes of a file that are a text."""
+
+    start: int
+    end: int
+
+
+class FileText:
+    """The content of a file, and the encoding in which text is looked for in it and put into it."""
+
+    def __init__(self, data: bytes, encoding: Encoding) -> None:
+        self.data = data
+        self.encoding = encoding
+        self._lf = self._as_units("\n")
+        self._crlf = self._as_units("\r\n")
+
+    def line_number(self, position: int) -> int:
+        """Return the number of the line that has ``position``."""
+        return self.units.count(self._lf, 0, position // self.encoding.unit) + 1
+
+    def matches(self, old: str) -> Iterator[Match]:
+        """Find ``old`` from the beginning on, also where matches overlap. Raise UnicodeEncodeError.
+
+        Unless ``old`` speaks of CR itself, its line ends stand for those the file has.
+        """
+        wanted, unit = self._as_units(old), self.encoding.unit
+        plain = None if "\r" in old or "\n" not in old else self._plain
+        within = self.units if plain is None else plain.text
+        at = within.find(wanted)
+        while at != -1:
+            start, end = at, at + len(wanted)
+            if plain is not None:
+                start, end = plain.to_file(start), plain.to_file(end)
+            yield Match(start * unit, end * unit)
+            at = within.find(wanted, at + 1)
+
+    def change(self, match: Match, old: str, new: str) -> Change:
+        """Return how ``old`` at ``match`` becomes ``new``. Raise UnicodeEncodeError.
+
+        Lines that both have at their beginning or end stay as they are in the file, with the line ends they have
+        there. New lines end as those do that they replace, or else as their neighbours do.
+        """
+        if "\r" in old or "\r" in new:
+            return Change(*match, self.encoding.encode(new))
+        head, tail = lines_in_common(old, new)
+        start = self._moved(match.start, len(self._as_units(old[:head])))
+        end = self._moved(match.end, -len(self._as_units(old[len(old) - tail :])))
+        text = new[head : len(new) - tail]
+        if self._has_crlf(start, end):
+            text = text.replace("\n", "\r\n")
+        return Change(start, end, self.encoding.encode(text))
+
+    @cached_property
+    def units(self) -> str:
+        """The content, see `to_units`."""
+        return to_units(self.data, self.encoding)
+
+    @cached_property
+    def _plain(self) -> _Plain | None:
+        return _Plain(self.units, self._crlf, self._lf) if self._crlf in self.units else None
+
+    def _as_units(self, text: str) -> str:
+        return to_units(self.encoding.encode(text), self.encoding)
+
+    def _moved(self, position: int, count: int) -> int:
+        """Return the position that is ``count`` units further, where CRLF counts as one."""
+        unit = self.encoding.unit
+        if not count or self._plain is None:
+            return position + count * unit
+        return self._plain.to_file(self._plain.from_file(position // unit) + count) * unit
+
+    def _has_crlf(self, start: int, end: int) -> bool:
+        """Tell if lines that take the place of these bytes should end in CRLF.
+
+        Decided by the line end there or behind, or else before; where nothing is replaced the other way round.
+        """
+        unit = self.encoding.unit
+        behind = self.units.find(self._lf, start // unit)
+        before = self.units.rfind(self._lf, 0, end // unit)
+        at = next((at for at in ((behind, before) if end > start else (before, behind)) if at != -1), 0)
+        return at > 0 and self.units[at - 1] == self._crlf[0]
+
+
+class _Plain:
+    """A text with LF for every CRLF, and which position in it is which in the file.
+
+    A pattern that takes either line end would not be linear. The number of CRLFs up to the beginning of each block is
+    known, so that only one block is counted to find a position.
+    """
+
+    def __init__(self, units: str, crlf: str, lf: str) -> None:
+        self.text = units.replace(crlf, lf)
+        self._units = units
+        self._crlf = crlf
+        self._starts = [0]
+        for at in range(0, len(units), _BLOCK):
+            self._starts.append(self._starts[-1] + _BLOCK - self._dropped(at, at + _BLOCK))
+
+    def from_file(self, position: int) -> int:
+        """Return where a position of the file is in the plain text."""
+        block = position // _BLOCK
+        return self._starts[block] + position % _BLOCK - self._dropped(block * _BLOCK, position)
+
+    def to_file(self, position: int) -> int:
+        """Return where a position of the plain text is in the file: at a line end, before its CR."""
+        block = max(bisect_left(self._starts, position) - 1, 0)
+        low, high = block * _BLOCK, min((block + 1) * _BLOCK, len(self._units))
+        while low < high:
+            middle = (low + high) // 2
+            if self.from_file(middle) < position:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _dropped(self, start: int, end: int) -> int:
+        """Return how many of these units are missing in the plain text: the CRs before an LF."""
+        return self._units.count(self._crlf, start, end + 1)
+
 
 MAX_FILE_BYTES = 32 * 1024 * 1024
 _MAX_LISTED = 10
@@ -170,7 +292,6 @@ def _nearly(text: FileText, old: str) -> str:
     except UnicodeEncodeError as exc:
         character = exc.object[exc.start]
         return f"the file seems to be {encoding.name}, which has no {character!r} (U+{ord(character):04X})"
-    from zot.tools.likeness import MAX_COMPARED_CHARACTERS, nearly  # Only a miss needs it.
 
     start = data[: MAX_COMPARED_CHARACTERS * encoding.unit].removeprefix(encoding.bom)
     return nearly(encoding.decode(start), old)
@@ -191,3 +312,168 @@ def _in_order(edits: Sequence[_Edit]) -> list[Change]:
             first, second = sorted((one, two))
             raise ToolFailed(f"edits {first} and {second} overlap; merge them into one edit")
     return [edit.change for _, edit in numbered]
+
+
+MAX_COMPARED_CHARACTERS = 1024 * 1024
+MAX_COMPARED_LINES = 20_000
+MAX_SHOWN_CHARACTERS = 1000
+
+#: A line that a text has more often says little about where it belongs.
+_MAX_REPEATS = 8
+#: How much of a text, by the length of its lines, must be at a place for it to be the closest.
+_LEAST_SHARE = 0.2
+_LEAST_LIKENESS = 0.6
+
+
+def nearly(text: str, old: str) -> str:
+    """Say how ``old``, which is not in ``text``, nearly is, and show the place."""
+    if not old.split():
+        return "it is only whitespace"
+    text = text[:MAX_COMPARED_CHARACTERS]
+    for difference, simplified in _DIFFERENCES:
+        if found := _find(text, old, simplified):
+            return f"it would match line {found.number} if {difference} were ignored. The file has there:\n{found.text}"
+    lines, wanted = text.split("\n"), old.split("\n")
+    if block := _closest_block(lines, wanted):
+        return block
+    nearest = _nearest_line(lines, max(wanted, key=len))
+    if nearest is None:
+        return "no line of the file is like it"
+    return f"the nearest line is {nearest.number}:\n{nearest.text}"
+
+
+class _Lines(NamedTuple):
+    """Some lines of the file, from ``number`` on."""
+
+    number: int
+    text: str
+
+
+class _Simplified(NamedTuple):
+    """A text without a kind of difference, and how to find the line of a position in it."""
+
+    text: str
+    line_of: Callable[[int], int]
+
+
+def _without_cr(text: str) -> _Simplified:
+    simple = text.replace("\r", "")
+    return _Simplified(simple, lambda at: simple.count("\n", 0, at) + 1)
+
+
+def _without_case(text: str) -> _Simplified:
+    simple = text.lower()
+    return _Simplified(simple, lambda at: simple.count("\n", 0, at) + 1)
+
+
+def _without_spaces(text: str) -> _Simplified:
+    def line_of(at: int) -> int:
+        start = 0
+        for word in re.finditer(r"\S+", text):
+            start = word.start()
+            at -= len(word[0])
+            if at < 0:
+                break
+        return text.count("\n", 0, start) + 1
+
+    return _Simplified("".join(text.split()), line_of)
+
+
+def _without_both(text: str) -> _Simplified:
+    simple = _without_spaces(text)
+    return simple._replace(text=simple.text.lower())
+
+
+_DIFFERENCES: Sequence[tuple[str, Callable[[str], _Simplified]]] = (
+    ("line ends", _without_cr),
+    ("whitespace", _without_spaces),
+    ("case", _without_case),
+    ("whitespace and case", _without_both),
+)
+
+
+def _find(text: str, old: str, simplified: Callable[[str], _Simplified]) -> _Lines | None:
+    within, wanted = simplified(text), simplified(old).text
+    at = within.text.find(wanted)
+    if at == -1:
+        return None
+    first, last = within.line_of(at), within.line_of(at + len(wanted.rstrip("\n")) - 1)
+    return _Lines(first, _likeness_shown("\n".join(text.split("\n")[first - 1 : last])))
+
+
+def _closest_block(lines: Sequence[str], wanted: Sequence[str]) -> str | None:
+    """Say where most of ``wanted`` is, and how the first line that differs does; None if it is nowhere really."""
+    weights = [len(line.strip()) for line in wanted if line.strip()]
+    if len(weights) < 2:
+        return None
+    start, weight = _vote(lines, wanted)
+    pairs = [(_line_at(lines, start + number), line.strip()) for number, line in enumerate(wanted)]
+    differing = [number for number, pair in enumerate(pairs) if not _agree(*pair, number=number, last=len(pairs) - 1)]
+    if weight < _LEAST_SHARE * sum(weights) or not differing:
+        return None
+    has, should_have = pairs[differing[0]]
+    at = max(start + differing[0], 0) + 1
+    return (
+        f"the closest place begins at line {max(start, 0) + 1}, where line {at} differs.\n"
+        f"The file has: {_likeness_shown(has) or 'nothing'}\noldText has:  {_likeness_shown(should_have) or 'nothing'}"
+    )
+
+
+def _vote(lines: Sequence[str], wanted: Sequence[str]) -> tuple[int, int]:
+    """Return where ``wanted`` would begin so that the most of it, by length, is where it should be; and how much is."""
+    numbers: dict[str, list[int]] = {}
+    for number, line in enumerate(wanted):
+        numbers.setdefault(line.strip(), []).append(number)
+    telling = {line: at for line, at in numbers.items() if len(at) <= _MAX_REPEATS}
+    votes: Counter[int] = Counter()
+    for at, line in enumerate(lines):
+        stripped = line.strip()
+        for number in telling.get(stripped, ()):
+            votes[at - number] += len(stripped)
+    return max(votes.items(), key=lambda vote: vote[1], default=(0, 0))
+
+
+def _line_at(lines: Sequence[str], at: int) -> str:
+    return lines[at].strip() if 0 <= at < len(lines) else ""
+
+
+def _agree(has: str, wanted: str, *, number: int, last: int) -> bool:
+    """Tell if two lines are the same; the first and last of a text need not be whole."""
+    return has == wanted or (number == 0 and has.endswith(wanted)) or (number == last and has.startswith(wanted))
+
+
+def _nearest_line(lines: Sequence[str], wanted: str) -> _Lines | None:
+    """Return the line most like ``wanted``; None if none is really like it. Looks only at the first of equal lines."""
+    wanted = wanted.strip()
+    words = set(_words(wanted))
+    firsts: dict[str, int] = {}
+    for number, line in enumerate(lines, 1):
+        firsts.setdefault(line.strip(), number)
+    best, best_score = None, _LEAST_LIKENESS
+    for line, number in islice(firsts.items(), MAX_COMPARED_LINES):
+        score = _likeness(wanted, words, line)
+        if score > best_score:
+            best, best_score = number, score
+    return None if best is None else _Lines(best, _likeness_shown(lines[best - 1].rstrip("\r")))
+
+
+def _likeness(wanted: str, words: set[str], line: str) -> float:
+    """Return 0 to 2: the share of common words, plus that of what both begin and end with.
+
+    Words find a line whose order was changed, both ends one with a change in its middle; both are linear.
+    """
+    others = set(_words(line))
+    if not words & others:
+        return 0.0
+    common = 2 * len(words & others) / (len(words) + len(others))
+    ends = common_start(wanted, line) + common_start(wanted[::-1], line[::-1])
+    length = max(len(wanted), len(line))
+    return common + min(ends, length) / length
+
+
+def _words(line: str) -> list[str]:
+    return re.findall(r"\w+|[^\w\s]", line)
+
+
+def _likeness_shown(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN_CHARACTERS else f"{text[:MAX_SHOWN_CHARACTERS]}..."

@@ -1,4 +1,4 @@
-"""What the model knows of files, so that it does not change what it has not seen."""
+"""Read state: the file versions the model has seen, so that it changes nothing unseen."""
 
 from __future__ import annotations
 

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from zot.errors import ToolFailed
-from zot.private import make_directory
+from zot.files import make_directory
 from zot.tools.base import ToolContext
+from zot.tools.mounts import view
 from zot.tools.process import Processes
-from zot.tools.view import view
 
 #: What a super-user needs for files that belong to others. Everything else, such as mounting, is taken away.
 _ROOT_KEEPS = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER")

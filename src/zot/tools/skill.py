@@ -10,8 +10,7 @@ import msgspec
 from zot.config.skills import SkillFile
 from zot.errors import ToolFailed
 from zot.messages import TextBlock
-from zot.tools.arguments import decode_args
-from zot.tools.base import Output, ToolContext
+from zot.tools.base import Output, ToolContext, decode_args
 from zot.tools.specs import SKILL
 
 

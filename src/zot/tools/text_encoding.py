@@ -1,4 +1,4 @@
-"""How the bytes of a file are text: found out from the bytes, and kept when some of them change."""
+"""Text encodings: detect, decode incrementally, find line ends."""
 
 from __future__ import annotations
 
@@ -118,3 +118,83 @@ def _share(data: bytes, which: bytes) -> float:
 
 def _count(data: bytes, which: bytes) -> int:
     return len(data) - len(data.translate(None, which))
+
+
+def find(data: bytes, wanted: bytes, unit: int, start: int = 0, end: int | None = None) -> int:
+    """Return where ``wanted`` is first found at a multiple of ``unit``, wholly within the limits; -1 if nowhere."""
+    at = data.find(wanted, start, end)
+    while at != -1 and at % unit:
+        at = data.find(wanted, at + 1, end)
+    return at
+
+
+def count(data: bytes, wanted: bytes, unit: int) -> int:
+    """Return how often ``wanted`` is found, as `find` does, without overlap."""
+    if unit == 1:
+        return data.count(wanted)
+    found, at = 0, find(data, wanted, unit)
+    while at != -1:
+        found += 1
+        at = find(data, wanted, unit, at + len(wanted))
+    return found
+
+
+def count_ends(data: bytes, lf: bytes) -> int:
+    """Return how many line ends there are."""
+    return count(data, lf, len(lf))
+
+
+_Decoder = codecs.getincrementaldecoder("utf-8")
+
+
+class Utf8:
+    """Decodes a stream. What is not UTF-8 is replaced, and remembered: ``is_valid`` tells if there was any."""
+
+    def __init__(self) -> None:
+        self.is_valid = True
+        self._decoder = _Decoder("strict")
+
+    def decode(self, data: bytes, *, final: bool = False) -> str:
+        """Return the text that ``data`` completes."""
+        try:
+            return self._decoder.decode(data, final)
+        except UnicodeDecodeError:
+            self.is_valid = False
+            lenient = _Decoder("replace")
+            lenient.setstate(self._decoder.getstate())
+            self._decoder = lenient
+            return lenient.decode(data, final)
+
+
+def to_units(data: bytes, encoding: Encoding) -> str:
+    """Return the whole units of ``data``; `from_units` is the way back."""
+    match encoding.unit:
+        case 1:
+            return data.decode("latin-1")
+        case 2:
+            count, (low, high) = len(data) // 2, _order(encoding)
+            wide = bytearray(4 * count)
+            wide[0::4], wide[1::4] = data[low : 2 * count : 2], data[high : 2 * count : 2]
+            # Moved out of the range where half of a character is no character.
+            wide[2::4] = b"\1" * count
+            return wide.decode("utf-32-le")
+        case _:
+            return data[: len(data) // 4 * 4].decode(encoding.codec, "replace")
+
+
+def from_units(units: str, encoding: Encoding) -> bytes:
+    """Return the bytes that `to_units` was given."""
+    match encoding.unit:
+        case 1:
+            return units.encode("latin-1")
+        case 2:
+            wide, (low, high) = units.encode("utf-32-le"), _order(encoding)
+            data = bytearray(2 * len(units))
+            data[low::2], data[high::2] = wide[0::4], wide[1::4]
+            return bytes(data)
+        case _:
+            return units.encode(encoding.codec)
+
+
+def _order(encoding: Encoding) -> tuple[int, int]:
+    return (0, 1) if encoding.encode("\n")[0] else (1, 0)

@@ -9,11 +9,10 @@ import msgspec
 
 from zot.errors import ToolFailed
 from zot.messages import TextBlock
-from zot.tools.arguments import decode_args, to_utf8
-from zot.tools.base import Output, ToolContext
-from zot.tools.checkpoint import content_at, content_of, wrote
+from zot.tools.base import Output, ToolContext, decode_args, to_utf8
+from zot.tools.checkpoints import content_at, content_of, wrote
 from zot.tools.files import Place, read_at
-from zot.tools.paths_part import Anywhere, Paths
+from zot.tools.paths import Anywhere, Paths
 from zot.tools.read_state import Seen, version, version_of
 from zot.tools.specs import WRITE
 from zot.tools.text_encoding import PROBE_BYTES, UTF_8, detect

@@ -1,7 +1,4 @@
-"""What a face needs of a session, wherever that runs: in this process, or behind a socket.
-
-A face sees a `Conversation`, a `Home` and events. It knows no agent, no provider and no journal.
-"""
+"""Conversation and Home: what a front end needs of a session, local or remote."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ import msgspec
 from zot.errors import UserError
 from zot.events import ApprovalRequest
 from zot.messages import ZERO, Counters, ImageBlock, PastMessage
-from zot.slash import CommandAnswer, CommandInfo
+from zot.panels import CommandAnswer, CommandInfo
 
 if TYPE_CHECKING:  # A face shows its first frame before there is a session.
     from zot.session.history import Subscriber

@@ -1,18 +1,448 @@
-"""The page: who said what, and what tools were called."""
+"""A conversation as one self-contained HTML file. Does no I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+import re
+from collections.abc import Callable, Iterator, Sequence
+from html import escape, unescape
+from html.entities import html5
+from typing import Any, TypeAlias
 
 import msgspec
 
 from zot.messages import Counters, PastMessage, ShownCall, ShownImage, ShownMessage, ShownResult, TextBlock
-from zot.ui.about import changes, summary
-from zot.ui.blocks import markdown
-from zot.ui.readable import counted, ended, one_line, size, when
-from zot.ui.style import STYLE
-from zot.ui.words import plain
+from zot.ui.readable import changes, counted, ended, escaped, one_line, size, summary, when
+
+STYLE = """
+:root { color-scheme: light dark; --line: #8886; --soft: #8881; --dim: #6b6b6b; --accent: #2a6fdb; }
+:root { --add: #1a7f37; --del: #c62828; }
+@media (prefers-color-scheme: dark) {
+  :root { --dim: #a0a0a0; --accent: #7aa7f5; --add: #58c472; --del: #f28b82; }
+}
+body { font: 16px/1.55 system-ui, sans-serif; max-width: 50rem; margin: 2rem auto; padding: 0 1rem; }
+header { border-bottom: 1px solid var(--line); margin-bottom: 1.5rem; }
+h1, h2, h3, h4, h5, h6 { line-height: 1.25; margin: 1.4em 0 .5em; overflow-wrap: anywhere; }
+h1 { font-size: 1.35rem; margin: 0 0 .3rem; }
+h2 { font-size: 1.25rem; } h3 { font-size: 1.12rem; } h4, h5, h6 { font-size: 1rem; }
+header p, time { color: var(--dim); font-size: .85rem; margin: .2rem 0 .8rem; }
+time { float: right; margin: 0 0 0 1rem; }
+section { margin: 1.1rem 0; overflow-wrap: anywhere; }
+.user { border-left: 3px solid var(--accent); padding: .4rem .9rem; background: var(--soft); white-space: pre-wrap; }
+.ended { border-left: 3px solid var(--del); padding: 0 .9rem; overflow-wrap: anywhere; }
+a { color: var(--accent); }
+pre, code { font: .88em/1.45 ui-monospace, monospace; }
+pre { background: var(--soft); padding: .6rem .8rem; border-radius: 4px; white-space: pre-wrap; tab-size: 4; }
+pre code { font-size: 1em; }
+:not(pre) > code { background: var(--soft); border-radius: 3px; padding: .1em .3em; }
+details { border: 1px solid var(--line); border-radius: 4px; margin: .5rem 0; padding: .3rem .7rem; }
+details { overflow-wrap: anywhere; }
+summary { cursor: pointer; font-family: ui-monospace, monospace; font-size: .88em; }
+.failed summary, .del, .ended { color: var(--del); } .add { color: var(--add); }
+ul, ol { margin: .6em 0; padding-left: 1.8em; } li { margin: .2em 0; } li > ul, li > ol { margin: .1em 0; }
+.task { list-style: none; } .task > input { margin: 0 .5em 0 -1.4em; }
+.task > input + p { display: inline; }
+.table { overflow-x: auto; margin: .8em 0; }
+table { border-collapse: collapse; overflow-wrap: normal; }
+td, th { border: 1px solid var(--line); padding: .25rem .6rem; text-align: left; vertical-align: top; }
+th { background: var(--soft); } .right { text-align: right; } .centre { text-align: center; }
+blockquote { border-left: 3px solid var(--line); margin: .8em 0; padding-left: .9rem; color: var(--dim); }
+hr { border: 0; border-top: 1px solid var(--line); margin: 1.5em 0; }
+@media (max-width: 32rem) {
+  body { margin: 1rem auto; } time { float: none; display: block; margin: 0; } ul, ol { padding-left: 1.4em; }
+}
+@page { margin: 18mm 16mm; @bottom-center { content: counter(page) " / " counter(pages); font: 9pt sans-serif; } }
+@media print {
+  :root { color-scheme: light; --line: #999; --soft: #f4f4f4; --dim: #555; --accent: #1a4fa0; }
+  :root { --add: #1a7f37; --del: #c62828; }
+  body { max-width: none; margin: 0; padding: 0; font-size: 10.5pt; orphans: 3; widows: 3; }
+  details::details-content { content-visibility: visible; block-size: auto; opacity: 1; }
+  pre { border: 1px solid var(--line); } pre, details, .user { box-decoration-break: clone; }
+  h1, h2, h3, h4, h5, h6, summary, header { break-after: avoid; }
+  tr, li > input { break-inside: avoid; } thead { display: table-header-group; }
+  .table { overflow: visible; } table { overflow-wrap: anywhere; }
+  a:not(.bare)::after { content: " (" attr(href) ")"; font-size: .85em; color: var(--dim); overflow-wrap: anywhere; }
+}
+""".strip()
+
+
+#: Links lead to these only.
+_SCHEMES = ("http://", "https://", "mailto:")
+#: Whoever nests deeper than this means something else.
+_DEEPEST = 8
+#: What ends a sentence, and no address.
+_AFTER_ADDRESS = ".,;:!?*_~'\""
+
+_WORDS = re.compile(
+    r"""
+      \\(?P<escaped>[!-/:-@\[-`{-~])
+    | (?<!`)(?P<ticks>`+)(?!`)(?P<code>.+?)(?<!`)(?P=ticks)(?!`)
+    | <(?P<angled>(?:https?://|mailto:)[^\s<>]+)>
+    | !?\[(?P<label>(?:[^\[\]`\\]|\\.|`[^`]{1,200}`|\[[^\[\]]{0,200}\])+)\]
+      \([ ]*(?P<url><[^<>\n]*>|(?:[^\s()\\]|\\.|\([^\s()]*\))+)(?:\s+(?:"[^"]*"|'[^']*'))?[ ]*\)
+    | \*\*(?=\S)(?P<strong>(?:(?!\*\*(?!\*)).)+)(?<=\S)\*\*(?!\*)
+    | (?<!\w)__(?=\S)(?P<strong_>(?:(?!__).)+)(?<=\S)__(?!\w|\.\w)
+    | ~~(?=\S)(?P<del>(?:(?!~~).)+)(?<=\S)~~
+    | (?<![\w*])\*(?=[^\s*])(?P<em>(?:[^*\\]|\\.|\*\*(?:(?!\*\*).)+\*\*)+)(?<=\S)\*(?![\w*])
+    | (?<!\w)_(?=[^\s_])(?P<em_>[^_]+)(?<=\S)_(?!\w)
+    | (?<!\w)(?P<bare>https?://(?:[^\s<>"`()\[\]|]|\([^\s()<>]*\))+)
+    | (?P<entity>&(?:\#\d{1,7}|\#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,30});)
+    | (?P<newline>\\?\n)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def plain(text: str) -> str:
+    """Return text as HTML that shows it as it is; what would not be seen stands there as its escape."""
+    return escape(escaped(text))
+
+
+def words(text: str, depth: int = 0) -> str:
+    """Return the words of a paragraph as HTML. What is no Markdown stays text."""
+    if depth == _DEEPEST:
+        return plain(text)
+    parts, at = [], 0
+    for found in _WORDS.finditer(text):
+        parts += [plain(text[at : found.start()]), _word(found, depth + 1)]
+        at = found.end()
+    return "".join([*parts, plain(text[at:])])
+
+
+def _word(found: re.Match[str], depth: int) -> str:
+    kind = found.lastgroup or ""
+    said = found[kind]
+    match kind:
+        case "escaped":
+            return plain(said)
+        case "code":
+            return f"<code>{plain(_code(said))}</code>"
+        case "angled":
+            return _link(said, plain(said.removeprefix("mailto:")), "bare")
+        case "url":
+            return _labelled(found["label"], said, depth)
+        case "bare":
+            return _address(said)
+        case "entity":
+            return plain(unescape(said) if said[1] == "#" or said[1:] in html5 else said)
+        case "newline":
+            return "<br>"
+        case _:
+            tag = kind.rstrip("_")
+            return f"<{tag}>{words(said, depth)}</{tag}>"
+
+
+def _code(said: str) -> str:
+    said = said.replace("\n", " ")
+    return said[1:-1] if said[0] == said[-1] == " " and said.strip() else said
+
+
+def _labelled(label: str, url: str, depth: int) -> str:
+    """A link, if it leads where links may; else what it says: nothing is left out."""
+    url = re.sub(r"\\([!-/:-@\[-`{-~])", r"\1", url[1:-1] if url[0] == "<" and url[-1] == ">" else url)
+    said = words(label, depth)
+    if url.lower().startswith(_SCHEMES):
+        return _link(url, said, "bare" if label == url else "")
+    return said if label.strip("`") == url else f"{said} ({plain(url)})"
+
+
+def _address(said: str) -> str:
+    url = said.rstrip(_AFTER_ADDRESS)
+    return _link(url, plain(url), "bare") + plain(said[len(url) :])
+
+
+def _link(url: str, label: str, kind: str) -> str:
+    """A link. Where it is printed, its address stands behind it, unless it is a ``bare`` address itself."""
+    name = f' class="{kind}"' if kind else ""
+    return f'<a{name} href="{plain(url)}" rel="noopener noreferrer">{label}</a>'
+
+
+RULE = re.compile(r" {0,3}([-*_])(?:[ \t]*\1){2,}[ \t]*$")
+
+
+class Block(msgspec.Struct):
+    """An element, what is in it, and whether a blank line is behind it. ``attributes`` begin with a blank."""
+
+    tag: str
+    inner: str
+    is_apart: bool = False
+    attributes: str = ""
+
+    @property
+    def whole(self) -> str:
+        return f"<{self.tag}{self.attributes}>{self.inner}</{self.tag}>" if self.tag != "hr" else "<hr>"
+
+
+def indent_of(line: str) -> int:
+    """Return how many columns of white space a line begins with."""
+    return sum(4 if one == "\t" else 1 for one in line[: len(line) - len(line.lstrip(" \t"))])
+
+
+def dedented(line: str, columns: int) -> str:
+    """Return a line without so many columns of white space, or as many as it has."""
+    at = 0
+    while columns > 0 and at < len(line) and line[at] in " \t":
+        columns -= 4 if line[at] == "\t" else 1
+        at += 1
+    return " " * -columns + line[at:]
+
+
+def next_said(lines: list[str], at: int) -> int:
+    """Return the next line that is not blank, or the end."""
+    while at < len(lines) and not lines[at].strip():
+        at += 1
+    return at
+
+
+_ITEM = re.compile(r"([ \t]*)([-*+]|\d{1,9}[.)])(?:([ \t]+)(.*)|$)")
+_TASK = re.compile(r"\[([ xX])\][ \t]+(?=\S)")
+_BOX = '<input type="checkbox" disabled>'
+_TICKED = '<input type="checkbox" checked disabled>'
+
+
+class _Item(msgspec.Struct):
+    """The lines of a point, and the line behind them."""
+
+    body: list[str]
+    end: int
+
+
+def begins_item(line: str, *, within_text: bool = False) -> bool:
+    """True if a point begins here. Not every number ``within_text`` is meant so."""
+    found = _ITEM.match(line)
+    if found is None or indent_of(line) > 3:
+        return False
+    return not within_text or ((found[2] in "-*+" or found[2][:-1] == "1") and bool(found[4]))
+
+
+def read_list(
+    lines: list[str], at: int, inner: Callable[[list[str]], list[Block]], starts: Callable[[str], bool]
+) -> tuple[Block, int]:
+    """Return a list, and the line behind it. ``inner`` makes blocks of lines, ``starts`` tells where one begins."""
+    mark = _mark(lines[at])
+    items: list[_Item] = []
+    first, end, has_room = at, at, False
+    while at < len(lines) and _mark(lines[at]) == mark:
+        items.append(_item(lines, at, starts))
+        end = items[-1].end
+        at = next_said(lines, end)
+        has_room = has_room or (at > end and at < len(lines) and _mark(lines[at]) == mark)
+    tasks = [_TASK.match(item.body[0]) for item in items]
+    made = [inner([item.body[0][task.end() if task else 0 :], *item.body[1:]])
+            for item, task in zip(items, tasks, strict=True)]  # fmt: skip
+    has_room = has_room or any(block.is_apart for blocks in made for block in blocks[:-1])
+    points = (_point(blocks, task, has_room=has_room) for blocks, task in zip(made, tasks, strict=True))
+    number = "" if mark in "-*+" else lines[first].split(mark)[0].strip().lstrip("0") or "0"
+    start = f' start="{number}"' if number not in ("", "1") else ""
+    return Block("ol" if number else "ul", "".join(points), attributes=start), end
+
+
+def _mark(line: str) -> str:
+    """Return what the points of one list have in common; "" if none begins here."""
+    found = _ITEM.match(line)
+    return found[2][-1] if found and not RULE.match(line) else ""
+
+
+def _item(lines: list[str], at: int, starts: Callable[[str], bool]) -> _Item:
+    found = _ITEM.match(lines[at])
+    assert found is not None
+    own, blanks = indent_of(lines[at]), len(found[3] or "")
+    column = own + len(found[2]) + (blanks if 1 <= blanks <= 4 else 1)
+    item = _Item([found[4] or ""], at + 1)
+    while (at := next_said(lines, item.end)) < len(lines):
+        line = lines[at]
+        if indent_of(line) >= min(column, own + 2):  # Many put what is below a number two columns to the right.
+            item.body += [*[""] * (at - item.end), dedented(line, column)]
+        elif at == item.end and item.body[-1].strip() and not starts(line) and not _mark(line):
+            item.body.append(line.strip())  # A paragraph whose further lines are not indented.
+        else:
+            break
+        item.end = at + 1
+    return item
+
+
+def _point(blocks: Sequence[Block], task: re.Match[str] | None, *, has_room: bool) -> str:
+    parts = [block.inner if block.tag == "p" and not has_room else block.whole for block in blocks]
+    if task is None:
+        return f"<li>{''.join(parts)}</li>"
+    return f'<li class="task">{_BOX if task[1] == " " else _TICKED}{"".join(parts)}</li>'
+
+
+_RULE = re.compile(r"\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?")
+_PIPE = re.compile(r"(?<!\\)\|")
+_CODE = re.compile(r"(?<!`)(`+)(?!`).+?(?<!`)\1(?!`)")
+
+
+def begins_table(lines: list[str], at: int) -> bool:
+    """True if the head of a table stands here, and its rule below."""
+    if at + 1 >= len(lines) or "|" not in lines[at] or "|" not in lines[at + 1]:
+        return False
+    rule = lines[at + 1].strip()
+    return _RULE.fullmatch(rule) is not None and len(_cells(lines[at])) == len(_cells(rule))
+
+
+def read_table(lines: list[str], at: int) -> tuple[Block, int]:
+    """Return a table, and the line behind it."""
+    head, sides = _cells(lines[at]), [_side(cell) for cell in _cells(lines[at + 1])]
+    end = at + 2
+    while end < len(lines) and "|" in lines[end]:
+        end += 1
+    rows = "".join(_row(_fitted(line, len(head)), sides, "td") for line in lines[at + 2 : end])
+    body = f"<tbody>{rows}</tbody>" if rows else ""
+    table = f"<table><thead>{_row(head, sides, 'th')}</thead>{body}</table>"
+    return Block("div", table, attributes=' class="table"'), end
+
+
+def _cells(row: str) -> list[str]:
+    cells = _PIPE.split(row.strip())
+    if not cells[0]:
+        del cells[0]
+    if len(cells) > 1 and not cells[-1].strip():
+        del cells[-1]
+    return [cell.strip().replace("\\|", "|") for cell in cells]
+
+
+def _fitted(row: str, count: int) -> list[str]:
+    """Return the cells of a row, as many as its head has: nothing of it is left out."""
+    cells = _cells(row)
+    if len(cells) > count:  # Many forget that a bar within code ends a cell, too.
+        cells = _cells(_CODE.sub(lambda code: _PIPE.sub(r"\\|", code[0]), row))
+    cells += [""] * (count - len(cells))
+    return [*cells[: count - 1], " | ".join(cells[count - 1 :])]
+
+
+def _side(cell: str) -> str:
+    match cell[:1], cell[-1:]:
+        case ":", ":":
+            return ' class="centre"'
+        case _, ":":
+            return ' class="right"'
+        case _:
+            return ""
+
+
+def _row(cells: list[str], sides: list[str], tag: str) -> str:
+    made = (f"<{tag}{side}>{words(cell)}</{tag}>" for cell, side in zip(cells, sides, strict=True))
+    return f"<tr>{''.join(made)}</tr>"
+
+
+#: Lists and quotes in each other, so many at most: what is deeper is text.
+_blocks_DEEPEST = 24
+
+_FENCE = re.compile(r"( {0,3})(`{3,}(?=[^`]*$)|~{3,})")
+_HEADING = re.compile(r" {0,3}(#{1,6})(?:[ \t]+(.*)|$)")
+_QUOTE = re.compile(r" {0,3}>[ \t]?")
+_UNDERLINE = re.compile(r" {0,3}(=+|-+)[ \t]*$")
+
+#: A block that begins at a line, and the line behind it; None if it does not begin there.
+_Read: TypeAlias = tuple[Block, int] | None
+
+
+def markdown(text: str) -> str:
+    """Return Markdown as HTML."""
+    return "\n".join(block.whole for block in _blocks(text.replace("\r\n", "\n").split("\n"), 0))
+
+
+def _blocks(lines: list[str], depth: int) -> Iterator[Block]:
+    at = next_said(lines, 0)
+    while at < len(lines):
+        block, end = next(filter(None, (read(lines, at, depth) for read in _READERS)))
+        yield block
+        at = next_said(lines, end)
+        block.is_apart = at > end
+
+
+def _fence(lines: list[str], at: int, depth: int) -> _Read:
+    fence = _FENCE.match(lines[at])
+    if fence is None:
+        return None
+    end = at + 1
+    while end < len(lines) and not _closes(lines[end], fence[2]):
+        end += 1
+    code = "\n".join(dedented(line, len(fence[1])) for line in lines[at + 1 : end])
+    return _blocks_code(code), end + 1
+
+
+def _closes(line: str, fence: str) -> bool:
+    mark = line.strip()
+    return len(mark) >= len(fence) and not mark.strip(fence[0]) and indent_of(line) < 4
+
+
+def _indented(lines: list[str], at: int, depth: int) -> _Read:
+    if indent_of(lines[at]) < 4:
+        return None
+    end = at
+    while end < len(lines) and (not lines[end].strip() or indent_of(lines[end]) >= 4):
+        end += 1
+    return _blocks_code("\n".join(dedented(line, 4) for line in lines[at:end]).rstrip()), end
+
+
+def _blocks_code(code: str) -> Block:
+    return Block("pre", f"<code>{plain(code)}</code>")
+
+
+def _heading(lines: list[str], at: int, depth: int) -> _Read:
+    heading = _HEADING.match(lines[at])
+    if heading is None:
+        return None
+    said = (heading[2] or "").strip()
+    bare = said.rstrip("#")
+    return _titled(len(heading[1]), bare.rstrip() if not bare or bare[-1] in " \t" else said), at + 1
+
+
+def _titled(level: int, said: str) -> Block:
+    return Block(f"h{min(6, level + 1)}", words(said))  # The page has a title of its own.
+
+
+def _rule(lines: list[str], at: int, depth: int) -> _Read:
+    return (Block("hr", ""), at + 1) if RULE.match(lines[at]) else None
+
+
+def _list(lines: list[str], at: int, depth: int) -> _Read:
+    if depth == _blocks_DEEPEST or not begins_item(lines[at]):
+        return None
+    return read_list(lines, at, lambda body: [*_blocks(body, depth + 1)], _starts)
+
+
+def _quote(lines: list[str], at: int, depth: int) -> _Read:
+    if depth == _blocks_DEEPEST or not _QUOTE.match(lines[at]):
+        return None
+    end = at
+    while end < len(lines) and _QUOTE.match(lines[end]):
+        end += 1
+    quoted = [_QUOTE.sub("", line, count=1) for line in lines[at:end]]
+    return Block("blockquote", "".join(block.whole for block in _blocks(quoted, depth + 1))), end
+
+
+def _table(lines: list[str], at: int, depth: int) -> _Read:
+    return read_table(lines, at) if begins_table(lines, at) else None
+
+
+def _paragraph(lines: list[str], at: int, depth: int) -> tuple[Block, int]:
+    end = at + 1
+    while end < len(lines) and lines[end].strip():
+        if underline := _UNDERLINE.match(lines[end]):
+            return _titled(1 if underline[1][0] == "=" else 2, _said(lines[at:end])), end + 1
+        if _starts(lines[end]) or begins_table(lines, end):
+            break
+        end += 1
+    return Block("p", words(_said(lines[at:end]))), end
+
+
+def _said(lines: list[str]) -> str:
+    return "\n".join(line.strip() for line in lines)
+
+
+def _starts(line: str) -> bool:
+    """True if something else than more of a paragraph begins here."""
+    if _FENCE.match(line) or _HEADING.match(line) or RULE.match(line) or _QUOTE.match(line):
+        return True
+    return begins_item(line, within_text=True)
+
+
+_READERS: tuple[Callable[[list[str], int, int], _Read], ...] = (
+    _fence, _indented, _heading, _rule, _list, _quote, _table, _paragraph,
+)  # fmt: skip
+
 
 #: Nothing is loaded and nothing runs, whatever somebody may have found to say.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'"

@@ -1,12 +1,10 @@
-"""A conversation as text for people, in a terminal that it cannot take over. Does no I/O.
-
-What somebody said is indented by four, our own words by less: nobody can say something that looks like ours.
-"""
+"""Conversations as text for people: names, times, sizes, tool calls. Does no I/O."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import msgspec
 
@@ -138,3 +136,47 @@ def _indented(text: str) -> Iterator[str]:
 def _escape(found: re.Match[str]) -> str:
     code = ord(found[0])
     return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+
+
+def summary(args: dict[str, Any]) -> str:
+    """Return what a call is about."""
+    match args:
+        case {"command": str(command)}:
+            return command.strip()
+        case {"path": str(path), "edits": list(edits)}:
+            return f"{path} ({counted(len(edits), 'change')})"
+        case {"path": str(path), "content": str(content)}:
+            return f"{path} ({counted(_lines(content), 'line')})"
+        case {"path": str(path)}:
+            return path
+        case {"name": str(name), **rest} if not rest:
+            return name
+        case {}:
+            return msgspec.json.encode(args).decode() if args else ""
+
+
+def changes(args: dict[str, Any], clean: Callable[[str], str]) -> Iterator[str]:
+    """Yield what a call would change in a file, as the rows of a diff. ``clean`` makes text safe to be shown."""
+    match args:
+        case {"path": str(), "edits": list(edits)}:
+            for edit in edits:
+                match edit:
+                    case {"oldText": str(old), "newText": str(new)}:
+                        yield from _diff(clean(old), clean(new))
+                    case _:
+                        continue
+        case {"path": str(), "content": str(content)}:
+            yield from (f"+{line}" for line in clean(content).rstrip("\n").split("\n"))
+        case _:
+            return
+
+
+def _lines(content: str) -> int:
+    return content.count("\n") + (not content.endswith("\n") if content else 0)
+
+
+def _diff(old: str, new: str) -> Iterator[str]:
+    from difflib import unified_diff  # Only who compares needs it.
+
+    rows = unified_diff(old.split("\n"), new.split("\n"), lineterm="", n=2)
+    yield from (row for number, row in enumerate(rows) if number > 2)  # Files have no names here, and no place.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection, Mapping
 from functools import cache
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -90,8 +90,14 @@ class Method(msgspec.Struct, frozen=True):
 
 @cache
 def _struct(name: str) -> type[msgspec.Struct]:
-    module, _, struct = name.partition(".")
-    found: type[msgspec.Struct] = getattr(__import__(f"zot.wire.daemon_{module}", fromlist=[struct]), struct)
+    from zot.wire import daemon_greeting
+
+    home: ModuleType = daemon_greeting
+    if not hasattr(home, name):
+        from zot.wire import daemon_types  # Start-up budget: `initialize` needs the other methods' names only.
+
+        home = daemon_types
+    found: type[msgspec.Struct] = getattr(home, name)
     return found
 
 
@@ -110,217 +116,209 @@ _CHANGED: Final = (SESSION_NOT_FOUND, SESSION_LIMIT, SESSION_BUSY, NOT_OWNED)
 _DECLARED: Final = (
     Method(
         "initialize",
-        "greeting.Initialize",
-        "greeting.Initialized",
+        "Initialize",
+        "Initialized",
         "Agrees on the version and the features; the first call of every connection, and allowed again at any time.",
         (VERSION_MISMATCH,),
         "open",
     ),
     Method(
         "session/new",
-        "session.New",
-        "session.Opened",
+        "New",
+        "Opened",
         "Creates a session of an agent, or resumes the one with this id; its updates follow.",
         (SESSION_NOT_FOUND, SESSION_LIMIT, SESSION_BUSY),
     ),
     Method(
         "session/prompt",
-        "session.Prompt",
-        "session.Prompted",
+        "Prompt",
+        "Prompted",
         "Runs a turn and answers when it is over; as a notification it runs all the same.",
         _CHANGED,
     ),
     Method(
         "session/steer",
-        "session.Steer",
-        "session.Steered",
+        "Steer",
+        "Steered",
         "Says something to the running turn before its next model call; the same as a prompt when none runs.",
         _CHANGED,
     ),
     Method(
         "session/aside",
-        "aside.Ask",
-        "aside.Answered",
+        "Ask",
+        "Answered",
         "Answers a question from the conversation, also during a turn, and keeps it out of that; without tools.",
         _USED,
     ),
     Method(
         "session/take_back",
-        "session.TakeBack",
-        "session.TakenBack",
+        "TakeBack",
+        "TakenBack",
         "Lets a prompt that waits, or what was to steer a turn, never be said; refused if it has been. Ends an aside.",
         _USED,
     ),
     Method(
         "session/cancel",
-        "session.OfSession",
-        "session.Cancelled",
+        "OfSession",
+        "Cancelled",
         "Ends the running turn, whatever it is doing, and drops what was to steer it; nothing to cancel is an error.",
         (SESSION_NOT_FOUND, SESSION_BUSY),
     ),
     Method(
         "session/approve",
-        "session.Approve",
-        "session.Approved",
+        "Approve",
+        "Approved",
         "Answers an `approval_request`; the first answer counts.",
         _CHANGED,
     ),
     Method(
         "session/attach",
-        "session.Attach",
-        "session.Attached",
+        "Attach",
+        "Attached",
         "Follows a session, first with everything after a number.",
         (SESSION_NOT_FOUND, SESSION_LIMIT),
     ),
-    Method("session/detach", "session.OfSession", "session.Detached", "Follows a session no longer.", _GONE),
+    Method("session/detach", "OfSession", "Detached", "Follows a session no longer.", _GONE),
     Method(
         "session/close",
-        "session.OfSession",
-        "session.Closed",
+        "OfSession",
+        "Closed",
         "Ends what runs in a session and closes it; until `session/new` resumes it, it can be read, attached to and"
         " deleted.",
         (SESSION_NOT_FOUND, SESSION_BUSY, NOT_OWNED),
     ),
     Method(
         "session/kill",
-        "session.OfSession",
-        "session.Killed",
+        "OfSession",
+        "Killed",
         "Does what `session/close` does, without waiting for what runs.",
         (SESSION_NOT_FOUND, SESSION_BUSY, NOT_OWNED),
     ),
     Method(
         "session/delete",
-        "session.OfSession",
-        "session.Deleted",
+        "OfSession",
+        "Deleted",
         "Deletes a session for good; one that does not exist is deleted already.",
         (SESSION_BUSY, NOT_OWNED),
     ),
     Method(
         "session/list",
-        "session.List",
-        "session.Sessions",
+        "List",
+        "Sessions",
         "Lists the sessions, the latest first; with `query` those in which these words were said.",
     ),
     Method(
         "session/list-acp",
-        "session.List",
-        "session.Sessions",
+        "List",
+        "Sessions",
         "The same as `session/list`, by a name that released clients use.",
     ),
     Method(
         "session/messages",
-        "messages.Messages",
-        "messages.MessagePage",
+        "Messages",
+        "MessagePage",
         "Returns the conversation, or a page of it; empty for a session that does not exist.",
     ),
-    Method("session/state", "session.OfSession", "session.State", "Tells how a session is.", _GONE),
+    Method("session/state", "OfSession", "State", "Tells how a session is.", _GONE),
     Method(
         "session/fork",
-        "session.Fork",
-        "session.Opened",
+        "Fork",
+        "Opened",
         "Copies a session, or its first messages, into a new one.",
         _CHANGED,
     ),
     Method(
         "session/configure",
-        "session.Configure",
-        "session.Configured",
+        "Configure",
+        "Configured",
         "Changes the model or how much it thinks, from the next model call on; the provider between two turns.",
         _CHANGED,
     ),
     Method(
         "session/compact",
-        "session.OfSession",
-        "session.Compacted",
+        "OfSession",
+        "Compacted",
         "Replaces the older part of the conversation by a summary, for the model.",
         _CHANGED,
     ),
-    Method("session/clear", "session.OfSession", "session.Cleared", "Begins the conversation anew.", _CHANGED),
-    Method("session/rename", "session.Rename", "session.Renamed", "Gives a session a title.", _KEPT),
-    Method("session/models", "session.ListModels", "session.Models", "Lists the models that a session can use.", _GONE),
-    Method("session/allowed", "session.OfSession", "session.AllowedCalls", "Lists what was allowed for good.", _GONE),
-    Method(
-        "session/forget", "session.Forget", "session.Forgotten", "Asks again about what was allowed for good.", _CHANGED
-    ),
+    Method("session/clear", "OfSession", "Cleared", "Begins the conversation anew.", _CHANGED),
+    Method("session/rename", "Rename", "Renamed", "Gives a session a title.", _KEPT),
+    Method("session/models", "ListModels", "Models", "Lists the models that a session can use.", _GONE),
+    Method("session/allowed", "OfSession", "AllowedCalls", "Lists what was allowed for good.", _GONE),
+    Method("session/forget", "Forget", "Forgotten", "Asks again about what was allowed for good.", _CHANGED),
     Method(
         "session/dismiss",
-        "extensions.Dismiss",
-        "extensions.Dismissed",
+        "Dismiss",
+        "Dismissed",
         "Lifts for good what a guard blocks that had connected to the session and is away.",
         (SESSION_NOT_FOUND, SESSION_LIMIT, SESSION_BUSY),
         local=True,
     ),
     Method(
         "session/lock",
-        "session.Lock",
-        "session.Lock",
+        "Lock",
+        "Lock",
         "Keeps the tools inside the directory of a session between two turns, or lets them out, for good.",
         (SESSION_NOT_FOUND, SESSION_LIMIT, SESSION_BUSY),
         local=True,
     ),
     Method(
         "session/reload",
-        "session.OfSession",
-        "extensions.Reloaded",
+        "OfSession",
+        "Reloaded",
         "Replaces the extensions of a session by what is there now, between two turns: all of them, or none.",
         (SESSION_NOT_FOUND, SESSION_LIMIT, SESSION_BUSY),
         local=True,
     ),
-    Method("session/commands", "session.OfSession", "extensions.Commands", "Lists the commands of extensions.", _GONE),
+    Method("session/commands", "OfSession", "Commands", "Lists the commands of extensions.", _GONE),
     Method(
         "session/run_command",
-        "extensions.RunCommand",
-        "extensions.CommandRun",
+        "RunCommand",
+        "CommandRun",
         "Runs a command of an extension and answers when the extension has.",
         _USED,
     ),
-    Method("session/panel_key", "extensions.PanelKey", "extensions.PanelTold", "Sends a key to a panel.", _USED),
-    Method("session/panel_close", "extensions.PanelClose", "extensions.PanelTold", "Closes a panel.", _USED),
+    Method("session/panel_key", "PanelKey", "PanelTold", "Sends a key to a panel.", _USED),
+    Method("session/panel_close", "PanelClose", "PanelTold", "Closes a panel.", _USED),
     Method(
         "session/git_branch",
-        "session.OfSession",
-        "session.GitBranch",
+        "OfSession",
+        "GitBranch",
         "Tells what is checked out in the directory of a session.",
         _GONE,
     ),
-    _server("agents/list", "server.Nothing", "server.Agents", "Lists the agents that sessions can be created of."),
-    _server("agents/status", "server.Nothing", "server.Agents", "The same as `agents/list`."),
-    _server("status", "server.Nothing", "server.Status", "Tells what the daemon is and which sessions are live."),
-    _server("health", "server.Nothing", "server.Health", "Tells how the daemon is: memory, uptime, what failed."),
-    _server("tui/list", "server.Nothing", "server.Clients", "Lists the connections."),
-    _server("cost/query", "server.CostQuery", "server.Costs", "Tells what was spent."),
-    _server("logs/subscribe", "server.Nothing", "server.Subscribed", "Sends the log from now on, as `logs/event`."),
-    _server(
-        "config/list", "server.ConfigList", "server.ConfigEntries", "Lists settings that a client could show; none."
-    ),
-    _server("config/sections", "server.Nothing", "server.Sections", "Lists forms that a client could show; none."),
-    _server(
-        "config/templates", "server.Nothing", "server.Templates", "Lists templates that a client could show; none."
-    ),
+    _server("agents/list", "Nothing", "Agents", "Lists the agents that sessions can be created of."),
+    _server("agents/status", "Nothing", "Agents", "The same as `agents/list`."),
+    _server("status", "Nothing", "Status", "Tells what the daemon is and which sessions are live."),
+    _server("health", "Nothing", "Health", "Tells how the daemon is: memory, uptime, what failed."),
+    _server("tui/list", "Nothing", "Clients", "Lists the connections."),
+    _server("cost/query", "CostQuery", "Costs", "Tells what was spent."),
+    _server("logs/subscribe", "Nothing", "Subscribed", "Sends the log from now on, as `logs/event`."),
+    _server("config/list", "ConfigList", "ConfigEntries", "Lists settings that a client could show; none."),
+    _server("config/sections", "Nothing", "Sections", "Lists forms that a client could show; none."),
+    _server("config/templates", "Nothing", "Templates", "Lists templates that a client could show; none."),
     _server(
         "config/reload",
-        "server.Nothing",
-        "server.Reloading",
+        "Nothing",
+        "Reloading",
         "Reads the configuration again, for new sessions and those that rest; others keep theirs until they do.",
         local=True,
     ),
     _server(
         "host/respond",
-        "server.HostRespond",
-        "server.HostAnswered",
+        "HostRespond",
+        "HostAnswered",
         "Answers one request of the host protocol, spelled as that is on every connection.",
         local=True,
     ),
     _server(
         "host/delivered",
-        "server.HostDelivered",
-        "server.Noted",
+        "HostDelivered",
+        "Noted",
         "Says that the answer to a request of the host protocol got out.",
         local=True,
     ),
-    _server(
-        "daemon/stop", "server.Stop", "server.Stopping", "Stops the daemon; questions to people are kept.", local=True
-    ),
+    _server("daemon/stop", "Stop", "Stopping", "Stops the daemon; questions to people are kept.", local=True),
 )
 
 METHODS: Final[Mapping[str, Method]] = MappingProxyType({method.name: method for method in _DECLARED})

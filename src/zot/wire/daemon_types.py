@@ -1,12 +1,15 @@
-"""The daemon's dialect, about sessions: what its methods take and answer. Does no I/O."""
+"""Parameters and results of the daemon's methods. Does no I/O."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from zot.messages import Counters
+from zot.messages import Counters, PastMessage, ShownBlock, ShownMessage, text_of
+from zot.messages import Stop as StopName
+from zot.wire import host
 from zot.wire.spelling import Spelled
 
 Absent: TypeAlias = msgspec.UnsetType
@@ -348,3 +351,341 @@ class GitBranch(Spelled, frozen=True):
     session_id: str
     branch: str | Absent = ABSENT
     hash: str | Absent = ABSENT
+
+
+class Ask(Spelled, frozen=True):
+    """``prompt_id`` is what the client calls it, so that it can be taken back."""
+
+    session_id: str
+    question: str
+    prompt_id: PromptId | None = None
+
+
+class Answered(Spelled, frozen=True):
+    session_id: str
+    content: str
+    usage: Used
+
+
+class CommandEntry(Spelled, frozen=True):
+    name: str
+    description: str
+    extension: str
+
+
+class Commands(Spelled, frozen=True):
+    session_id: str
+    commands: tuple[CommandEntry, ...]
+
+
+class RunCommand(Spelled, frozen=True):
+    session_id: str
+    name: str
+    args: str = ""
+
+
+class CommandRun(Spelled, frozen=True, kw_only=True):
+    """What an extension wants done. With the action ``prompt``, that prompt has been started."""
+
+    session_id: str
+    extension: str
+    action: str
+    prompt: str = ""
+    insert: str = ""
+    display: str = ""
+    panel_id: str = ""
+
+
+class PanelKey(Spelled, frozen=True):
+    session_id: str
+    panel_id: str
+    key: str
+    text: str = ""
+
+
+class PanelClose(Spelled, frozen=True):
+    session_id: str
+    panel_id: str
+
+
+class PanelTold(Spelled, frozen=True):
+    session_id: str
+    panel_id: str
+
+
+class Reloaded(Spelled, frozen=True):
+    """The names of those that run now."""
+
+    session_id: str
+    extensions: tuple[str, ...]
+
+
+class Dismiss(Spelled, frozen=True):
+    session_id: str
+    name: str
+
+
+class Dismissed(Spelled, frozen=True):
+    session_id: str
+    dismissed: bool = True
+
+
+BadEnd: TypeAlias = Literal["length", "cancelled", "error"]
+#: How a turn ended that came to no good end, as this dialect spells it.
+_STOPS: Final[Mapping[StopName, BadEnd]] = {"length": "length", "aborted": "cancelled", "error": "error"}
+
+
+class Messages(Spelled, frozen=True):
+    """``limit`` messages before the one with the number ``before_index``; the last ones, if it is not given."""
+
+    session_id: str
+    limit: Count | None = None
+    before_index: Count | None = None
+    view: Literal["shown", "full", "past"] = "shown"
+
+
+class MessageEntry(Spelled, frozen=True):
+    """A message. ``content`` is its text; ``blocks`` all of it, spelled as in zot RPC on every connection.
+
+    With the view ``past``, ``thinking`` is what the model thought. If the turn came to no good end behind the message,
+    ``stop_reason`` is which, and ``error`` says why.
+    """
+
+    role: Literal["user", "assistant", "tool"]
+    content: str
+    time: str
+    blocks: tuple[ShownBlock, ...]
+    thinking: str | Absent = ABSENT
+    stop_reason: BadEnd | Absent = ABSENT
+    error: str | Absent = ABSENT
+
+    @staticmethod
+    def of(message: ShownMessage) -> MessageEntry:
+        """Return a message as this dialect shows it."""
+        blocks = message.content
+        said = text_of(blocks) or "".join(text_of(getattr(block, "content", ())) for block in blocks)
+        entry = MessageEntry(message.role, said, message.time, blocks)
+        if not isinstance(message, PastMessage):
+            return entry
+        stop = _STOPS.get(message.stop, ABSENT)
+        return msgspec.structs.replace(
+            entry, thinking=message.thought or ABSENT, stop_reason=stop, error=message.error or ABSENT
+        )
+
+    def past(self) -> PastMessage:
+        """Return the message as a face shows it."""
+        stops: list[StopName] = [stop for stop, spelled in _STOPS.items() if spelled == self.stop_reason]
+        stop = stops[0] if stops else "end_turn"
+        return PastMessage(self.role, self.blocks, self.time, self.thinking or "", stop, self.error or "")
+
+
+class MessagePage(Spelled, frozen=True):
+    """``start`` is the number of the first of these ``messages``, ``total`` how many there are.
+
+    With the view ``past``, `session/attach` after ``last_seq`` tells all that followed.
+    """
+
+    session_id: str
+    messages: tuple[MessageEntry, ...]
+    total: int
+    start: int
+    last_seq: int | Absent = ABSENT
+
+
+Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class Nothing(Spelled, frozen=True):
+    """A method that takes nothing; what is given is ignored."""
+
+
+class Status(Spelled, frozen=True, kw_only=True):
+    """``listens`` are the addresses besides the local endpoint."""
+
+    server_version: str
+    protocol_version: int
+    active_sessions: int
+    session_ids: tuple[str, ...]
+    server_pid: int | Absent = ABSENT
+    uptime_seconds: int | Absent = ABSENT
+    clients: int | Absent = ABSENT
+    config_dir: str | Absent = ABSENT
+    config_file: str | Absent = ABSENT
+    config_kind: Literal["default", "custom", "temporary"] | Absent = ABSENT
+    local_ipc_endpoint: str | Absent = ABSENT
+    listens: tuple[str, ...] | Absent = ABSENT
+    data_dir: str | Absent = ABSENT
+
+
+class Component(Spelled, frozen=True, kw_only=True):
+    status: Literal["ok", "error"]
+    updated_at: str
+    last_ok: str | None = None
+    last_error: str | None = None
+    restart_count: int = 0
+
+
+class Process(Spelled, frozen=True, kw_only=True):
+    rss_bytes: int
+    system_ram_total_bytes: int
+    num_cpus: int
+    cpu_percent: float | None = None
+
+
+class Health(Spelled, frozen=True, kw_only=True):
+    pid: int
+    updated_at: str
+    uptime_seconds: int
+    components: dict[str, Component]
+    process: Process
+
+
+class AgentEntry(Spelled, frozen=True, kw_only=True):
+    """A named configuration. ``channels`` is always empty: released clients read it."""
+
+    alias: str
+    enabled: bool = True
+    channels: tuple[str, ...] = ()
+    provider: str = ""
+    model: str = ""
+    live_sessions: int = 0
+    persisted_sessions: int = 0
+
+
+class Agents(Spelled, frozen=True):
+    agents: tuple[AgentEntry, ...]
+
+
+class Subscribed(Spelled, frozen=True):
+    subscribed: bool = True
+
+
+class LogService(msgspec.Struct, frozen=True):
+    name: str
+    version: str
+
+
+class LogHappening(msgspec.Struct, frozen=True):
+    category: str
+    action: str
+    outcome: str | Absent = ABSENT
+
+
+class LogEvent(msgspec.Struct, frozen=True, kw_only=True, rename={"timestamp": "@timestamp"}):
+    """One line of the log, as `logs/event` carries it. In this spelling on every connection."""
+
+    id: str
+    timestamp: str
+    severity_number: Literal[1, 5, 9, 13, 17]
+    severity_text: str
+    event: LogHappening
+    service: LogService
+    message: str
+    attributes: dict[str, Any] | Absent = ABSENT
+    schema_version: int = 2
+
+
+class Reloading(Spelled, frozen=True):
+    """``agents`` are the aliases that there are by now."""
+
+    agents: tuple[str, ...]
+    reloading: bool = True
+
+
+class ConfigList(Spelled, frozen=True):
+    prefix: str = ""
+
+
+class ConfigEntries(Spelled, frozen=True):
+    entries: tuple[dict[str, Any], ...] = ()
+
+
+class Sections(Spelled, frozen=True):
+    sections: tuple[dict[str, Any], ...] = ()
+
+
+class Templates(Spelled, frozen=True):
+    templates: tuple[dict[str, Any], ...] = ()
+
+
+class ClientEntry(Spelled, frozen=True, kw_only=True):
+    """A connection. ``peer_label`` says who is at its other end, ``transport`` by which way it came."""
+
+    tui_id: str
+    connected_at: str
+    connected_at_unix: int
+    peer_label: str
+    transport: str
+
+
+class Clients(Spelled, frozen=True):
+    tuis: tuple[ClientEntry, ...]
+
+
+class CostQuery(Spelled, frozen=True, rename={"since": "from", "until": "to"}):
+    agent: str | None = None
+    since: str | None = None
+    until: str | None = None
+
+
+class Spending(Spelled, frozen=True):
+    """What so many model calls used. One whose price is not known costs nothing here."""
+
+    cost_usd: float = 0.0
+    total_tokens: int = 0
+    request_count: int = 0
+
+    def __add__(self, other: Spending) -> Spending:
+        return Spending(
+            self.cost_usd + other.cost_usd,
+            self.total_tokens + other.total_tokens,
+            self.request_count + other.request_count,
+        )
+
+
+class Costs(Spelled, frozen=True, kw_only=True):
+    session_cost_usd: float = 0.0
+    daily_cost_usd: float = 0.0
+    monthly_cost_usd: float = 0.0
+    total_tokens: int = 0
+    request_count: int = 0
+    by_model: dict[str, Spending] = {}  # noqa: RUF012
+    by_agent: dict[str, Spending] = {}  # noqa: RUF012
+
+
+class HostRespond(host.Request, frozen=True, rename={"age_ms": "ageMs"}):
+    """A request of the host protocol, how long ago it was made, and how many were before it where it was given back."""
+
+    age_ms: Seconds | None = None
+    ahead: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+
+class HostAnswered(msgspec.Struct, frozen=True):
+    """The answer as the host protocol has it, and the exit code that goes with it."""
+
+    response: host.Response
+    code: int = 0
+
+
+class HostDelivered(Spelled, frozen=True):
+    """The answer to a request got out: it need not be given again for long."""
+
+    request_id: str
+
+
+class Noted(Spelled, frozen=True):
+    noted: bool = True
+
+
+class Stop(Spelled, frozen=True):
+    """``grace_s`` is how long what runs may go on. With ``handover``, the caller takes the endpoint over."""
+
+    grace_s: Seconds | None = None
+    handover: bool = False
+
+
+class Stopping(Spelled, frozen=True):
+    """``grace_s`` is how long what runs may go on: whoever waits for the end waits for that, too."""
+
+    stopping: bool = True
+    grace_s: float = 0.0

@@ -12,9 +12,8 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
 
-from zot.encoding import encode
+from zot.encoding import decoder, encode
 from zot.errors import ProtocolError
-from zot.learned import decoder
 from zot.wire.lines import may_repeat_type, not_an_object, refuse_repeated_type
 
 PROTOCOL_VERSION: Final = 1

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from zot.encoding import learned
 from zot.errors import (
     AuthFailed,
     ConnectionFailed,
@@ -20,8 +21,7 @@ from zot.errors import (
     Stalled,
     StreamBroken,
 )
-from zot.learned import learned
-from zot.surrogates import without_half_escapes
+from zot.text import without_half_escapes
 from zot.wire.lines import may_repeat_type, refuse_repeated_type
 
 PROTOCOL: Final = "v1"

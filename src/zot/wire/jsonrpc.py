@@ -8,7 +8,7 @@ import msgspec
 
 from zot.encoding import encode
 from zot.errors import AgentError
-from zot.surrogates import without_half_escapes
+from zot.text import without_half_escapes
 
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600

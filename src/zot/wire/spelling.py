@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from zot.learned import learned
+from zot.encoding import learned
 from zot.wire.jsonrpc import INVALID_PARAMS, RpcError
 
 

@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from zot.providers.base import Deadlines, HttpRequest
-from zot.providers.lab.plan import Step
+from zot.providers.lab.performance import Step
 from zot.providers.lab.script import Script, demo
-from zot.providers.lab.server_part import serve
+from zot.providers.lab.server import serve
 from zot.providers.lab.service import Service
 from zot.providers.lab.transport import LabResponse, LabTransport
 

@@ -16,7 +16,7 @@ from zot.providers.lab.api import Api, Ask, Tool, UserText
 from zot.providers.lab.gemini import GeminiApi
 from zot.providers.lab.openai_chat import ChatApi
 from zot.providers.lab.openai_responses import ResponsesApi
-from zot.providers.lab.plan import Broken, Silence
+from zot.providers.lab.performance import Broken, Silence
 from zot.providers.lab.script import Script, demo
 from zot.providers.lab.service import Service
 from zot.providers.models import catalogue

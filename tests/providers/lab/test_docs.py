@@ -11,9 +11,8 @@ import pytest
 from zot.providers.lab.anthropic import AnthropicApi
 from zot.providers.lab.api import Ask, UserText
 from zot.providers.lab.directives import Usage
-from zot.providers.lab.forms import FORMS
 from zot.providers.lab.performance import Performance
-from zot.providers.lab.script import Reply, Script, demo
+from zot.providers.lab.script import FORMS, Reply, Script, demo
 from zot.providers.lab.transport import LabTransport
 
 from .talk import Clock, body, called, said

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from zot.providers.lab.line import BadLine, Line, Word, parse_line
+from zot.providers.lab.script import BadLine, Line, Word, parse_line
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,8 @@ import json
 import pytest
 
 from zot.errors import ConfigError
-from zot.providers.lab.receiver import MAX_BODY_BYTES
 from zot.providers.lab.script import Script, demo
-from zot.providers.lab.server_part import serve
+from zot.providers.lab.server import MAX_BODY_BYTES, serve
 
 from .talk import CHAT, WAIT_S, Clock, body, serving, texts
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import validator
 
-from zot.providers.anthropic_part import AnthropicMessages
+from zot.providers.anthropic import AnthropicMessages
 
 from .late import Late
 from .scenes import AGAIN, PICTURE, RETRIED, SCENES, STATUSES, TOOL, Call, Heard, sent, told

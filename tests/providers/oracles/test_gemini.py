@@ -12,7 +12,7 @@ from unittest import mock
 import gemini_validator
 import pytest
 
-from zot.providers.gemini_part import GeminiGenerateContent
+from zot.providers.gemini import GeminiGenerateContent
 
 from .late import Late
 from .scenes import AGAIN, PICTURE, SCENES, STATUSES, TOOL, Call, Heard, sent, told

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import responses_validator
 
-from zot.providers.openai_responses_part import OpenAIResponses
+from zot.providers.openai_responses import OpenAIResponses
 
 from .late import Late
 from .openai_client import ERRORS, connected, picture

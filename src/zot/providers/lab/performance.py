@@ -1,13 +1,51 @@
-"""One reply of the script, spoken in the voice of an API. Pure: it yields steps and never waits itself."""
+"""A scripted reply as steps to send: bytes, pauses and faults. Does no I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Literal, TypeAlias
+
+import msgspec
 
 from zot.providers.lab import directives as d
 from zot.providers.lab.api import Block, Kind, Voice
-from zot.providers.lab.plan import Broken, Pause, Piece, Silence, Step
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """Bytes that travel alone: not joined with what comes before or after."""
+
+    data: bytes
+
+
+class Pause(msgspec.Struct, frozen=True):
+    """A wait. What comes before it is sent first."""
+
+    seconds: float
+
+
+class Silence(msgspec.Struct, frozen=True):
+    """Nothing more is ever said; only ``ping``, if there is one, every so many seconds."""
+
+    ping: bytes | None = None
+    every_s: float = 0.0
+
+
+class Broken(msgspec.Struct, frozen=True):
+    """The connection dies, or never comes about if nothing has been sent yet."""
+
+    how: Literal["refused", "cut"]
+
+
+#: Plain bytes may be joined with their neighbours. The end of the steps is the proper end of the body.
+Step: TypeAlias = bytes | Piece | Pause | Silence | Broken
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """An answer. Steps before the first bytes happen before the head is sent."""
+
+    status: int
+    headers: Mapping[str, str]
+    steps: Iterator[Step]
 
 
 class Performance:

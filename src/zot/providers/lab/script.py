@@ -1,22 +1,397 @@
-"""A lab script: scenes, each a sequence of replies. See docs/lab.md for the format."""
+"""Lab scripts: the grammar of scenes, replies and directives."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from zot.errors import ConfigError
 from zot.files import content
 from zot.providers.lab import directives as d
-from zot.providers.lab.api import Tool
-from zot.providers.lab.forms import build
-from zot.providers.lab.line import BadLine, Line, Word, parse_line
-from zot.providers.lab.shell import offers, shell_of
+from zot.providers.lab.api import Tool, offers, shell_of
+
+_TOKEN = re.compile(r"(?:([A-Za-z][\w-]*)=)?(?:('[^']*')|(\"(?:[^\"\\]|\\.)*\")|([\[{])|([^\s'\"]\S*)|(?=\s|$))")
+_NESTING = re.compile(r"\"(?:[^\"\\]|\\.)*\"|[\[\]{}]")
+_PLACEHOLDER = re.compile(r"\$(?:[1-9]|[a-z]+)")
+_DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ms|s|m|)")
+_SECONDS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0}
+
+LiteralText = str | dict[str, Any] | list[Any]
+
+
+class Word(str):
+    """An argument that was written without quotes."""
+
+    __slots__ = ()
+
+
+class BadLine(Exception):
+    """A line does not read; the text says what was found or expected."""
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A line taken apart. The readers below raise BadLine when an argument is not what a directive needs."""
+
+    number: int
+    word: str
+    args: tuple[LiteralText, ...] = ()
+    options: Mapping[str, LiteralText] = {}
+
+    def filled(self, values: Mapping[str, str]) -> Line:
+        """Return this line with each placeholder that ``values`` knows replaced; others stay as they are."""
+        options = {name: _fill(value, values) for name, value in self.options.items()}
+        return Line(self.number, self.word, tuple(_fill(arg, values) for arg in self.args), options)
+
+    def placeholders(self) -> set[str]:
+        """Return the names of the placeholders in it, without the ``$``."""
+        values = [*self.args, *self.options.values()]
+        return {name[1:] for value in values for text in _texts_in(value) for name in _PLACEHOLDER.findall(text)}
+
+    def count(self, least: int, most: int) -> None:
+        """Check how many arguments there are."""
+        if not least <= len(self.args) <= most:
+            raise BadLine(f"{len(self.args)} arguments")
+
+    def allow(self, *names: str) -> None:
+        """Check that no other option is given."""
+        for name in self.options:
+            if name not in names:
+                raise BadLine(f"option {name!r}")
+
+    def text(self, index: int) -> str:
+        """Return an argument that is text, quoted or not."""
+        return _text(self.args[index])
+
+    def texts(self) -> tuple[str, ...]:
+        """Return all arguments as text; at least one."""
+        self.count(1, 1_000_000)
+        return tuple(_text(arg) for arg in self.args)
+
+    def integer(self, index: int) -> int:
+        """Return an argument that is a whole number."""
+        return _integer(self.args[index])
+
+    def positive(self, index: int) -> int:
+        """Return an argument that is a whole number of at least 1."""
+        return _positive(self.args[index])
+
+    def seconds(self, index: int) -> float:
+        """Return an argument that is a duration: 20ms, 1.5s, 2m, or a number of seconds."""
+        return _seconds(self.args[index])
+
+    def option_integer(self, name: str, default: int) -> int:
+        return _integer(self.options[name]) if name in self.options else default
+
+    def option_positive(self, name: str, default: int) -> int:
+        return _positive(self.options[name]) if name in self.options else default
+
+    def option_text(self, name: str, default: str) -> str:
+        return _text(self.options[name]) if name in self.options else default
+
+    def option_seconds(self, name: str, default: float) -> float:
+        return _seconds(self.options[name]) if name in self.options else default
+
+
+def parse_line(number: int, source: str) -> Line | None:
+    """Read one line; None if it is blank or a comment. Raise BadLine."""
+    tokens: list[LiteralText] = []
+    options: dict[str, LiteralText] = {}
+    at = _skip_space(source, 0)
+    while at < len(source) and source[at] != "#":
+        name, value, at = _token(source, at)
+        if name is not None and tokens:
+            options[name] = value
+        else:
+            tokens.append(value)
+        at = _skip_space(source, at)
+    if not tokens:
+        return None
+    word, *args = tokens
+    if not isinstance(word, Word):
+        raise BadLine(f"{_shown(word)} where a directive should be")
+    return Line(number, word, tuple(args), options)
+
+
+def _skip_space(source: str, at: int) -> int:
+    while at < len(source) and source[at].isspace():
+        at += 1
+    return at
+
+
+def _token(source: str, at: int) -> tuple[str | None, LiteralText, int]:
+    """Return the name (of an option), the value and the end of the token that begins at ``at``."""
+    match = _TOKEN.match(source, at)
+    if match is None or (match[5] and match[5][0] in "]}"):
+        raise BadLine(f"{source[at:]!r}: a string or bracket that does not close or open")
+    name, raw, quoted, bracket, bare = match.groups()
+    end = match.end()
+    if raw is not None:
+        value: LiteralText = raw[1:-1]
+    elif quoted is not None:
+        value = _decode(quoted)
+    elif bracket is not None:
+        end = _closing(source, match.start(4))
+        value = _decode(source[match.start(4) : end])
+    elif bare is None:
+        value = ""
+    else:
+        value = Word(bare)
+    if end < len(source) and not source[end].isspace():
+        raise BadLine(f"{source[end:]!r} right behind a value: a space is missing")
+    return name, value, end
+
+
+def _closing(source: str, start: int) -> int:
+    """Return the end of the JSON object or array that begins at ``start``."""
+    depth = 0
+    for match in _NESTING.finditer(source, start):
+        depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(match[0], 0)
+        if depth == 0:
+            return match.end()
+    raise BadLine(f"{source[start:]!r}: a bracket that does not close")
+
+
+def _decode(text: str) -> LiteralText:
+    try:
+        value: LiteralText = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
+        raise BadLine(f"{text}: not JSON: {exc}") from exc
+    return value
+
+
+def _fill(value: Any, values: Mapping[str, str]) -> Any:
+    match value:
+        case str():
+            kind: Callable[[str], str] = type(value)
+            return kind(_PLACEHOLDER.sub(lambda found: values.get(found[0][1:], found[0]), value))
+        case list():
+            return [_fill(item, values) for item in value]
+        case dict():
+            return {_fill(name, values): _fill(item, values) for name, item in value.items()}
+        case _:
+            return value
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case list():
+            for item in value:
+                yield from _texts_in(item)
+        case dict():
+            yield from value
+            for item in value.values():
+                yield from _texts_in(item)
+        case _:
+            pass
+
+
+def _text(value: LiteralText) -> str:
+    if not isinstance(value, str):
+        raise BadLine(f"{_shown(value)} where text should be")
+    return str(value)
+
+
+def _integer(value: LiteralText) -> int:
+    if not (isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10):
+        raise BadLine(f"{_shown(value)} where a number should be")
+    return int(value)
+
+
+def _positive(value: LiteralText) -> int:
+    number = _integer(value)
+    if number < 1:
+        raise BadLine(f"{number} where a number of at least 1 should be")
+    return number
+
+
+def _seconds(value: LiteralText) -> float:
+    match = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise BadLine(f"{_shown(value)} where a duration such as 20ms or 1.5s should be")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def _shown(value: LiteralText) -> str:
+    return msgspec.json.encode(str(value) if isinstance(value, str) else value).decode()
+
+
+def build(line: Line) -> d.Directive:
+    """Return the directive that a line spells. Raise BadLine, saying how it is written."""
+    known = FORMS.get(line.word)
+    if known is None:
+        raise BadLine(f"there is no directive {line.word!r}; there are: {', '.join(sorted([*FORMS, 'scene']))}, ---")
+    form, builder = known
+    try:
+        return builder(line)
+    except BadLine as exc:
+        raise BadLine(f"found {exc}; expected: {form}") from exc
+
+
+def _plain(kind: Callable[[], d.Directive]) -> Callable[[Line], d.Directive]:
+    """Return the builder of a directive that takes no arguments."""
+
+    def builder(line: Line) -> d.Directive:
+        line.count(0, 0)
+        line.allow()
+        return kind()
+
+    return builder
+
+
+def _texts(kind: Callable[[tuple[str, ...]], d.Directive]) -> Callable[[Line], d.Directive]:
+    def builder(line: Line) -> d.Directive:
+        line.allow()
+        return kind(line.texts())
+
+    return builder
+
+
+def _one(kind: Callable[[Any], d.Directive], read: Callable[[Line, int], object]) -> Callable[[Line], d.Directive]:
+    def builder(line: Line) -> d.Directive:
+        line.count(1, 1)
+        line.allow()
+        return kind(read(line, 0))
+
+    return builder
+
+
+def _split(line: Line) -> d.Split:
+    line.count(2, 2)
+    line.allow()
+    return d.Split(line.positive(0), line.text(1))
+
+
+def _call(line: Line) -> d.Call:
+    line.count(1, 2)
+    arguments = line.args[1] if len(line.args) == 2 else {}
+    if isinstance(arguments, str):
+        raise BadLine(f"{arguments!r} where a JSON object should be")
+    return _called(line, msgspec.json.encode(arguments).decode())
+
+
+def _call_raw(line: Line) -> d.Call:
+    line.count(2, 2)
+    return _called(line, line.text(1))
+
+
+def _called(line: Line, arguments: str) -> d.Call:
+    return d.Call(line.text(0), arguments, *_manner(line))
+
+
+def _shell(line: Line) -> d.Shell:
+    line.count(1, 1)
+    return d.Shell(line.text(0), *_manner(line))
+
+
+def _manner(line: Line) -> tuple[str | None, int]:
+    """Return the id of a call, and in how many deltas its arguments travel."""
+    line.allow("id", "chunks")
+    id_ = line.option_text("id", "") if "id" in line.options else None
+    return id_, line.option_positive("chunks", 1)
+
+
+def _usage(line: Line) -> d.Usage:
+    line.count(0, 0)
+    names = ("input", "output", "cache_read", "cache_write")
+    line.allow(*names)
+    return d.Usage(**{name: line.option_integer(name, 0) for name in names if name in line.options})
+
+
+def _ping(line: Line) -> d.Ping:
+    line.count(0, 1)
+    line.allow()
+    return d.Ping(line.positive(0) if line.args else 1)
+
+
+def _repeat(line: Line) -> d.Repeat:
+    line.count(0, 1)
+    line.allow()
+    return d.Repeat(line.integer(0) if line.args else None)
+
+
+def _status(line: Line) -> d.Status:
+    line.count(1, 2)
+    code = None if line.args[0] == "overloaded" else line.integer(0)
+    if code is not None and not 300 <= code <= 599:
+        raise BadLine(f"status {code}, which is no failure")
+    headers = {name.lower(): line.option_text(name, "") for name in line.options}
+    if len(line.args) == 1:
+        return d.Status(code, headers)
+    body = line.args[1]
+    return d.Status(code, headers, body if isinstance(body, str) else msgspec.json.encode(body).decode())
+
+
+def _stall(line: Line) -> d.Stall:
+    line.count(0, 1)
+    if not line.args:
+        line.allow()
+        return d.Stall()
+    line.allow("every")
+    if line.args[0] != "pings":
+        raise BadLine(f"{line.args[0]!r}")
+    every_s = line.option_seconds("every", 1.0)
+    if not every_s:
+        raise BadLine("every=0, which leaves no time for anything else")
+    return d.Stall(every_s)
+
+
+def _cut(line: Line) -> d.Cut:
+    line.count(0, 1)
+    line.allow()
+    match line.args:
+        case ():
+            return d.Cut()
+        case ("utf8",):
+            return d.Cut("utf8")
+        case ("json",):
+            return d.Cut("json")
+        case _:
+            raise BadLine(f"{line.args[0]!r}")
+
+
+def _error(line: Line) -> d.Error:
+    line.count(1, 2)
+    line.allow()
+    return d.Error(line.text(0), line.text(1) if len(line.args) == 2 else "The script says so.")
+
+
+#: word -> how it is written, and what builds it
+FORMS: Mapping[str, tuple[str, Callable[[Line], d.Directive]]] = {
+    "say": ('say "text" ...', _texts(d.Say)),
+    "split": ('split COUNT "text"', _split),
+    "words": ("words COUNT", _one(d.Words, Line.integer)),
+    "flood": ("flood COUNT", _one(d.Flood, Line.integer)),
+    "help": ("help", _plain(d.Help)),
+    "think": ('think "text" ...', _texts(d.Think)),
+    "redacted": ('redacted "sealed"', _one(d.Redacted, Line.text)),
+    "call": ('call TOOL {"argument": "value"} [id=ID] [chunks=COUNT]', _call),
+    "call-raw": ('call-raw TOOL "text" [id=ID] [chunks=COUNT]', _call_raw),
+    "shell": ('shell "command" [id=ID] [chunks=COUNT]', _shell),
+    "usage": ("usage [input=N] [output=N] [cache_read=N] [cache_write=N]", _usage),
+    "usage-twice": ("usage-twice", _plain(d.UsageTwice)),
+    "stop": ("stop end_turn|tool_use|length|refusal|pause_turn", _one(d.Stop, Line.text)),
+    "pace": ("pace DURATION", _one(d.Pace, Line.seconds)),
+    "wait": ("wait DURATION", _one(d.Wait, Line.seconds)),
+    "chunk": ("chunk BYTES", _one(d.Chunk, Line.integer)),
+    "ping": ("ping [COUNT]", _ping),
+    "raw": ('raw "bytes"', _one(d.Raw, Line.text)),
+    "repeat": ("repeat [TIMES]", _repeat),
+    "status": ("status 300..599|overloaded [header=value ...] [BODY]", _status),
+    "refuse": ("refuse", _plain(d.Refuse)),
+    "stall": ("stall [pings [every=DURATION]]", _stall),
+    "cut": ("cut [utf8|json]", _cut),
+    "no-end": ("no-end", _plain(d.NoEnd)),
+    "error": ('error CODE ["message"]', _error),
+    "script": ('script "lines"', _one(d.Play, Line.text)),
+}
+
 
 #: Stands for any placeholder when a line is checked before it plays: it reads as text, number, duration and status.
 _ANY = "400"
@@ -149,13 +524,13 @@ def _parse(text: str, name: str) -> Script:
         elif line.word != "---":
             sections[-1][1][-1].append(line)
         elif line.args or line.options:
-            raise _error(name, line, "--- stands alone on its line")
+            raise _script_error(name, line, "--- stands alone on its line")
         else:
             sections[-1][1].append([])
     stray = [line for lines in sections[0][1] for line in lines]
     linear = len(sections) == 1
     if stray and not linear:
-        raise _error(name, stray[0], f"{stray[0].word} before the first scene")
+        raise _script_error(name, stray[0], f"{stray[0].word} before the first scene")
     return Script(name, tuple(_scene(name, *section) for section in sections[0 if linear else 1 :]), linear)
 
 
@@ -173,7 +548,9 @@ def _scene(name: str, head: Line | None, replies: list[list[Line]]) -> Scene:
     played = tuple(Reply(name, tuple(lines), _fails(lines)) for lines in replies if lines)
     if not played:
         raise (
-            ConfigError(f"{name}: there is no reply in it") if head is None else _error(name, head, "no reply follows")
+            ConfigError(f"{name}: there is no reply in it")
+            if head is None
+            else _script_error(name, head, "no reply follows")
         )
     if head is None:
         return Scene(played)
@@ -181,7 +558,7 @@ def _scene(name: str, head: Line | None, replies: list[list[Line]]) -> Scene:
         return _titled(head, played)
     except BadLine as exc:
         form = "scene [WORD] ['regular expression'] [tools=none|offered] [help=\"text\"]"
-        raise _error(name, head, f"found {exc}; expected: {form}") from exc
+        raise _script_error(name, head, f"found {exc}; expected: {form}") from exc
 
 
 def _titled(head: Line, replies: tuple[Reply, ...]) -> Scene:
@@ -227,7 +604,7 @@ def _check(script: Script) -> None:
         lines = [line for reply in scene.replies for line in reply.lines]
         for line in lines:
             if line.word == "script" and (script.linear or len(lines) > 1):
-                raise _error(script.name, line, "script can only be a scene's only line")
+                raise _script_error(script.name, line, "script can only be a scene's only line")
             if not script.linear:
                 _check_groups(script.name, line, groups)
         for reply in scene.replies:
@@ -237,29 +614,31 @@ def _check(script: Script) -> None:
 def _check_groups(name: str, line: Line, groups: int) -> None:
     for number in sorted(filter(str.isdigit, line.placeholders())):
         if int(number) > groups:
-            raise _error(name, line, f"${number} stands for a group that the expression of this scene does not have")
+            raise _script_error(
+                name, line, f"${number} stands for a group that the expression of this scene does not have"
+            )
 
 
 def _check_reply(reply: Reply, *, last: bool) -> None:
     ended = ""
     for line, part in zip(reply.lines, reply.directives(_PLACEHOLDERS), strict=True):
         if ended and not isinstance(part, d.Remark):
-            raise _error(reply.script, line, f"{line.word} cannot follow {ended}, which ends the reply")
+            raise _script_error(reply.script, line, f"{line.word} cannot follow {ended}, which ends the reply")
         if isinstance(part, d.Ending):
             ended = line.word
         if isinstance(part, d.Repeat) and part.times is None and not last:
-            raise _error(reply.script, line, "repeat needs a number: only the last reply can be played for ever")
+            raise _script_error(reply.script, line, "repeat needs a number: only the last reply can be played for ever")
         # Only as a number in the script: a prompt may well ask for no failures.
         if isinstance(part, d.Repeat) and part.times == 0:
-            raise _error(reply.script, line, "repeat 0: the reply would never be played")
+            raise _script_error(reply.script, line, "repeat 0: the reply would never be played")
 
 
 def _built(name: str, line: Line) -> d.Directive:
     try:
         return build(line)
     except BadLine as exc:
-        raise _error(name, line, str(exc)) from exc
+        raise _script_error(name, line, str(exc)) from exc
 
 
-def _error(name: str, line: Line, message: str) -> ConfigError:
+def _script_error(name: str, line: Line, message: str) -> ConfigError:
     return ConfigError(f"{name}:{line.number}: {message}")

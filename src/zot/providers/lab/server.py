@@ -1,17 +1,103 @@
-"""One HTTP/1.1 connection to lab: requests in, planned answers out, one after the other."""
+"""The lab's HTTP server."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import socket
 import struct
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
-from zot.providers.lab.plan import Broken, Pause, Piece, Plan, Silence
-from zot.providers.lab.receiver import Incoming, Receiver, Refused
+import httptools
+import msgspec
+
+from zot.errors import ConfigError
+from zot.providers.lab.performance import Broken, Pause, Piece, Plan, Silence
+from zot.providers.lab.script import Script
 from zot.providers.lab.service import Service
 from zot.providers.lab.transport import Sleep
+
+MAX_BODY_BYTES = 64 * 1024 * 1024
+MAX_HEAD_BYTES = 64 * 1024
+
+
+class Incoming(msgspec.Struct):
+    """A request as far as it has arrived."""
+
+    target: str = ""
+    headers: dict[str, str] = {}
+    body: bytearray = msgspec.field(default_factory=bytearray)
+    method: str = ""
+    keep_alive: bool = False
+    chunked: bool = True
+
+
+class Refused(Exception):
+    """What arrives is not a request we take."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Receiver:
+    """Turns bytes into requests. Does no I/O."""
+
+    def __init__(self) -> None:
+        self._parser = httptools.HttpRequestParser(self)
+        self._incoming = Incoming()
+        self._head_bytes = 0
+        self._in_head = True
+        self._done: list[Incoming] = []
+        self.wants_continue = False
+
+    def feed(self, data: bytes) -> list[Incoming]:
+        """Return the requests that ``data`` completes. Raise Refused if it is not HTTP, or too much."""
+        self._done = []
+        self._head_bytes += len(data) if self._in_head else 0
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as exc:
+            raise Refused(400, "lab does not change protocols") from exc
+        except httptools.HttpParserCallbackError as exc:
+            raise (exc.__context__ if isinstance(exc.__context__, Refused) else Refused(400, str(exc))) from exc
+        except httptools.HttpParserError as exc:
+            raise Refused(400, f"not HTTP: {exc}") from exc
+        if self._in_head and self._head_bytes > MAX_HEAD_BYTES:
+            raise Refused(431, "the head of the request is too large")
+        return self._done
+
+    def on_message_begin(self) -> None:
+        self._incoming = Incoming()
+        self._in_head = True
+
+    def on_url(self, url: bytes) -> None:
+        self._incoming.target += url.decode("latin-1")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._incoming.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        self._in_head, self._head_bytes = False, 0
+        self._incoming.method = self._parser.get_method().decode("latin-1")
+        self._incoming.keep_alive = self._parser.should_keep_alive()
+        self._incoming.chunked = self._parser.get_http_version() == "1.1"
+        length = self._incoming.headers.get("content-length", "0")
+        if length.isdigit() and int(length) > MAX_BODY_BYTES:
+            raise Refused(413, f"the body is larger than {MAX_BODY_BYTES} bytes")
+        self.wants_continue = self._incoming.headers.get("expect", "").lower() == "100-continue"
+
+    def on_body(self, body: bytes) -> None:
+        self._incoming.body += body
+        if len(self._incoming.body) > MAX_BODY_BYTES:
+            raise Refused(413, f"the body is larger than {MAX_BODY_BYTES} bytes")
+
+    def on_message_complete(self) -> None:
+        self._in_head, self.wants_continue = True, False
+        self._done.append(self._incoming)
+
 
 _MAX_WAITING = 16
 _BATCH_BYTES = 64 * 1024
@@ -204,3 +290,57 @@ def _head(plan: Plan, *, chunked: bool, close: bool) -> bytes:
         lines.append("transfer-encoding: chunked")
     lines.append("connection: close" if close else "connection: keep-alive")
     return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace")
+
+
+log = logging.getLogger(__name__)
+
+
+async def serve(
+    script: Script,
+    *,
+    host: str,
+    port: int,
+    ready: Callable[[str], None],
+    sleep: Sleep = asyncio.sleep,
+    log_request: Callable[[str], None] | None = None,
+) -> None:
+    """Answer HTTP until cancelled. Calls ``ready`` with the base URL, and ``log_request`` with a line per request.
+
+    Raise ConfigError if the port cannot be had.
+    """
+    service = Service(script, log_request)
+    group = asyncio.TaskGroup()
+
+    def start(talk: Coroutine[Any, Any, None]) -> None:
+        group.create_task(_survive(talk), name="lab connection")
+
+    server = await _listen(lambda: Connection(service, sleep, start), host, port)
+    try:
+        async with group:
+            await server.start_serving()
+            ready(_url(server))
+            await asyncio.get_running_loop().create_future()
+    finally:
+        server.close()
+
+
+async def _listen(factory: Callable[[], Connection], host: str, port: int) -> asyncio.Server:
+    try:
+        return await asyncio.get_running_loop().create_server(factory, host, port, start_serving=False)
+    except OSError as exc:
+        # Not what asyncio says, which names the address once more; what is no number of the system's is a name's.
+        reason = os.strerror(exc.errno) if exc.errno and exc.errno > 0 else exc.strerror or str(exc)
+        raise ConfigError(f"cannot listen on {host}:{port}: {reason}") from exc
+
+
+async def _survive(talk: Coroutine[Any, Any, None]) -> None:
+    """Run one connection. A bug costs this connection, not the server."""
+    try:
+        await talk
+    except Exception:
+        log.exception("a lab connection failed")
+
+
+def _url(server: asyncio.Server) -> str:
+    host, port = server.sockets[0].getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from zot.errors import ConnectionFailed, Stalled, StreamBroken
 from zot.providers.base import Deadlines, HttpRequest
-from zot.providers.lab.plan import Broken, Pause, Piece, Plan, Silence, Step
+from zot.providers.lab.performance import Broken, Pause, Piece, Plan, Silence, Step
 from zot.providers.lab.script import Script
 from zot.providers.lab.service import Service
 

@@ -1,13 +1,15 @@
-"""Who may do something with a session."""
+"""Access to sessions: which client may use one, and which ids and directories are valid."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from zot.errors import RuntimeBusy
-from zot.runtime.pool import Hub
+from zot.errors import NoSuchSession, RuntimeBusy, UserError
+from zot.runtime.pool import Hub, Wanted
 from zot.serve.daemon.connection import Connection
 from zot.wire.jsonrpc import NOT_OWNED, RpcError
 
@@ -55,3 +57,36 @@ def _check(connection: Connection, session: Session, session_id: str) -> None:
             f"session {session_id!r} was made on this machine and its agent has no policy: over the network"
             f" it can be looked at and its turn be ended, no more; a policy of [agents.{alias}] would change that",
         )
+
+
+#: So long may the id of a new session be.
+MAX_ID = 1024
+
+
+class Register(Protocol):
+    """Knows which sessions there are."""
+
+    async def standing(self, session_id: str) -> tuple[int, int]:
+        """Return the number of a session's newest row, and its epoch. Raise NoSuchSession."""
+
+
+async def check_name(register: Register, session_id: str) -> None:
+    """Raise UserError if a new session cannot be called so. One that exists may have its name from a host."""
+    if len(session_id) > MAX_ID:
+        try:
+            await register.standing(session_id)
+        except NoSuchSession:
+            raise UserError(f"the id of a new session may have {MAX_ID} characters, not {len(session_id)}") from None
+
+
+async def leave_lost(hub: Hub, connection: Connection, session_id: str, wanted: Wanted) -> None:
+    """Let a session be opened elsewhere if its directory is gone, and who may use it wants another. Raise UserError."""
+    if wanted.cwd is None:
+        return
+    if not os.path.isabs(wanted.cwd) or not await asyncio.to_thread(os.path.isdir, wanted.cwd):
+        raise UserError(f"{wanted.cwd}: the directory of a session must be one that is there, and absolute")
+    session = hub.session(session_id)
+    if session is None or session.busy or session.agent.name not in ("", wanted.agent):
+        return
+    if may_use(connection, session) and not await asyncio.to_thread(os.path.isdir, session.agent.cwd):
+        await hub.let_go(session_id)

@@ -1,4 +1,4 @@
-"""How much of what happened a client has not read: who reads nothing is cut off, who is only slow is not."""
+"""Unread bytes of one client, and the limit at which it is cut off."""
 
 from __future__ import annotations
 

@@ -1,24 +1,160 @@
-"""What is kept of sessions, for clients that look without using them."""
+"""Catalogue of stored sessions: list, search, messages, costs and git state."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import sqlite3
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from zot.errors import NoSuchSession
+from zot.encoding import encode
+from zot.errors import DirectoryGone, NoSuchAgent, NoSuchSession, UserError
 from zot.events import AgentEvent, ApprovalRequest
 from zot.journal import queries, replay
 from zot.journal.journal import Journal
 from zot.journal.queries import SessionRecord
-from zot.messages import Message, timestamp
-from zot.serve.daemon.costs import Span, added_up
-from zot.serve.daemon.ledger import Ledger
-from zot.session.transcripts import Endings, endings, everything, standing
+from zot.journal.search import Spent, spent
+from zot.messages import ZERO, Message, show, timestamp
+from zot.runtime.pool import Hub
+from zot.serve.daemon.access import check_use
+from zot.serve.daemon.connection import Connection, Handler
+from zot.session.transcripts import Endings, endings, everything, recalled, standing
 from zot.store import Change, Row
-from zot.wire.daemon_server import Costs
+from zot.wire import daemon_types as said
+from zot.wire.daemon_types import Costs, MessageEntry, Messages
+from zot.wire.spelling import Spelled, Spelling, spelled
+
+if TYPE_CHECKING:
+    from zot.journal.search import Spent
+
+#: How much of a time says the day, and the month.
+DAY, _MONTH = len("2026-01-31"), len("2026-01")
+
+
+class Span:
+    """From when until when, both included: each a time in RFC 3339, a day (all of it, in UTC), or not bounded."""
+
+    def __init__(self, since: str | None, until: str | None) -> None:
+        """Raise UserError for what is none of these."""
+        self.since = "" if since is None else _moment("from", since, "T00:00:00.000Z")
+        self._until = "~" if until is None else _moment("to", until, "T23:59:59.999Z")
+
+    def __contains__(self, time: str) -> bool:
+        return self.since <= time <= self._until
+
+    def divides(self, first: str, last: str) -> bool:
+        """True if only a part of what was from ``first`` to ``last`` may fall into it."""
+        return first < self.since <= last or first <= self._until < last
+
+
+def added_up(calls: Iterable[tuple[str, Spent]], span: Span, now: str) -> said.Costs:
+    """Add up the model calls of agents that fall into ``span``; ``now`` says which day and which month it is."""
+    whole, day, month = said.Spending(), said.Spending(), said.Spending()
+    by_model: dict[str, said.Spending] = {}
+    by_agent: dict[str, said.Spending] = {}
+    for agent, call in calls:
+        if call.time not in span:
+            continue
+        one = _spending(call)
+        whole += one
+        day += one if call.time[:DAY] == now[:DAY] else said.Spending()
+        month += one if call.time[:_MONTH] == now[:_MONTH] else said.Spending()
+        by_model[call.model] = by_model.get(call.model, said.Spending()) + one
+        by_agent[agent] = by_agent.get(agent, said.Spending()) + one
+    return said.Costs(
+        session_cost_usd=whole.cost_usd,
+        daily_cost_usd=day.cost_usd,
+        monthly_cost_usd=month.cost_usd,
+        total_tokens=whole.total_tokens,
+        request_count=whole.request_count,
+        by_model=by_model,
+        by_agent=by_agent,
+    )
+
+
+def _spending(call: Spent) -> said.Spending:
+    used = call.counters
+    return said.Spending(used.cost_usd, used.input + used.output + used.cache_read + used.cache_write, call.calls)
+
+
+def _moment(name: str, text: str, rest_of_day: str) -> str:
+    """Return a time as the journal writes it. Raise UserError if ``text`` is neither a time nor a day."""
+    from datetime import UTC, datetime  # Rare enough not to be paid for at every start.
+
+    try:
+        moment = datetime.fromisoformat(text + rest_of_day if len(text) == DAY else text)
+        return timestamp((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
+    except (ValueError, OverflowError):
+        raise UserError(f"{name}: {text[:40]!r} is no time in RFC 3339, nor a day such as 2026-01-31") from None
+
+
+class _Day(msgspec.Struct, frozen=True, gc=False):
+    """The calls of one day and model, as one, and from when to when they were."""
+
+    first: str
+    last: str
+    calls: Spent
+
+
+class _Page(msgspec.Struct, frozen=True):
+    """What a session has spent, as it was when ``seen`` was so."""
+
+    seen: tuple[str, int, int]
+    agent: str
+    days: tuple[_Day, ...]
+
+
+class Ledger:
+    """Usable in any thread, with any connection to the same journal."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._pages: dict[int, _Page] = {}
+
+    def calls(self, connection: sqlite3.Connection, span: Span, agent: str | None) -> Iterator[tuple[str, Spent]]:
+        """Yield all model calls that may fall into a span, of one agent or of all, with their agents.
+
+        Those of a whole day come as one. Raise JournalDamaged.
+        """
+        with self._guard:
+            records = {record.number: record for record in queries.listed(connection) if record.totals != ZERO}
+            self._pages = {number: page for number, page in self._pages.items() if number in records}
+            for record in records.values():
+                if record.updated < span.since:
+                    continue
+                page = self._page(connection, record)
+                if agent not in (None, page.agent):
+                    continue
+                if any(span.divides(day.first, day.last) for day in page.days):
+                    yield from ((page.agent, one) for one in spent(connection, record))
+                else:
+                    yield from ((page.agent, day.calls) for day in page.days)
+
+    def _page(self, connection: sqlite3.Connection, record: SessionRecord) -> _Page:
+        seen = record.updated, record.epoch, queries.last_seq(connection, record.number)
+        page = self._pages.get(record.number)
+        if page is None or page.seen != seen:
+            days = _by_day(spent(connection, record))
+            page = self._pages[record.number] = _Page(seen, replay.agent_of(connection, record), days)
+        return page
+
+
+def _by_day(calls: Iterable[Spent]) -> tuple[_Day, ...]:
+    days: dict[tuple[str, str], list[Spent]] = {}
+    for call in calls:
+        days.setdefault((call.time[:DAY], call.model), []).append(call)
+    return tuple(_as_one(some) for some in days.values())
+
+
+def _as_one(calls: list[Spent]) -> _Day:
+    times = [call.time for call in calls]
+    whole = sum((call.counters for call in calls), ZERO)
+    return _Day(min(times), max(times), Spent(times[0], calls[0].model, whole, len(calls)))
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -195,3 +331,208 @@ class RecordedPast:
         with suppress(NoSuchSession):
             return await self._journal.reading(lambda connection: replay.run_so_far(connection, self._session_id, upto))
         return ()
+
+
+#: How much of a commit's name is shown.
+_SHORT = 7
+#: What stands in HEAD where git keeps its references in a table that we cannot read.
+_UNREADABLE = "refs/heads/.invalid"
+
+
+class CheckedOut(NamedTuple):
+    """A branch, and a commit; each "" if there is none."""
+
+    branch: str = ""
+    commit: str = ""
+
+
+def checked_out(directory: str) -> CheckedOut:
+    """Return what is checked out where this directory is; a branch without a commit if nothing was committed yet."""
+    try:
+        if (git := _git_directory(directory)) is None:
+            return CheckedOut()
+        head = _line(os.path.join(git, "HEAD"))
+    except OSError:
+        return CheckedOut()
+    name = head.removeprefix("ref: ")
+    if name == head:
+        return CheckedOut(commit=head[:_SHORT])
+    if name == _UNREADABLE:
+        return CheckedOut()
+    return CheckedOut(name.removeprefix("refs/heads/"), _commit(git, name)[:_SHORT])
+
+
+def _git_directory(directory: str) -> str | None:
+    """Return where git keeps what it knows of the working tree around a directory; None if there is none."""
+    while not os.path.exists(git := os.path.join(directory, ".git")):
+        above = os.path.dirname(directory)
+        if above == directory:
+            return None
+        directory = above
+    if os.path.isdir(git):
+        return git
+    return os.path.join(directory, _line(git).removeprefix("gitdir: "))  # of a worktree, or a submodule
+
+
+def _commit(git: str, name: str) -> str:
+    """Return the commit that a reference names, wherever git keeps it; "" if there is none yet."""
+    common = git
+    with suppress(OSError):
+        common = os.path.join(git, _line(os.path.join(git, "commondir")))  # Worktrees share their branches.
+    for place in (git, common):
+        with suppress(OSError):
+            return _line(os.path.join(place, name))
+    with suppress(OSError), open(os.path.join(common, "packed-refs"), encoding="utf-8", errors="replace") as file:
+        for line in file:
+            commit, _, named = line.rstrip("\n").partition(" ")
+            if named == name:
+                return commit
+    return ""
+
+
+def _line(path: str) -> str:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read(4096).partition("\n")[0].strip()
+
+
+#: How long a list waits for sessions to be seen to that a dead process left.
+_MENDING_S = 5.0
+#: So much is encoded before others have their turn.
+_PIECE_BYTES = 256 << 10
+
+
+class _EncodedPage(Spelled, frozen=True):
+    """A `MessagePage` of messages that have been encoded before, each by itself."""
+
+    session_id: str
+    messages: tuple[msgspec.Raw, ...]
+    total: int
+    start: int
+    last_seq: int | said.Absent = said.ABSENT
+
+
+class KeptMethods:
+    """Handlers by the name of their method."""
+
+    def __init__(self, hub: Hub, shelf: Shelf, is_mended: asyncio.Event) -> None:
+        self._hub = hub
+        self._shelf = shelf
+        self._is_mended = is_mended
+
+    @property
+    def table(self) -> Mapping[str, Handler]:
+        """Every method, and what is done for it."""
+        return {
+            "session/list": self._list,
+            "session/list-acp": self._list,
+            "session/messages": self._messages,
+            "session/delete": self._delete,
+            "session/rename": self._rename,
+            "session/git_branch": self._git_branch,
+        }
+
+    async def _list(self, connection: Connection, asked: said.List) -> said.Sessions:
+        del connection
+        with suppress(TimeoutError):  # Some may wait for a person, which is not known before.
+            async with asyncio.timeout(_MENDING_S):
+                await self._is_mended.wait()
+        entries = await self._shelf.listed(
+            query=asked.query or "", cwd=asked.cwd, agent=asked.agent_alias, limit=asked.limit
+        )
+        return said.Sessions(tuple(map(self._entry, entries)))
+
+    def _entry(self, entry: Entry) -> said.SessionEntry:
+        record, session = entry.record, self._hub.session(entry.record.id)
+        state: said.SessionState = "idle"
+        if session is not None and session.busy:
+            state = "waiting_approval" if session.pending is not None else "running"
+        elif entry.is_asked:
+            state = "waiting_approval"
+        elif entry.is_running:
+            state = "running"
+        return said.SessionEntry(
+            session_id=record.id,
+            session_key=record.id,
+            agent_alias=entry.agent,
+            cwd=record.cwd,
+            title=record.title,
+            name=record.title,
+            created_at=record.created,
+            last_activity=record.updated,
+            message_count=record.messages,
+            state=state,
+            last_seq=entry.last_seq,
+            parent_id=record.parent or said.ABSENT,
+        )
+
+    async def _messages(self, connection: Connection, asked: Messages) -> _EncodedPage:
+        last_seq: int | said.Absent = said.ABSENT
+        ended: Endings | None = None
+        try:
+            seq, epoch = await self._shelf.standing(asked.session_id)
+            await self._hub.refresh(asked.session_id, seq, epoch)
+            async with self._hub.use(asked.session_id, looks=True) as session:
+                before = session.before
+                messages = list(session.transcript.messages)
+                if asked.view == "past":
+                    messages, last_seq = list(before.messages), before.seq
+                    ended = await self._shelf.endings(asked.session_id)
+                if asked.view == "full":
+                    kept = await session.all_messages()
+                    messages = [msgspec.structs.replace(message, shown_text=None) for message in kept]
+        except (NoSuchAgent, DirectoryGone):  # Nobody can use it, but it can be read.
+            messages = await self._recorded(asked)
+            if asked.view == "past":
+                last_seq, ended = seq, await self._shelf.endings(asked.session_id)
+        except NoSuchSession:
+            messages = []
+        stop = len(messages) if asked.before_index is None else min(asked.before_index, len(messages))
+        start = 0 if asked.limit is None else max(0, stop - asked.limit)
+        page = await _encoded(messages[start:stop], connection.spelling, ended)
+        return _EncodedPage(asked.session_id, tuple(page), len(messages), start, last_seq)
+
+    async def _recorded(self, asked: Messages) -> list[Message]:
+        """Return the messages of a session that cannot be loaded."""
+        kept = await self._shelf.messages(asked.session_id, every=asked.view == "full")
+        return [msgspec.structs.replace(one, shown_text=None) for one in kept] if asked.view == "full" else kept
+
+    async def _delete(self, connection: Connection, asked: said.OfSession) -> said.Deleted:
+        with suppress(NoSuchSession):  # Then it is as it was wanted.
+            await check_use(self._hub, connection, asked.session_id)
+            await self._hub.let_go(asked.session_id)
+            feed = connection.office.feed(asked.session_id)
+            await feed.caught_up()
+            await self._hub.let_go(asked.session_id)  # Somebody may have come meanwhile.
+            feed.bury(await self._shelf.delete(asked.session_id))
+        self._hub.unmark_closed(asked.session_id)
+        connection.unfollow(asked.session_id)
+        return said.Deleted(asked.session_id)
+
+    async def _rename(self, connection: Connection, asked: said.Rename) -> said.Renamed:
+        self._hub.check_not_closed(asked.session_id)
+        await check_use(self._hub, connection, asked.session_id)
+        await self._shelf.rename(asked.session_id, asked.title)
+        return said.Renamed(asked.session_id, (await self._shelf.find(asked.session_id)).title)
+
+    async def _git_branch(self, connection: Connection, asked: said.OfSession) -> said.GitBranch:
+        del connection
+        record = await self._shelf.find(asked.session_id)
+        branch, commit = await asyncio.to_thread(checked_out, record.cwd)
+        return said.GitBranch(asked.session_id, branch or msgspec.UNSET, commit or msgspec.UNSET)
+
+
+async def _encoded(messages: Sequence[Message], spelling: Spelling, ended: Endings | None) -> list[msgspec.Raw]:
+    """Return messages as clients see them, encoded; with all that those want to know who were not there, if it is given
+    how turns ``ended``. If that takes a while, others go on meanwhile.
+    """
+    found: list[msgspec.Raw] = []
+    size = 0
+    for message in messages:
+        entry = MessageEntry.of(show(message) if ended is None else recalled(message, ended))
+        data = encode(spelled(spelling, entry))
+        found.append(msgspec.Raw(data))
+        size += len(data)
+        if size >= _PIECE_BYTES:
+            size = 0
+            await asyncio.sleep(0)
+    return found

@@ -1,4 +1,4 @@
-"""One client of the daemon: what it asks is done in order for each session, and answered when it is done."""
+"""One client connection of the daemon: requests handled in order per session."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from zot.errors import (
     TooManySessions,
     UserError,
 )
-from zot.serve.daemon.answering import Deferred, Later, Told
 from zot.serve.daemon.audit import Who
 from zot.serve.daemon.backlog import Backlog, Wire
 from zot.wire import jsonrpc
@@ -40,9 +39,46 @@ from zot.wire.jsonrpc import Bad, Request, RpcError
 from zot.wire.lines import TooLong
 from zot.wire.spelling import Spelling, read
 
-if TYPE_CHECKING:  # Whoever greets the daemon is answered before it knows what happens in a session.
+if TYPE_CHECKING:
     from zot.events import AgentEvent
     from zot.serve.daemon.feed import Feed, Follower
+
+
+class Deferred:
+    """An answer that comes later, from whoever `resolve`s it; it is sent in that moment, so that its place is exact."""
+
+    def __init__(self) -> None:
+        self._outcome: list[Any] = []
+        self._call: Callable[[Any], None] | None = None
+
+    def resolve(self, outcome: Any) -> None:
+        """Give the answer, or the RpcError in its place. The first one counts."""
+        if not self._outcome:
+            self._outcome.append(outcome)
+            if self._call is not None:
+                self._call(outcome)
+
+    def then(self, call: Callable[[Any], None]) -> None:
+        """Let ``call`` have the answer when it is there."""
+        self._call = call
+        if self._outcome:
+            call(self._outcome[0])
+
+
+class Later:
+    """An answer that takes its time; others are served meanwhile."""
+
+    def __init__(self, work: Awaitable[Any]) -> None:
+        self.work = work
+
+
+class Told:
+    """An answer, and what is to be done right behind it."""
+
+    def __init__(self, result: Any, then: Callable[[], object]) -> None:
+        self.result = result
+        self.then = then
+
 
 log = logging.getLogger("zot")
 

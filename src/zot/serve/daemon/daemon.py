@@ -1,4 +1,4 @@
-"""Many clients, many sessions: who is connected, what they share, and how it all ends."""
+"""The daemon: its clients, its method table and its shutdown."""
 
 from __future__ import annotations
 
@@ -14,31 +14,37 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import UNSET
 
-from zot.client.peer import admits, identify
-from zot.serve.daemon.acceptor import Acceptor, room_for_clients
-from zot.serve.daemon.audit import Who
+from zot.client.endpoint import admits, identify
+from zot.errors import ConfigError, DaemonRunning, Stopping
+from zot.serve.daemon.audit import Refusals, Who
+from zot.serve.daemon.catalog import KeptMethods
 from zot.serve.daemon.connection import Connection, Handler
-from zot.serve.daemon.farewell import Farewell
-from zot.serve.daemon.log_feed import LogFeed
+from zot.serve.daemon.lifecycle import Farewell
+from zot.serve.daemon.logs import LogFeed
 from zot.serve.daemon.metrics import Metrics, rss_bytes, size_of_database
-from zot.serve.daemon.refusals import Refusals
-from zot.serve.daemon.sockets import LocalWire
+from zot.serve.daemon.server_methods import ServerMethods
+from zot.serve.daemon.session_methods import Asides, SessionMethods
+from zot.serve.daemon.settings_methods import ExtensionMethods, SettingsMethods
+from zot.serve.daemon.sockets import Acceptor, LocalWire, room_for_clients
 from zot.version import __version__
 from zot.wire.daemon import FEATURES, LOOKS, PROTOCOL_VERSION, STOPPING, capabilities, check_version
 from zot.wire.daemon_greeting import Initialize, Initialized
 from zot.wire.jsonrpc import NULL, TOO_MANY_CLIENTS, RpcError, encode_error
 from zot.wire.lines import MAX_LINE_BYTES
 
-if TYPE_CHECKING:  # Whoever greets the daemon is answered before it knows what to do for them.
+if TYPE_CHECKING:
     from zot.config.agents import Agents
     from zot.runtime.pool import Hub
     from zot.serve.daemon.catalog import Shelf
     from zot.serve.daemon.feed import Feed
-    from zot.serve.daemon.parts_part import Parts
+    from zot.serve.daemon.parts import Parts
     from zot.serve.daemon.server_methods import ServerMethods
     from zot.serve.daemon.watch import Watch
-    from zot.serve.host.respond import Answered, Respondent
+    from zot.serve.host.request import Answered, Respondent
     from zot.wire.host import Request
+
+    pass
+    from zot.serve.daemon.endpoint import Claim
 
 log = logging.getLogger("zot")
 
@@ -115,7 +121,6 @@ class Daemon:
     @cached_property
     def handlers(self) -> Mapping[str, Handler]:
         """What is done for each method."""
-        from zot.serve.daemon.methods import made_for
 
         self._server, table = made_for(self)
         return table
@@ -225,7 +230,7 @@ class Daemon:
 
     def behind_turn(self, session_id: str, call: Callable[[], None]) -> None:
         """Do something when the turn that runs in a session is over, or waits for a person; at once, if none does."""
-        from zot.serve.daemon.pause import behind_turn
+        from zot.serve.daemon.lifecycle import behind_turn
 
         behind_turn(self.hub, session_id, call, in_run=self.feed(session_id).in_run)
 
@@ -273,7 +278,7 @@ class Daemon:
         """Answer a request of the host protocol. Raise Stopping if the next daemon is to be asked."""
         self.hub.check_open()
         if self._respondent is None:
-            from zot.serve.host.respond import Respondent  # Few daemons ever need it.
+            from zot.serve.host.request import Respondent  # Few daemons ever need it.
 
             self._respondent = Respondent(self.parts.opening_by)
         answered = await self._respondent.answer(request, age_s=age_s, behind=behind)
@@ -384,7 +389,7 @@ class Daemon:
 
     async def _spend_grace(self) -> None:
         if self.grace_s > 0:
-            from zot.serve.daemon.pause import wind_down
+            from zot.serve.daemon.lifecycle import wind_down
 
             await wind_down(lambda: self.hub.sessions, self._respondent, within_s=self.grace_s)
 
@@ -397,3 +402,48 @@ async def listen(daemon: Daemon, listener: socket.socket) -> Callable[[], None]:
     acceptor = Acceptor(listener, lambda: LocalWire(daemon.accept, max_line=daemon.max_line_bytes))
     daemon.when_stopping(acceptor.rest, acceptor.go_on)
     return acceptor.close
+
+
+def made_for(daemon: Daemon) -> tuple[ServerMethods, Mapping[str, Handler]]:
+    """Return the handlers of all methods by their names; also those that hear of who has gone."""
+    server, asides = ServerMethods(daemon), Asides(daemon.hub, daemon.parts.opening_aside)
+    daemon.when_stopping(asides.stop)
+    return server, {
+        **SessionMethods(daemon.hub, daemon.shelf, asides).table,
+        **asides.table,
+        **SettingsMethods(daemon.hub, daemon.parts).table,
+        **ExtensionMethods(daemon.hub).table,
+        **KeptMethods(daemon.hub, daemon.shelf, daemon.is_mended).table,
+        **server.table,
+    }
+
+
+#: How often we look if the socket is still there. Clients wait longer for an endpoint that is owned (`dial.Patience`).
+_LOOK_S = 2.0
+
+
+async def stay(daemon: Daemon, claim: Claim, leave: Callable[[], None], *, every_s: float = _LOOK_S) -> None:
+    """Look after the socket of a daemon for as long as it is there. ``leave`` ends that anybody is accepted there.
+
+    Who is connected notices nothing.
+    """
+
+    complained = ""
+    while True:
+        await asyncio.sleep(every_s)
+        try:
+            daemon.hub.check_open()
+            if not claim.restore():
+                complained = ""
+                continue
+        except Stopping:  # The endpoint may be given away; or all goes on, if nobody takes it.
+            continue
+        except (OSError, ConfigError, DaemonRunning) as problem:
+            if str(problem) != complained:
+                complained = str(problem)
+                log.warning("the socket %s was removed, and could not be made again: %s", claim.path, problem)
+            continue
+        log.warning("the socket %s was removed by somebody, and has been made again", claim.path)
+        former, leave = leave, await listen(daemon, claim.listener)
+        await asyncio.sleep(every_s)  # Who waited at the former one has come in by then.
+        former()

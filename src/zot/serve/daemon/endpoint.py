@@ -1,4 +1,4 @@
-"""The endpoint, owned: one process has its lock and its listening socket, and leaves nothing but the lock file."""
+"""The daemon's endpoint: its lock and its listening socket."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from collections.abc import Callable, Container, Iterable
 
 from zot.client import endpoint
 from zot.errors import ConfigError, DaemonRunning
-from zot.private import make_directory
+from zot.files import make_directory
 
 log = logging.getLogger("zot")
 

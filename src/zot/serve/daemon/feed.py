@@ -1,4 +1,4 @@
-"""What the followers of one session hear: first what they have missed, from the journal, then what happens."""
+"""Fan one session's updates out to its clients: replay from the journal, then live."""
 
 from __future__ import annotations
 

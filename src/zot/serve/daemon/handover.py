@@ -1,13 +1,4 @@
-"""An endpoint given from one daemon to the next, while it goes on listening: nobody who connects is refused.
-
-The next one connects like any client and asks for it with `daemon/stop{"handover":true}`. The old one stops to accept,
-winds down, and sends the listening socket and the lock over that connection, and what listens at addresses. What
-arrives meanwhile waits in their backlogs. At no moment have two processes the endpoint:
-
-    old > next   {"method":"daemon/handover","params":{"step":"offer"}}   with the descriptors
-    next > old   {"method":"daemon/handover","params":{"step":"taken"}}
-    old > next   {"method":"daemon/handover","params":{"step":"yours"}}   from here on it is the next one's
-"""
+"""Hand-over of a listening endpoint from one daemon to the next."""
 
 from __future__ import annotations
 
@@ -21,7 +12,7 @@ from typing import Any
 import msgspec
 
 from zot.client import endpoint
-from zot.client.dial import Patience, reach
+from zot.client.endpoint import Patience, reach
 from zot.errors import DaemonRunning
 from zot.serve.daemon.endpoint import Claim
 from zot.wire.lines import LineSplitter

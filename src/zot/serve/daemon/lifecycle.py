@@ -1,14 +1,213 @@
-"""What systemd wants to hear of a service, and the sockets that it opens for one. Without systemd, nothing happens."""
+"""Lifecycle: background tasks, evicting idle sessions, systemd notifications, goodbye to clients."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import socket
 import time
-from collections.abc import MutableMapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, MutableMapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Self
+
+from zot.errors import AgentError
+from zot.events import ApprovalRequest, Done
+from zot.session.history import Batch
+from zot.wire.daemon import TELLS_RESUMED, TELLS_STOPPING
+from zot.wire.jsonrpc import encode_notification
+
+if TYPE_CHECKING:
+    from zot.runtime.pool import Hub
+    from zot.serve.daemon.connection import Connection
+    from zot.serve.host.request import Respondent
+    from zot.session.session import Session
+
+#: How long those who have just come may take to say something when the daemon ends, and all others to read the rest.
+_GREET_S = 1.0
+_FLUSH_S = 1.0
+#: How long those are waited for who were told that their turns are over, and not yet answered.
+_OWED_S = 0.5
+
+
+class Farewell:
+    """Tells those who want to know. ``leaving`` are all clients that the daemon does not outlive."""
+
+    def __init__(self, leaving: Callable[[], Collection[Connection]]) -> None:
+        self._leaving = leaving
+        #: Those who want to be told that the daemon is about to end, and those of them who were.
+        self._curious: set[Connection] = set()
+        self._warned: set[Connection] = set()
+        #: Set when somebody has introduced itself, or gone.
+        self._has_changed = asyncio.Event()
+        #: Set when the last one that was seen off has gone.
+        self._is_empty = asyncio.Event()
+
+    def greeted(self, connection: Connection, *, is_curious: bool) -> None:
+        """A client has introduced itself. A curious one is told of what is to come."""
+        self._has_changed.set()
+        if is_curious:
+            self._curious.add(connection)
+        else:
+            self._curious.discard(connection)
+
+    def left(self, connection: Connection) -> None:
+        """A client has gone."""
+        self._curious.discard(connection)
+        self._warned.discard(connection)
+        self._has_changed.set()
+        if not self._leaving():
+            self._is_empty.set()
+
+    def warn(self) -> None:
+        """Tell those who want to know, and have not been told, that the daemon is about to end."""
+        for connection in self._curious - self._warned:
+            connection.wire.send(encode_notification(TELLS_STOPPING, {}))
+        self._warned |= self._curious
+
+    def take_back(self) -> None:
+        """Tell them that it goes on, also who was not warned: it may have been refused something."""
+        for connection in self._curious:
+            connection.wire.send(encode_notification(TELLS_RESUMED, {}))
+        self._warned.clear()
+
+    async def see_off(self) -> None:
+        """End all connections, when those who have just come were answered and what they are owed is written."""
+        await asyncio.sleep(0)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_GREET_S):
+                while not all(one.is_welcome for one in self._leaving()):
+                    self._has_changed.clear()
+                    await self._has_changed.wait()
+        if unanswered := [task for one in self._leaving() for task in one.unanswered]:
+            await asyncio.wait(unanswered, timeout=_OWED_S)
+        self._is_empty.clear()
+        leaving = self._leaving()
+        for connection in leaving:
+            connection.wire.finish()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FLUSH_S if leaving else 0):
+                await self._is_empty.wait()
+
 
 log = logging.getLogger("zot")
+
+#: How long what was ended may take to wind down.
+_END_S = 5.0
+
+
+class Chores:
+    """Work that is done as long as an ``async with`` block, and no longer. One that fails costs itself only."""
+
+    def __init__(self, *, within_s: float = _END_S) -> None:
+        self._within_s = within_s
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.end()
+
+    def start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Begin with something; if it fails, the log has why."""
+        task = asyncio.get_running_loop().create_task(work, name=f"zot {name}")
+        self._tasks.append(task)
+        task.add_done_callback(_over)
+
+    async def end(self) -> None:
+        """End everything, and wait for that. Any number of times."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=self._within_s)
+            for task in late:
+                log.warning("%s has not ended within %g s", task.get_name(), self._within_s)
+
+
+def _over(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (problem := task.exception()) is not None:
+        if isinstance(problem, AgentError):  # its text says all there is to know
+            log.error("%s has failed: %s", task.get_name(), problem)
+        else:
+            log.error("%s has failed", task.get_name(), exc_info=problem)
+
+
+class Pause:
+    """Hears one run to its end, or to a question (`history.Subscriber`): who waits must not wait for a person."""
+
+    can_approve = False
+    full = False
+
+    def __init__(self, session: Session, reached: Callable[[], object]) -> None:
+        self._reached: Callable[[], object] | None = reached
+        self.leave = session.subscribe(self)
+
+    def deliver(self, batch: Batch) -> None:
+        """Take what happened."""
+        if any(isinstance(event, Done | ApprovalRequest) for event in batch.events):
+            self.reach()
+
+    def reach(self) -> None:
+        """It is there, in whatever way. Any number of times."""
+        reached, self._reached = self._reached, None
+        self.leave()
+        if reached is not None:
+            reached()
+
+    async def room(self) -> None:
+        """There always is."""
+
+
+def behind_turn(hub: Hub, session_id: str, call: Callable[[], None], *, in_run: bool) -> None:
+    """Do something when the turn that runs in a session is over, or waits for a person; at once, if none does.
+
+    ``in_run``: a turn was shown to begin, and not to end.
+    """
+    session, is_ended = hub.ending(session_id), hub.is_ended(session_id)
+    runs = session is not None and session.has_begun and in_run
+    # One that is ended before it has begun begins all the same, if it can, so that its end is heard.
+    begins = session is not None and is_ended and session.busy and not session.has_begun
+    if session is None or not (runs or begins) or (session.pending is not None and not is_ended):
+        call()
+        return
+    loop = asyncio.get_running_loop()
+    pause = Pause(session, lambda: loop.call_soon(call))
+    if begins:
+        hub.when_ended(session_id, pause.reach)
+
+
+async def wind_down(
+    sessions: Callable[[], Iterable[Session]], respondent: Respondent | None, *, within_s: float
+) -> None:
+    """Wait until what runs has come to its end, or goes on only when a person has decided; ``within_s`` at most."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(within_s), asyncio.TaskGroup() as waits:
+            waits.create_task(_rest_all(sessions))
+            if respondent is not None:
+                waits.create_task(respondent.finish())
+
+
+async def _rest_all(sessions: Callable[[], Iterable[Session]]) -> None:
+    """Wait until all sessions have done what they accepted, but for those that wait for a person by then."""
+    while running := [one for one in sessions() if one.busy and one.pending is None]:
+        async with asyncio.TaskGroup() as waits:
+            for session in running:
+                waits.create_task(_rest(session))
+
+
+async def _rest(session: Session) -> None:
+    paused = asyncio.Event()
+    pause = Pause(session, paused.set)
+    waits = [asyncio.ensure_future(session.finish()), asyncio.ensure_future(paused.wait())]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        pause.leave()
+        for wait in waits:
+            wait.cancel()
+
 
 _FIRST_DESCRIPTOR = 3
 _MAX_DESCRIPTORS = 64

@@ -1,16 +1,79 @@
-"""A file that lines are added to, for years: put aside when it is long, and not bothered by a full disk."""
+"""Log files of the daemon: rotation, the logging handler, and live subscriptions."""
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
+import logging
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import count, pairwise
+from typing import TYPE_CHECKING, Literal
 
-from zot.private import make_directory
+from zot.files import make_directory
+from zot.messages import timestamp
+from zot.serve.daemon.backlog import MAX_UNREAD_BYTES, Wire
+from zot.text import printable
+from zot.version import __version__
+from zot.wire.jsonrpc import encode_notification
+
+if TYPE_CHECKING:
+    from zot.wire.daemon_types import LogEvent
+
+#: What counts from which level on.
+_SEVERITIES: Sequence[tuple[int, Literal[1, 5, 9, 13, 17]]] = (
+    (logging.ERROR, 17),
+    (logging.WARNING, 13),
+    (logging.INFO, 9),
+    (logging.DEBUG, 5),
+    (logging.NOTSET, 1),
+)
+
+
+class LogFeed(logging.Handler):
+    """Sends every line of the log to those who have subscribed. Who does not read misses some, and nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._loop = asyncio.get_running_loop()
+        self._wires: set[Wire] = set()
+        self._numbers = count(1)
+
+    def subscribe(self, wire: Wire) -> None:
+        """Send the log there from now on."""
+        self._wires.add(wire)
+
+    def leave(self, wire: Wire) -> None:
+        """Send it there no more."""
+        self._wires.discard(wire)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take a line, from any thread."""
+        if self._wires and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._send, self._event(record))
+
+    def _event(self, record: logging.LogRecord) -> LogEvent:
+        from zot.wire.daemon_types import LogEvent, LogHappening, LogService
+
+        return LogEvent(
+            id=f"log_{next(self._numbers)}",
+            timestamp=timestamp(record.created),
+            severity_number=next(number for level, number in _SEVERITIES if record.levelno >= level),
+            severity_text=record.levelname,
+            event=LogHappening("daemon", record.name),
+            service=LogService("zot", __version__),
+            message=record.getMessage(),
+        )
+
+    def _send(self, event: LogEvent) -> None:
+        line = encode_notification("logs/event", event)
+        for wire in self._wires:
+            if wire.unread < MAX_UNREAD_BYTES // 4:
+                wire.send(line)
+
 
 MAX_BYTES = 10 * 1024 * 1024
 FILES = 5
@@ -133,3 +196,35 @@ def _pairs(path: str, files: int) -> list[tuple[str, str]]:
     """Return which file becomes which when they are put aside, the newest first."""
     names = [path, *(f"{path}.{number}" for number in range(1, files))]
     return [*pairwise(names)]
+
+
+class LogHandler(logging.Handler):
+    """Writes what is logged to a file. Lines that could not be written are counted, and told when it is possible."""
+
+    def __init__(self, file: LogFile) -> None:
+        super().__init__()
+        self._file = file
+        self._lost = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record. Never raises: what cannot be written is no reason to stop."""
+        line = self._line(record).encode("utf-8", "backslashreplace")
+        if self._lost:
+            line = f"{timestamp()} WARNING {self._lost} lines could not be written\n".encode() + line
+        self._lost = 0 if self._file.append(line) else self._lost + 1
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+        super().close()
+
+    def _line(self, record: logging.LogRecord) -> str:
+        try:
+            text = record.getMessage()
+        except Exception as problem:  # A mistake in a format, or in anything that it shows: whoever logs must not fail.
+            text = f"{record.msg if isinstance(record.msg, str) else '?'}: cannot be shown: {type(problem).__name__}"
+        lines = [f"{timestamp(record.created)} {record.levelname} {printable(text)}"]
+        if record.exc_info and record.exc_info[0] is not None:
+            trace = logging.Formatter().formatException(record.exc_info)
+            lines += [f"    {printable(line)}" for line in trace.split("\n")]
+        return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""What a daemon counts of what it does, as Prometheus reads it."""
+"""Metrics of the daemon in Prometheus format."""
 
 from __future__ import annotations
 

@@ -1,29 +1,61 @@
-"""What the daemon does for methods about itself."""
+"""Methods on the daemon itself: status, health, agents, logs, costs."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from zot.errors import UserError
+from zot.errors import AgentError, UserError
 from zot.messages import timestamp
-from zot.serve.daemon.answering import Later, Told
-from zot.serve.daemon.checkup import Checkup
-from zot.serve.daemon.connection import Connection, Handler
-from zot.serve.daemon.costs import Span
+from zot.serve.daemon.catalog import Span
+from zot.serve.daemon.connection import Connection, Handler, Later, Told
 from zot.serve.daemon.metrics import rss_bytes
-from zot.wire import daemon_server as said
+from zot.wire import daemon_types as said
 from zot.wire.daemon import PROTOCOL_VERSION
+from zot.wire.daemon_types import Component
 from zot.wire.host import Refused, Request, check
 
 if TYPE_CHECKING:
     from zot.serve.daemon.daemon import Daemon
-    from zot.serve.host.respond import Answered
+    from zot.serve.host.request import Answered
+
+#: How long it may take to show that it works.
+_WITHIN_S = 5.0
+
+
+class Checkup:
+    """One part of the daemon: how it is, and when it last was well, and was not."""
+
+    def __init__(self, attempt: Callable[[], Awaitable[object]], *, within_s: float = _WITHIN_S) -> None:
+        """``attempt`` raises AgentError if it does not work."""
+        self._attempt = attempt
+        self._within_s = within_s
+        self._last_ok: str | None = None
+        self._last_error: str | None = None
+
+    async def make(self) -> Component:
+        """Try it, and return how it is now. Why it failed stays known when it works again."""
+        problem = ""
+        try:
+            async with asyncio.timeout(self._within_s):
+                await self._attempt()
+        except TimeoutError:
+            problem = f"no answer within {self._within_s:g} s"
+        except AgentError as failure:
+            problem = str(failure)
+        now = timestamp()
+        if problem:
+            self._last_error = problem
+        else:
+            self._last_ok = now
+        return Component(
+            status="error" if problem else "ok", updated_at=now, last_ok=self._last_ok, last_error=self._last_error
+        )
 
 
 class ServerMethods:

@@ -1,32 +1,194 @@
-"""What the daemon does for methods about one session."""
+"""Methods on one session: open, prompt, steer, approve, side questions, attachments."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+
+import msgspec
 
 from zot.errors import AgentError, DirectoryGone, NoSuchAgent, NoSuchSession, RunCancelled, UserError
-from zot.messages import ZERO
+from zot.events import AssistantMessage, AssistantStart, Done, Reconfigured, TextDelta
+from zot.files import content
+from zot.messages import ZERO, ImageBlock
 from zot.runtime.pool import Hub, Wanted
-from zot.serve.daemon.access import check_idle, check_use, used
-from zot.serve.daemon.admission import check_name, leave_lost
-from zot.serve.daemon.answering import Deferred, Told
-from zot.serve.daemon.asides import Asides
-from zot.serve.daemon.attachments import read_attachments
-from zot.serve.daemon.connection import Connection, Handler, as_rpc_error
-from zot.serve.daemon.reply import Reply
+from zot.serve.daemon.access import check_idle, check_name, check_use, leave_lost, used
+from zot.serve.daemon.connection import Connection, Deferred, Handler, Later, Told, as_rpc_error
+from zot.session.abortable import Abortable
+from zot.session.history import Batch
+from zot.tools.images import MAX_IMAGE_BYTES, image_type
 from zot.wire import daemon_types as said
 from zot.wire.daemon import Dialect
+from zot.wire.daemon_types import Attachment, Used
 from zot.wire.jsonrpc import INVALID_PARAMS, SESSION_NOT_FOUND, RpcError
-from zot.wire.turn import TurnSummary
-from zot.wire.updates import pending_of
+from zot.wire.updates import PIECES, Turn, TurnSummary, pending_of
 
 if TYPE_CHECKING:
     from zot.events import ApprovalRequest
     from zot.session.queue import Dropped, Job, Started
     from zot.session.session import Session
+
+
+class Asides:
+    """Those that are being answered. ``opening`` opens a session that has the past of another, and no tools."""
+
+    def __init__(self, hub: Hub, opening: Callable[[Session], Session]) -> None:
+        self._hub = hub
+        self._opening = opening
+        self._open: dict[tuple[str, str], Abortable] = {}
+        self._unnamed = Abortable(_ABORTED)
+
+    @property
+    def table(self) -> Mapping[str, Handler]:
+        """Every method, and what is done for it."""
+        return {"session/aside": self._aside}
+
+    def abort(self, session_id: str, name: str) -> bool:
+        """End one by its name. False if there is none."""
+        asked = self._open.get((session_id, name))
+        if asked is not None:
+            asked.abort()
+        return asked is not None
+
+    def stop(self) -> None:
+        """End all of them."""
+        for asked in (self._unnamed, *self._open.values()):
+            asked.abort()
+
+    async def _aside(self, connection: Connection, asked: said.Ask) -> Later:
+        return Later(self._answer(connection, asked))
+
+    async def _answer(self, connection: Connection, asked: said.Ask) -> said.Answered:
+        from zot.session.side_question import ask
+
+        place = asked.session_id, asked.prompt_id or ""
+        waits = self._open.setdefault(place, Abortable(_ABORTED)) if asked.prompt_id else self._unnamed
+        try:
+            async with used(self._hub, connection, asked.session_id) as session:
+                self._hub.check_open()
+                answer = await waits.run(ask(session, lambda: self._opening(session), asked.question))
+        finally:
+            if not waits.is_waiting:
+                self._open.pop(place, None)
+            connection.office.feed(asked.session_id).mention(Reconfigured())  # It has used something.
+        return said.Answered(asked.session_id, answer.text, Used.of(answer.usage))
+
+
+_ABORTED = "the answer by the way was aborted"
+
+
+_MAX_BYTES = 10 << 20
+_MAX_TEXT_BYTES = 256 << 10
+
+
+async def read_attachments(
+    attachments: Sequence[Attachment], *, is_local: bool
+) -> tuple[tuple[str, ...], tuple[ImageBlock, ...]]:
+    """Return what is added to the prompt's words, and the images. Raise UserError for what no model could use."""
+    if not attachments:
+        return (), ()
+    return await asyncio.to_thread(_read_all, attachments, is_local)
+
+
+def _read_all(attachments: Sequence[Attachment], is_local: bool) -> tuple[tuple[str, ...], tuple[ImageBlock, ...]]:
+    words: list[str] = []
+    images: list[ImageBlock] = []
+    for attachment in attachments:
+        data, name = _data(attachment, is_local), _name(attachment)
+        kind = image_type(data[:64])
+        if kind is not None:
+            if len(data) > MAX_IMAGE_BYTES:
+                raise UserError(f"{name}: an image may have {MAX_IMAGE_BYTES} bytes at most, and it has {len(data)}")
+            images.append(ImageBlock(kind, data))
+        else:
+            words.append(_as_words(attachment, data, name))
+    return tuple(words), tuple(images)
+
+
+def _data(attachment: Attachment, is_local: bool) -> bytes:
+    if attachment.data_b64 is not None:
+        data = attachment.data_b64
+    elif attachment.path is None:
+        raise UserError("an attachment needs path or dataB64")
+    elif not is_local:
+        raise UserError("a path means nothing over the network; send the file as dataB64")
+    elif not os.path.isabs(attachment.path):
+        raise UserError(f"{attachment.path}: the path of an attachment must be absolute")
+    else:
+        try:
+            if os.path.getsize(attachment.path) > _MAX_BYTES:
+                raise UserError(f"{attachment.path}: an attachment may have {_MAX_BYTES} bytes at most")
+            data = content(attachment.path)
+        except OSError as problem:
+            raise UserError(f"{attachment.path}: {problem.strerror}") from None
+    if len(data) > _MAX_BYTES:
+        raise UserError(f"{_name(attachment)}: an attachment may have {_MAX_BYTES} bytes at most")
+    return data
+
+
+def _as_words(attachment: Attachment, data: bytes, name: str) -> str:
+    """Return a file that is no image for the model: its text, or where it can be read."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = None
+    if text is not None and len(data) <= _MAX_TEXT_BYTES and "\0" not in text:
+        return f"[Document: {name}]\n{text}\n[End of {name}]"
+    if attachment.path is not None and attachment.data_b64 is None:
+        return f"[Document: {name}] {attachment.path}"
+    raise UserError(f"{name}: neither an image nor text of at most {_MAX_TEXT_BYTES} bytes; send its path instead")
+
+
+def _name(attachment: Attachment) -> str:
+    return attachment.filename or os.path.basename(attachment.path or "") or "attachment"
+
+
+#: Hears how a run ended, and the number of its last event; 0 if that could not be recorded.
+Ended: TypeAlias = Callable[[TurnSummary, int], None]
+
+
+class Reply:
+    """Hears one run to its end (`history.Subscriber`). It subscribes behind the feed, so it is told last."""
+
+    can_approve = False
+    full = False
+
+    def __init__(self, session: Session, ended: Ended) -> None:
+        self._session = session
+        self._ended = ended
+        self._turn = Turn()
+        #: What the model is saying, as long as it has not been said as a whole.
+        self._words: list[str] = []
+        self._leave: Callable[[], None] = lambda: None
+
+    def started(self) -> None:
+        """The run begins: from now on, everything that happens belongs to it."""
+        self._leave = self._session.subscribe(self)
+
+    def deliver(self, batch: Batch) -> None:
+        """Take what happened."""
+        for event in batch.events:
+            if type(event) is TextDelta:  # Which most are.
+                self._words.append(event.delta)
+            elif type(event) not in PIECES:
+                self._turn.take(event)
+                if isinstance(event, AssistantStart | AssistantMessage):
+                    self._words.clear()
+        if isinstance(batch.events[-1], Done):
+            self._leave()
+            self._ended(self._summary(), batch.last)
+
+    def _summary(self) -> TurnSummary:
+        """Return how it ended. Words that were shown and could not be kept, such as on a full disk, count, too."""
+        ended, words = self._turn.summary(), "".join(self._words)
+        return msgspec.structs.replace(ended, content=words) if words else ended
+
+    async def room(self) -> None:
+        """There always is."""
 
 
 #: How often a session is made that others delete at the same time.

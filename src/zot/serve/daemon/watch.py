@@ -1,4 +1,4 @@
-"""Runs that are made elsewhere, by other processes or beside the hub: who follows a session hears of those, too."""
+"""Watch for runs that other processes make in followed sessions."""
 
 from __future__ import annotations
 

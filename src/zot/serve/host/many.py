@@ -1,4 +1,4 @@
-"""Many requests of the host protocol over one pair of streams: answered as they come to an end, each once."""
+"""Many host requests over one pair of streams."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from zot.events import AgentEvent
-from zot.serve.host.host_line import Line, Place
 from zot.serve.host.output import LineThread
-from zot.serve.host.request import Answering, Listener, Nobody
+from zot.serve.host.request import Answering, Line, Listener, Nobody, Place
 from zot.serve.host.watchdog import Slot, Watchdog
 from zot.wire.host import EventLine, Ids, Refused, Request, Response, decode_request, encode_event, encode_response
 from zot.wire.lines import LineSplitter, TooLong

@@ -1,4 +1,4 @@
-"""Lines from several threads to one descriptor, in order, by a thread that may wait for whoever reads them."""
+"""Writer thread of the host: whole lines, in order."""
 
 from __future__ import annotations
 

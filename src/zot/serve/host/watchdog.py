@@ -1,8 +1,4 @@
-"""Who answers when nobody else does: at the deadline, on a signal, and when nobody is there to answer to.
-
-A thread of its own, which needs no event loop and imports nothing, so it works before there is a loop and when that
-hangs. Whoever takes a request's `Slot` answers it, so there is exactly one answer.
-"""
+"""The host's watchdog thread: answers at the deadline, on a signal, or when the reader is gone."""
 
 from __future__ import annotations
 

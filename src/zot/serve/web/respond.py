@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from zot.errors import Stopping
 from zot.serve.daemon.audit import Who
-from zot.serve.web.limits import Limits
-from zot.serve.web.refusing import refuse
-from zot.serve.web.websocket import Receive, Send
+from zot.serve.web.gate import Limits
+from zot.serve.web.websocket import Receive, Send, refuse
 from zot.wire.host import Refused, Request, Response, decode_request, encode_response
 
 if TYPE_CHECKING:

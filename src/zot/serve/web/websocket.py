@@ -1,4 +1,4 @@
-"""The way to one client over a WebSocket: a text frame for each line, at the pace at which they are taken."""
+"""WebSocket connections: daemon clients and extensions that connect by themselves."""
 
 from __future__ import annotations
 
@@ -6,7 +6,23 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from contextlib import suppress
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from urllib.parse import parse_qs
+
+import msgspec
+
+from zot.errors import AgentError, NoSuchSession, UserError
+from zot.extensions.connection import Link
+from zot.runtime.extensions import join
+from zot.serve.daemon.audit import Who
+from zot.serve.daemon.backlog import MAX_UNREAD_BYTES
+from zot.serve.daemon.connection import Connection
+from zot.serve.web.gate import Limits, subprotocol_of
+from zot.store import Guarded
+
+if TYPE_CHECKING:
+    from zot.serve.daemon.daemon import Daemon
+    from zot.session.session import Session
 
 log = logging.getLogger("zot")
 
@@ -154,3 +170,223 @@ class WebWire:
                 await self._send({"type": "websocket.send", "text": line.decode()})
             if at % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
+
+
+#: A text that is complete; a length of so much and more does not fit into one byte.
+_TEXT = b"\x81"
+_MANY = 126
+
+
+def text_frames(lines: bytes) -> bytes:
+    """Return each line that is not blank as one frame of a server."""
+    pieces: list[bytes] = []
+    for line in lines.split(b"\n"):
+        if line:
+            pieces.append(_head(len(line)))
+            pieces.append(line)
+    return b"".join(pieces)
+
+
+def _head(size: int) -> bytes:
+    if size < _MANY:
+        return _TEXT + size.to_bytes(1, "big")
+    if size < 1 << 16:
+        return b"\x81\x7e" + size.to_bytes(2, "big")
+    return b"\x81\x7f" + size.to_bytes(8, "big")
+
+
+_HEADERS = (
+    (b"content-type", b"text/plain; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"connection", b"close"),
+)
+
+
+async def refuse(scope: Any, send: Send, status: int, message: str) -> None:
+    """Answer that something is not done, and why."""
+    kind = ""
+    if scope["type"] == "websocket":
+        if "websocket.http.response" not in (scope.get("extensions") or {}):
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        kind = "websocket."
+    body = f"{message}\n".encode()
+    headers = [*_HEADERS, (b"content-length", str(len(body)).encode())]
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    await send({"type": f"{kind}http.response.start", "status": status, "headers": headers})
+    await send({"type": f"{kind}http.response.body", "body": body, "more_body": False})
+
+
+#: Where our own server lets us have what is below (`web_wire.Below`).
+BELOW = "zot.below"
+_NO_BINARY, _TOO_BIG = 1003, 1009
+
+
+class Conversation:
+    """What is done for a WebSocket (an ASGI application)."""
+
+    def __init__(self, daemon: Daemon, limits: Limits) -> None:
+        self._daemon = daemon
+        self._limits = limits
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Serve one client until it has gone, or is cut off."""
+        await receive()  # It wants to connect.
+        wire = WebWire(send, (scope.get("extensions") or {}).get(BELOW))
+        who = Who("ws", token=scope["zot.bearer"])
+        connection = self._daemon.connect(Connection(self._daemon, wire, who, label=_label(scope), is_local=False))
+        if connection is None:
+            await refuse(scope, send, 503, "there are too many clients, or the daemon is stopping")
+            return
+        try:
+            await send({"type": "websocket.accept", "subprotocol": subprotocol_of(scope)})
+            await wire.attend(self._hear(connection, wire, receive, send))
+        finally:
+            wire.end()
+            connection.close()
+
+    async def _hear(self, connection: Connection, wire: WebWire, receive: Receive, send: Send) -> None:
+        while (message := await receive())["type"] == "websocket.receive":
+            if (code := self._unfit(message)) is not None:
+                self._refused(connection, code)
+                await send({"type": "websocket.close", "code": code})
+                return
+            if message["text"].strip():
+                connection.take(message["text"].encode())
+            if wire.is_choked:
+                await wire.room()
+        if message.get("code") == _TOO_BIG:
+            self._refused(connection, _TOO_BIG)
+
+    def _unfit(self, message: Message) -> int | None:
+        """Return the code of what is wrong with a message."""
+        text = message.get("text")
+        if text is None:
+            return _NO_BINARY
+        return _TOO_BIG if len(text) > self._limits.message else None
+
+    def _refused(self, connection: Connection, code: int) -> None:
+        self._daemon.metrics.refused += 1
+        self._daemon.parts.audit.note("refused", connection.who, method="frame", outcome=str(code))
+
+
+def _label(scope: Any) -> str:
+    """Return who it is, for people."""
+    client = scope.get("client")
+    return f"ws:{scope['zot.bearer']}@{client[0] if client else 'unknown'}"
+
+
+#: What ends a connection that brings what is no text.
+_BINARY = 1003
+#: How long to wait before it is tried again to put a guard on record.
+_PAUSES_S = (0.05, 0.25, 1.0, 4.0)
+
+
+class Extending:
+    """What is done for an extension that connects (an ASGI application). Its address names its session, and itself."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Let one extension take part in one session until it has gone, or the session is over."""
+        await receive()  # It wants to connect.
+        named = parse_qs(scope.get("query_string", b"").decode("latin-1"))
+        session_id, name = (named.get(key, [""])[-1] for key in ("session", "name"))
+        if not session_id or not name:
+            await refuse(
+                scope, send, 400, "the address must say which session and by which name: ?session=ID&name=NAME"
+            )
+            return
+        try:
+            async with self._daemon.hub.use(session_id) as session:
+                await self._take_part(scope, session, (session_id, name), receive, send)
+        except NoSuchSession as problem:
+            await refuse(scope, send, 404, str(problem))
+        except UserError as problem:
+            await refuse(scope, send, 409, str(problem))
+        except AgentError as problem:
+            await refuse(scope, send, 503, str(problem))
+
+    async def _take_part(
+        self, scope: Any, session: Session, named: tuple[str, str], receive: Receive, send: Send
+    ) -> None:
+        """Bring what it says and tell it what it is told. Raise UserError before it is let in."""
+        session_id, name = named
+        below: Below | None = (scope.get("extensions") or {}).get(BELOW)
+        wire = WebWire(send, below)
+        link = Link(lambda data: _tell(wire, data), lambda: wire.finish(extension.problem))
+        keeping: set[asyncio.Task[None]] = set()
+
+        def guards(guarded: Guarded) -> None:
+            keeping.add(asyncio.get_running_loop().create_task(_keep(session, guarded), name="zot guard"))
+
+        extension = join(session.agent.extensions, name, link, guards)
+        who = Who("ws", token=scope["zot.bearer"])
+        self._daemon.parts.audit.note("connected", who, method="/ext", session=session_id)
+        try:
+            await send({"type": "websocket.accept", "subprotocol": subprotocol_of(scope)})
+            await wire.attend(_hear(link, below, receive, send))
+        finally:
+            link.hung_up()
+            wire.end()
+            await extension.over()
+            if keeping:
+                await asyncio.wait(keeping)
+
+
+async def _keep(session: Session, guarded: Guarded) -> None:
+    """Put on record what is guarded from now on; try again while somebody else writes."""
+    for pause_s in (*_PAUSES_S, None):
+        try:
+            return await session.keep_guard(guarded)
+        except AgentError as problem:
+            if pause_s is None:
+                log.warning("that %s guards its session is not on record: %s", guarded.name, problem)
+            else:
+                await asyncio.sleep(pause_s)
+
+
+async def _hear(link: Link, below: Below | None, receive: Receive, send: Send) -> None:
+    """Bring what it says, until it has gone. That it has may be known before all is heard that it has said."""
+    if below is None:
+        return await _bring_all(link, receive, send)
+    watching = asyncio.get_running_loop().create_task(_lose(link, below), name="zot extension lost")
+    try:
+        await _bring_all(link, receive, send)
+    finally:
+        watching.cancel()
+
+
+async def _lose(link: Link, below: Below) -> None:
+    await below.gone.wait()
+    link.lost()
+
+
+async def _bring_all(link: Link, receive: Receive, send: Send) -> None:
+    while (message := await receive())["type"] == "websocket.receive":
+        text = message.get("text")
+        if text is None:
+            await send({"type": "websocket.close", "code": _BINARY, "reason": "frames are text"})
+            return
+        data = text.encode()
+        await link.bring((data if _is_several(data) else data.replace(b"\n", b" ")) + b"\n")
+
+
+def _is_several(data: bytes) -> bool:
+    """Tell if a message has several frames, one in a line, and not one that is written in several lines."""
+    if b"\n" not in data:
+        return False
+    try:
+        msgspec.json.decode(data, type=msgspec.Raw)
+    except msgspec.MsgspecError:
+        return True
+    return False
+
+
+def _tell(wire: WebWire, data: bytes) -> None:
+    wire.send(data)
+    if wire.unread > MAX_UNREAD_BYTES:
+        wire.cut("it does not read")

@@ -1,1 +1,1 @@
-"""The terminal: a face of a conversation. It sees `Conversation`, `Home` and events, and nothing behind them."""
+"""The terminal front end. It sees `Conversation`, `Home` and events only."""

@@ -1,11 +1,11 @@
-"""The terminal with a screen: a transcript, an editor, a status line, and what comes between them."""
+"""The Textual application: layout, keys, and what is sent when."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,34 +26,200 @@ from zot.events import (
     UserMessage,
 )
 from zot.messages import text_of
-from zot.slash import CommandInfo
+from zot.panels import CommandInfo
 from zot.ui.conversation import Conversation, Home, Snapshot
 from zot.ui.terminal import slash
-from zot.ui.terminal.approval import Approvals
-from zot.ui.terminal.asking import Asking
-from zot.ui.terminal.awaiting import Awaiting, wanted_by
-from zot.ui.terminal.completion import Files
-from zot.ui.terminal.composer import Editor
-from zot.ui.terminal.composer_part import Composer
-from zot.ui.terminal.keys import KEYS
-from zot.ui.terminal.level import Level
+from zot.ui.terminal.composer import Composer, Editor, Files
+from zot.ui.terminal.entries import UserEntry
 from zot.ui.terminal.live import Following
-from zot.ui.terminal.looks import Look, look_for, safe
-from zot.ui.terminal.pace import Pace
-from zot.ui.terminal.panels import Panel
-from zot.ui.terminal.panels_part import PanelEvent, Panels
-from zot.ui.terminal.pauses import keep_short
-from zot.ui.terminal.questions import Question
-from zot.ui.terminal.speech import Speech
+from zot.ui.terminal.looks import Level, Look, look_for, safe
+from zot.ui.terminal.panels import Panel, PanelEvent, Panels
+from zot.ui.terminal.questions import Approvals, Asking, Question
+from zot.ui.terminal.slash import Option, Terminal, ask_trust
 from zot.ui.terminal.status import Status
-from zot.ui.terminal.terminal import Option
-from zot.ui.terminal.textual_patches import Ground, when_over
-from zot.ui.terminal.transcript import Transcript
-from zot.ui.terminal.trust import ask_trust
-from zot.ui.terminal.twice import Twice
+from zot.ui.terminal.textual_patches import Ground, keep_short, when_over
+from zot.ui.terminal.transcript import Pace, Transcript
 
-if TYPE_CHECKING:  # The first frame must not wait for it.
+if TYPE_CHECKING:
     from zot.ui.terminal.entries import Story
+
+KEYS = """\
+**Keys**
+
+- `Enter` sends; `Ctrl+J`, `Shift+Enter`, `Alt+Enter` or `\\` `Enter` begin a new line
+- `Esc` aborts what runs; `Ctrl+C` twice, or `Ctrl+D`, leaves; `Ctrl+Z` suspends, `Ctrl+_` undoes
+- while the model is busy, `Enter` lets a message wait, `Ctrl+S` steers; `Up` takes back what waits, `Ctrl+R` removes it
+- `Up`, `Down`: what you wrote before; `Tab` completes `/commands` and `@files`
+- `PageUp`, `PageDown`, `Ctrl+Home`, `Ctrl+End` or the mouse wheel scroll
+- `Ctrl+O` unfolds everything, a click one block; `Shift+Tab` goes to the transcript, where `j`, `k` and `Enter` do it
+- a question about a call: `y` allows it, `a` for the rest of the session, `n` or `Esc` not at all
+- in a panel all keys are the extension's, but `Esc` closes it; `Shift+Tab` enters and leaves it"""
+
+
+#: Later than this it is the first time again.
+_TWICE_S = 2.0
+
+
+class Twice:
+    """Knows if a key was pressed twice, with nothing done between. ``clock`` has the seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._pressed_s: float | None = None
+
+    def press(self) -> bool:
+        """It is pressed; True if that is the second time."""
+        is_second, self._pressed_s = self.is_pressed, self._clock()
+        return is_second
+
+    @property
+    def is_pressed(self) -> bool:
+        """True while it would be the second time."""
+        return self._pressed_s is not None and self._clock() - self._pressed_s < _TWICE_S
+
+    def forget(self) -> None:
+        """Something else was done: the next time is the first."""
+        self._pressed_s = None
+
+
+#: What commands of our own want of extensions.
+_OURS = {"btw": ("start", "intercept"), "reload-ext": ("start",)}
+
+
+def wanted_by(command: str, *, is_ours: bool) -> tuple[str, ...]:
+    """Return what a command waits for: one of an extension, that this has started and answers."""
+    return _OURS.get(command, ()) if is_ours else ("start", f"command {command}")
+
+
+class Awaiting:
+    """What this terminal does that takes a while, what it wants of extensions, and who has not given that yet."""
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        """``changed`` is called when a wait is over, or something is done, or about to be."""
+        self._changed = changed
+        self._busy: list[str] = []
+        #: What is waited for, as an `ExtWaiting` says it, or the first word of that.
+        self._awaited: list[str] = []
+        self._told: ExtWaiting | None = None
+
+    @property
+    def doing(self) -> str:
+        """Who is waited for, or what is done, for people; "" if that is nothing."""
+        return next(reversed(self._busy), "") if self._told is None else f"waiting for {self._told.extension}"
+
+    @contextmanager
+    def busy(self, text: str) -> Iterator[None]:
+        """Say what is done, as long as the block takes."""
+        self._busy.append(text)
+        self._changed()
+        try:
+            yield
+        finally:
+            self._busy.remove(text)
+            self._changed()
+
+    @contextmanager
+    def wait(self, *awaited: str) -> Iterator[None]:
+        """Wait for something, as long as the block takes."""
+        self._awaited += awaited
+        try:
+            yield
+        finally:
+            for one in awaited:
+                self._awaited.remove(one)
+            if self._told is not None and not self._concerns(self._told):
+                self._told = None
+            self._changed()
+
+    def hear(self, event: ExtWaiting) -> None:
+        """Somebody waits: show it if that is this terminal."""
+        if self._concerns(event):
+            self._told = event
+
+    def _concerns(self, event: ExtWaiting) -> bool:
+        return event.what in self._awaited or event.what.partition(" ")[0] in self._awaited
+
+
+class Speech:
+    """Says prompts one after the other, in the order in which they were written."""
+
+    def __init__(
+        self,
+        following: Following,
+        composer: Composer,
+        *,
+        do: Callable[[Coroutine[Any, Any, None]], None],
+        changed: Callable[[], None],
+    ) -> None:
+        """``do`` does what takes a while, ``changed`` is called when something else goes on."""
+        self._following = following
+        self._composer, self._queue = composer, composer.queue
+        self._do, self._changed = do, changed
+        #: Held until the session has what is being said.
+        self._turn = asyncio.Lock()
+
+    @property
+    def runs(self) -> bool:
+        """True while a run goes on, by what has been told: a session may need a moment longer to be idle."""
+        return bool(self._following.story.doing)
+
+    def submit(self, text: str) -> None:
+        """Let something be said when it is its turn."""
+        self._queue.add(text)
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Say what waits longest, unless a run goes on: from now on one does, whatever else is submitted at once."""
+        if self._queue.waiting and self._following.is_open and not self.runs:
+            self._show("waiting for the model")
+            self._do(self._say(self._queue.next()))
+
+    def steer(self, text: str) -> None:
+        """Say something to the running prompt, unless it is taken back before its images are read."""
+
+        async def say(name: str) -> None:
+            from zot.ui.terminal.mentions import named_images
+
+            conversation = self._following.conversation
+            async with self._turn:
+                images = await named_images(text, conversation)
+            if self._queue.steers(name):
+                await conversation.steer(text, images, name=name)  # Until it is said, which nobody waits for.
+
+        self._do(self._composer.steer(text, say))
+
+    async def take_back(self, name: str) -> None:
+        """Let what is on its way never be said. Raise UserError if it has been."""
+        async with self._turn:  # It may not be known there yet.
+            await self._following.conversation.take_back(name)
+
+    def abort(self) -> None:
+        """End what runs, and what is just being said. What waits is back in the editor."""
+        self._composer.take_back_all()  # First: what waits is said as soon as the run is over.
+        if self._following.is_open:
+            self._do(self._abort())
+
+    async def _abort(self) -> None:
+        async with self._turn:
+            await self._following.conversation.abort()
+
+    async def _say(self, text: str) -> None:
+        from zot.ui.terminal.mentions import named_images
+
+        conversation = self._following.conversation
+        try:
+            async with self._turn:
+                images = await named_images(text, conversation)
+                await conversation.prompt(text, images, unsaid=lambda: self._composer.put_back([text]))
+        except (AgentError, OSError):
+            self._show("")
+            self._composer.put_back([text])
+            raise
+
+    def _show(self, doing: str) -> None:
+        self._following.story.doing = doing
+        self._changed()
+
 
 T = TypeVar("T")
 
@@ -234,7 +400,7 @@ class ZotApp(Ground):
         """A run is over: go on with what waits, or offer another model if this one failed."""
         await self._refresh_state()
         if failure and not self.queue.waiting:
-            from zot.ui.terminal.rescue import rescue
+            from zot.ui.terminal.slash import rescue
 
             await rescue(self, failure)
         else:
@@ -359,7 +525,7 @@ class ZotApp(Ground):
         return chosen
 
     async def ask(self, title: str, *, secret: bool = False) -> str | None:
-        from zot.ui.terminal.form import Form
+        from zot.ui.terminal.questions import Form
 
         written: str | None = await self.asking.put(Form(title, secret=secret))
         return written
@@ -375,7 +541,6 @@ class ZotApp(Ground):
         self._show_doing()
 
     async def jump(self) -> None:
-        from zot.ui.terminal.jump import jump
 
         await jump(self, self.transcript)
 
@@ -405,3 +570,14 @@ class ZotApp(Ground):
             await work
         except (AgentError, OSError) as problem:  # Also a TimeoutError, which is one.
             self.note(str(problem) or "there was no answer in time", "error")
+
+
+async def jump(terminal: Terminal, transcript: Transcript) -> None:
+    """Let the person choose among what they said, the newest first, and show it."""
+    said = [entry for entry in transcript.entries if isinstance(entry, UserEntry)]
+    if not said:
+        terminal.note("nothing has been said yet")
+        return
+    options = [Option(entry, " ".join(entry.text.split())[:200]) for entry in reversed(said)]
+    if (chosen := await terminal.choose("Go to", options)) is not None:
+        transcript.show_entry(chosen)

@@ -1,4 +1,4 @@
-"""What a question about a tool call is about, in full: what is shown must be what runs."""
+"""A tool call as text: full arguments and the diff it would make."""
 
 from __future__ import annotations
 
@@ -10,8 +10,16 @@ import msgspec
 
 from zot.events import ApprovalAnswer, ApprovalRequest, Done, ToolProgress, ToolResult, TurnEnd, TurnStart
 from zot.text import printable
-from zot.ui.terminal.about import changes
+from zot.ui import readable
 from zot.ui.terminal.looks import frank
+
+_STYLES = {"+": "green", "-": "red"}
+
+
+def changes(args: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what a call would change in a file, as the lines of a diff, each with its style."""
+    return ((row, _STYLES.get(row[:1], "dim")) for row in readable.changes(args, frank))
+
 
 #: What tells that a question has been decided: here, elsewhere, or by its deadline.
 Decided: TypeAlias = ApprovalAnswer | ToolProgress | ToolResult | TurnStart | TurnEnd | Done

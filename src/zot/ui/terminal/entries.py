@@ -1,9 +1,15 @@
-"""Events become entries of a transcript. Does no I/O."""
+"""Entries of the transcript: messages, thoughts, tool calls, notes, made from events."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal, TypeAlias
+
+from rich.cells import cell_len, chop_cells
+from rich.segment import Segment
+from rich.style import Style
+from rich.text import Text
+from textual.strip import Strip
 
 from zot.events import (
     AgentEvent,
@@ -27,9 +33,373 @@ from zot.events import (
     UserMessage,
 )
 from zot.messages import PastMessage, ShownBlock, ShownCall, ShownImage, ShownResult, Stop, TextBlock, text_of
-from zot.ui.readable import duration, ended
-from zot.ui.terminal.calls import CallEntry
-from zot.ui.terminal.entries_part import AnswerEntry, Entry, NoteEntry, ThoughtEntry, UserEntry, image
+from zot.ui.readable import counted, duration, ended, one_line, size, summary
+from zot.ui.terminal.call_text import called_with, changes
+from zot.ui.terminal.looks import Level, Look, frank, safe, written
+from zot.ui.terminal.markdown import Flow, drawn, plain_line, with_prefix
+
+_LEVELS: dict[Level, str] = {"info": "dim", "success": "green", "warn": "yellow", "error": "red"}
+DIM = Style(dim=True)
+#: Longer lines of prose are hard to read.
+_WIDEST = 120
+
+
+class Entry:
+    """Something in the transcript. ``version`` grows whenever it looks different."""
+
+    #: True if there is more of it than is shown at first.
+    foldable = False
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.folded = True
+        #: The lines of its images, where those can be shown, and who is told that they are wanted.
+        self.pictures: list[Strip] = []
+        self.wanted: Callable[[], None] | None = None
+
+    def draw(self, width: int, look: Look) -> list[Strip]:
+        """Return its lines."""
+        raise NotImplementedError
+
+    @property
+    def text(self) -> str:
+        """What it says, to be copied, and to be guessed how long it is."""
+        raise NotImplementedError
+
+    def hung(self) -> list[Strip]:
+        """Return the lines of its images, as far as they are known."""
+        wanted, self.wanted = self.wanted, None
+        if wanted is not None:
+            wanted()
+        return self.pictures
+
+    def touch(self) -> None:
+        """It looks different from now on."""
+        self.version += 1
+
+    def estimate(self, width: int) -> int:
+        """Guess how many lines it has, at once."""
+        return sum(len(line) // max(1, width - 2) + 1 for line in self.text.split("\n"))
+
+
+class UserEntry(Entry):
+    """What the user said. ``images`` are their types and sizes."""
+
+    def __init__(self, text: str, images: Sequence[tuple[str, int]] = ()) -> None:
+        super().__init__()
+        self._text = text
+        self._images = images
+
+    @property
+    def text(self) -> str:
+        return self._text
+
+    def draw(self, width: int, look: Look) -> list[Strip]:
+        text = "\n".join([safe(self._text), *(image(*one) for one in self._images)]).strip("\n")
+        lines = drawn(Text(text, style="bold"), width - 2)
+        said = with_prefix(lines, Segment(f"{look.user} ", Style(color="cyan", bold=True)), Segment("  "))
+        return [*said, *self.hung()]
+
+
+class AnswerEntry(Entry):
+    """What the model says, as Markdown, while it says it."""
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__()
+        self._text = safe(text) if text else ""
+        self._flow = Flow()
+
+    @property
+    def text(self) -> str:
+        return self._text
+
+    def add(self, delta: str) -> None:
+        """More was said."""
+        self._text += safe(delta)
+        self.touch()
+
+    def replace(self, text: str) -> None:
+        """Something else was said, after all."""
+        if (text := safe(text)) != self._text:
+            self._text, self._flow = text, Flow()
+            self.touch()
+
+    def draw(self, width: int, look: Look) -> list[Strip]:
+        return self._flow.lines(self._text, min(width - 2, _WIDEST), look, Segment("  "))
+
+
+class ThoughtEntry(Entry):
+    """What the model thinks: folded into one line, unless somebody wants to see it."""
+
+    foldable = True
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__()
+        self._parts = [safe(text)]
+        self.is_over = bool(text)
+
+    @property
+    def text(self) -> str:
+        return "".join(self._parts) if not self.folded else "thinking"
+
+    def add(self, delta: str) -> None:
+        """More was thought."""
+        self._parts.append(safe(delta))
+        self.touch()
+
+    def end(self) -> None:
+        """It has been thought."""
+        self.is_over = True
+        self.touch()
+
+    def draw(self, width: int, look: Look) -> list[Strip]:
+        whole = "".join(self._parts)
+        mark = look.folded if self.folded else look.unfolded
+        what = f"thought, {counted(len(whole.split()), 'word')}" if self.is_over else f"thinking{look.more}"
+        head = drawn(Text(f"{mark} {what}", style="dim italic", no_wrap=True, overflow="ellipsis"), width)
+        if self.folded:
+            return head
+        return head + with_prefix(
+            drawn(Text(whole.strip(), style="dim italic"), width - 2), Segment("  "), Segment("  ")
+        )
+
+
+class NoteEntry(Entry):
+    """Something that is no part of the conversation: of an extension, or of zot itself."""
+
+    def __init__(self, text: str, level: Level = "info", *, source: str = "") -> None:
+        super().__init__()
+        self._text = f"[{safe(source)}] {safe(text)}" if source else safe(text)
+        self.level: Level = level
+
+    @property
+    def text(self) -> str:
+        return self._text
+
+    def draw(self, width: int, look: Look) -> list[Strip]:
+        lines = drawn(Text(self._text, style=_LEVELS[self.level]), width - 2)
+        return with_prefix(lines, Segment(f"{look.bar} ", DIM), Segment(f"{look.bar} ", DIM))
+
+
+class DisplayEntry(AnswerEntry):
+    """A note that an extension wants shown, as Markdown."""
+
+    def __init__(self, text: str, *, source: str) -> None:
+        super().__init__(text)
+        self._source = safe(source)
+
+    def draw(self, width: int, look: Look) -> list[Strip]:
+        bar = Segment(f"{look.bar} ", DIM)
+        head = Strip([bar, Segment(f"[{self._source}]", Style(color="magenta"))])
+        return [head, *self._flow.lines(self._text, width - 2, look, bar)]
+
+
+def image(mime_type: str, count: int) -> str:
+    """Return what stands for an image."""
+    return f"[{safe(mime_type)}, {size(count)}]"
+
+
+#: What it says, and its style.
+Line: TypeAlias = tuple[str, str]
+
+
+def height(lines: Iterable[Line], width: int) -> int:
+    """Return how many rows lines take, if each is broken wherever a row ends: hardly less than if words stay whole."""
+    return sum(_rows(text, width) for text, _ in lines)
+
+
+def first(lines: Sequence[Line], rows: int, width: int) -> list[Line]:
+    """Return the beginning of lines, as much as so many rows hold."""
+    shown: list[Line] = []
+    for text, style in lines:
+        if rows <= 0:
+            break
+        taken = _rows(text, width)
+        # No more of a long line is looked at than can be shown.
+        shown.append((text if taken <= rows else "".join(chop_cells(text[: rows * width], width)[:rows]), style))
+        rows -= taken
+    return shown
+
+
+def last(lines: Sequence[Line], rows: int, width: int) -> list[Line]:
+    """Return the end of lines, as much as so many rows hold."""
+    shown: list[Line] = []
+    for text, style in reversed(lines):
+        if rows <= 0:
+            break
+        taken = _rows(text, width)
+        shown.append((text if taken <= rows else _end(text, rows, width), style))
+        rows -= taken
+    return shown[::-1]
+
+
+def _end(text: str, rows: int, width: int) -> str:
+    """Return the end of a line, from where one of its rows begins: while it grows, its rows stay as they are."""
+    most = rows * width - -cell_len(text) % width
+    return "".join(chop_cells(text[-most:], width)[-rows:])
+
+
+def _rows(text: str, width: int) -> int:
+    if 2 * len(text) <= width:  # No character takes more than two cells, and most lines are short.
+        return 1
+    cells = len(text) if text.isascii() else cell_len(text)
+    return max(1, -(-cells // width))
+
+
+State: TypeAlias = Literal["writing", "waiting", "running", "done", "failed"]
+
+_COLOURS: dict[State, str] = {
+    "writing": "dim",
+    "waiting": "yellow",
+    "running": "yellow",
+    "done": "green",
+    "failed": "red",
+}
+#: How many rows of a folded call are shown, and how many of one that is not: more than our own tools return.
+_FOLDED_ROWS = 6
+_UNFOLDED_ROWS = 5000
+#: So many of those of a command are its last: how it ended stands there.
+_LAST_ROWS = 1
+#: What stands left of them.
+_INDENT = 4
+#: How much of what a tool says while it runs is kept.
+_LIVE_CHARACTERS = 64 * 1024
+
+
+class CallEntry(Entry):
+    """One call of a tool."""
+
+    foldable = True
+
+    def __init__(self, call_id: str, name: str) -> None:
+        super().__init__()
+        self.id = call_id
+        self.name = safe(name)
+        self.state: State = "writing"
+        self._raw = ""
+        self._args: dict[str, Any] | None = None
+        self._live = ""
+        self._result: str | None = None
+        self._extension = ""
+
+    @property
+    def text(self) -> str:
+        body = [*self._body()]
+        return "\n".join([self._head(), *(line for line, _ in body[: _FOLDED_ROWS if self.folded else None])])
+
+    def estimate(self, width: int) -> int:
+        # The head is one more, and how much is hidden another.
+        return min(super().estimate(width), self._limit + 2)
+
+    def write(self, delta: str) -> None:
+        """The model writes more of its arguments."""
+        self._raw += delta
+        self.touch()
+
+    def called(self, args: dict[str, Any] | None) -> None:
+        """Its arguments are complete."""
+        self._args, self.state = args, "running"
+        self.touch()
+
+    def wait(self, *, waits: bool) -> None:
+        """Somebody must approve it, or has decided."""
+        if self.state in ("waiting", "running"):
+            self.state = "waiting" if waits else "running"
+            self.touch()
+
+    def progress(self, text: str) -> None:
+        """It says something while it runs."""
+        self._live = (self._live + text)[-_LIVE_CHARACTERS:]
+        self.touch()
+
+    def finish(self, text: str, *, is_error: bool, extension: str = "") -> None:
+        """It is over."""
+        self._result, self._extension = written(text), safe(extension)
+        self.state = "failed" if is_error else "done"
+        self._live = ""
+        self.touch()
+
+    def draw(self, width: int, look: Look) -> list[Strip]:
+        is_named = self._is_named(width)
+        body = [*self._body(is_named=is_named)]
+        shown, hidden, below = self._cut(body, max(1, width - _INDENT))
+        head = Text(no_wrap=True, overflow="ellipsis")
+        is_whole = is_named and (not body or (self.folded and not hidden))
+        head.append(f"{self._mark(look, is_whole=is_whole)} ", _COLOURS[self.state])
+        head.append(self.name, "bold")
+        head.append(f"  {self._head()}")
+        lines = drawn(head, width, ascii_only=not look.unicode)
+        if hidden and self.state == "running":
+            lines += _indented([(f"{look.more} {counted(hidden, 'earlier line')}", "dim")], width, look)
+        lines += _indented(shown, width, look)
+        if hidden and self.state != "running":
+            lines += _indented([(f"{look.more} {counted(hidden, 'more line')}", "dim")], width, look)
+        return [*lines, *_indented(below, width, look), *self.hung()]
+
+    def _mark(self, look: Look, *, is_whole: bool) -> str:
+        if self.state == "failed":  # Where there are no colours it must be seen, too.
+            return look.failed
+        return look.call if is_whole else look.folded if self.folded else look.unfolded
+
+    @property
+    def _limit(self) -> int:
+        return _FOLDED_ROWS if self.folded else _UNFOLDED_ROWS
+
+    def _cut(self, body: list[Line], width: int) -> tuple[list[Line], int, list[Line]]:
+        """Return what to show, how many rows are not, and what to show below: of a call that runs only the newest are.
+
+        A line may be as long as many: rows of the screen count.
+        """
+        limit = self._limit
+        hidden = max(0, height(body, width) - limit)
+        if not hidden:
+            return body, 0, []
+        if self.state == "running":
+            return last(body, limit, width), hidden, []
+        below = _LAST_ROWS if "command" in (self._args or {}) else 0
+        return first(body, limit - below, width), hidden, last(body, below, width)
+
+    def _head(self) -> str:
+        """Return what the call is about, in one line."""
+        where = f" ({self._extension})" if self._extension else ""
+        if self._args is None:
+            return one_line(self._raw, 200) + where
+        return one_line(summary(self._args), 300) + where
+
+    def _is_named(self, width: int) -> bool:
+        """True if the head, in a line of that width, tells all of what the call is about."""
+        about = self._raw.strip() if self._args is None else summary(self._args)
+        head = self._head()
+        return head.startswith(frank(about)) and cell_len(f"  {self.name}  {head}") <= width
+
+    def _body(self, *, is_named: bool = False) -> Iterator[Line]:
+        """Yield the lines below the head, each with its style."""
+        args = self._args or {}
+        command = args.get("command")
+        if not self.folded:
+            yield from called_with(args, is_named=is_named)
+        elif self.state != "failed":
+            yield from changes(args)
+        text = self._result if self._result is not None else written(self._live)
+        if isinstance(command, str):  # The model is told which command it was; here it stands above.
+            text = text.removeprefix(f"$ {written(command)}\n\n")
+        if text and not (self.state == "done" and self.folded and _is_quiet(self.name, args)):
+            style = "red" if self.state == "failed" else "dim"
+            yield from ((line, style) for line in text.rstrip("\n").split("\n"))
+
+
+def _is_quiet(name: str, args: dict[str, Any]) -> bool:
+    """True if what a tool returned says little beside what it was called with."""
+    return name in ("read", "skill") or "edits" in args or "content" in args
+
+
+def _indented(lines: Iterable[Line], width: int, look: Look) -> list[Strip]:
+    prefix = Segment(f"  {look.bar} ", DIM)
+    return [
+        strip
+        for text, style in lines
+        for strip in with_prefix(plain_line(text or " ", style, width - _INDENT), prefix, prefix)
+    ]
 
 
 class Story:

@@ -1,9 +1,4 @@
-"""Images in the terminal itself, where it can show them between characters: by kitty's protocol, with placeholders.
-
-The terminal is sent an image once. What stands for it are characters like any others, in a colour that says which image
-it is, each with marks that say which part: they are scrolled, covered and cut off as text is. Terminals that can draw
-images only where the cursor stands (iTerm2's way, sixels) would leave them behind when the text moves, and get none.
-"""
+"""Inline images by the kitty graphics protocol."""
 
 from __future__ import annotations
 
@@ -20,7 +15,7 @@ from rich.style import Style
 from textual.strip import Strip
 
 from zot.messages import ImageBlock
-from zot.ui.terminal.entries_part import Entry
+from zot.ui.terminal.entries import Entry
 
 _TERMS = ("xterm-kitty", "xterm-ghostty")
 _CELL = "\U0010eeee"

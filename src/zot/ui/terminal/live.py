@@ -1,4 +1,4 @@
-"""The conversation on the screen: what was said in it, and then what happens, from one to the other without a gap."""
+"""The conversation on screen: history first, then live events without a gap."""
 
 from __future__ import annotations
 
@@ -7,17 +7,75 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from zot.errors import UserError
-from zot.events import AgentEvent
+from zot.events import AgentEvent, TextDelta, ThinkingDelta
 from zot.messages import ImageBlock, text_of
 from zot.ui.conversation import Conversation
-from zot.ui.terminal.feed import Feed
 
 if TYPE_CHECKING:
+    from zot.session.history import Batch
     from zot.ui.terminal.composer import Editor
-    from zot.ui.terminal.entries import Story
-    from zot.ui.terminal.entries_part import Entry
+    from zot.ui.terminal.entries import Entry, Story
     from zot.ui.terminal.images import Gallery
     from zot.ui.terminal.transcript import Transcript
+
+#: So many events may wait before the run does.
+_MAX_UNSHOWN = 20_000
+
+
+class Feed:
+    """A `Subscriber` for a screen. ``arrived`` is called when something waits to be taken."""
+
+    can_approve = True
+
+    def __init__(self, arrived: Callable[[], None]) -> None:
+        self._arrived = arrived
+        self._unshown: list[AgentEvent] = []
+        self._taken = asyncio.Event()
+
+    def deliver(self, batch: Batch) -> None:
+        self._unshown.extend(batch.events)
+        self._arrived()
+
+    @property
+    def full(self) -> bool:
+        return len(self._unshown) > _MAX_UNSHOWN
+
+    @property
+    def waits(self) -> bool:
+        """True if there is something to take."""
+        return bool(self._unshown)
+
+    async def room(self) -> None:
+        while self.full:
+            self._taken.clear()
+            await self._taken.wait()
+
+    def take(self) -> list[AgentEvent]:
+        """Return what waits, deltas that follow each other joined."""
+        events, self._unshown = self._unshown, []
+        self._taken.set()
+        return _joined(events)
+
+
+def _joined(events: list[AgentEvent]) -> list[AgentEvent]:
+    joined: list[AgentEvent] = []
+    parts: list[str] = []
+    kind: type[TextDelta | ThinkingDelta] | None = None
+    for event in events:
+        if isinstance(event, TextDelta | ThinkingDelta):
+            if kind is not None and type(event) is not kind:
+                joined.append(kind("".join(parts)))
+                parts = []
+            kind = type(event)
+            parts.append(event.delta)
+            continue
+        if kind is not None:
+            joined.append(kind("".join(parts)))
+            parts, kind = [], None
+        joined.append(event)
+    if kind is not None:
+        joined.append(kind("".join(parts)))
+    return joined
 
 
 class Following:

@@ -1,4 +1,4 @@
-"""How things look in a terminal: marks, colours, and text that cannot take the terminal over."""
+"""Colours, marks and safe text for terminals."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import locale
 import os
 import re
 from collections.abc import Mapping
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -105,3 +106,6 @@ def tokens(count: int) -> str:
 def shortened(path: str, home: str) -> str:
     """Return a path with ``~`` for the user's home."""
     return "~" + path[len(home) :] if home and (path == home or path.startswith(home + "/")) else path
+
+
+Level: TypeAlias = Literal["info", "success", "warn", "error"]

@@ -1,17 +1,284 @@
-"""Markdown that is drawn while it is still being written: what can no longer change is drawn once, and then kept."""
+"""Markdown in the terminal, drawn incrementally while it streams."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from rich.cells import cell_len
+from rich.console import Console
 from rich.segment import Segment
+from rich.style import Style
+from rich.text import Text
+from rich.theme import Theme
 from textual.strip import Strip
 
+from zot.ui.readable import escaped
 from zot.ui.terminal.looks import Look
-from zot.ui.terminal.markdown_part import code, console, drawn, for_ascii, markdown, parsed, rows_of, with_prefix
-from zot.ui.terminal.table import Table
+
+if TYPE_CHECKING:
+    from rich.console import ConsoleOptions, RenderableType, RenderResult
+
+_EDGE, _BETWEEN = Segment(" "), Segment("  ")
+_RULE: Final = "─"
+_DIM = Style(dim=True)
+_BOLD = Style(bold=True)
+
+
+class Row(msgspec.Struct):
+    """The cells of a row, and its lines in columns of some widths."""
+
+    cells: Sequence[Text]
+    widths: tuple[int, ...] = ()
+    lines: list[Strip] = []
+
+    def drawn(self, widths: tuple[int, ...], before: Segment, console: Console) -> list[Strip]:
+        """Return its lines: the same as the last time, if the columns are as wide as they were."""
+        if self.widths != widths:
+            self.widths = widths
+            self.lines = [Strip([before, *line]) for line in _lines(self.cells, widths, console)]
+        return self.lines
+
+
+class Table:
+    """A head, and rows to which more can be added. Columns are as wide as all of them need, or as there is room."""
+
+    def __init__(self, head: Sequence[Text], rows: Sequence[Row] = (), *, before: Segment | None = None) -> None:
+        """``before`` stands at the beginning of each line."""
+        self._before = before or Segment("")
+        self._head = Row([_headed(cell) for cell in head])
+        self._rows: list[Row] = []
+        self._needs = [cell.cell_len for cell in head]
+        self.extend(rows)
+
+    def extend(self, rows: Sequence[Row]) -> None:
+        """There are more rows."""
+        self._rows += rows
+        self._needs = _needs(self._needs, rows)
+
+    def lines(self, width: int, console: Console, more: Sequence[Row] = ()) -> list[Strip]:
+        """Return its lines. ``more`` are rows that may still change."""
+        widths = _fitted(_needs(self._needs, more), width - 2 * len(self._needs))
+        before = self._before
+        rule = Strip([before, _EDGE, Segment(_RULE * (sum(widths) + 2 * len(widths) - 2), _DIM), _EDGE])
+        body = (line for rows in (self._rows, more) for row in rows for line in row.drawn(widths, before, console))
+        return [*self._head.drawn(widths, before, console), rule, *body]
+
+
+def _headed(cell: Text) -> Text:
+    head = cell.copy()
+    head.stylize(_BOLD)
+    return head
+
+
+def _needs(needs: Sequence[int], rows: Sequence[Row]) -> list[int]:
+    return [
+        max([need, *(row.cells[column].cell_len for row in rows if column < len(row.cells))])
+        for column, need in enumerate(needs)
+    ]
+
+
+def _fitted(needs: Sequence[int], room: int) -> tuple[int, ...]:
+    """Return how wide columns are: those that need most get less, if there is not room for all."""
+    widths = [max(1, need) for need in needs]
+    over = sum(widths) - room
+    while over > 0 and (widest := max(widths)) > 1:
+        second = max((width for width in widths if width < widest), default=1)
+        many = widths.count(widest)
+        step = max(1, min(widest - second, over // many))
+        for column in [at for at, width in enumerate(widths) if width == widest][: over if step == 1 else None]:
+            widths[column] -= step
+        over = sum(widths) - room
+    return tuple(widths)
+
+
+def _lines(cells: Sequence[Text], widths: tuple[int, ...], console: Console) -> Iterator[list[Segment]]:
+    columns = [_wrapped(cell, width, console) for cell, width in zip(cells, widths, strict=False)]
+    for number in range(max(map(len, columns), default=0)):
+        parts: list[Segment] = []
+        for column, cell, width in zip(columns, cells, widths, strict=False):
+            parts += [_BETWEEN] if parts else [_EDGE]
+            parts += _padded(column[number] if number < len(column) else Text(), cell, width, console)
+        yield [*parts, _EDGE]
+
+
+def _wrapped(cell: Text, width: int, console: Console) -> Sequence[Text]:
+    return [cell] if cell.cell_len <= width else [*cell.wrap(console, width, justify="default", overflow="fold")]
+
+
+def _padded(line: Text, cell: Text, width: int, console: Console) -> Iterator[Segment]:
+    said = [part for part in line.render(console, end="") if part.text != "\n"]
+    room = width - sum(part.cell_length for part in said)
+    left = {"right": room, "center": room // 2}.get(cell.justify or "", 0)
+    if left > 0:
+        yield Segment(" " * left)
+    yield from said
+    if room - left > 0:
+        yield Segment(" " * (room - left))
+
+
+_STYLES = {
+    "markdown.code": "cyan",
+    "markdown.code_block": "none",
+    "markdown.h1": "bold underline",
+    "markdown.h2": "bold",
+    "markdown.h3": "bold italic",
+    "markdown.block_quote": "dim italic",
+    "markdown.hr": "dim",
+    "markdown.item.bullet": "bold blue",
+    "markdown.item.number": "bold blue",
+    "markdown.link": "underline blue",
+    "markdown.link_url": "underline blue",
+    "markdown.list": "none",
+    "markdown.table.header": "none",
+}
+
+
+_INDENT = Segment("  ")
+#: What is drawn for the marks of lists, quotes and rules where only ASCII can be shown.
+_ASCII_MARKS = str.maketrans({"•": "*", "▌": "|", "─": "-", "━": "-", "…": "."})
+
+
+@cache
+def console() -> Console:
+    """Return what lays text out. Nothing is ever written with it."""
+    return Console(
+        width=80, force_terminal=True, color_system="truecolor", legacy_windows=False, highlight=False, markup=False,
+        theme=Theme(_STYLES),
+    )  # fmt: skip
+
+
+@cache
+def _options() -> ConsoleOptions:
+    return console().options
+
+
+def drawn(renderable: RenderableType, width: int, *, ascii_only: bool = False) -> list[Strip]:
+    """Return the lines of something, at most so wide."""
+    out = console()
+    options = _options().update(width=max(1, width), height=None)
+    if ascii_only:
+        options = options.copy()
+        options.encoding = "ascii"
+    lines = [Strip(line) for line in out.render_lines(renderable, options, pad=False)]
+    return for_ascii(lines) if ascii_only else lines
+
+
+def for_ascii(lines: list[Strip]) -> list[Strip]:
+    """Return the lines with marks that every terminal has."""
+    return [Strip([Segment(one.text.translate(_ASCII_MARKS), one.style) for one in line]) for line in lines]
+
+
+@cache
+def _parser() -> Any:
+    from markdown_it import MarkdownIt  # Only an answer needs it.
+
+    return MarkdownIt("commonmark", {"html": False}).enable("strikethrough").enable("table")
+
+
+def parsed(text: str) -> list[Any]:
+    """Return the tokens of a text, as `markdown_it` has them. An entity may stand for what would not be seen."""
+    tokens: list[Any] = _parser().parse(text)
+    for child in (child for token in tokens for child in token.children or ()):
+        child.content = escaped(child.content)
+    return tokens
+
+
+def code(text: str, language: str, width: int, look: Look) -> list[Strip]:
+    """Return the lines of code in colours, a little to the right. What is too long is continued below."""
+    from rich.syntax import Syntax
+
+    syntax = Syntax("", language or "text", theme=look.code_theme, background_color="default")
+    lines, room = syntax.highlight(f"{text}\n").split("\n"), max(1, width - 2)
+    return with_prefix([strip for line in lines for strip in _folded(line, room)], _INDENT, _INDENT)
+
+
+def plain_line(text: str, style: str, width: int) -> list[Strip]:
+    """Return a line of one style, continued below if it is too long."""
+    if cell_len(text) > width:
+        return drawn(Text(text, style=style), width)
+    return [Strip([Segment(text, Style.parse(style))])]
+
+
+def _folded(line: Text, width: int) -> list[Strip]:
+    if cell_len(line.plain) > width:
+        return drawn(line, width)
+    return [Strip(line.render(console()))]
+
+
+def rows_of(text: str) -> list[Row]:
+    """Return the rows of a table that is all of a text, its head first."""
+    rows: list[Row] = []
+    drawn(_ours()(text, code_theme="", rows=rows), 80)
+    return rows
+
+
+def markdown(text: str, look: Look) -> RenderableType:
+    """Return a text as it is drawn. The line ends of a paragraph stay where they are: most who write them mean them."""
+    made: RenderableType = _ours()(text, code_theme=look.code_theme)
+    return made
+
+
+@cache
+def _ours() -> Any:
+    """Return Markdown as we draw it: code on the terminal's own background, headings at the left."""
+    from rich.markdown import CodeBlock, Heading, Markdown, TableElement
+
+    class Code(CodeBlock):
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+            look = Look(code_theme=str(self.theme))
+            for strip in code(str(self.text).rstrip(), self.lexer_name, options.max_width, look):
+                yield from strip
+                yield Segment.line()
+
+    class Left(Heading):
+        LEVEL_ALIGN = {}  # noqa: RUF012  (as the class above has it)
+
+    class Grid(TableElement):
+        taken: list[Row] | None = None
+
+        @classmethod
+        def create(cls, markdown: Any, token: Any) -> Grid:
+            made = cls()
+            made.taken = markdown.rows
+            return made
+
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+            found = [self.header.row if self.header else None, *(self.body.rows if self.body else ())]
+            head, *rows = (Row([cell.content for cell in row.cells] if row else []) for row in found)
+            if self.taken is not None:
+                self.taken += [head, *rows]
+                return
+            for strip in Table(head.cells, rows).lines(options.max_width, console):
+                yield from strip
+                yield Segment.line()
+
+    class Ours(Markdown):
+        def __init__(self, text: str, *, code_theme: str, rows: list[Row] | None = None) -> None:
+            self.rows = rows  # Where those of a table are wanted, instead of its lines.
+            # Theirs makes a parser of its own each time, which takes longer than what it is for.
+            self.markup, self.code_theme, self.hyperlinks = text, code_theme, False
+            self.justify, self.style = None, "none"
+            self.inline_code_lexer, self.inline_code_theme = None, code_theme
+            self.parsed = parsed(text)  # A tag is text like any other: theirs would be left out.
+            for child in (child for token in self.parsed for child in token.children or ()):
+                if child.type == "softbreak":
+                    child.type = "hardbreak"
+
+        elements = {  # noqa: RUF012
+            **Markdown.elements, "fence": Code, "code_block": Code, "heading_open": Left, "table_open": Grid,
+        }  # fmt: skip
+
+    return Ours
+
+
+def with_prefix(lines: list[Strip], first: Segment, others: Segment) -> list[Strip]:
+    """Return the lines, each behind a prefix."""
+    return [Strip([others if number else first, *line]) for number, line in enumerate(lines)]
+
 
 #: Long blocks are kept in pieces of so many lines of code, rows of a table, points of a list, or characters of prose:
 #: drawing two of them is what may take place between two keys.

@@ -1,23 +1,34 @@
-"""A question to the person, between the transcript and the editor: something to choose."""
+"""Questions to the user: choices, forms and approvals."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+import os
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.cells import cell_len, chop_cells
 from rich.text import Text
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
-from textual.widgets import Static
+from textual.widgets import Input, Static
 
+from zot.events import AgentEvent, ApprovalAnswer, ApprovalRequest
+from zot.text import printable
+from zot.ui.conversation import Decision
 from zot.ui.readable import counted
+from zot.ui.terminal.call_text import Decided, in_full, until
+from zot.ui.terminal.composer import Composer
 from zot.ui.terminal.looks import frank, safe
-from zot.ui.terminal.panels_part import Panels
-from zot.ui.terminal.pasting import as_keys
-from zot.ui.terminal.terminal import Option
+from zot.ui.terminal.panels import Panels
+from zot.ui.terminal.slash import Option
+from zot.ui.terminal.textual_patches import DEAD_S, as_keys, obey
+
+if TYPE_CHECKING:
+    pass
+    from zot.ui.terminal.app import ZotApp
 
 _SHOWN = 8
 #: The lines around what a question is about and what can be chosen: of the transcript, the border, how much more there
@@ -230,3 +241,184 @@ class Question(Vertical, can_focus=True):
             event.stop()
             self._typed(keys)
             self._draw()
+
+
+class Line(Input):
+    """One line that is written."""
+
+    async def on_key(self, event: events.Key) -> None:
+        await obey(self, event)
+
+
+class Form(Vertical):
+    """Asks for one line of text."""
+
+    DEFAULT_CSS = """
+    Form { height: auto; border-top: solid ansi_yellow; padding: 0 1; }
+    Form Input { border: none; height: 1; padding: 0; }
+    Form Static { height: auto; }
+    """
+
+    def __init__(self, title: str, *, secret: bool) -> None:
+        super().__init__()
+        self.answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self._title = safe(title)
+        self._secret = secret
+
+    def compose(self) -> ComposeResult:
+        yield Static(Text(self._title, style="bold"))
+        yield Line(password=self._secret, compact=True)
+
+    def listen(self) -> None:
+        """Have the keys from now on."""
+        self.query_one(Line).focus()
+
+    def close(self, value: str | None = None) -> None:
+        """Have the answer."""
+        if not self.answer.done():
+            self.answer.set_result(value)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.close(event.value)
+
+    def on_key(self, event: events.Key) -> None:
+        if event.key in ("escape", "ctrl+c"):
+            event.stop()
+            self.close(None)
+
+
+#: A question that nobody asked for has the keys only when nobody has typed for so long.
+_PAUSE_S = 0.4
+
+
+class Asking:
+    """Shows questions one after the other, and gives the focus back."""
+
+    def __init__(self, composer: Composer, clock: Callable[[], float] = time.monotonic) -> None:
+        """``clock`` has the seconds by which it is told if somebody types."""
+        self._composer = composer
+        self._clock = clock
+        self._turn = asyncio.Lock()
+        self._shown: Question | Form | None = None
+        #: Those that are shown, or wait to be.
+        self._open: list[Question | Form] = []
+        self._keyed = -_PAUSE_S
+
+    def keyed(self) -> None:
+        """Somebody has pressed a key."""
+        self._keyed = self._clock()
+
+    async def put(self, question: Question | Form) -> Any:
+        """Show a question, after those that came before, and return its answer."""
+        self._open.append(question)
+        try:
+            return await self._put(question)
+        finally:
+            self._open.remove(question)
+
+    async def _put(self, question: Question | Form) -> Any:
+        async with self._turn:
+            if not question.answer.done():
+                screen, self._shown = self._composer.screen, question
+                before = screen.focused  # It may have to make room, and then Textual gives the focus to others.
+                await screen.mount(question, before=self._composer)
+                if isinstance(question, Question) and question.is_sudden:
+                    await self._pause(question)
+                if not question.answer.done():
+                    await self._listen(question)
+                self._shown = None
+                await question.remove()
+                screen.set_focus(before if before is not None and before.is_attached else self._composer.editor)
+            return question.answer.result()
+
+    async def _listen(self, question: Question | Form) -> None:
+        """Let a question have the keys until it is answered."""
+        self._composer.display = False  # Small screens have no room for both.
+        question.listen()
+        await question.answer
+        self._composer.display = True
+
+    def fit(self) -> None:
+        """There is more or less room."""
+        if isinstance(self._shown, Question) and self._shown.is_mounted:
+            self._shown.fit()
+
+    def overtake(self) -> None:
+        """It goes on, here or elsewhere: nobody needs to say how."""
+        for question in self._open:
+            if isinstance(question, Question) and question.sudden:
+                question.close(None)
+
+    def refuse(self) -> bool:
+        """Leave the question that is shown; False if none is."""
+        shown = self._shown
+        if shown is not None:
+            shown.close(None)
+        return shown is not None
+
+    async def _pause(self, question: Question) -> None:
+        """Wait until what is typed cannot be meant for anything but the question."""
+        at = self._clock() + DEAD_S
+        while not question.answer.done() and (left := max(at, self._keyed + _PAUSE_S) - self._clock()) > 0:
+            await asyncio.wait([question.answer], timeout=left)
+
+
+_OPTIONS: list[Option[Decision]] = [
+    Option("allow_once", "allow it this time", "y"),
+    Option("allow_always", "allow it for the rest of the session", "a"),
+    Option("reject", "do not allow it", "n"),
+]
+
+
+class Approvals:
+    """The questions that are open on this screen."""
+
+    def __init__(self, app: ZotApp) -> None:
+        self._app = app
+        self._open: dict[str, Question] = {}
+
+    def ask(self, request: ApprovalRequest) -> Coroutine[Any, Any, None]:
+        """Have a question, which `hear` can take back from now on; what is returned asks it."""
+        hint = f"until {until(request)}; press y, a or n; Esc is n"
+        title = f"{request.tool} wants to run; may it?"
+        question = Question(title, _OPTIONS, body=_about(request), diff=in_full(request), hint=hint)
+        self._open[request.id] = question
+        return self._asked(request, question)
+
+    async def _asked(self, request: ApprovalRequest, question: Question) -> None:
+        """Ask, and tell the session what was decided."""
+        call = self._app.story.running
+        if call is not None:
+            call.wait(waits=True)
+        with self._app.busy("waiting for you"):
+            decision: Decision | Literal["gone"] | None = await self._app.asking.put(question)
+            self._open.pop(request.id, None)
+        if call is not None:
+            call.wait(waits=False)
+        if decision != "gone":
+            await self._app.conversation.approve(request.id, decision or "reject")
+
+    def hear(self, event: AgentEvent) -> None:
+        """What goes on has been decided: here, elsewhere, or by its deadline."""
+        if isinstance(event, Decided):
+            for question in self._open.values():
+                question.close("gone")
+        if isinstance(event, ApprovalAnswer) and event.by:
+            self._app.note(f"{event.decision.replace('_', ' ')}, by {event.by}")
+
+
+def _about(request: ApprovalRequest) -> str:
+    """Return what stands above what a call would do: where it does it. Nothing above a command."""
+    match request.args:
+        case {"command": str()}:
+            return ""
+        case {"path": str(path)} if not _is_at(request.summary, f"{request.tool}: {os.path.normpath(path)}"):
+            return f"{printable(request.summary)}\nwritten as {printable(path)}"
+        case _:
+            return printable(request.summary)
+
+
+def _is_at(summary: str, place: str) -> bool:
+    """True if a summary, in which a size may stand behind the place, tells of this place."""
+    return summary.rpartition(" (")[0] == place or summary == place

@@ -1,4 +1,4 @@
-"""The slash commands of the terminal, and those of extensions below them."""
+"""Slash commands, and what a terminal offers to them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,111 @@ import itertools
 import os
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TypeAlias
+from contextlib import AbstractContextManager
+from typing import Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 from zot.errors import NoSuchCommand, UserError
-from zot.ui.conversation import SessionInfo
+from zot.panels import CommandInfo
+from zot.ui.conversation import Conversation, Home, ModelInfo, SessionInfo, Snapshot, Untrusted
 from zot.ui.readable import counted, one_line, when
-from zot.ui.terminal.looks import tokens
-from zot.ui.terminal.terminal import Option, Terminal
-from zot.ui.terminal.trust import ask_trust
+from zot.ui.terminal.looks import Level, tokens
+
+T = TypeVar("T")
+
+
+class Option(msgspec.Struct, Generic[T], frozen=True):
+    """Something that can be chosen: by its ``key``, if it has one, or from a list."""
+
+    value: T
+    label: str
+    key: str = ""
+
+
+class Terminal(Protocol):
+    """Where a person sits. Questions are None if they are not answered."""
+
+    @property
+    def conversation(self) -> Conversation: ...
+
+    @property
+    def home(self) -> Home: ...
+
+    @property
+    def extension_commands(self) -> Sequence[CommandInfo]:
+        """What extensions offer, as far as it is known."""
+
+    def note(self, text: str, level: Level = "info") -> None:
+        """Say something that is no part of the conversation."""
+
+    def present(self, text: str, source: str) -> None:
+        """Show Markdown that is no part of the conversation."""
+
+    def insert(self, text: str) -> None:
+        """Put text where the person writes."""
+
+    def now(self) -> float:
+        """Return the time by the terminal's clock."""
+
+    def enter_panel(self, panel_id: str, since: float) -> None:
+        """Let a panel have the keys that was asked for here at a time, unless something was typed since."""
+
+    def busy(self, text: str) -> AbstractContextManager[None]:
+        """Say what is waited for, as long as the block takes."""
+
+    async def choose(
+        self, title: str, options: Sequence[Option[T]], *, body: str = "", sudden: bool = False
+    ) -> T | None:
+        """Let the person choose. ``body`` says what it is about; ``sudden``: nobody has asked for the question."""
+
+    async def ask(self, title: str, *, secret: bool = False) -> str | None:
+        """Let the person write something."""
+
+    async def submit(self, text: str) -> None:
+        """Say something to the model."""
+
+    async def retry(self) -> None:
+        """Let the model answer what was said last, which failed."""
+
+    async def compact(self) -> None:
+        """Summarise the conversation."""
+
+    async def switch(self, session: str | None) -> None:
+        """Go to another session; to a new one without a name."""
+
+    async def jump(self) -> None:
+        """Let the person go to something that was said before."""
+
+    def page(self) -> str:
+        """Return how keys are used here, as Markdown."""
+
+    def leave(self) -> None:
+        """End."""
+
+
+async def ask_trust(terminal: Terminal, *kinds: Literal["extension", "skill"]) -> None:
+    """Ask about each extension and skill of the project that nobody trusts yet, or those of some kinds."""
+    for one in await terminal.home.untrusted():
+        if kinds and one.kind not in kinds:
+            continue
+        yes = await terminal.choose(f"Trust the {one.kind} {one.name} of this project?", _OPTIONS, body=_about(one))
+        if yes:
+            await terminal.home.trust(one)
+
+
+_OPTIONS = [Option(value=False, label="not now", key="n"), Option(value=True, label="trust it, as it is now", key="y")]
+
+
+def _about(one: Untrusted) -> str:
+    what = (
+        "It is a program, which could do what you can do."
+        if one.kind == "extension"
+        else "It is text that the model may follow."
+    )
+    shadows = f"\nIt would take the place of the one in {one.shadows}." if one.shadows else ""
+    return f"{one.directory}\n{what}{shadows}"
+
 
 _COMMAND = re.compile(r"/[\w.-]+(\s|$)")
 _COUNT = re.compile(r"[0-9]{0,9}")
@@ -156,7 +251,7 @@ async def _session(terminal: Terminal, args: str) -> None:
     word, rest = _split(args)
     match word:
         case "":
-            await _about(terminal)
+            await _slash_about(terminal)
         case "new":
             await terminal.switch(None)
         case "export":
@@ -176,7 +271,7 @@ async def _session(terminal: Terminal, args: str) -> None:
             raise UserError(f"/session cannot {word!r}; it can: new, export, import, fork, tree")
 
 
-async def _about(terminal: Terminal) -> None:
+async def _slash_about(terminal: Terminal) -> None:
     now = await terminal.conversation.state()
     terminal.note(
         f"session    {now.session or 'not kept'}\nmodel      {now.provider}/{now.model}\ndirectory  {now.cwd}\n"
@@ -299,7 +394,7 @@ async def _cost(terminal: Terminal, args: str) -> None:
 
 
 async def _export(terminal: Terminal, args: str) -> None:
-    from zot.private import write_new
+    from zot.files import write_new
     from zot.ui.html import page
 
     now = await terminal.conversation.state()
@@ -351,3 +446,36 @@ COMMANDS: Mapping[str, Command] = {
     "export": Command(_export, "[FILE]", "the conversation as one HTML file"),
     "exit": Command(_exit, "", "leave"),
 }
+
+
+#: So many other models of the same provider are offered.
+_SAME = 4
+
+
+async def rescue(terminal: Terminal, failure: str) -> None:
+    """Offer what may help, and do it."""
+    conversation = terminal.conversation
+    now = await conversation.state()
+    again = ModelInfo(now.provider, now.model)
+    options = [Option(again, f"{now.provider}/{now.model}, once more")]
+    options += [Option(one, f"{one.provider}/{one.id}") for one in _others(now, await conversation.models())]
+    if terminal.conversation is not conversation:
+        return  # Somebody has gone elsewhere.
+    title = "The model call failed. Ask again?"
+    chosen = await terminal.choose(title, options, body=one_line(failure, 600), sudden=True)
+    if chosen is None:
+        return
+    if chosen != again:
+        await conversation.use_model(chosen)
+        terminal.note(f"asking {chosen.provider}/{chosen.id}")
+    await terminal.retry()
+
+
+def _others(now: Snapshot, models: Sequence[ModelInfo]) -> list[ModelInfo]:
+    """Return a few others of this provider, and the first of each other one."""
+    same = [one for one in models if one.provider == now.provider and one.id != now.model]
+    firsts: dict[str, ModelInfo] = {}
+    for one in models:
+        if one.provider != now.provider:
+            firsts.setdefault(one.provider, one)
+    return [*same[:_SAME], *firsts.values()]

@@ -1,9 +1,11 @@
-"""The transcript on the screen. Only what is near the window is drawn, however long the conversation is."""
+"""The transcript widget: draws only what is near the window."""
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Callable
 from itertools import accumulate
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -12,17 +14,57 @@ from rich.style import Style
 from textual import events
 from textual.binding import Binding
 from textual.geometry import Region, Size
+from textual.message_pump import MessagePump
 from textual.scroll_view import ScrollView
 from textual.selection import Selection
 from textual.strip import Strip
 
-from zot.ui.terminal.level import Level
-from zot.ui.terminal.looks import Look
-from zot.ui.terminal.pace import Pace
-from zot.ui.terminal.textual_patches import reach
+from zot.ui.terminal.looks import Level, Look
+from zot.ui.terminal.textual_patches import is_behind, reach
 
 if TYPE_CHECKING:
-    from zot.ui.terminal.entries_part import Entry
+    from zot.ui.terminal.entries import Entry
+
+#: Something is shown so often at most, and less often if showing it takes long: so many times as long is rested.
+_FRAME_S = 1 / 20
+_REST = 4
+
+
+class Pace:
+    """Calls ``show`` when that is wanted, in the context of ``pump``, and then leaves time for others."""
+
+    def __init__(self, pump: MessagePump, show: Callable[[], None], *, frame_s: float = _FRAME_S) -> None:
+        """``frame_s``: the least time between two times."""
+        self._frame_s = frame_s
+        self._pump = pump
+        self._show = show
+        self._resting = False
+        self._wanted = False
+
+    def want(self) -> None:
+        """There is something to show. May be called from anywhere in the loop."""
+        self._wanted = True
+        if not self._resting:
+            self._resting = True
+            # Who tells us does so in a context of their own; timers need that of the pump.
+            self._pump.call_later(self._rest, self._frame_s)
+
+    def _rest(self, seconds: float) -> None:
+        self._pump.set_timer(seconds, self._go_on)
+
+    def _go_on(self) -> None:
+        if not self._wanted:
+            self._resting = False
+            return
+        if is_behind(self._pump.app):
+            self._rest(self._frame_s)
+            return
+        self._wanted = False
+        began = time.process_time()
+        self._show()
+        # What it costs is known when the screen has been drawn.
+        self._pump.call_after_refresh(lambda: self._rest(max(self._frame_s, _REST * (time.process_time() - began))))
+
 
 #: What is drawn is kept for so many entries; of the others only their height is known.
 _KEPT = 300
@@ -100,14 +142,14 @@ class Transcript(ScrollView, can_focus=True):
 
     def note(self, text: str, level: Level) -> None:
         """Add something that is no part of the conversation."""
-        from zot.ui.terminal.entries_part import NoteEntry
+        from zot.ui.terminal.entries import NoteEntry
 
         self.add(NoteEntry(text, level))
         self.settle()
 
     def present(self, text: str, source: str) -> None:
         """Add Markdown that is no part of the conversation."""
-        from zot.ui.terminal.entries_part import DisplayEntry
+        from zot.ui.terminal.entries import DisplayEntry
 
         self.add(DisplayEntry(text, source=source))
         self.settle()

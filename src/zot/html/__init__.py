@@ -1,1 +1,0 @@
-"""A conversation as one HTML file: needs nothing else, reads well and prints well. Does no I/O."""

@@ -1,0 +1,306 @@
+"""Whatever is sent to the daemon's socket is answered, the next line is served, and the log has no complaint."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pwd
+import socket
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from daemons import PATIENCE_S, Caller, Frame, Running, running
+from offspring import NOBODY, Child
+from zot.client.client import LocalLine
+from zot.client.endpoint import Peer
+from zot.commands.attach import main as attach
+from zot.commands.call import main as call
+from zot.commands.daemon_status import look
+from zot.config.paths import locate
+from zot.errors import UserError
+from zot.wire.daemon import METHODS
+from zot.wire.lines import MAX_LINE_BYTES
+
+HELLO = b'{"jsonrpc":"2.0","method":"initialize","params":{"protocolVersion":1},"id":"hello"}'
+STATUS = b'{"jsonrpc":"2.0","method":"status","id":"status"}'
+#: What would end the daemon, or never be answered, if it were understood.
+FATAL = {"daemon/stop"}
+
+
+@pytest.fixture
+async def daemon(tmp_path: Path) -> AsyncIterator[Running]:
+    async with running(tmp_path) as service:
+        yield service
+
+
+async def is_well(caller: Caller) -> None:
+    """Check that the connection lives: both are answered."""
+    caller.write(HELLO, STATUS)
+    assert "result" in await caller.answer("hello")
+    assert "result" in await caller.answer("status")
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        (b"hello", -32700),
+        (b"{", -32700),
+        (b"\xff\xfe", -32700),
+        (b"[" * 100_000, -32700),
+        (b"\xef\xbb\xbf{}", -32700),
+        (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, -32700),
+        (b"[]", -32600),
+        (b"[" + STATUS + b"]", -32600),
+        (b"7", -32600),
+        (b'{"jsonrpc":"1.0","method":"status","id":1}', -32600),
+        (b'{"jsonrpc":"2.0","id":1}', -32600),
+        (b'{"jsonrpc":"2.0","method":7,"id":1}', -32600),
+        (b'{"jsonrpc":"2.0","method":"status","params":[1],"id":1}', -32600),
+        (b'{"jsonrpc":"2.0","method":"status","id":{}}', -32600),
+        (b'{"jsonrpc":"2.0","method":"nothing","id":1}', -32601),
+        (b'{"jsonrpc":"2.0","method":"session/new","params":{},"id":1}', -32602),
+    ],
+)
+async def test_what_is_no_request_is_answered_with_why(daemon: Running, line: bytes, code: int) -> None:
+    caller = await daemon.caller()
+    caller.write(line)
+    answer = await caller.read()
+    assert answer["error"]["code"] in (code, -32602 if code == -32600 else code)
+    await is_well(caller)
+
+
+async def test_a_line_without_end_is_refused_and_the_next_one_served(daemon: Running) -> None:
+    caller = await daemon.caller()
+    for _ in range(17):
+        caller.writer.write(b"x" * (1 << 20))
+        await caller.writer.drain()
+    caller.write(b"")
+    answer = await caller.read()
+    assert answer["error"]["code"] == -32600
+    assert answer["error"]["data"] == {"reason": "frame_too_large", "limitBytes": MAX_LINE_BYTES}
+    await is_well(caller)
+
+
+async def test_bytes_that_come_one_at_a_time_say_the_same(daemon: Running) -> None:
+    caller = await daemon.stranger()
+    for byte in HELLO + b"\r\n\n" + STATUS + b"\n":
+        caller.writer.write(bytes([byte]))
+        await caller.writer.drain()
+        await asyncio.sleep(0)
+    assert "result" in await caller.answer("hello")
+    assert "result" in await caller.answer("status")
+
+
+WRONG: list[Any] = [None, 7, -1, 1.5, True, "x", "", [], [1], {}, {"a": 1}, "s", "\u0000", 10**30]
+
+
+@pytest.mark.parametrize("name", sorted(set(METHODS) - FATAL))
+async def test_wrong_parameters_are_always_answered(tmp_path: Path, name: str) -> None:
+    fields = [field.encode_name for field in msgspec.structs.fields(METHODS[name].params)]
+    async with running(tmp_path) as daemon:
+        caller = await daemon.caller()
+        numbers = [caller.call(name, **dict.fromkeys(fields, wrong)) for wrong in WRONG]
+        for field in fields:
+            rest = {other: "s" for other in fields if other != field}
+            numbers += [caller.call(name, **rest, **{field: wrong}) for wrong in WRONG]
+        await answered(caller, set(numbers))
+
+
+async def answered(caller: Caller, numbers: set[int]) -> None:
+    """Read until all are answered: with a result, or an error of ours."""
+    while numbers:
+        frame = await caller.read()
+        if "id" in frame and "method" not in frame:
+            numbers.discard(frame["id"])
+            problem = frame.get("error", {"code": 0, "message": ""})
+            assert "internal error" not in problem["message"], frame
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+NAMES = st.sampled_from(sorted(set(METHODS) - FATAL)) | st.text(max_size=6)
+REQUESTS = st.fixed_dictionaries(
+    {"jsonrpc": st.just("2.0"), "method": NAMES, "id": st.integers() | st.text(max_size=5) | st.none()},
+    optional={"params": JSON},
+).map(lambda request: json.dumps(request).encode())
+LINES = st.lists(
+    REQUESTS | st.binary(max_size=40).filter(lambda line: b"\n" not in line) | JSON.map(json.dumps).map(str.encode),
+    max_size=6,
+)
+
+
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(lines=LINES, cut=st.integers(1, 50))
+def test_garbage_never_ends_a_connection(tmp_path: Path, lines: list[bytes], cut: int) -> None:
+    home = tmp_path / os.urandom(8).hex()
+    home.mkdir()
+
+    async def converse() -> None:
+        async with running(home) as daemon:
+            caller = await daemon.caller()
+            data = b"".join(line + b"\n" for line in lines)
+            for at in range(0, len(data), cut):
+                caller.writer.write(data[at : at + cut])
+                await caller.writer.drain()
+            await is_well(caller)
+            assert all("internal error" not in message(frame) for frame in caller.heard)
+
+    asyncio.run(converse())
+
+
+def message(frame: Frame) -> str:
+    return str(frame.get("error", {}).get("message", ""))
+
+
+async def test_a_flood_of_requests_is_answered_in_full(daemon: Running) -> None:
+    caller = await daemon.caller()
+    numbers = {caller.call("session/list", query="x") for _ in range(300)} | {caller.call("health") for _ in range(300)}
+    await answered(caller, numbers)
+
+
+async def test_too_many_clients_are_refused_and_those_who_are_there_are_served(
+    daemon: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zot.serve.daemon.daemon.MAX_CLIENTS", 3)
+    callers = [await daemon.caller() for _ in range(3)]
+    stranger = await daemon.stranger()
+    error = {"code": -32004, "message": "there are too many clients; try again later"}
+    assert await stranger.rest() == [{"jsonrpc": "2.0", "error": error, "id": None}]
+    await callers[0].close()
+    for caller in callers[1:]:
+        await is_well(caller)
+    await is_well(await daemon.stranger())
+
+
+async def test_a_crowd_is_turned_away_and_leaves_little_behind(
+    daemon: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("zot.serve.daemon.daemon.MAX_CLIENTS", 20)
+    caller = await daemon.caller()
+    before = len(os.listdir("/proc/self/fd"))
+    crowd = [await daemon.stranger() for _ in range(300)]
+    turned_away = [one for one in crowd[19:] if (await one.read())["error"]["code"] == -32004]
+    assert len(turned_away) == 281
+    assert len(caplog.messages) == 100
+    await is_well(caller)
+    for one in crowd:
+        await one.close()
+    async with asyncio.timeout(PATIENCE_S):
+        while len(daemon.daemon.connections) > 1 or len(os.listdir("/proc/self/fd")) > before:
+            await asyncio.sleep(0.01)
+    await is_well(await daemon.stranger())
+
+
+async def test_another_user_is_hung_up_on_and_that_is_written_down(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    us, hello = os.geteuid(), b'{"jsonrpc":"2.0","method":"initialize","id":1}\n'
+    with tempfile.TemporaryDirectory() as directory:
+        async with running(Path(directory)) as daemon:
+            Path(directory).chmod(0o755)  # As a careless user would, so that only who they are keeps others out.
+            Path(daemon.path).chmod(0o666)
+
+            def visit(_: Callable[[], None]) -> str:
+                with socket.socket(socket.AF_UNIX) as client:
+                    client.connect(daemon.path)
+                    with suppress(OSError):
+                        client.sendall(hello)
+                        return repr(client.recv(100))
+                return repr(b"")
+
+            if us != 0:  # Nobody but root can become somebody else; so we are.
+                monkeypatch.setattr(os, "geteuid", lambda: us + 1)
+            with Child(visit, uid=NOBODY if us == 0 else None) as child:
+                assert await asyncio.to_thread(child.says) == repr(b"")
+                pid, uid = child.pid, NOBODY if us == 0 else us
+            monkeypatch.undo()
+            await is_well(await daemon.caller())
+            daemon.daemon.parts.audit.flush()
+            lines = [json.loads(line) for line in (Path(directory) / "audit.log").read_text().splitlines()]
+    refused = [(one["uid"], one["pid"], one["outcome"]) for one in lines if one["event"] == "refused"]
+    assert refused == [(uid, pid, "uid")]
+    assert f"refused a connection of unix:pid={pid},uid={uid}: this daemon serves uid" in caplog.text
+    assert {one["uid"] for one in lines if one["event"] in ("connected", "call")} == {us}
+
+
+async def test_a_line_says_whose_daemon_hung_up_also_when_it_notices_while_sending(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with tempfile.TemporaryDirectory() as directory, socket.socket(socket.AF_UNIX) as listener:
+        path = f"{directory}/d.sock"
+        listener.bind(path)
+        listener.listen()
+        line = await LocalLine.open(path, PATIENCE_S)
+        listener.accept()[0].close()
+        owner = os.geteuid()
+        monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+
+        async def send_much() -> None:
+            for _ in range(1000):
+                await line.send(b"{}\n" * 1000)
+                await asyncio.sleep(0)
+
+        with pytest.raises(ConnectionResetError, match=f"uid {owner}\\), and serves nobody else$"):
+            await send_much()
+        line.close()
+
+
+async def test_commands_say_whose_daemon_it_is_that_hangs_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    us = os.geteuid()
+    with tempfile.TemporaryDirectory() as directory:
+        async with running(Path(directory)) as daemon:
+            Path(directory).chmod(0o755)
+            Path(daemon.path).chmod(0o666)
+
+            def tried(_: Callable[[], None]) -> str:
+                """Return what the commands say, one in each line."""
+                monkeypatch.setattr(sys, "stderr", said := StringIO())
+                monkeypatch.setattr("zot.client.endpoint.identify", lambda _: Peer(uid=0, pid=1))
+                if us != 0:  # Nobody but root can become somebody else; so we are.
+                    monkeypatch.setattr(os, "geteuid", lambda: us + 1)
+                codes = [call(["status", "--socket", daemon.path]), attach(["--new", "--socket", daemon.path])]
+                try:
+                    problem = look(locate(os.environ, socket=daemon.path)).problem
+                except UserError as refused:
+                    problem = str(refused).removeprefix(f"{daemon.path}: ")
+                return f"{codes} {said.getvalue()}{problem}"
+
+            if us != 0:
+                monkeypatch.setattr("zot.serve.daemon.daemon.admits", lambda _: False)
+            await asyncio.to_thread(os.getpid)  # What is loaded by now, another user need not be able to read.
+            with Child(tried, uid=NOBODY if us == 0 else None) as child:
+                told = await asyncio.to_thread(child.says)
+    whose = f"it is that of {pwd.getpwuid(us).pw_name} (uid {us}), and serves nobody else"
+    assert told.splitlines() == [
+        f"[1, 3] zot: the daemon at {daemon.path} does not answer: {whose}",
+        f"zot: the daemon did not greet us: {whose}",
+        whose,
+    ]
+
+
+async def test_who_says_nothing_gives_its_place_to_who_comes(daemon: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zot.serve.daemon.daemon.MAX_CLIENTS", 3)
+    caller = await daemon.caller()
+    silent, silent_too = await daemon.stranger(), await daemon.stranger()
+    await is_well(caller)
+    assert (await (await daemon.stranger()).read())["error"]["code"] == -32004, "they have only just come"
+    monkeypatch.setattr("zot.serve.daemon.daemon._SILENT_S", 0.0)
+    another = await daemon.caller()
+    assert await silent.rest() == []
+    for one in (caller, another, silent_too):
+        await is_well(one)
+    assert (await (await daemon.stranger()).read())["error"]["code"] == -32004, "all have said something"

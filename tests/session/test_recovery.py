@@ -1,0 +1,172 @@
+"""After a crash at any moment a session goes on with a transcript that a provider accepts, and an end to its run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+import claude
+from fakes import NOON, PATIENCE_S, Doorman, FakeTool, FakeTransport, ListStore, finish, kinds, listen, open_session
+from grammar import Grammar
+from zot.agent.transcript import Transcript, repaired
+from zot.encoding import encode
+from zot.events import (
+    ApprovalRequest,
+    AssistantStart,
+    Done,
+    ExtNotify,
+    TextDelta,
+    ToolProgress,
+    ToolResult,
+    TurnEnd,
+)
+from zot.messages import CallBlock, Message, ResultBlock, TextBlock
+from zot.session.recovery import LOST_RESULT, Recovery, recover
+from zot.store import Configured, Row, Said, Spliced
+from zot.tools.base import Output, ToolContext
+
+USER = Message("user", (TextBlock("hi"),), NOON)
+CALLING = Message("assistant", (CallBlock("c1", "bash", {}), CallBlock("c2", "bash", {})), NOON)
+ASKED = ApprovalRequest("approval_1", "bash", {}, "bash: ls", "2026-01-01T12:02:00.000Z")
+
+
+def transcript_of(rows: Sequence[Row]) -> Transcript:
+    transcript = Transcript()
+    for row in rows:
+        if isinstance(row, Said | Spliced | Configured):
+            transcript.apply(row)
+    return transcript
+
+
+def recovered(rows: Sequence[Row]) -> Recovery:
+    return recover(transcript_of(rows), rows, now=NOON)
+
+
+class Moments(ListStore):
+    """A store that remembers how many rows it had after each append: only then can a process die."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lengths: list[int] = []
+
+    def append(self, rows: Sequence[Row], *, run: int, ends: bool = False) -> int:
+        first = super().append(rows, run=run, ends=ends)
+        self.lengths.append(len(self.rows))
+        return first
+
+
+async def one_run() -> Moments:
+    """Return the rows of a run with two calls and an answer in pieces."""
+
+    async def work(args: dict[str, Any], context: ToolContext) -> Output:
+        await context.progress("working")
+        return (TextBlock("worked"),)
+
+    calls = claude.reply(
+        claude.text("Let me ", "see"), claude.tool("c1", "work"), claude.tool("c2", "work"), ends="tool_use"
+    )
+    transport = FakeTransport([calls, claude.reply(claude.text("All ", "is ", "well"))])
+    store = Moments()
+    session = open_session(transport, tools=[FakeTool("work", work)], store=store)
+    session.prompt("go")
+    async with asyncio.timeout(PATIENCE_S):
+        await finish(session)
+    return store
+
+
+async def test_any_prefix_of_a_run_is_brought_to_an_end_that_a_provider_accepts() -> None:
+    rows = (await one_run()).rows
+    assert len(rows) > 25
+    for length in range(1, len(rows) + 1):
+        prefix = rows[:length]
+        whole = [*prefix, *recovered(prefix).rows]
+        messages = transcript_of(whole).messages
+        assert repaired(messages) == list(messages)
+        if any(not isinstance(row, Said) for row in prefix):
+            assert whole[-1] == Done()
+            assert whole.count(Done()) == 1
+        # Repaired once is repaired for good.
+        assert recovered(whole) == Recovery([])
+
+
+async def test_clients_see_a_run_that_was_cut_off_as_one_that_was_aborted() -> None:
+    store = await one_run()
+    rows = store.rows
+    for length in store.lengths:
+        grammar = Grammar()
+        grammar.take({"type": "response", "command": "prompt", "success": True, "data": {"started": True}})
+        for row in [*rows[:length], *recovered(rows[:length]).rows]:
+            if not isinstance(row, Said | Spliced | Configured):
+                grammar.take(msgspec.json.decode(encode(row)))
+        grammar.finish()
+
+
+async def test_what_the_model_had_said_is_kept() -> None:
+    rows = (await one_run()).rows
+    at = max(index for index, row in enumerate(rows) if isinstance(row, TextDelta))
+    prefix = rows[:at]
+    said = transcript_of([*prefix, *recovered(prefix).rows]).messages[-1]
+    assert said == Message("assistant", (TextBlock("All is "),), NOON)
+
+
+def test_open_calls_get_a_result_each_in_order() -> None:
+    answered = Said(Message("tool", (ResultBlock("c1", False, (TextBlock("ok"),)),), NOON))
+    rows: list[Row] = [
+        Said(USER), AssistantStart(), Said(CALLING), TurnEnd("tool_use"), answered, ToolResult("c1", False, ()),
+    ]  # fmt: skip
+    lost = (TextBlock(LOST_RESULT),)
+    assert recovered(rows).rows == [
+        Said(Message("tool", (ResultBlock("c2", True, lost),), NOON)),
+        ToolResult("c2", True, lost),
+        TurnEnd("aborted"),
+        Done(),
+    ]
+
+
+@pytest.mark.parametrize("rows", [[], [Said(USER)], [TurnEnd("end_turn"), Done()], [Done(), Spliced(0, 0, (USER,))]])
+def test_what_is_over_needs_nothing(rows: list[Row]) -> None:
+    assert recovered(rows) == Recovery([])
+
+
+def test_a_run_that_waits_for_an_answer_is_parked() -> None:
+    rows: list[Row] = [Said(USER), Said(CALLING), TurnEnd("tool_use"), ASKED]
+    assert recovered(rows) == Recovery(parked=ASKED)
+    assert recovered([*rows, ExtNotify("x", "info", "still there")]) == Recovery(parked=ASKED)
+
+
+def test_a_run_whose_question_was_answered_is_not_parked() -> None:
+    rows: list[Row] = [Said(USER), Said(CALLING), TurnEnd("tool_use"), ASKED, ToolProgress("c1", "working")]
+    assert recovered(rows).parked is None
+    assert recovered(rows).rows[-2:] == [TurnEnd("aborted"), Done()]
+
+
+def test_a_transcript_that_lost_messages_is_made_whole() -> None:
+    orphan = Message("tool", (ResultBlock("gone", False, (TextBlock("ok"),)),), NOON)
+    rows: list[Row] = [Said(USER), Said(orphan), Said(CALLING), Said(USER), Done()]
+    recovery = recovered(rows)
+    messages = transcript_of([*rows, *recovery.rows]).messages
+    assert [message.role for message in messages] == ["user", "assistant", "tool", "user"]
+    assert repaired(messages) == list(messages)
+
+
+async def test_a_question_of_a_real_session_is_parked_at_the_moment_it_is_asked() -> None:
+    async def work(args: dict[str, Any], context: ToolContext) -> Output:
+        return (TextBlock("worked"),)
+
+    store = ListStore()
+    transport = FakeTransport([claude.reply(claude.tool("c1", "work"), ends="tool_use")])
+    session = open_session(transport, tools=[FakeTool("work", work)], store=store, approver=Doorman(asks=True))
+    listener = listen(session)
+    listener.can_approve = True
+    session.prompt("go")
+    async with asyncio.timeout(PATIENCE_S):
+        while not isinstance(store.rows[-1], ApprovalRequest):
+            await asyncio.sleep(0)
+        assert recovered(store.rows).parked == store.rows[-1]
+        session.approve("approval_1_1", "allow_once")
+        await finish(session)
+    assert kinds(listener.events)[-1] == "done"

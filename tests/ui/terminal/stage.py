@@ -1,0 +1,110 @@
+"""A terminal without a terminal: the app on a screen in memory, with a lab session behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from textual import _wait
+from textual.pilot import Pilot
+
+from zot.config.config import Config
+from zot.ui.conversation import Conversation, Home
+from zot.ui.local import LocalHome
+from zot.ui.terminal.app import ZotApp
+from zot.ui.terminal.looks import Look
+from zot.ui.terminal.questions import Question
+
+PATIENCE_S = 20.0
+
+# After each key it is waited until nothing is computed any more, and that is looked at twice, 50 times a second.
+_wait.SLEEP_GRANULARITY, _wait.SLEEP_IDLE = 1 / 200, 1 / 1000
+
+
+class Stage:
+    """An app that runs, who plays the person, and what is on the screen."""
+
+    def __init__(self, app: ZotApp, pilot: Pilot[int], home: LocalHome) -> None:
+        self.app = app
+        self.pilot = pilot
+        self.home = home
+
+    @property
+    def screen(self) -> str:
+        """What can be read."""
+        strips = self.app.screen._compositor.render_strips()
+        return "\n".join(strip.text.rstrip() for strip in strips)
+
+    async def until(self, holds: Callable[[], bool], what: str = "") -> None:
+        """Wait until something holds."""
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while not holds():
+                    await asyncio.sleep(0.03)
+        except TimeoutError:
+            raise AssertionError(f"did not happen: {what}\n{self.screen}") from None
+
+    async def sees(self, text: str) -> None:
+        """Wait until a text is on the screen."""
+        await self.until(lambda: text in self.screen, f"{text!r} on the screen")
+
+    async def misses(self, text: str) -> None:
+        """Wait until a text is no longer on the screen."""
+        await self.until(lambda: text not in self.screen, f"{text!r} gone from the screen")
+
+    async def says(self, text: str, *keys: str) -> None:
+        """Type something, and send it."""
+        self.app.editor.insert(text)
+        await self.pilot.press(*(keys or ("enter",)))
+
+    async def decides(self, question: str, key: str) -> None:
+        """Answer a question with a key, once it takes any."""
+        await self.until(lambda: question in self.screen and isinstance(self.app.focused, Question), question)
+        await self.pilot.press(key)
+
+    async def idle(self) -> None:
+        """Wait until nothing runs."""
+        await self.until(lambda: not self.app.story.doing and not self.app.following.waits, "that it is idle")
+        await self.sees("ready")
+
+
+@asynccontextmanager
+async def stage(
+    directory: Path,
+    *,
+    size: tuple[int, int] = (100, 40),
+    look: Look | None = None,
+    session: str | None = None,
+    keep: bool = True,
+    clock: Callable[[], float] = time.monotonic,
+    may_open: asyncio.Event | None = None,
+    **settings: Any,
+) -> AsyncIterator[Stage]:
+    """Have the app open a session in ``directory``, when it may, with a home of its own, as these settings say."""
+    home_directory = directory / "home"
+    home_directory.mkdir(exist_ok=True)
+    env = {"PATH": os.environ["PATH"], "HOME": str(directory), "ZOT_HOME": str(home_directory)}
+    env |= {name: value for name, value in os.environ.items() if name.startswith("ZOT_TEST")}
+    config = Config(**{"provider": "lab", "cwd": str(directory), "env": env, **settings})
+    home = LocalHome(config, settings, keep=keep)
+
+    async def begin() -> Home:
+        return home
+
+    async def open_session(_: Home) -> Conversation:
+        if may_open is not None:
+            await may_open.wait()
+        return await home.open(session)
+
+    app = ZotApp(begin, open_session, look=look, clock=clock)
+    try:
+        async with app.run_test(size=size) as pilot:
+            played = Stage(app, pilot, home)
+            yield played
+    finally:
+        await app.close()

@@ -1,0 +1,250 @@
+"""What is written comes to the model as it was written, and what was written before comes back as it stood."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.drivers import linux_driver
+from textual.events import Key, Paste
+
+from ui.terminal.stage import Stage, stage
+from zot.messages import text_of
+from zot.ui.terminal.composer import Folds
+from zot.ui.terminal.textual_patches import as_keys
+
+#: An ideographic space, joiners and their opposite, a no-break space, a soft hyphen, a zero width space, a character
+#: for private use, and one that Python does not know yet.
+RARE = "漢\u3000字 می\u200cخواهم 👩\u200d💻 a\u00a0b co\u00adop x\u200by \ue0a0 \U0001fae8 \U000e0067"
+
+
+def typed(person: Stage, sent: str) -> None:
+    """Type what a terminal would send."""
+    for event in linux_driver.XTermParser().feed(sent):  # type: ignore[attr-defined]
+        person.app.post_message(event)
+
+
+async def test_every_character_that_is_typed_is_said(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        typed(person, f"!echo {RARE}.\r")
+        await person.until(lambda: any(entry.text == f"!echo {RARE}." for entry in person.app.transcript.entries))
+        await person.idle()
+        said = [text_of(one.content) for one in await person.app.conversation.messages()]
+        assert said == [f"!echo {RARE}.", f"{RARE}."]
+
+
+async def test_what_is_typed_and_would_not_be_seen_stands_as_its_escape_and_controls_write_nothing(
+    tmp_path: Path,
+) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        typed(person, "a\u202eb\u2028c\x00\x07\x1c\x9b\x85\x1b[31md\x1b[25~")
+        await person.until(lambda: person.app.editor.text.endswith("d"))
+        assert person.app.editor.text == "a\\u202eb\\u2028cd"
+
+
+async def test_a_character_that_python_does_not_call_printable_goes_from_the_transcript_to_the_editor(
+    tmp_path: Path,
+) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        await person.pilot.press("shift+tab")
+        assert person.app.focused is person.app.transcript
+        typed(person, "\u3000字")
+        await person.until(lambda: person.app.editor.text == "\u3000字")
+
+
+async def test_a_search_takes_every_character_and_shows_what_would_not_be_seen(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        for text in ("!echo می\u200cخواهم", "!echo other"):
+            await person.says(text)
+            await person.idle()
+        await person.says("/jump ")
+        await person.sees("Go to")
+        typed(person, "می\u200cخ\u202e")
+        await person.sees("/می\u200cخ\\u202e")
+        await person.pilot.press("backspace")
+        rows = [row.strip() for row in person.screen.partition("Go to")[2].split("\n")]
+        assert rows[1:3] == ["/می\u200cخ", "!echo می\u200cخواهم"]
+        assert "!echo other" not in rows
+
+
+@pytest.mark.parametrize("control", ["\x00", "\x07", "\x1b", "\x7f", "\x9b", "\ud800", None])
+def test_no_control_character_is_one_that_is_written(control: str | None) -> None:
+    assert not Key("f35", control).is_printable
+
+
+async def test_control_c_forgets_which_prompt_was_brought_back(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        for text in ("!echo one", "!echo two"):
+            await person.says(text)
+            await person.idle()
+        await person.pilot.press("up", "ctrl+c")
+        assert person.app.editor.text == ""
+        await person.pilot.press("up")
+        assert person.app.editor.text == "!echo two"
+        await person.pilot.press("ctrl+c", *"draft", "down")
+        assert person.app.editor.text == "draft"
+        await person.pilot.press("up", "up", "down", "down")
+        assert person.app.editor.text == "draft"
+
+
+async def test_what_control_c_cleared_and_what_up_replaced_can_be_had_back(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        await person.says("!echo one")
+        await person.idle()
+        editor = person.app.editor
+        editor.post_message(Paste("\n".join(map(str, range(40)))))
+        await person.sees("[pasted #1: 40 lines]")
+        await person.pilot.press(*" draft", "backspace", "up", "ctrl+c")
+        stood = [editor.text]
+        for _ in range(3):
+            await person.pilot.press("ctrl+underscore")
+            stood.append(editor.text)
+        pasted = "[pasted #1: 40 lines]"
+        assert stood == ["", "!echo one", f"{pasted} draf", f"{pasted} draft"]
+        await person.pilot.press("ctrl+c", "ctrl+underscore", "enter")
+        await person.sees("   39 draft")
+
+
+async def test_what_was_pasted_is_folded_again_when_it_comes_back(tmp_path: Path) -> None:
+    lines = "\n".join(f"line {number}" for number in range(3000))
+    async with stage(tmp_path, size=(80, 24)) as person:
+        await person.sees("ready")
+        editor = person.app.editor
+        await person.says("!echo before")
+        await person.idle()
+        editor.insert("!echo ")
+        editor.post_message(Paste(lines))
+        await person.sees("!echo [pasted #1: 3000 lines]")
+        await person.says("\nend")
+        await person.idle()
+        typed_lines = "\n".join(f"typed {number}" for number in range(50))
+        await person.says(f"!echo {typed_lines}")
+        await person.idle()
+        await person.pilot.press("up")
+        assert editor.text == f"!echo {typed_lines}"
+        editor.move_cursor((0, 0))
+        await person.pilot.press("up")
+        assert editor.text == "!echo [pasted #1: 3000 lines]\nend"
+        await person.pilot.press("up", "up")
+        assert editor.text == "!echo before"
+        await person.pilot.press("down", "enter")
+        await person.idle()
+        said = [text_of(one.content) for one in await person.app.conversation.messages() if one.role == "user"]
+        assert said[-1] == said[1] == f"!echo {lines}\nend"
+
+
+async def test_what_was_pasted_and_could_not_be_said_is_folded_when_it_is_put_back(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        await person.says("!slow 1000 0.02")
+        await person.sees("answering")
+        person.app.editor.post_message(Paste("\n".join(map(str, range(40)))))
+        await person.sees("[pasted #1: 40 lines]")
+        await person.pilot.press("enter")
+        await person.sees("1. 0 1 2")
+        await person.pilot.press(*"more", "escape")
+        await person.sees("aborted")
+        await person.idle()
+        assert person.app.editor.text == "[pasted #1: 40 lines]\n\nmore"
+
+
+@pytest.mark.parametrize(
+    ("said", "stands"),
+    [
+        ("Look:\n" + 40 * "line\n" + "What is it?", "Look:[pasted #1: 40 lines]What is it?"),
+        (3001 * "x", "[pasted #1: 3001 characters]"),
+        ("Look:\n" + 3001 * "x", "Look:[pasted #1: 3002 characters]"),
+        (30 * "line\n", "line[pasted #1: 29 lines]"),
+        (29 * "line\n", 29 * "line\n"),
+    ],
+    ids=["lines", "one-line", "a-long-line", "too-many", "not-too-many"],
+)
+async def test_of_a_long_prompt_from_an_earlier_time_only_the_ends_are_shown_and_all_of_it_is_said(
+    tmp_path: Path, said: str, stands: str
+) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        person.app.editor.remember(["!echo first", said])
+        await person.pilot.press("up")
+        stood = person.app.editor.text
+        if "pasted" in stands:
+            await person.pilot.press("up")
+            assert person.app.editor.text == "!echo first"
+            await person.pilot.press("down")
+        await person.pilot.press("enter")
+        await person.idle()
+        assert text_of((await person.app.conversation.messages())[0].content) == said
+        assert stood == stands
+
+
+async def test_what_control_c_would_do_next_is_said_for_as_long_as_it_would(tmp_path: Path) -> None:
+    time_s = 0.0
+    async with stage(tmp_path, clock=lambda: time_s) as person:
+        await person.sees("ready")
+        for ends in ("a key", "the time"):
+            await person.pilot.press(*"draft", "ctrl+c")
+            assert "Ctrl+C again leaves; Esc aborts what runs" in person.screen.split("\n")[-1]
+            if ends == "a key":
+                await person.pilot.press("x", "backspace")
+            else:
+                time_s += 2.0
+            await person.misses("Ctrl+C again leaves")
+            await person.sees("ready")
+        assert person.app.transcript.entries == []
+
+
+async def test_what_was_undone_or_changed_is_what_one_comes_back_to(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        await person.says("!echo one")
+        await person.idle()
+        editor = person.app.editor
+        editor.insert("abc")
+        await person.pilot.press("up", "ctrl+underscore")
+        assert editor.text == "abc"
+        editor.insert(" and more")
+        await person.pilot.press("down")
+        assert editor.text == "abc and more"
+        await person.pilot.press("up")
+        assert editor.text == "!echo one"
+        await person.pilot.press("down")
+        assert editor.text == "abc and more"
+
+
+async def test_who_writes_the_mark_of_an_earlier_paste_says_just_that(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        editor, lines = person.app.editor, "\n".join(f"line {number}" for number in range(10))
+        editor.insert("!echo ")
+        editor.post_message(Paste(lines))
+        await person.until(lambda: editor.text == "!echo [pasted #1: 10 lines]")
+        await person.pilot.press("enter")
+        await person.idle()
+        await person.says("!echo why [pasted #1: 10 lines]?")
+        await person.idle()
+        said = [text_of(one.content) for one in await person.app.conversation.messages() if one.role == "user"]
+        assert said == [f"!echo {lines}", "!echo why [pasted #1: 10 lines]?"]
+        await person.pilot.press("up", "up")
+        assert editor.text == "!echo [pasted #1: 10 lines]"
+        await person.pilot.press("enter")
+        await person.idle()
+        assert text_of((await person.app.conversation.messages())[-2].content) == f"!echo {lines}"
+
+
+def test_what_was_pasted_and_not_said_is_not_kept() -> None:
+    folds = Folds()
+    for number in range(50):
+        folds.paste(f"{number}\n" * 100)
+    folds.say("something else")
+    assert folds._folded == {}
+
+
+def test_a_paste_is_typed_as_it_is_but_for_its_control_characters() -> None:
+    assert as_keys(f"{RARE}\tx\r\ny\x1b\x9b\ud800\n") == f"{RARE} x y"
+    assert as_keys("x" * 1001) is None

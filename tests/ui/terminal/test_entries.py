@@ -1,0 +1,40 @@
+"""What stands in a transcript, and in a list to choose from, can be told apart without colours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ui.terminal.stage import stage
+from zot.ui.terminal.entries import CallEntry, DisplayEntry
+from zot.ui.terminal.looks import ASCII, Look
+from zot.ui.terminal.slash import Option
+
+
+@pytest.mark.parametrize(("look", "marks"), [(Look(), "●✗"), (ASCII, "*!")], ids=["utf-8", "ascii"])
+def test_a_call_that_failed_has_a_mark_of_its_own(look: Look, marks: str) -> None:
+    drawn = ""
+    for is_error in (False, True):
+        call = CallEntry("1", "read")
+        call.called({"path": "there.txt"})
+        call.finish("what came of it", is_error=is_error)
+        drawn += call.draw(40, look)[0].text[0]
+    assert drawn == marks
+
+
+def test_what_an_extension_shows_has_its_bar_before_every_line() -> None:
+    lines = DisplayEntry("one\n\n- two\n\nthree", source="notes").draw(40, Look())
+    assert [line.text.rstrip() for line in lines] == ["│ [notes]", "│ one", "│", "│  • two", "│", "│ three"]
+
+
+async def test_a_long_list_says_how_much_of_it_is_not_shown(tmp_path: Path) -> None:
+    async with stage(tmp_path, size=(60, 24)) as person:
+        await person.sees("ready")
+        person.app.run_worker(person.app.choose("Which one?", [Option(number, f"no {number}") for number in range(30)]))
+        await person.sees("22 more; Enter takes it, Esc leaves it; type to search")
+        await person.pilot.press("2", "9")
+        await person.sees("/29")
+        assert "more;" not in person.screen
+        await person.pilot.press("escape")
+        await person.misses("Which one?")
