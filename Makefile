@@ -13,9 +13,9 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -p no:inline_snapshot
 # Which tests are run: all of them, or the files and directories that are named.
 TESTS ?= tests
 # What may differ between Pythons: protocols, the loop, schemas, limits of nesting and size, files, the journal.
-QUICK := tests/wire tests/agent tests/docs/test_schema.py tests/test_schema.py tests/test_portable.py tests/test_journal.py \
-	tests/test_journal_faults.py tests/serve/test_daemon_hostile.py tests/serve/test_handover.py tests/serve/test_bad_input.py \
-	tests/serve/test_traces.py tests/providers/test_dial.py tests/extensions/test_peer.py
+QUICK := tests/wire tests/agent tests/docs/test_schema.py tests/journal tests/serve/daemon/test_hostile.py \
+	tests/serve/daemon/test_handover.py tests/serve/test_bad_input.py tests/serve/test_traces.py \
+	tests/providers/test_dial.py tests/extensions/test_peer.py
 # Further Pythons of this machine, one of each version. Each gets an environment of its own inside $(VENV).
 PYTHONS ?= $(shell $(PYTHON) scripts/pythons.py)
 

@@ -32,15 +32,6 @@ from zot.wire import (
     spelling,
     updates,
 )
-from zot.wire import (
-    daemon_types as daemon_extensions,
-)
-from zot.wire import (
-    daemon_types as daemon_messages,
-)
-from zot.wire import (
-    daemon_types as daemon_server,
-)
 from zot.wire.daemon import TELLS_RESUMED, TELLS_STOPPING
 from zot.wire.rpc import UNTOLD
 from zot.wire.rpc_greeting import Command, Hello, HelloData, Ping, Response
@@ -187,7 +178,7 @@ def daemon_schema() -> dict[str, Any]:
     methods = daemon.METHODS.values()
     said = updates.Update.__subclasses__()
     kinds = [kind for method in methods for kind in (method.params, method.result)]
-    others = [*said, jsonrpc.ErrorObject, daemon_types.FailedTurn, daemon_server.LogEvent]
+    others = [*said, jsonrpc.ErrorObject, daemon_types.FailedTurn, daemon_types.LogEvent]
     refs, definitions = msgspec.json.schema_components([*kinds, *others], ref_template=_REF)
     params, results = refs[0 : len(kinds) : 2], refs[1 : len(kinds) : 2]
     for kind in _answered(daemon.METHODS.values()):  # What has a default is written all the same, unless it is absent.
@@ -228,7 +219,7 @@ def render_daemon() -> str:
 def _answered(methods: Iterable[daemon.Method]) -> list[type[spelling.Spelled]]:
     """Return the structs that answers consist of, and no parameters do."""
     params = {method.params for method in methods}
-    modules = (daemon_greeting, daemon_server, daemon_types, daemon_messages, daemon_extensions)
+    modules = (daemon_greeting, daemon_types)
     found = [kind for module in modules for kind in vars(module).values()]
     kinds = [kind for kind in found if isinstance(kind, type) and issubclass(kind, spelling.Spelled)]
     given = {daemon_greeting.ClientName, daemon_types.Attachment, daemon_types.Overrides, spelling.Spelled, *params}

@@ -1,6 +1,6 @@
 """The same for scripts that have no event loop: every call waits.
 
-python sdk/blocking.py
+python blocking.py
 """
 
 import zot

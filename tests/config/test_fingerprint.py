@@ -135,7 +135,7 @@ def test_names_are_not_taken_for_contents(tmp_path: Path) -> None:
 def test_what_cannot_be_checked_is_refused(code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refusal(**limits: int) -> str:
         for name, limit in limits.items():
-            monkeypatch.setattr(zot.fingerprint, name, limit)
+            monkeypatch.setattr(zot.config.trust, name, limit)
         with pytest.raises(UserError) as refused:
             fingerprint(str(code))
         monkeypatch.undo()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "agent/output_schema.py"
+SCRIPT = Path(__file__).parents[2] / "scripts" / "schema.py"
 
 
 def test_the_schema_is_the_one_that_the_types_make(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ Command: TypeAlias = Sequence[str | Path]
 
 #: Those that need no compiler, by name. One whose program is missing is not tried, and named at the end.
 CLIENTS: Mapping[str, Command] = {
-    "python": (sys.executable, RPC / "python" / "client/client.py"),
+    "python": (sys.executable, RPC / "python" / "client.py"),
     **({"node": ("node", RPC / "node" / "client.mjs")} if available("node", "the Node client") else {}),
     **(
         {"shell": ("bash", RPC / "shell" / "client.sh")}
@@ -218,7 +218,7 @@ def test_the_one_liner_of_the_shell_client_works_as_written(run: Run) -> None:
     ("example", "output"),
     [
         ("minimal.py", "Hello from the runtime in this very process.\n"),
-        ("sdk/blocking.py", "One answer.\nA second prompt of the same conversation.\n"),
+        ("blocking.py", "One answer.\nA second prompt of the same conversation.\n"),
         ("parallel.py", "red: 1\ngreen: 2\nblue: 3\n"),
     ],
 )

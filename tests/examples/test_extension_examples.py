@@ -119,9 +119,7 @@ def test_guard_lets_the_rest_run(command: str, guard: Running) -> None:
 @pytest.fixture(scope="module")
 def guard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     directory = tmp_path_factory.mktemp("guard")
-    with running(
-        EXAMPLES / "guard", directory, name="guard", command=[sys.executable, "runtime/approvals.py"]
-    ) as extension:
+    with running(EXAMPLES / "guard", directory, name="guard", command=[sys.executable, "guard.py"]) as extension:
         extension.ready()
         yield extension
 

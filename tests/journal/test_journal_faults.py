@@ -21,7 +21,7 @@ from types import NoneType
 import pytest
 
 from harness import PATIENCE_S
-from journal.journal_crash import CONTENDERS, CRASHES
+from journal_crash import CONTENDERS, CRASHES
 from zot.agent.transcript import Transcript, repaired
 from zot.errors import JournalDamaged, StoreFailed, UserError
 from zot.events import Done, TextDelta, ToolResult
@@ -41,7 +41,7 @@ NOON = "2026-01-01T12:00:00.000Z"
 
 def suffer(what: str, path: Path) -> list[list[str]]:
     """Return what the processes said, in words."""
-    program = str(Path(__file__).with_name("journal_crash.py"))
+    program = str(Path(__file__).parents[1] / "journal_crash.py")
     result = subprocess.run(
         [sys.executable, program, what, str(path)], capture_output=True, text=True, timeout=4 * PATIENCE_S, check=False
     )

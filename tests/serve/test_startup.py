@@ -220,9 +220,9 @@ def test_hello_is_answered_before_the_heavy_parts_are_loaded() -> None:
     assert "zot.wire.rpc_greeting" in loaded
     assert loaded & HEAVY == set()
     needed = {
-        "zot.cli", "zot.commands", "zot.commands.rpc", "zot.config.config", "zot.config.credentials", "zot.encoding", "zot.errors",
-        "zot.config.flags", "zot.providers", "zot.providers.models", "zot.config.vendors",
-        "zot.runtime.providers", "zot.runtime.open", "zot.serve", "zot.serve.stdio", "zot.text",
+        "zot.cli", "zot.commands", "zot.commands.rpc", "zot.config", "zot.config.config", "zot.config.credentials",
+        "zot.config.flags", "zot.config.vendors", "zot.encoding", "zot.errors", "zot.providers", "zot.providers.models",
+        "zot.runtime", "zot.runtime.open", "zot.runtime.providers", "zot.serve", "zot.serve.stdio", "zot.text",
         "zot.version", "zot.wire", "zot.wire.lines", "zot.wire.rpc_greeting",
     }  # fmt: skip
     assert {name for name in loaded if name.startswith("zot.")} - needed == set()
@@ -315,14 +315,16 @@ def test_a_daemon_greets_before_it_loads_what_any_other_method_needs(tmp_path: P
     }
     assert loaded & dear == set()
     needed = {
-        "zot.config.agents", "zot.cli", "zot.config.config", "zot.config.file", "zot.encoding", "zot.config.paths",
-        "zot.errors", "zot.serve.daemon.parts", "zot.events", "zot.config.flags", "zot.messages", "zot.runtime.open",
-        "zot.runtime.shared", "zot.text", "zot.files", "zot.store", "zot.version",
-        "zot.commands", "zot.commands.daemon", "zot.commands.daemon_serve",
-        "zot.journal", "zot.journal.answers", "zot.journal.chunks", "zot.journal.schema", "zot.journal.journal",
-        "zot.journal.lease", "zot.journal.writer", "zot.journal.record", "zot.journal.queries", "zot.providers", "zot.config.vendors",
-        "zot.serve", "zot.serve.daemon.sockets", "zot.serve.daemon.connection", "zot.serve.daemon.audit", "zot.serve.daemon.backlog",
-        "zot.serve.daemon.lifecycle", "zot.serve.daemon.endpoint", "zot.serve.daemon.daemon", "zot.client.endpoint", "zot.serve.daemon.logs", "zot.serve.daemon.metrics", "zot.serve.stdio", "zot.wire", "zot.wire.daemon", "zot.wire.daemon_greeting", "zot.wire.jsonrpc", "zot.wire.lines",
-        "zot.wire.spelling",
+        "zot.cli", "zot.client", "zot.client.endpoint", "zot.commands", "zot.commands.daemon",
+        "zot.commands.daemon_serve", "zot.config", "zot.config.agents", "zot.config.config", "zot.config.file",
+        "zot.config.flags", "zot.config.paths", "zot.config.vendors", "zot.encoding", "zot.errors", "zot.events",
+        "zot.files", "zot.journal", "zot.journal.answers", "zot.journal.chunks", "zot.journal.journal",
+        "zot.journal.lease", "zot.journal.queries", "zot.journal.record", "zot.journal.schema", "zot.journal.writer",
+        "zot.messages", "zot.providers", "zot.runtime", "zot.runtime.open", "zot.runtime.preload", "zot.runtime.shared",
+        "zot.serve", "zot.serve.daemon", "zot.serve.daemon.audit", "zot.serve.daemon.backlog",
+        "zot.serve.daemon.connection", "zot.serve.daemon.daemon", "zot.serve.daemon.endpoint",
+        "zot.serve.daemon.lifecycle", "zot.serve.daemon.logs", "zot.serve.daemon.metrics", "zot.serve.daemon.parts",
+        "zot.serve.daemon.sockets", "zot.serve.stdio", "zot.store", "zot.text", "zot.version", "zot.wire",
+        "zot.wire.daemon", "zot.wire.daemon_greeting", "zot.wire.jsonrpc", "zot.wire.lines", "zot.wire.spelling",
     }  # fmt: skip
     assert {name for name in loaded if name.startswith("zot.")} - needed == set()

@@ -19,7 +19,7 @@ import zot
 from fakes import PATIENCE_S
 from grammar import Grammar
 from harness import Frame, Zot, environment
-from session.rewind_crash import session_with
+from rewind_crash import session_with
 from zot import RestoredFile, RewindRefused
 from zot.errors import SessionBusy, ToolFailed, UserError
 from zot.journal.journal import Journal
@@ -414,7 +414,7 @@ async def test_a_lost_content_is_refused_and_noticed(
 
 def crash(home: Path, work: Path, when: str) -> None:
     """Let a process be killed on the way."""
-    script = Path(__file__).with_name("rewind_crash.py")
+    script = Path(__file__).parents[1] / "rewind_crash.py"
     killed = subprocess.run(
         [sys.executable, str(script), str(home / "journal.db"), str(work), when],
         env=environment({}),

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Drive `zot rpc` from Python, with nothing but the standard library.
 
-    python3 client/client.py "say hello" --provider lab
+    python3 client.py "say hello" --provider lab
 
 What follows the prompt is passed on to `zot rpc`. $ZOT is the program (default: zot).
 """
@@ -100,8 +100,8 @@ def show(event):
 
 if __name__ == "__main__":
     if len(sys.argv) < 2:
-        sys.exit('usage: client/client.py "PROMPT" [flags of zot rpc]')
+        sys.exit('usage: client.py "PROMPT" [flags of zot rpc]')
     try:
         sys.exit(main(*sys.argv[1:]))
     except (ZotError, OSError) as problem:
-        sys.exit(f"client/client.py: {problem}")
+        sys.exit(f"client.py: {problem}")

@@ -16,7 +16,7 @@ from zot.config.agents import Agents
 from zot.config.paths import Place
 from zot.errors import ConfigError, StoreFailed
 from zot.journal.journal import Journal
-from zot.runtime.open import preload
+from zot.runtime.preload import preload
 from zot.runtime.shared import Premises
 from zot.serve.daemon.endpoint import Claim
 from zot.serve.daemon.lifecycle import Chores, Notifier

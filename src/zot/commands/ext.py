@@ -50,7 +50,7 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
         Flag("--lang", f"{', '.join(_LANGUAGES[:-1])} or {_LANGUAGES[-1]} ({_LANGUAGES[0]})", value="LANGUAGE",
              parse=flags.choice(*_LANGUAGES)),
     )),
-    "test": Subcommand("ext_author.test", (1, 1), "DIR", "talk to one as a session would, and tell what it does wrong", (
+    "test": Subcommand("ext_author.test", (1, 1), "DIR", "talk to one as a session would; report its faults", (
         Flag("--call-tools", "call its tools, too, with made-up arguments; they do what they do"),
         *_AS_IN_SESSIONS,
     )),

@@ -1,1 +1,1 @@
-"""Flags, environment variables and config.toml, resolved into one Config; credentials, trust, skills and instructions."""
+"""Flags, environment and config.toml resolved into one Config; credentials, trust, skills, instructions."""

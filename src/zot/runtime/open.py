@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
@@ -202,6 +200,7 @@ async def _open_recorded(
     from contextlib import nullcontext
 
     from zot.journal.journal import Journal
+    from zot.runtime.preload import preloading
 
     assert config.session is not None
     with nullcontext() if premises is not None else preloading(config.provider):
@@ -403,33 +402,3 @@ def clock_of(frozen_time: str | None) -> Callable[[], str]:
         raise ConfigError(f"{frozen_time!r} is not a time such as 2026-01-31T12:00:00Z") from None
     ticks = count()
     return lambda: timestamp(start + next(ticks) / 1000)
-
-
-_PARTS = (
-    "agent.loop",
-    "session.session",
-    "runtime.toolbox",
-    "runtime.extensions",
-    "config.skills",
-    "tools.base",
-    "tools.specs",
-    "agent.approvals",
-    "providers.service",
-)
-
-
-@contextmanager
-def preloading(provider: str) -> Iterator[None]:
-    """Load what a session with this provider will need, as long as the caller is busy with something else."""
-    task = asyncio.ensure_future(preload(provider))
-    try:
-        yield
-    finally:
-        task.cancel()
-
-
-async def preload(provider: str) -> None:
-    """Load what a session will need, a piece at a time: whoever waits for the file goes on in between."""
-    for part in _PARTS if provider == "lab" else (*_PARTS, "providers.http"):
-        await asyncio.sleep(0)
-        __import__(f"zot.{part}")

@@ -674,8 +674,10 @@ def test_bad_input_is_answered_before_the_heavy_parts_are_loaded() -> None:
     assert loaded & {"asyncio", "argparse", "logging", "ssl", "socket", "subprocess", "json", "pathlib", "threading",
                      "sqlite3", "httptools", "tomllib"} == set()  # fmt: skip
     needed = {
-        "zot.cli", "zot.commands", "zot.commands.host", "zot.config.config", "zot.errors", "zot.config.flags", "zot.encoding",
-        "zot.providers", "zot.config.vendors", "zot.serve", "zot.serve.host.input", "zot.serve.stdio", "zot.serve.host.watchdog", "zot.text", "zot.wire", "zot.wire.host", "zot.wire.lines",
+        "zot.cli", "zot.commands", "zot.commands.host", "zot.config", "zot.config.config", "zot.config.flags",
+        "zot.config.vendors", "zot.encoding", "zot.errors", "zot.providers", "zot.serve", "zot.serve.host",
+        "zot.serve.host.input", "zot.serve.host.watchdog", "zot.serve.stdio", "zot.text", "zot.wire", "zot.wire.host",
+        "zot.wire.lines",
     }  # fmt: skip
     assert {name for name in loaded if name.startswith("zot.")} - needed == set()
 

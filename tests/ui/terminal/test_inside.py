@@ -24,7 +24,7 @@ from zot.ui.terminal.composer import Editor
 from zot.ui.terminal.textual_patches import _bound
 
 FILES = sorted(Path(zot.ui.terminal.__path__[0]).glob("*.py"))
-INSIDE = {"inside.py", "session/worker.py", "pasting.py"}
+INSIDE = {"textual_patches.py"}
 
 IMPORTED = """
 import importlib, pkgutil

@@ -17,14 +17,10 @@ from msgspec import UNSET
 from zot.client.endpoint import admits, identify
 from zot.errors import ConfigError, DaemonRunning, Stopping
 from zot.serve.daemon.audit import Refusals, Who
-from zot.serve.daemon.catalog import KeptMethods
 from zot.serve.daemon.connection import Connection, Handler
 from zot.serve.daemon.lifecycle import Farewell
 from zot.serve.daemon.logs import LogFeed
 from zot.serve.daemon.metrics import Metrics, rss_bytes, size_of_database
-from zot.serve.daemon.server_methods import ServerMethods
-from zot.serve.daemon.session_methods import Asides, SessionMethods
-from zot.serve.daemon.settings_methods import ExtensionMethods, SettingsMethods
 from zot.serve.daemon.sockets import Acceptor, LocalWire, room_for_clients
 from zot.version import __version__
 from zot.wire.daemon import FEATURES, LOOKS, PROTOCOL_VERSION, STOPPING, capabilities, check_version
@@ -37,7 +33,7 @@ if TYPE_CHECKING:
     from zot.runtime.pool import Hub
     from zot.serve.daemon.catalog import Shelf
     from zot.serve.daemon.feed import Feed
-    from zot.serve.daemon.parts import Parts
+    from zot.serve.daemon.parts import Establishment
     from zot.serve.daemon.server_methods import ServerMethods
     from zot.serve.daemon.watch import Watch
     from zot.serve.host.request import Answered, Respondent
@@ -59,7 +55,7 @@ _EPHEMERAL_S = 1.0
 class Daemon:
     """What all connections share (`connection.Office`)."""
 
-    def __init__(self, parts: Parts, *, ephemeral: bool = False, max_line_bytes: int = MAX_LINE_BYTES) -> None:
+    def __init__(self, parts: Establishment, *, ephemeral: bool = False, max_line_bytes: int = MAX_LINE_BYTES) -> None:
         self.parts = parts
         self.place = parts.place
         self.server_version = parts.settings.server_version or __version__
@@ -405,7 +401,13 @@ async def listen(daemon: Daemon, listener: socket.socket) -> Callable[[], None]:
 
 
 def made_for(daemon: Daemon) -> tuple[ServerMethods, Mapping[str, Handler]]:
-    """Return the handlers of all methods by their names; also those that hear of who has gone."""
+    """Return the handlers of all methods by name, and the server's own, which also learn that a client has left."""
+    # Start-up budget: `initialize` is answered before any of this is imported.
+    from zot.serve.daemon.catalog import KeptMethods
+    from zot.serve.daemon.server_methods import ServerMethods
+    from zot.serve.daemon.session_methods import Asides, SessionMethods
+    from zot.serve.daemon.settings_methods import ExtensionMethods, SettingsMethods
+
     server, asides = ServerMethods(daemon), Asides(daemon.hub, daemon.parts.opening_aside)
     daemon.when_stopping(asides.stop)
     return server, {

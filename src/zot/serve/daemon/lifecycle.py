@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from zot.errors import AgentError
 from zot.events import ApprovalRequest, Done
-from zot.session.history import Batch
 from zot.wire.daemon import TELLS_RESUMED, TELLS_STOPPING
 from zot.wire.jsonrpc import encode_notification
 
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from zot.runtime.pool import Hub
     from zot.serve.daemon.connection import Connection
     from zot.serve.host.request import Respondent
+    from zot.session.history import Batch
     from zot.session.session import Session
 
 #: How long those who have just come may take to say something when the daemon ends, and all others to read the rest.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -14,21 +14,15 @@ from zot.config.config import DEFAULT_AGENT, OF_PROVIDER, RECORDED, Config, jour
 from zot.config.file import DaemonSettings
 from zot.config.paths import Place
 from zot.errors import DirectoryGone, NoSuchAgent, NoSuchSession, UserError
-from zot.serve.daemon.audit import Audit
-from zot.serve.daemon.settings_methods import Choices
 
 if TYPE_CHECKING:
-    from zot.config.agents import Agents
-    from zot.config.file import DaemonSettings
-    from zot.config.paths import Place
     from zot.journal.journal import Journal
     from zot.providers.models import Model
     from zot.runtime.idempotency import Once
     from zot.runtime.open import Choice
-    from zot.runtime.pool import Opening, Wanted
+    from zot.runtime.pool import Wanted
     from zot.runtime.shared import Premises
     from zot.serve.daemon.audit import Audit
-    from zot.serve.host.request import OpeningBy
     from zot.session.session import Session
     from zot.store import Configured
     from zot.wire.host import Request
@@ -222,32 +216,3 @@ def _alias(recorded: Configured | None, wanted: Wanted | None, session_id: str) 
     if wanted is not None and wanted.agent != alias:
         raise UserError(f"session {session_id!r} is one of the agent {alias!r}, not of {wanted.agent!r}")
     return alias
-
-
-class Parts(Choices, Protocol):
-    """What a daemon is made of: whoever starts it has chosen."""
-
-    place: Place
-    agents: Agents
-    journal: Journal
-    audit: Audit
-    #: Whether extensions may connect to the sessions that are opened from now on.
-    joinable: bool
-
-    @property
-    def settings(self) -> DaemonSettings:
-        """How it works, whichever agent it runs."""
-
-    @property
-    def opening(self) -> Opening:
-        """Opens a session."""
-
-    @property
-    def opening_by(self) -> OpeningBy:
-        """Opens the session of a request of the host protocol."""
-
-    def describe(self, alias: str) -> tuple[str, str]:
-        """Return the provider and the model of an agent, as far as they are known."""
-
-    def has_rules(self, alias: str) -> bool:
-        """True if an agent has a policy of its own."""

@@ -30,7 +30,6 @@ from zot.panels import CommandInfo
 from zot.ui.conversation import Conversation, Home, Snapshot
 from zot.ui.terminal import slash
 from zot.ui.terminal.composer import Composer, Editor, Files
-from zot.ui.terminal.entries import UserEntry
 from zot.ui.terminal.live import Following
 from zot.ui.terminal.looks import Level, Look, look_for, safe
 from zot.ui.terminal.panels import Panel, PanelEvent, Panels
@@ -574,6 +573,8 @@ class ZotApp(Ground):
 
 async def jump(terminal: Terminal, transcript: Transcript) -> None:
     """Let the person choose among what they said, the newest first, and show it."""
+    from zot.ui.terminal.entries import UserEntry  # Start-up budget: the first frame needs no entries.
+
     said = [entry for entry in transcript.entries if isinstance(entry, UserEntry)]
     if not said:
         terminal.note("nothing has been said yet")

@@ -1,4 +1,4 @@
-"""A process that is killed while it changes files. Run by tests/test_rewind.py: JOURNAL CWD WHEN."""
+"""A process that is killed while it changes files. Run by tests/session/test_rewind.py: JOURNAL CWD WHEN."""
 
 from __future__ import annotations
 
