@@ -10,7 +10,7 @@ WORKERS ?= $(shell echo $$(( $(CORES) < 4 ? ($(CORES) * 3 + 1) / 2 : 6 )))
 # Snapshots are compared without it, and only it can write them.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -p no:inline_snapshot
 
-.PHONY: demo test check bench faults clean format
+.PHONY: demo test check bench faults mutants clean format
 
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
@@ -34,6 +34,10 @@ bench: $(STAMP)
 # Every system call on our own files fails once, and zot dies at each: minutes. The tests try a few of them.
 faults: $(STAMP)
 	@$(BIN)/python scripts/faults.py
+
+# Small changes to the source, one at a time: which of them does no test notice? MUTANTS="--seed 1 --only journal"
+mutants: $(STAMP)
+	@$(BIN)/python scripts/mutants.py $(MUTANTS)
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "zot needs Python 3.11 or later; this is " + sys.version.split()[0] + ". Try: make PYTHON=/path/to/python3.11 ...")'
