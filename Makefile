@@ -19,7 +19,7 @@ QUICK := tests/wire tests/agent tests/docs/test_schema.py tests/journal tests/se
 # Further Pythons of this machine, one of each version. Each gets an environment of its own inside $(VENV).
 PYTHONS ?= $(shell $(PYTHON) scripts/pythons.py)
 
-.PHONY: demo test test-all test-quick check bench clean format lab-agents faults
+.PHONY: demo test test-all test-quick check bench clean format lab-agents faults mutants
 
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
@@ -61,6 +61,10 @@ lab-agents: $(STAMP)
 # Every system call on our own files fails once, and zot dies at each: minutes. The tests try a few of them.
 faults: $(STAMP)
 	@$(BIN)/python scripts/faults.py
+
+# Small changes to the source, one at a time: which of them does no test notice? MUTANTS="--seed 1 --only journal"
+mutants: $(STAMP)
+	@$(BIN)/python scripts/mutants.py $(MUTANTS)
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "zot needs Python 3.11 or later; this is " + sys.version.split()[0] + ". Try: make PYTHON=/path/to/python3.11 ...")'

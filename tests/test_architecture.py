@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -301,3 +302,19 @@ def test_no_two_parts_offer_a_function_of_the_same_name_for_the_same() -> None:
     watched = re.compile(r"^def (one_line|printable_line|write_new|write_page|_diff|summary)\(", re.MULTILINE)
     found = [name for path in FILES for name in watched.findall(path.read_text())]
     assert len(found) == len({*found})
+
+
+def test_make_mutants_changes_modules_that_exist_and_runs_tests_that_exist() -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "mutants.py"))
+    changed = script["modules"]([], namespace=True)
+    assert all(script["area_of"](module) for module in changed)
+    source = "def f(a: int = 1):\n    if a > 20 and not a:\n        raise ValueError(f'{a > 1}')\n    log.info(a)\n"
+    assert [(one.line, one.before, one.after) for one in script["mutants"]("x.py", source)] == [
+        (1, "1", "2"),
+        (2, "a > 20 and not a", "((a > 20) or (not a))"),
+        (2, "a > 20", "(a >= 20)"),
+        (2, "a > 20", "(a <= 20)"),
+        (2, "20", "600"),
+        (2, "not a", "(a)"),
+        (3, "raise ValueError(f'{a > 1}')", "pass"),
+    ]

@@ -14,7 +14,7 @@ import pytest
 
 import forked
 from grammar import Grammar
-from harness import PATIENCE_S, environment, eventually
+from harness import PATIENCE_S, at_rest, environment, eventually
 
 ANSWER = ("--provider", "lab", "--frozen-time", "2026-01-31T12:00:00Z")
 
@@ -180,6 +180,20 @@ def test_a_second_signal_is_no_success(tmp_path: Path, how: str, numbers: tuple[
         process.kill()
         process.communicate()
     assert process.returncode in [128 + number for number in numbers]
+
+
+def test_the_model_is_not_heard_while_nobody_reads(tmp_path: Path) -> None:
+    process = start(tmp_path, "--json", "!flood 150000")
+    assert process.stdout is not None
+    begun = b""
+    while b'"text_delta"' not in begun:
+        begun += process.stdout.readline()
+    assert eventually(lambda: at_rest(process.pid))
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    text = [json.loads(line).get("delta", "") for line in (begun + out).splitlines() if b'"text_delta"' in line]
+    assert 0 < len("".join(text)) < 100_000
+    assert (process.returncode, err) == (128 + signal.SIGTERM, b"")
 
 
 def test_a_reader_who_leaves_ends_it(tmp_path: Path) -> None:
