@@ -1,4 +1,4 @@
-"""Processes that use a journal and come to grief. Run by tests/journal/test_journal_faults.py: `journal_crash.py WHAT PATH`."""
+"""Processes that use a journal and come to grief. Run by test_journal_faults.py: `journal_crash.py WHAT PATH`."""
 
 from __future__ import annotations
 
