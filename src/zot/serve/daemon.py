@@ -90,7 +90,13 @@ class Daemon:
         from zot.hub import Hub
 
         settings = self.parts.settings
-        return Hub(self.parts.opening, self._new_feed, limit=settings.max_sessions, idle_s=settings.idle_s)
+        return Hub(
+            self.parts.opening,
+            self._new_feed,
+            limit=settings.max_sessions,
+            idle_s=settings.idle_s,
+            own_process=self.parts.own_process,
+        )
 
     @cached_property
     def shelf(self) -> Shelf:

@@ -23,6 +23,8 @@ class Parts(Choices, Protocol):
     agents: Agents
     journal: Journal
     audit: Audit
+    #: Whether the process is the daemon's own, not one that embeds it.
+    own_process: bool
     #: Whether extensions may connect to the sessions that are opened from now on.
     joinable: bool
 
