@@ -13,7 +13,6 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.events import Event, Key, Paste
-from textual.worker import Worker
 
 from zot.conversation import Conversation, Home, Snapshot
 from zot.errors import AgentError, UserError
@@ -392,9 +391,8 @@ class ZotApp(Ground):
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something that takes a while; what goes wrong is said."""
-        worker: Worker[None] = self.run_worker(partial(self._told, work))
-        if worker._task is not None:  # Cancelled before it begins, as on leaving, a worker never awaits its work.
-            worker._task.add_done_callback(lambda _: work.close())
+        # A worker that is cancelled before it begins, as on leaving, never awaits its work.
+        self.run_owned(partial(self._told, work), then=work.close)
 
     async def _told(self, work: Coroutine[Any, Any, None]) -> None:
         try:

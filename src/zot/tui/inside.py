@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from rich.text import Text
@@ -15,6 +16,7 @@ from textual.geometry import Size
 from textual.keys import Keys
 from textual.reactive import Reactive
 from textual.widget import Widget
+from textual.worker import Worker
 
 from zot.tui.charset import decoder
 from zot.tui.driver import Driver
@@ -47,6 +49,12 @@ class Ground(App[int]):
         """Write something to the terminal that is not drawn, between two frames."""
         if self._driver is not None:
             self._driver.write(text)
+
+    def run_owned(self, work: Callable[[], Coroutine[Any, Any, None]], *, then: Callable[[], None]) -> None:
+        """Run a worker, and call ``then`` when it is over, also if it is cancelled before it begins."""
+        worker: Worker[None] = self.run_worker(work)
+        if worker._task is not None:
+            worker._task.add_done_callback(lambda _: then())
 
     def _fatal_error(self) -> None:
         """Say what broke us, when the terminal is as it was: without the values of variables, which may be secret."""
