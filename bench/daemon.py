@@ -24,10 +24,15 @@ _HELLO = b'{"jsonrpc":"2.0","method":"initialize","id":"hello"}\n'
 _READY = b'"id":"hello"'
 _SESSIONS, _DELTAS, _CLIENTS = 200, 200, 4
 _IDLE_SESSIONS = 1000
+#: Of that many sessions so many have a turn at any time; every turn is in another session than the one before.
+_LOADED, _ACTIVE, _TURNS = 1000, 100, 6000
+_TURN = "!script words 100"
 _WATCH_S = 5.0
 #: How long what many new sessions leave to do may take, and which share of a core, in per cent, is more than nothing.
 _SETTLE_S = 10.0
 _BUSY = 1.0
+#: How long a daemon may take to give back what closed sessions held.
+_RECLAIM_S = 6.0
 _REFERENCE = "import asyncio,msgspec,httptools,sqlite3,sys; sys.stdout.write('{'); sys.stdout.flush()"
 
 
@@ -36,6 +41,7 @@ def daemon(subjects: Sequence[Subject], rounds: int) -> list[Row]:
     return [
         *_starts(subjects, rounds),
         *(row for subject in subjects for row in (*_fleet(subject, max(2, rounds // 8)), *_crowd(subject))),
+        *(row for subject in subjects for row in _load(subject, _TURNS * rounds // 24)),
     ]
 
 
@@ -231,6 +237,59 @@ def _delays(path: str) -> list[float]:
         client.ask(b"", b'"id":"p"')
         flooded.ask(b"", b'"id":"f"')
     return delays
+
+
+def _load(subject: Subject, turns: int) -> list[Row]:
+    """Sessions that are evicted and loaded again all the time: turns a second, delay, memory."""
+    with _running(subject) as (process, path):
+        clients = {client.socket: client for client in (Client(path) for _ in range(_ACTIVE))}
+        for number in range(_LOADED):
+            list(clients.values())[number % _ACTIVE].open(f"s{number}")
+        _settle(process.pid)
+        before = resident_mb(process.pid)
+        begin = perf_counter()
+        firsts = _play(list(clients.values()), turns)
+        rate = turns / (perf_counter() - begin)
+        _settle(process.pid)
+        time.sleep(_RECLAIM_S)
+        after = resident_mb(process.pid)
+    p50, p99 = median(firsts) * 1e3, quantile(firsts, 0.99) * 1e3
+    detail = f"{before:.0f} MB before {turns} turns; {rate:.0f} turns/s, first delta p50 {p50:.0f} ms, p99 {p99:.0f} ms"
+    name = f"daemon: memory, {_ACTIVE} of {_LOADED} sessions active"
+    return [Row(name, subject.name, after, "MB", at_most=80.0, detail=detail)]
+
+
+def _play(clients: Sequence[Client], turns: int) -> list[float]:
+    """Let every client have one turn after the other; return how long each first delta took."""
+    selector, firsts = selectors.DefaultSelector(), list[float]()
+    begun: dict[int, float] = {}
+    seen = dict.fromkeys(range(len(clients)), b"")
+    left = turns
+
+    def prompt(number: int) -> None:
+        nonlocal left
+        if left:
+            left -= 1
+            name = f"s{number + len(clients) * (left // len(clients) % (_LOADED // len(clients)))}"
+            begun[number], seen[number] = perf_counter(), b""
+            clients[number].socket.sendall(_call("session/prompt", "turn", sessionId=name, prompt=_TURN))
+
+    for number, client in enumerate(clients):
+        selector.register(client.socket, selectors.EVENT_READ, number)
+        prompt(number)
+    over = 0
+    while over < turns:
+        ready = selector.select(60)
+        assert ready, f"nothing came for a minute; {over} of {turns} turns are over"
+        for key, _ in ready:
+            number = key.data
+            seen[number] = seen[number][-32:] + clients[number].socket.recv(1 << 20)
+            if number in begun and b"agent_message_chunk" in seen[number]:
+                firsts.append(perf_counter() - begun.pop(number))
+            if b'"id":"turn"' in seen[number]:
+                over += 1
+                prompt(number)
+    return firsts
 
 
 def _call(method: str, number: str, **params: object) -> bytes:

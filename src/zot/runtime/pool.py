@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import math
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -35,6 +37,9 @@ _NAMED = 10
 _MAX_CLOSED = 65_536
 #: How long a session may take to be let go of.
 _CLOSE_S = 10.0
+#: The memory of closed sessions is reclaimed once there are so many of them, and at the latest after so long.
+_RECLAIM_COUNT = 256
+_RECLAIM_S = 5.0
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -104,12 +109,17 @@ class Hub:
         limit: int = 0,
         resting: int = RESTING,
         idle_s: float = IDLE_S,
+        own_process: bool = False,
     ) -> None:
-        """``limit`` bounds the sessions that are loaded at once; 0 does not."""
+        """``limit`` bounds the sessions that are loaded at once; 0 does not.
+
+        Only in our ``own_process`` memory is reclaimed: in one that embeds us it would take as long as that is large.
+        """
         self._opening = opening
         self._make_channel = channel
         self.limit = limit
         self._resting = resting
+        self._own_process = own_process
         self.idle_s = idle_s
         self._channels: dict[str, Channel] = {}
         #: The one that was used last stands at the end.
@@ -120,6 +130,9 @@ class Hub:
         self._leaving: dict[str, _Leaving] = {}
         #: The sessions that a client closed and nobody has resumed since, the oldest first.
         self._closed_ids: dict[str, None] = {}
+        #: How many sessions have been closed whose memory has not been reclaimed, and when that happens.
+        self._unreclaimed = 0
+        self._reclaiming: asyncio.TimerHandle | None = None
         #: Which edition of the configuration counts: it grows whenever that is read again.
         self._edition = 0
         self._looking: asyncio.TimerHandle | None = None
@@ -305,8 +318,9 @@ class Hub:
         """Let go of all sessions. One that waits for a person waits on, in the journal."""
         self.stop()
         self._closed = True
-        if self._looking is not None:
-            self._looking.cancel()
+        for timer in (self._looking, self._reclaiming):
+            if timer is not None:
+                timer.cancel()
         if self._loading:
             await asyncio.wait(list(self._loading.values()))
         for session_id in list(self._live):
@@ -381,6 +395,7 @@ class Hub:
         except Exception:  # It costs this session, not the others.
             log.exception("session %r could not be wound down", session_id)
         self.channel(session_id).closed()
+        self._reclaim_later()
 
     def _tidy(self, *, more: int = 0) -> None:
         """Let go of what has had nothing to do for longest, as far as there are too many, or ``more`` need room."""
@@ -406,8 +421,38 @@ class Hub:
         if self._live:
             self._look_later()
 
+    def _reclaim_later(self) -> None:
+        """Reclaim the memory of closed sessions, for many at once: it means looking at every object."""
+        self._unreclaimed += 1
+        if self._closed or not self._own_process:
+            return
+        loop = asyncio.get_running_loop()
+        if self._reclaiming is None:
+            self._reclaiming = loop.call_later(_RECLAIM_S, self._reclaim)
+        elif self._unreclaimed == _RECLAIM_COUNT:
+            self._reclaiming.cancel()
+            self._reclaiming = loop.call_later(0, self._reclaim)
+
+    def _reclaim(self) -> None:
+        self._unreclaimed, self._reclaiming = 0, None
+        reclaim_memory()
+
     def _drop_unused_channels(self) -> None:
         if len(self._channels) % 256 == 255:
             for session_id in [one for one, channel in self._channels.items() if not channel.is_followed]:
                 if session_id not in self._live and session_id not in self._leaving:
                     del self._channels[session_id]
+
+
+def reclaim_memory() -> None:
+    """Free objects that only refer to each other, as the parts of a session do, and return their memory to the system.
+
+    The collector alone would leave those that have grown old for minutes, and glibc keeps what was freed.
+    """
+    gc.collect()
+    if sys.platform == "linux":
+        import ctypes
+
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # Only glibc has it.
+        if trim is not None:
+            trim(0)

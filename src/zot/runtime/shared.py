@@ -34,7 +34,7 @@ class Premises:
     """
 
     def __init__(self, *, own_process: bool = False) -> None:
-        self._own_process = own_process
+        self.own_process = own_process
         self._lock = threading.Lock()
         self._remembered: OrderedDict[Hashable, object] = OrderedDict()
         self._files: OrderedDict[tuple[str, object], tuple[tuple[int, ...], object]] = OrderedDict()
@@ -126,7 +126,7 @@ class Premises:
 
             if self._closed:
                 raise ChildProcessError("nothing can be started any more: zot is ending")
-            self._processes = open_processes(protected=self._own_process)
+            self._processes = open_processes(protected=self.own_process)
         return self._processes
 
 

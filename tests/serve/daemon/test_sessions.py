@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -539,3 +541,23 @@ async def test_settings_that_are_read_again_count_at_once(tmp_path: Path) -> Non
         await caller.get("config/reload")
         await caller.get("session/new", agentAlias="default", sessionId="three")
         assert (await caller.get("status"))["serverVersion"] == __version__
+
+
+async def test_the_memory_of_a_closed_session_is_reclaimed_without_waiting_for_the_collector(
+    daemon: Running, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zot.hub._RECLAIM_S", 0.01)
+    monkeypatch.setattr(daemon.daemon.hub, "_own_process", True)  # As that of `zot daemon` has.
+    await talk(caller, "s", "!echo hi")
+    loaded = daemon.daemon.hub.session("s")
+    assert loaded is not None
+    session = weakref.ref(loaded)
+    del loaded
+    gc.disable()
+    try:
+        await daemon.daemon.hub.let_go("s")
+        async with asyncio.timeout(PATIENCE_S):
+            while session() is not None:
+                await asyncio.sleep(0.01)
+    finally:
+        gc.enable()

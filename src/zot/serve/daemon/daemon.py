@@ -97,7 +97,13 @@ class Daemon:
         from zot.runtime.pool import Hub
 
         settings = self.parts.settings
-        return Hub(self.parts.opening, self._new_feed, limit=settings.max_sessions, idle_s=settings.idle_s)
+        return Hub(
+            self.parts.opening,
+            self._new_feed,
+            limit=settings.max_sessions,
+            idle_s=settings.idle_s,
+            own_process=self.parts.own_process,
+        )
 
     @cached_property
     def shelf(self) -> Shelf:

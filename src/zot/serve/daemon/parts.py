@@ -56,6 +56,7 @@ class Establishment:
         self.audit = audit
         self.joinable = False
         self.premises = premises
+        self.own_process = premises.own_process
         self._flags = flags
         #: The sessions for which somebody has chosen, so that flags do not undo it when they are loaded again.
         self._chosen: set[str] = set()
