@@ -162,7 +162,7 @@ def connect_to_look(path: str) -> sqlite3.Connection:
     connection = _opened_to_look(place)
     try:
         connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
-    except sqlite3.OperationalError as problem:
+    except sqlite3.Error as problem:
         connection.close()
         ahead, cannot_share = f"{path}-wal", (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
         is_ahead = os.path.exists(ahead) and os.path.getsize(ahead) > 0
