@@ -546,7 +546,7 @@ async def test_settings_that_are_read_again_count_at_once(tmp_path: Path) -> Non
 async def test_the_memory_of_a_closed_session_is_reclaimed_without_waiting_for_the_collector(
     daemon: Running, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("zot.hub._RECLAIM_S", 0.01)
+    monkeypatch.setattr("zot.runtime.pool._RECLAIM_S", 0.01)
     monkeypatch.setattr(daemon.daemon.hub, "_own_process", True)  # As that of `zot daemon` has.
     await talk(caller, "s", "!echo hi")
     loaded = daemon.daemon.hub.session("s")
