@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from zot.runtime.idempotency import Once
     from zot.session.session import Session
 
-#: Opens the session of a request that came at a time and must be answered by another.
+#: Opens a request's session; takes the request, its arrival time and its deadline.
 OpeningBy: TypeAlias = "Callable[[Request, float, float], Awaitable[tuple[Session, Once]]]"
 
-#: With so many unanswered, no more is read.
+#: With this many unanswered requests, reading pauses.
 _MAX_UNANSWERED = 256
 
 
 class Narrator:
-    """Tells what happens on the way to one answer."""
+    """Write one request's events as lines."""
 
     def __init__(self, slot: Slot, output: LineThread) -> None:
         self._slot = slot
@@ -49,7 +49,7 @@ class Narrator:
 
 
 class ManyRequests:
-    """Serves one client until its input ends, ``at_once`` requests at a time."""
+    """Serve one client until its input ends, running ``at_once`` requests concurrently."""
 
     def __init__(
         self, opening: OpeningBy, watchdog: Watchdog, output: LineThread, *, at_once: int, tells_events: bool
@@ -64,7 +64,7 @@ class ManyRequests:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self, chunks: AsyncIterator[bytes], lines: LineSplitter) -> None:
-        """Answer everything that comes, and return when all of it has been answered."""
+        """Answer every request, and return when the last answer is out."""
         began = 0.0
         async for data in chunks:
             now = time.monotonic()
@@ -81,7 +81,7 @@ class ManyRequests:
         await self._output.drained()
 
     def kill(self) -> None:
-        """Kill what tools have running, from any thread: the process is about to end."""
+        """Kill the tools' processes, from any thread: this process is about to end."""
         for _, answering in list(self._running.values()):
             answering.kill()
 
@@ -99,7 +99,7 @@ class ManyRequests:
             self._answer(Slot(problem.ids, 0), problem.ids.failure("INVALID_REQUEST", str(problem)))
 
     def _begin(self, request: Request, began: float) -> None:
-        """Do what a request wants. Raise Refused."""
+        """Execute a request. Raise Refused."""
         match request.type or "run":
             case "ping":
                 self._acknowledge(request, "pong")
@@ -130,7 +130,7 @@ class ManyRequests:
         task.add_done_callback(self._tasks.discard)
 
     async def _follow(self, request: Request, slot: Slot, answering: Answering, place: Place) -> None:
-        """See a request to its answer, and to its end behind that."""
+        """Await a request's answer, write it, record the delivery and close the session."""
         try:
             reply = await answering.answer()
             place.leave()
@@ -145,7 +145,7 @@ class ManyRequests:
             self._running.pop(request.request_id or "", None)
 
     def _expire(self, answering: Answering) -> None:
-        """In the watchdog's thread: end a request that is late, and what its tools run even if the loop hangs."""
+        """In the watchdog's thread: end a late request, and its tools' processes even if the loop hangs."""
         self._loop.call_soon_threadsafe(answering.cancel)
         answering.kill()
 
@@ -160,7 +160,7 @@ class ManyRequests:
         self._answer(Slot(request.ids, 0), request.ids.success(text))
 
     def _answer(self, slot: Slot, response: Response) -> bool:
-        """Write an answer, unless somebody else did. True if we did."""
+        """Write an answer unless the watchdog has done so. True if it was written here."""
         if not slot.take():
             return False
         self._output.answer(slot, encode_response(response))
