@@ -29,23 +29,23 @@ if TYPE_CHECKING:
 
 
 class Choices(Protocol):
-    """What there is to choose from, and who answers beside a session."""
+    """Models and settings to choose from, and sessions for side questions."""
 
     def others(self, session: Session) -> Sequence[Model]:
-        """Return the models of other providers that a session can use. In any thread."""
+        """Return the models of other providers that a session can use. Called in a thread."""
 
     def opening_aside(self, session: Session) -> Session:
-        """Return a session that has the past of another, has no tools, and is not kept."""
+        """Return an unrecorded session without tools that has another session's history."""
 
     def check(self, session_id: str, wanted: Configured) -> None:
-        """Raise ConfigError, UserError if a session cannot work as is ``wanted``. In any thread."""
+        """Raise ConfigError, UserError if a session cannot work as ``wanted``. Called in a thread."""
 
     def chosen(self, session_id: str) -> None:
-        """Let what a session works with hold whenever it is opened, whatever the daemon was started with."""
+        """Keep a session's current settings whenever it is opened, even if the daemon's flags differ."""
 
 
 class SettingsMethods:
-    """Handlers by the name of their method."""
+    """Handlers of the methods on a session's settings."""
 
     def __init__(self, hub: Hub, choices: Choices) -> None:
         self._hub = hub
@@ -53,7 +53,7 @@ class SettingsMethods:
 
     @property
     def table(self) -> Mapping[str, Handler]:
-        """Every method, and what is done for it."""
+        """Handlers by method."""
         return {
             "session/models": self._models,
             "session/configure": self._configure,
@@ -92,7 +92,7 @@ class SettingsMethods:
         await session.keep_choice()
 
     async def _move(self, connection: Connection, session_id: str, wanted: said.Overrides) -> None:
-        """Let another provider be asked. Strangers spend what their agent was given, and nothing else."""
+        """Switch to another provider. Remote clients may only spend their agent's own budget."""
         if not connection.is_local:
             raise RpcError(NOT_OWNED, "over the network a session keeps its provider")
         if wanted.model is None:
@@ -132,7 +132,7 @@ class SettingsMethods:
         return Later(reload())
 
     def _tell(self, connection: Connection, session_id: str) -> None:
-        """Let all who follow a session know that it is another."""
+        """Notify all followers of a session that its settings have changed."""
         connection.office.feed(session_id).mention(Reconfigured())
 
 
@@ -140,14 +140,14 @@ log = logging.getLogger("zot")
 
 
 class ExtensionMethods:
-    """Handlers by the name of their method."""
+    """Handlers of the methods on a session's extensions."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
 
     @property
     def table(self) -> Mapping[str, Handler]:
-        """Every method, and what is done for it."""
+        """Handlers by method."""
         return {
             "session/commands": self._commands,
             "session/run_command": self._run_command,
@@ -177,7 +177,7 @@ class ExtensionMethods:
         return Later(run_command())
 
     def _act(self, connection: Connection, asked: said.RunCommand, answer: CommandAnswer) -> None:
-        """Do what an extension wants: only prompts are ours to run."""
+        """Run the prompt that an extension's answer contains, if any; the client applies the rest."""
         session = self._hub.session(asked.session_id)
         if answer.prompt and session is not None:
             try:

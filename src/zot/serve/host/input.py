@@ -69,7 +69,7 @@ def _next(incoming: int, signals: int, outgoing: int, deadline: float) -> bytes 
     poll.register(outgoing, 0)
     while (left_s := deadline - time.monotonic()) > 0:
         ready = dict(poll.poll(left_s * 1000))
-            # poll() returns on the first ready descriptor: a signal may have arrived since.
+        # poll() returns on the first ready descriptor: a signal may have arrived since.
         if signals in ready or readable(signals):
             raise Interrupted("a signal came before the request")
         if outgoing in ready:

@@ -79,7 +79,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     config: ServerConfig
     access_log: bool
-        #: Size of the incomplete request head, and the timer of its deadline.
+    #: Size of the incomplete request head, and the timer of its deadline.
     _head = 0
     _deadline: asyncio.TimerHandle | None = None
     _is_too_long = False
