@@ -13,13 +13,13 @@ from zot.serve.stdio import SIGNALS, abandoned, leave
 from zot.serve.streams import Writer
 from zot.session.session import Session
 
-_WATCH_S = 0.5
+_CHECK_S = 0.5
 #: Limits for the parts of a forced stop: together less than 3 s.
 _ABORT_S = 1.2
 _FLUSH_S = 0.5
 _CLOSE_S = 1.0
 #: Limit for closing a session when no stop was requested.
-_OWN_TIME_S = 8.0
+_CLOSE_SLOWLY_S = 8.0
 
 
 class Lifetime:
@@ -38,7 +38,7 @@ class Lifetime:
         self._as_failure = as_failure
         for number in SIGNALS:
             self._loop.add_signal_handler(number, self._on_signal, number)
-        self._look()
+        self._check()
 
     def end(self) -> None:
         """End the lifetime; safe to call repeatedly."""
@@ -67,12 +67,12 @@ class Lifetime:
         self._signal = number
         self.end()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         orphaned = self.input_ended and os.getppid() != self._parent
         if orphaned or abandoned(self._outgoing):
             self.end()
         else:
-            self._loop.call_later(_WATCH_S, self._look)
+            self._loop.call_later(_CHECK_S, self._check)
 
 
 async def close_in_time(session: Session, lifetime: Lifetime) -> None:
@@ -82,7 +82,7 @@ async def close_in_time(session: Session, lifetime: Lifetime) -> None:
 
 async def _closed(session: Session) -> None:
     with suppress(TimeoutError):
-        await asyncio.wait_for(session.close(), _OWN_TIME_S)
+        await asyncio.wait_for(session.close(), _CLOSE_SLOWLY_S)
 
 
 async def wind_down(session: Session, output: Writer) -> None:

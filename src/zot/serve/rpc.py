@@ -143,7 +143,7 @@ class RpcServer:
         """Execute a command and answer it; if its answer comes later, hold the commands that follow."""
         takes_a_while = self._takes_a_while(command)
         try:
-            self._do(command)
+            self._execute(command)
         except Exception as problem:
             # The outermost boundary: an unexpected error fails this command, not the connection.
             self._output.write(fail(command, self._explained(command, problem)))
@@ -173,18 +173,18 @@ class RpcServer:
         if not self._pending:
             self._settled.set()
 
-    def _do(self, command: rpc.AnyCommand) -> None:
+    def _execute(self, command: rpc.AnyCommand) -> None:
         """Execute a command. Raise AgentError if that is impossible."""
         session = self._session
         match command:
             case Hello() | Ping():
                 self._output.write(self._greeting.answer(command))
             case rpc.Prompt():
-                session.prompt(command.message or "", _images(command.images), **self._fate(command))
+                session.prompt(command.message or "", _images(command.images), **self._callbacks(command))
             case rpc.Steer():
-                session.steer(command.message or "", _images(command.images), **self._fate(command))
+                session.steer(command.message or "", _images(command.images), **self._callbacks(command))
             case rpc.Compact():
-                session.compact(**self._fate(command))
+                session.compact(**self._callbacks(command))
             case rpc.Abort(queue=queue):
                 self._succeed(command)
                 session.abort(queue=bool(queue))
@@ -203,9 +203,9 @@ class RpcServer:
                 session.approve(request or "", decision or "")
                 self._succeed(command)
             case rpc.Clear():
-                session.clear(**self._fate(command))
+                session.clear(**self._callbacks(command))
             case rpc.UndoCompact():
-                session.undo_compact(**self._fate(command))
+                session.undo_compact(**self._callbacks(command))
             case rpc.SetModel(model=model):
                 if not model:
                     raise UserError("set_model needs a model")
@@ -217,16 +217,16 @@ class RpcServer:
                 )
                 self._succeed(command, {"models": models})
             case rpc.GetCommands() | rpc.RunCommand() | rpc.PanelKey() | rpc.PanelClose():
-                self._extend(command)
+                self._execute_extension(command)
 
-    def _extend(self, command: rpc.GetCommands | rpc.RunCommand | rpc.PanelKey | rpc.PanelClose) -> None:
+    def _execute_extension(self, command: rpc.GetCommands | rpc.RunCommand | rpc.PanelKey | rpc.PanelClose) -> None:
         """Execute a command for extensions. Raise AgentError if that is impossible."""
         session = self._session
         match command:
             case rpc.GetCommands():
                 self._later(command, self._commands())
             case rpc.RunCommand(name=name, args=args):
-                self._later(command, session.run_command(name or "", args or ""), then=self._follow)
+                self._later(command, session.run_command(name or "", args or ""), then=self._run_prompt)
             case rpc.PanelKey(panel_id=panel_id, key=key, text=text):
                 session.press(panel_id or "", key or "", text or "")
                 self._succeed(command)
@@ -241,7 +241,7 @@ class RpcServer:
     async def _commands(self) -> dict[str, Any]:
         return {"commands": await self._session.commands()}
 
-    def _follow(self, answer: CommandAnswer) -> None:
+    def _run_prompt(self, answer: CommandAnswer) -> None:
         """Run the prompt that an extension's answer contains, if any; the client applies the rest."""
         if answer.prompt:
             try:
@@ -285,10 +285,10 @@ class RpcServer:
         log.error("unexpected error in %s", name_of(command), exc_info=problem)
         return "internal error; standard error has the details"
 
-    def _fate(self, command: Command) -> Fate:
+    def _callbacks(self, command: Command) -> Fate:
         """Return the callbacks that answer ``command`` when its job starts or is dropped."""
         data = () if isinstance(command, rpc.Clear | rpc.UndoCompact) else (rpc.STARTED,)
-        then = self._answered if self._session.begins_later else _nothing
+        then = self._answered if self._session.begins_later else _do_nothing
 
         def started() -> None:
             self._succeed(command, *data)
@@ -301,7 +301,7 @@ class RpcServer:
         return Fate(started=started, dropped=dropped)
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass
 
 

@@ -152,7 +152,7 @@ class Diagnostics(io.TextIOBase):
 
     def _send(self) -> bool:
         """Write as much as the reader has room for. False if text is left."""
-        if self._is_sending:  # A signal handler interrupted us: the interrupted call continues.
+        if self._is_sending:  # Called in a signal handler: the interrupted call continues.
             return True
         self._is_sending = True
         try:

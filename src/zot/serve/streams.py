@@ -53,7 +53,7 @@ class Writer:
         self._loop = asyncio.get_running_loop()
         self._watchable = _is_watchable(descriptor)
         self._pieces: list[bytes] = []
-        self._send, self._let_go = _sender(descriptor)
+        self._send, self._release = _sender(descriptor)
         self._unwritten = memoryview(b"")
         self._size = 0
         self._scheduled = False
@@ -73,7 +73,7 @@ class Writer:
 
     def close(self) -> None:
         """Release the private handle used for writing; the caller keeps the descriptor itself."""
-        self._let_go()
+        self._release()
 
     def write(self, data: bytes) -> None:
         """Buffer ``data``. Data given after the output broke is discarded."""

@@ -16,6 +16,9 @@ from zot.wire.jsonrpc import NOT_OWNED, RpcError
 if TYPE_CHECKING:
     from zot.session.session import Session
 
+#: Longest id of a new session.
+MAX_ID = 1024
+
 
 @asynccontextmanager
 async def used(hub: Hub, connection: Connection, session_id: str) -> AsyncIterator[Session]:
@@ -26,7 +29,7 @@ async def used(hub: Hub, connection: Connection, session_id: str) -> AsyncIterat
 
 
 async def check_use(hub: Hub, connection: Connection, session_id: str) -> None:
-    """Raise RpcError where `used` does, without changing the session; NoSuchSession.
+    """Raise RpcError where `used` does; NoSuchSession. For changes to a session that need not be loaded.
 
     Local clients pass unchecked, so they can delete a session that cannot be loaded any more.
     """
@@ -42,8 +45,8 @@ def check_idle(session: Session, what: str) -> None:
 
 
 def may_use(connection: Connection, session: Session) -> bool:
-    """True if a client may change a session. A local session, whose tools may do anything, needs an agent with a policy
-    before remote clients may use it."""
+    """True if a client may change a session. Tools of an unguarded session may do anything, so remote clients may not use
+    it unless its agent has a policy."""
     if connection.is_local or session.agent.guarded:
         return True
     return connection.office.has_rules(session.agent.name or "default")
@@ -57,10 +60,6 @@ def _check(connection: Connection, session: Session, session_id: str) -> None:
             f"session {session_id!r} was made on this machine and its agent has no policy: over the network"
             f" it can be looked at and its turn be ended, no more; a policy of [agents.{alias}] would change that",
         )
-
-
-#: Longest id of a new session.
-MAX_ID = 1024
 
 
 class Register(Protocol):

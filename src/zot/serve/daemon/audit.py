@@ -28,11 +28,14 @@ except ImportError:
 
 _MAX_NAME = 128
 _MAX_WAITING = 1000
-_NOTHING = "0" * 32
+_FIRST_HASH = "0" * 32
 #: Each line ends with the hash of everything before it in the line.
 _HASH = b',"hash":"'
 _END_BYTES = len(_HASH) + 32 + len(b'"}')
 _TAIL_BYTES = 64 * 1024
+
+#: Number of refusals recorded per period, and the period.
+_MAX_RECORDED, _PERIOD_S = 100, 10.0
 
 
 class Who(msgspec.Struct, frozen=True):
@@ -62,7 +65,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     session: str | None = None
     outcome: str | None = None
     lines: int | None = None
-    prev: str = _NOTHING
+    prev: str = _FIRST_HASH
 
 
 class Audit:
@@ -75,9 +78,9 @@ class Audit:
         """Continue the chain in ``file``. ``soon`` schedules a function, such as the event loop's `call_soon`."""
         self._file = file
         self._soon = soon
-        self._waiting: list[Entry] = []
-        self._is_called = False
-        self._n, self._hash = 0, _NOTHING
+        self._pending: list[Entry] = []
+        self._is_scheduled = False
+        self._n, self._hash = 0, _FIRST_HASH
         self._lost = 0
         #: Called by `close` before the last flush.
         self.when_closing: list[Callable[[], None]] = []
@@ -104,17 +107,17 @@ class Audit:
             session=printable_line(session, _MAX_NAME) or None,
             outcome=printable_line(outcome, _MAX_NAME) or None,
         )
-        self._waiting.append(entry)
-        if len(self._waiting) >= _MAX_WAITING:
+        self._pending.append(entry)
+        if len(self._pending) >= _MAX_WAITING:
             self.flush()
-        elif not self._is_called:
-            self._is_called = True
+        elif not self._is_scheduled:
+            self._is_scheduled = True
             self._soon(self.flush)
 
     def flush(self) -> None:
         """Write pending entries. Entries that cannot be written are counted, and the count is written later."""
-        self._is_called = False
-        entries, self._waiting = self._waiting, []
+        self._is_scheduled = False
+        entries, self._pending = self._pending, []
         if not entries:
             return
         if self._lost:
@@ -163,7 +166,7 @@ def verify(paths: Iterable[str]) -> Verified:
     """Verify the hash chain of an audit log; ``paths`` are its files, oldest first. Raise OSError."""
     number, problems = 0, []
     before: Entry | None = None
-    hashed = _NOTHING
+    hashed = _FIRST_HASH
     for path, at, line in _lines(paths):
         number += 1
         entry = _read(line)
@@ -209,7 +212,7 @@ def _last(path: str) -> tuple[int, str]:
     """Return the number and the hash of the last whole line of a log."""
     for one in (path, f"{path}.1"):
         try:
-            with open(one, "rb", opener=_opened) as file:
+            with open(one, "rb", opener=_open) as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
                 lines = file.read(_TAIL_BYTES).split(b"\n")
         except OSError:  # Missing or unreadable: a new chain begins.
@@ -217,10 +220,10 @@ def _last(path: str) -> tuple[int, str]:
         for line in reversed(lines):
             if entry := _read(line):
                 return entry.n, _hash_in(line)
-    return 0, _NOTHING
+    return 0, _FIRST_HASH
 
 
-def _opened(path: str, flags: int) -> int:
+def _open(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
 
 
@@ -231,22 +234,18 @@ def _lines(paths: Iterable[str]) -> Iterator[tuple[str, int, bytes]]:
                 yield path, at, line.removesuffix(b"\n")
 
 
-#: Number of refusals recorded per period, and the period.
-_NOTED, _NOTED_S = 100, 10.0
-
-
 class Refusals:
     """Counter of refusals that records them up to a rate limit, then only how many more there were.
 
     Needs a running loop; closing the audit log records the rest.
     """
 
-    def __init__(self, audit: Audit, metrics: Metrics, *, within_s: float = _NOTED_S) -> None:
+    def __init__(self, audit: Audit, metrics: Metrics, *, within_s: float = _PERIOD_S) -> None:
         self._audit = audit
         self._metrics = metrics
         self._within_s = within_s
         self._since = 0.0
-        self._noted = 0
+        self._count = 0
         self._transport = ""
         self._summing_up: asyncio.TimerHandle | None = None
         audit.when_closing.append(self._sum_up)
@@ -259,9 +258,9 @@ class Refusals:
         self._metrics.refused += 1
         if (now := time.monotonic()) - self._since > self._within_s:
             self._sum_up()
-            self._since, self._noted = now, 0
-        self._noted += 1
-        if self._noted <= _NOTED:
+            self._since, self._count = now, 0
+        self._count += 1
+        if self._count <= _MAX_RECORDED:
             self._audit.note("refused", who, method=method, outcome=outcome)
             return True
         self._transport = who.transport
@@ -274,5 +273,5 @@ class Refusals:
         if self._summing_up is not None:
             self._summing_up.cancel()
             self._summing_up = None
-            self._audit.note("refused", Who(self._transport), outcome=f"{self._noted - _NOTED} more")
-            self._since, self._noted = time.monotonic(), 0
+            self._audit.note("refused", Who(self._transport), outcome=f"{self._count - _MAX_RECORDED} more")
+            self._since, self._count = time.monotonic(), 0

@@ -12,7 +12,7 @@ MAX_UNREAD_BYTES = 4 << 20
 #: One burst may exceed that limit: the client has this long to read it, and the burst this limit.
 _PATIENCE_S = 0.25
 _MAX_BURST_BYTES = 16 << 20
-_MANY = 1024
+_MAX_PIECES = 1024
 
 
 class Wire(Protocol):
@@ -46,21 +46,21 @@ class Backlog:
         #: Position of each piece's end in the byte stream, and its size.
         self._pieces: deque[tuple[int, int]] = deque()
         self._size = 0
-        self._looking: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     def tell(self, data: bytes) -> None:
         """Send an update."""
         self.wire.send(data)
         self._pieces.append((self.wire.taken + self.wire.unread, len(data)))
         self._size += len(data)
-        if len(self._pieces) < _MANY and self._size <= MAX_UNREAD_BYTES:
+        if len(self._pieces) < _MAX_PIECES and self._size <= MAX_UNREAD_BYTES:
             return  # Too little to justify asking the wire.
         if self._unread() <= MAX_UNREAD_BYTES:
             return
         if self._size > _MAX_BURST_BYTES and len(self._pieces) > 1:
             self._cut()
-        elif self._looking is None:
-            self._looking = asyncio.get_running_loop().call_later(_PATIENCE_S, self._look)
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_PATIENCE_S, self._check)
 
     def _unread(self) -> int:
         taken = self.wire.taken
@@ -68,8 +68,8 @@ class Backlog:
             self._size -= self._pieces.popleft()[1]
         return self._size
 
-    def _look(self) -> None:
-        self._looking = None
+    def _check(self) -> None:
+        self._timer = None
         if self._unread() > MAX_UNREAD_BYTES:
             self._cut()
 

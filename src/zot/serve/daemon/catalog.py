@@ -32,6 +32,16 @@ from zot.wire.spelling import Spelled, Spelling, spelled
 #: Prefix lengths of a timestamp that give the day and the month.
 DAY, _MONTH = len("2026-01-31"), len("2026-01")
 
+#: Length of an abbreviated commit id.
+_SHORT = 7
+#: Placeholder in HEAD of a repository with reftables, which we cannot read.
+_UNREADABLE = "refs/heads/.invalid"
+
+#: How long a list waits for the recovery of sessions that a dead process left.
+_RECOVERY_S = 5.0
+#: Bytes encoded per turn of the loop.
+_PIECE_BYTES = 256 << 10
+
 
 class Span:
     """Period of time, both ends included: each a time in RFC 3339, a whole day in UTC, or unbounded."""
@@ -145,10 +155,10 @@ def _by_day(calls: Iterable[Spent]) -> tuple[_Day, ...]:
     days: dict[tuple[str, str], list[Spent]] = {}
     for call in calls:
         days.setdefault((call.time[:DAY], call.model), []).append(call)
-    return tuple(_as_one(some) for some in days.values())
+    return tuple(_merged(some) for some in days.values())
 
 
-def _as_one(calls: list[Spent]) -> _Day:
+def _merged(calls: list[Spent]) -> _Day:
     times = [call.time for call in calls]
     whole = sum((call.counters for call in calls), ZERO)
     return _Day(min(times), max(times), Spent(times[0], calls[0].model, whole, len(calls)))
@@ -202,8 +212,8 @@ class Shelf:
                     record,
                     queries.last_seq(connection, record.number),
                     replay.agent_of(connection, record),
-                    self._is_run(record),
-                    self._question(connection, record) is not None,
+                    self._is_running(record),
+                    self._pending_approval(connection, record) is not None,
                 )
                 if agent is None or entry.agent == agent:
                     entries.append(entry)
@@ -265,7 +275,7 @@ class Shelf:
         """Return the number of the newest event up to ``upto``; 0 if there is none. Raise NoSuchSession."""
         return await self._journal.reading(lambda connection: replay.last_told(connection, session_id, upto))
 
-    def _question(self, connection: sqlite3.Connection, record: SessionRecord) -> ApprovalRequest | None:
+    def _pending_approval(self, connection: sqlite3.Connection, record: SessionRecord) -> ApprovalRequest | None:
         if record.owner is None or self._journal.is_run_here(record):
             return None  # The session's own worker knows.
         return replay.question(connection, record, timestamp())
@@ -276,11 +286,11 @@ class Shelf:
 
         def look(connection: sqlite3.Connection) -> tuple[bool, ApprovalRequest | None]:
             record = queries.get(connection, session_id)
-            return self._is_run(record), self._question(connection, record)
+            return self._is_running(record), self._pending_approval(connection, record)
 
         return await self._journal.reading(look)
 
-    def _is_run(self, record: SessionRecord) -> bool:
+    def _is_running(self, record: SessionRecord) -> bool:
         return record.owner is not None and self._journal.is_running(record)
 
     async def is_left_behind(self, session_id: str) -> bool:
@@ -328,12 +338,6 @@ class RecordedPast:
         with suppress(NoSuchSession):
             return await self._journal.reading(lambda connection: replay.run_so_far(connection, self._session_id, upto))
         return ()
-
-
-#: Length of an abbreviated commit id.
-_SHORT = 7
-#: Placeholder in HEAD of a repository with reftables, which we cannot read.
-_UNREADABLE = "refs/heads/.invalid"
 
 
 class CheckedOut(NamedTuple):
@@ -392,12 +396,6 @@ def _line(path: str) -> str:
         return file.read(4096).partition("\n")[0].strip()
 
 
-#: How long a list waits for the recovery of sessions that a dead process left.
-_MENDING_S = 5.0
-#: Bytes encoded per turn of the loop.
-_PIECE_BYTES = 256 << 10
-
-
 class _EncodedPage(Spelled, frozen=True):
     """A `MessagePage` whose messages were encoded one by one."""
 
@@ -414,7 +412,7 @@ class KeptMethods:
     def __init__(self, hub: Hub, shelf: Shelf, is_mended: asyncio.Event) -> None:
         self._hub = hub
         self._shelf = shelf
-        self._is_mended = is_mended
+        self._is_recovered = is_mended
 
     @property
     def table(self) -> Mapping[str, Handler]:
@@ -431,8 +429,8 @@ class KeptMethods:
     async def _list(self, connection: Connection, asked: said.List) -> said.Sessions:
         del connection
         with suppress(TimeoutError):  # Recovery shows which sessions wait for an approval.
-            async with asyncio.timeout(_MENDING_S):
-                await self._is_mended.wait()
+            async with asyncio.timeout(_RECOVERY_S):
+                await self._is_recovered.wait()
         entries = await self._shelf.listed(
             query=asked.query or "", cwd=asked.cwd, agent=asked.agent_alias, limit=asked.limit
         )

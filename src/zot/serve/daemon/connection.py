@@ -43,6 +43,29 @@ if TYPE_CHECKING:
     from zot.events import AgentEvent
     from zot.serve.daemon.feed import Feed, Follower
 
+log = logging.getLogger("zot")
+
+_CODES: Mapping[type[AgentError], int] = {
+    NoSuchSession: jsonrpc.SESSION_NOT_FOUND,
+    TooManySessions: jsonrpc.SESSION_LIMIT,
+    QueueFull: jsonrpc.SESSION_BUSY,
+    RuntimeBusy: jsonrpc.SESSION_BUSY,
+    SessionBusy: jsonrpc.SESSION_BUSY,
+    Stopping: jsonrpc.STOPPING,
+    UserError: jsonrpc.INVALID_PARAMS,
+    AgentError: jsonrpc.INTERNAL_ERROR,
+}
+#: Limit of a client's unanswered requests.
+_MAX_UNANSWERED = 4096
+#: Limit of their size.
+_MAX_UNANSWERED_BYTES = 64 << 20
+#: Read-only requests answered concurrently, and the unread bytes that pause them.
+_READS_AT_ONCE = 4
+_MAX_UNREAD_BYTES = 1 << 20
+
+#: Executes a method: returns the result, or a `Deferred`, `Later` or `Told`. Raises AgentError.
+Handler: TypeAlias = Callable[["Connection", Any], Awaitable[Any]]
+
 
 class Deferred:
     """Answer that is given later by `resolve` and sent at that very moment, so its place in the stream is exact."""
@@ -80,27 +103,6 @@ class Told:
         self.then = then
 
 
-log = logging.getLogger("zot")
-
-_CODES: Mapping[type[AgentError], int] = {
-    NoSuchSession: jsonrpc.SESSION_NOT_FOUND,
-    TooManySessions: jsonrpc.SESSION_LIMIT,
-    QueueFull: jsonrpc.SESSION_BUSY,
-    RuntimeBusy: jsonrpc.SESSION_BUSY,
-    SessionBusy: jsonrpc.SESSION_BUSY,
-    Stopping: jsonrpc.STOPPING,
-    UserError: jsonrpc.INVALID_PARAMS,
-    AgentError: jsonrpc.INTERNAL_ERROR,
-}
-#: Limit of a client's unanswered requests.
-_MAX_UNANSWERED = 4096
-#: Limit of their size.
-_MAX_UNANSWERED_BYTES = 64 << 20
-#: Read-only requests answered concurrently, and the unread bytes that pause them.
-_LOOKS_AT_ONCE = 4
-_MUCH_BYTES = 1 << 20
-
-
 class ClientWire(Wire, Protocol):
     """Outgoing half of a client's connection, as `Connection` needs it."""
 
@@ -114,10 +116,6 @@ class _Order:
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self.wanted = 0
-
-
-#: Executes a method: returns the result, or a `Deferred`, `Later` or `Told`. Raises AgentError.
-Handler: TypeAlias = Callable[["Connection", Any], Awaitable[Any]]
 
 
 class Office(Protocol):
@@ -172,7 +170,7 @@ class Connection:
         #: Running requests, with their sizes.
         self._tasks: dict[asyncio.Task[None], int] = {}
         self._unanswered_bytes = 0
-        self._looking = asyncio.Semaphore(_LOOKS_AT_ONCE)
+        self._reads = asyncio.Semaphore(_READS_AT_ONCE)
         #: Requests on one session begin one at a time, in order of arrival.
         self._order: dict[str, _Order] = {}
         self._is_ending = False
@@ -196,7 +194,7 @@ class Connection:
     def end_input(self) -> None:
         """Handle the end of the client's input; pending answers are still written."""
         self._is_ending = True
-        self._finish_if_even()
+        self._finish_if_idle()
 
     def close(self) -> None:
         """Drop the client. Its runs continue."""
@@ -221,7 +219,7 @@ class Connection:
         if before is not None:
             feed.leave(before)
         self._followed[session_id] = feed.follow(
-            self._backlog, self.dialect, after, before=before, caught_up=self._finish_if_even
+            self._backlog, self.dialect, after, before=before, caught_up=self._finish_if_idle
         )
 
     def when_told(self, session_id: str, seq: int, call: Callable[[], None]) -> None:
@@ -246,27 +244,29 @@ class Connection:
         """Send an error turn to this client only: its prompt will never run. Then call ``then``."""
         from zot.events import Done, Error
 
-        self._tell(session_id, prompt_id, [Error(reason), Done()], then)
+        self._send_turn(session_id, prompt_id, [Error(reason), Done()], then)
 
     def take_back(self, session_id: str, prompt_id: str, *, then: Callable[[], object]) -> None:
         """Send an aborted turn to this client only: its prompt was cancelled before it began. Then call ``then``."""
         from zot.events import Done, TurnEnd
 
-        self._tell(session_id, prompt_id, [TurnEnd("aborted"), Done()], then)
+        self._send_turn(session_id, prompt_id, [TurnEnd("aborted"), Done()], then)
 
-    def _tell(self, session_id: str, prompt_id: str, events: Sequence[AgentEvent], then: Callable[[], object]) -> None:
+    def _send_turn(
+        self, session_id: str, prompt_id: str, events: Sequence[AgentEvent], then: Callable[[], object]
+    ) -> None:
         from zot.wire.updates import Updates
 
         line = Updates(session_id, self.dialect, prompt_id=prompt_id).lines(0, events)
 
-        def tell() -> None:
+        def send() -> None:
             self.wire.send(line)
             then()
 
-        def tell_behind() -> None:  # The client may still be replaying the turn that is over.
-            self.when_told(session_id, self.office.feed(session_id).seq, tell)
+        def send_after_replay() -> None:  # The client may still be replaying the turn that is over.
+            self.when_told(session_id, self.office.feed(session_id).seq, send)
 
-        self.office.behind_turn(session_id, tell_behind)
+        self.office.behind_turn(session_id, send_after_replay)
 
     # Execution.
 
@@ -279,7 +279,7 @@ class Connection:
         if isinstance(params, Initialize):
             self._initialize(request, params)
             return
-        work = self._look if request.method in LOOKS else self._perform
+        work = self._perform_read if request.method in LOOKS else self._perform
         task = asyncio.get_running_loop().create_task(work(request, params), name=f"zot {request.method}")
         self._tasks[task] = size
         self._unanswered_bytes += size
@@ -309,13 +309,13 @@ class Connection:
             for session_id, follower in list(self._followed.items()):
                 self.follow(session_id, follower.cursor, again=True)
 
-    async def _look(self, request: Request, params: Any) -> None:
+    async def _perform_read(self, request: Request, params: Any) -> None:
         """Answer a read-only request once the client reads: the answer may be much longer than the request.
 
         Waits before it takes its place in the order, so no changing request waits with it.
         """
-        async with self._looking:
-            if self.wire.unread > _MUCH_BYTES:
+        async with self._reads:
+            if self.wire.unread > _MAX_UNREAD_BYTES:
                 await self.wire.room()
             if not self._is_closed:
                 await self._perform(request, params)
@@ -383,9 +383,9 @@ class Connection:
 
     def _performed(self, task: asyncio.Task[None]) -> None:
         self._unanswered_bytes -= self._tasks.pop(task)
-        self._finish_if_even()
+        self._finish_if_idle()
 
-    def _finish_if_even(self) -> None:
+    def _finish_if_idle(self) -> None:
         """Close if the input has ended, every request is answered and no replay is running."""
         if self._is_ending and not self._tasks and all(one.is_live for one in self._followed.values()):
             self.wire.finish()
@@ -408,7 +408,7 @@ class Connection:
 
 
 def _prompted(request: Request, params: Any) -> tuple[str, str]:
-    """Return the session id and the prompt id of a prompt; "" for those that cannot be read from bad parameters."""
+    """Return the session id and the prompt id of a prompt; "" for an id that bad parameters hide."""
     from zot.wire.daemon_types import OfSession, Prompt
 
     if isinstance(params, Prompt):

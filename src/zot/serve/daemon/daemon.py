@@ -32,14 +32,13 @@ if TYPE_CHECKING:
     from zot.config.agents import Agents
     from zot.runtime.pool import Hub
     from zot.serve.daemon.catalog import Shelf
+    from zot.serve.daemon.endpoint import Claim
     from zot.serve.daemon.feed import Feed
     from zot.serve.daemon.parts import Establishment
     from zot.serve.daemon.server_methods import ServerMethods
     from zot.serve.daemon.watch import Watch
     from zot.serve.host.request import Answered, Respondent
     from zot.wire.host import Request
-
-    from zot.serve.daemon.endpoint import Claim
 
 log = logging.getLogger("zot")
 
@@ -49,6 +48,9 @@ MAX_CLIENTS = 1024
 _SILENT_S = 10.0
 #: How long an ephemeral daemon waits for the next client.
 _EPHEMERAL_S = 1.0
+
+#: Interval of checks that the socket exists. Clients wait longer for an owned endpoint (`endpoint.Patience`).
+_CHECK_S = 2.0
 
 
 class Daemon:
@@ -116,7 +118,7 @@ class Daemon:
         """Follower of runs in other processes."""
         from zot.serve.daemon.watch import Watch
 
-        followed, is_any = self._followed_elsewhere, self._is_any_followed
+        followed, is_any = self._followed_elsewhere, self._has_followers
         return Watch(self.parts.journal, followed, is_any=is_any, take_up=self.hub.take_up)
 
     @cached_property
@@ -189,7 +191,7 @@ class Daemon:
 
     def connect(self, connection: Connection) -> Connection | None:
         """Register a client; None if there are too many."""
-        if len(self._connections) >= room_for_clients(MAX_CLIENTS) and not self._makes_room():
+        if len(self._connections) >= room_for_clients(MAX_CLIENTS) and not self._make_room():
             return None
         self._connections[connection] = None
         self.metrics.connections += 1
@@ -204,7 +206,7 @@ class Daemon:
         if self._refusals.note(who, "", outcome):
             log.warning("refused a connection of %s", why)
 
-    def _makes_room(self) -> bool:
+    def _make_room(self) -> bool:
         """Disconnect the oldest client that has not initialized in time. False if there is none."""
         before = time.monotonic() - _SILENT_S
         for one in self._connections:
@@ -316,7 +318,7 @@ class Daemon:
         finally:
             self.is_mended.set()
 
-    def _is_any_followed(self) -> bool:
+    def _has_followers(self) -> bool:
         return any(connection.followed for connection in self._connections)
 
     def _followed_elsewhere(self) -> dict[str, Feed]:
@@ -328,7 +330,7 @@ class Daemon:
     # Shutdown.
 
     def stop(self, *, grace_s: float | None = None, heir: Connection | None = None) -> None:
-        """Start to stop. ``heir`` takes the endpoint over; if it disconnects in the grace period, the daemon resumes."""
+        """Start to stop. ``heir`` takes the endpoint over; if it leaves in the grace period, the daemon resumes."""
         if heir is not None and heir not in self._connections:
             return  # It has disconnected already.
         if grace_s is not None:
@@ -425,29 +427,25 @@ def made_for(daemon: Daemon) -> tuple[ServerMethods, Mapping[str, Handler]]:
     }
 
 
-#: Interval of checks that the socket exists. Clients wait longer for an owned endpoint (`endpoint.Patience`).
-_LOOK_S = 2.0
-
-
-async def stay(daemon: Daemon, claim: Claim, leave: Callable[[], None], *, every_s: float = _LOOK_S) -> None:
+async def stay(daemon: Daemon, claim: Claim, leave: Callable[[], None], *, every_s: float = _CHECK_S) -> None:
     """Restore the daemon's socket whenever its file was removed. ``leave`` stops accepting at the current socket.
 
     Connected clients are not affected.
     """
 
-    complained = ""
+    logged = ""
     while True:
         await asyncio.sleep(every_s)
         try:
             daemon.hub.check_open()
             if not claim.restore():
-                complained = ""
+                logged = ""
                 continue
         except Stopping:  # The endpoint may be handed over, or the daemon may resume.
             continue
         except (OSError, ConfigError, DaemonRunning) as problem:
-            if str(problem) != complained:
-                complained = str(problem)
+            if str(problem) != logged:
+                logged = str(problem)
                 log.warning("the socket %s was removed, and could not be made again: %s", claim.path, problem)
             continue
         log.warning("the socket %s was removed by somebody, and has been made again", claim.path)

@@ -22,6 +22,10 @@ log = logging.getLogger("zot")
 BACKLOG = 1024
 _PROBE_S = 1.0
 
+_REMEDY = "choose a directory of your own with --socket or ZEROCLAW_SOCKET"
+
+_claims: weakref.WeakSet[Claim] = weakref.WeakSet()
+
 
 class Claim:
     """An owned endpoint: no other process may listen there until `release`, or until this process dies.
@@ -46,7 +50,7 @@ class Claim:
         self.removes = removes
         self._kept = listener.dup()
         self._bound = _identity(path) if removes else None
-        _everyone.add(self)
+        _claims.add(self)
 
     @property
     def descriptors(self) -> tuple[int, ...]:
@@ -64,7 +68,7 @@ class Claim:
             return False
         if not endpoint.is_in_place(self.lock, self.path):
             os.stat(os.path.dirname(self.path) or ".")
-            former, self.lock = self.lock, _locked(self.path)
+            former, self.lock = self.lock, _acquire(self.path)
             os.close(former)
         listener = _bound(self.path, _bind_beside_threads)
         self._kept.close()
@@ -113,11 +117,11 @@ def claim_endpoint(path: str) -> Claim:
     something other than a socket, which is never removed. The socket of a dead daemon is replaced.
     """
     try:
-        lock = _locked(path)
+        lock = _acquire(path)
     except OSError as problem:
         raise ConfigError(f"no daemon can be at {path}: {problem.strerror}") from None
     try:
-        _clear(path)
+        _remove_dead(path)
         return Claim(path, _bound(path, _bind), lock, removes=True)
     except OSError as problem:
         endpoint.let_go(lock)
@@ -133,12 +137,12 @@ def adopt_listener(path: str, listener: socket.socket) -> Claim:
     Its file belongs to the service manager and stays.
     """
     try:
-        return Claim(path, listener, _locked(path), removes=False)
+        return Claim(path, listener, _acquire(path), removes=False)
     except OSError as problem:
         raise ConfigError(f"no daemon can be at {path}: {problem.strerror}") from None
 
 
-def _locked(path: str) -> int:
+def _acquire(path: str) -> int:
     directory = os.path.dirname(path) or "."
     make_directory(directory)
     found = os.stat(directory)
@@ -154,13 +158,10 @@ def _locked(path: str) -> int:
     return endpoint.take(path)
 
 
-_REMEDY = "choose a directory of your own with --socket or ZEROCLAW_SOCKET"
-
-
-def _clear(path: str) -> None:
+def _remove_dead(path: str) -> None:
     """Remove the socket of a dead daemon. Raise DaemonRunning if it is alive, ConfigError for anything else, OSError.
 
-    The caller holds the lock, so the socket cannot belong to a daemon of the same user that locks properly.
+    The caller must hold the lock: the socket then belongs to no running zot daemon.
     """
     try:
         found = os.lstat(path)
@@ -240,12 +241,9 @@ def _listening_pid(probe: socket.socket) -> int:
     return int(struct.unpack("=iII", probe.getsockopt(socket.SOL_SOCKET, option, 12))[0])
 
 
-_everyone: weakref.WeakSet[Claim] = weakref.WeakSet()
-
-
 def _forget() -> None:
     """In a forked child: a copy of the lock or the socket would keep the endpoint owned after the parent's death."""
-    for claim in list(_everyone):
+    for claim in list(_claims):
         claim.forget()
 
 

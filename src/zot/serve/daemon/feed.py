@@ -22,7 +22,7 @@ log = logging.getLogger("zot")
 #: Events read at a time for a replay.
 _PIECE = 512
 #: Replayed events per message, and unread bytes at which the replay waits.
-_TOGETHER = 16
+_GROUP = 16
 _PIECE_BYTES = 256 << 10
 #: How long the end of a session waits for running replays.
 _CATCH_UP_S = 1.0
@@ -63,7 +63,7 @@ class Follower:
         self.panels: Mapping[str, PanelOpened] = {}
         self.caught_up = caught_up
         #: Callbacks, each with the number it waits for.
-        self._then: list[tuple[int, Callable[[], None]]] = []
+        self._callbacks: list[tuple[int, Callable[[], None]]] = []
         #: Task of the running replay.
         self.reading: asyncio.Task[None] | None = None
 
@@ -72,7 +72,7 @@ class Follower:
         if self.is_live or seq <= self.cursor:
             call()
         else:
-            self._then.append((seq, call))
+            self._callbacks.append((seq, call))
 
     def catch_up(self) -> None:
         """Replay missed events, then become live."""
@@ -98,12 +98,12 @@ class Follower:
 
     def succeed(self, before: Follower) -> None:
         """Take over another follower's pending callbacks."""
-        self._then, before._then = before._then, []
-        self._see(self.cursor)
+        self._callbacks, before._callbacks = before._callbacks, []
+        self._advance(self.cursor)
 
     def give_up(self) -> None:
         """Call all pending callbacks: no more updates will be sent."""
-        left, self._then = self._then, []
+        left, self._callbacks = self._callbacks, []
         for _, call in left:
             call()
 
@@ -131,20 +131,22 @@ class Follower:
             if self._feed.is_loaded:  # Rows that are recorded but not delivered yet will be delivered live.
                 found = [(seq, event) for seq, event in found if seq <= self._feed.seq]
             if found:
-                for first, events in _together(self._untold(found, updates)):
+                for first, events in _grouped(self._without_sent_end(found, updates)):
                     data = updates.lines(first, events)
                     self._feed.count(data, 1)
                     self.wire.send(data)
-                    self._see(first + len(events) - 1)
+                    self._advance(first + len(events) - 1)
                     if self.wire.unread > _PIECE_BYTES:
                         await self.wire.room()
-                self._see(found[-1][0])
+                self._advance(found[-1][0])
             elif shown == self._feed.seq:
                 break
-        self._see(max(self.cursor, self._feed.seq))
+        self._advance(max(self.cursor, self._feed.seq))
         self._feed.join(self, updates)
 
-    def _untold(self, found: Sequence[tuple[int, AgentEvent]], updates: Updates) -> Sequence[tuple[int, AgentEvent]]:
+    def _without_sent_end(
+        self, found: Sequence[tuple[int, AgentEvent]], updates: Updates
+    ) -> Sequence[tuple[int, AgentEvent]]:
         """Omit the end of a run that was sent before it was recorded: a turn ends once."""
         if not self.was_told:
             return found
@@ -154,10 +156,10 @@ class Follower:
         updates.skip([event for _, event in found[:upto]])
         return found[upto:]
 
-    def _see(self, seq: int) -> None:
+    def _advance(self, seq: int) -> None:
         self.cursor = seq
-        due = [call for at, call in self._then if at <= seq]
-        self._then = [(at, call) for at, call in self._then if at > seq]
+        due = [call for at, call in self._callbacks if at <= seq]
+        self._callbacks = [(at, call) for at, call in self._callbacks if at > seq]
         for call in due:
             call()
 
@@ -310,12 +312,12 @@ class Feed:
         """Return at once: the feed is never full."""
 
 
-def _together(found: Sequence[tuple[int, AgentEvent]]) -> list[tuple[int, list[AgentEvent]]]:
+def _grouped(found: Sequence[tuple[int, AgentEvent]]) -> list[tuple[int, list[AgentEvent]]]:
     """Group events with consecutive numbers, each group with its first number; the end of a run ends a group."""
     pieces: list[tuple[int, list[AgentEvent]]] = []
     for seq, event in found:
         first, events = pieces[-1] if pieces else (0, [])
-        if events and seq == first + len(events) and len(events) < _TOGETHER and not isinstance(events[-1], Done):
+        if events and seq == first + len(events) and len(events) < _GROUP and not isinstance(events[-1], Done):
             events.append(event)
         else:
             pieces.append((seq, [event]))

@@ -19,7 +19,7 @@ from zot.wire.lines import LineSplitter
 
 _READ_BYTES = 1 << 16
 _MAX_LINE_BYTES = 1 << 20
-#: Longest time that poll accepts.
+#: Longest single poll.
 _LONGEST_S = 3600.0
 #: Socket and lock; and the limit including other listeners.
 _DESCRIPTORS, _MAX_DESCRIPTORS = 2, 64
@@ -57,8 +57,8 @@ _lines: msgspec.json.Decoder[_Line] = msgspec.json.Decoder(_Line)
 def hand_over(claim: Claim, connection: int, *, within_s: float = 5.0) -> bool:
     """Give the endpoint to the process at the other end of the descriptor ``connection``, and forget it.
 
-    Call it last: after accepting has stopped, all sessions are closed, and all other reads and writes of that
-    connection are finished. Blocks for at most ``within_s``. False if the endpoint was not taken: then release it. The
+    Call it last: after accepting has stopped, all sessions are closed, and all other use of the connection
+    is finished. Blocks for at most ``within_s``. False if the endpoint was not taken: then release it. The
     descriptor stays open. Raise OSError if it is invalid.
     """
     line = _Connection(socket.socket(fileno=os.dup(connection)), _Patience(within_s))

@@ -23,11 +23,19 @@ if TYPE_CHECKING:
     from zot.session.history import Batch
     from zot.session.session import Session
 
+log = logging.getLogger("zot")
+
 #: Limits at the end: for new clients to initialize, and for all clients to read the rest.
 _GREET_S = 1.0
 _FLUSH_S = 1.0
 #: How long to wait for unanswered requests whose runs have ended.
 _OWED_S = 0.5
+
+#: How long cancelled tasks may take to end.
+_END_S = 5.0
+
+_FIRST_DESCRIPTOR = 3
+_MAX_DESCRIPTORS = 64
 
 
 class Farewell:
@@ -90,12 +98,6 @@ class Farewell:
                 await self._is_empty.wait()
 
 
-log = logging.getLogger("zot")
-
-#: How long cancelled tasks may take to end.
-_END_S = 5.0
-
-
 class Chores:
     """Background tasks that live as long as an ``async with`` block. A failing task affects no other."""
 
@@ -113,7 +115,7 @@ class Chores:
         """Start a task; its failure is logged."""
         task = asyncio.get_running_loop().create_task(work, name=f"zot {name}")
         self._tasks.append(task)
-        task.add_done_callback(_over)
+        task.add_done_callback(_log_failure)
 
     async def end(self) -> None:
         """Cancel all tasks and wait for them. Safe to call repeatedly."""
@@ -126,7 +128,7 @@ class Chores:
                 log.warning("%s has not ended within %g s", task.get_name(), self._within_s)
 
 
-def _over(task: asyncio.Task[None]) -> None:
+def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (problem := task.exception()) is not None:
         if isinstance(problem, AgentError):  # Its text says everything.
             log.error("%s has failed: %s", task.get_name(), problem)
@@ -135,7 +137,7 @@ def _over(task: asyncio.Task[None]) -> None:
 
 
 class Pause:
-    """Waits for the end of a run, or its approval request (`history.Subscriber`): callers must not wait for a person."""
+    """Waits for a run's end or approval request (`history.Subscriber`): callers must not wait for a person."""
 
     can_approve = False
     full = False
@@ -184,20 +186,20 @@ async def wind_down(
     """Wait until all runs have ended or wait for an approval; ``within_s`` at most."""
     with suppress(TimeoutError):
         async with asyncio.timeout(within_s), asyncio.TaskGroup() as waits:
-            waits.create_task(_rest_all(sessions))
+            waits.create_task(_settle_all(sessions))
             if respondent is not None:
                 waits.create_task(respondent.finish())
 
 
-async def _rest_all(sessions: Callable[[], Iterable[Session]]) -> None:
+async def _settle_all(sessions: Callable[[], Iterable[Session]]) -> None:
     """Wait until all sessions have finished their queues, except those that wait for an approval."""
     while running := [one for one in sessions() if one.busy and one.pending is None]:
         async with asyncio.TaskGroup() as waits:
             for session in running:
-                waits.create_task(_rest(session))
+                waits.create_task(_settle(session))
 
 
-async def _rest(session: Session) -> None:
+async def _settle(session: Session) -> None:
     paused = asyncio.Event()
     pause = Pause(session, paused.set)
     waits = [asyncio.ensure_future(session.finish()), asyncio.ensure_future(paused.wait())]
@@ -207,10 +209,6 @@ async def _rest(session: Session) -> None:
         pause.leave()
         for wait in waits:
             wait.cancel()
-
-
-_FIRST_DESCRIPTOR = 3
-_MAX_DESCRIPTORS = 64
 
 
 class Notifier:

@@ -32,6 +32,12 @@ _SEVERITIES: Sequence[tuple[int, Literal[1, 5, 9, 13, 17]]] = (
     (logging.NOTSET, 1),
 )
 
+MAX_BYTES = 10 * 1024 * 1024
+FILES = 5
+#: Number of attempts to acquire the lock, and the pause between them.
+_TRIES, _PAUSE_S = 50, 0.002
+_OPEN = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NOCTTY | os.O_NONBLOCK
+
 
 class LogFeed(logging.Handler):
     """Sends every log line to its subscribers. A slow one misses lines, without other consequences."""
@@ -75,13 +81,6 @@ class LogFeed(logging.Handler):
                 wire.send(line)
 
 
-MAX_BYTES = 10 * 1024 * 1024
-FILES = 5
-#: Number of attempts to acquire the lock, and the pause between them.
-_TRIES, _PAUSE_S = 50, 0.002
-_OPEN = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NOCTTY | os.O_NONBLOCK
-
-
 class LogFile:
     """Append-only file, private to its owner. Older lines are in ``path.1`` and so on, the oldest last.
 
@@ -99,7 +98,7 @@ class LogFile:
 
     @property
     def is_as_we_left_it(self) -> bool:
-        """False if the file was written, moved or removed by another process since our last write, or before it."""
+        """False if the file was written, moved or removed by another process since our last write; also before the first."""
         try:
             return self._is_in_place() and os.fstat(self._descriptor).st_size == self._size
         except OSError:  # `append` reports the problem.

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from zot.session.session import Session
     from zot.store import Configured
 
+log = logging.getLogger("zot")
+
 
 class Choices(Protocol):
     """Models and settings to choose from, and sessions for side questions."""
@@ -76,9 +78,9 @@ class SettingsMethods:
             if not moves and wanted != said.Overrides():
                 await self._choose(session_id, session, wanted)
         if moves:
-            await self._move(connection, session_id, wanted)
+            await self._switch_provider(connection, session_id, wanted)
         if wanted != said.Overrides():
-            self._tell(connection, session_id)
+            self._notify(connection, session_id)
         async with self._hub.use(session_id, looks=True) as session:
             agent = session.agent
             return said.Configured(session_id, said.Overrides(agent.model.id, agent.reasoning, agent.provider.name))
@@ -91,7 +93,7 @@ class SettingsMethods:
         self._choices.chosen(session_id)
         await session.keep_choice()
 
-    async def _move(self, connection: Connection, session_id: str, wanted: said.Overrides) -> None:
+    async def _switch_provider(self, connection: Connection, session_id: str, wanted: said.Overrides) -> None:
         """Switch to another provider. Remote clients may only spend their agent's own budget."""
         if not connection.is_local:
             raise RpcError(NOT_OWNED, "over the network a session keeps its provider")
@@ -117,7 +119,7 @@ class SettingsMethods:
         if changes:
             self._choices.chosen(asked.session_id)
             await self._hub.reopen(asked.session_id)
-            self._tell(connection, asked.session_id)
+            self._notify(connection, asked.session_id)
         return asked
 
     async def _reload(self, connection: Connection, asked: said.OfSession) -> Later:
@@ -126,17 +128,14 @@ class SettingsMethods:
                 what = "extensions cannot be reloaded"
                 check_idle(session, what)
                 names = await reloadable(session.agent.extensions).reload(lambda: check_idle(session, what))
-            self._tell(connection, asked.session_id)
+            self._notify(connection, asked.session_id)
             return Reloaded(asked.session_id, tuple(names))
 
         return Later(reload())
 
-    def _tell(self, connection: Connection, session_id: str) -> None:
+    def _notify(self, connection: Connection, session_id: str) -> None:
         """Notify all followers of a session that its settings have changed."""
         connection.office.feed(session_id).mention(Reconfigured())
-
-
-log = logging.getLogger("zot")
 
 
 class ExtensionMethods:
@@ -172,11 +171,11 @@ class ExtensionMethods:
             async with used(self._hub, connection, asked.session_id) as session:
                 connection.follow(asked.session_id)
                 answer = await session.run_command(asked.name, asked.args)
-                return Told(_command_run(asked.session_id, answer), lambda: self._act(connection, asked, answer))
+                return Told(_command_run(asked.session_id, answer), lambda: self._run_prompt(connection, asked, answer))
 
         return Later(run_command())
 
-    def _act(self, connection: Connection, asked: said.RunCommand, answer: CommandAnswer) -> None:
+    def _run_prompt(self, connection: Connection, asked: said.RunCommand, answer: CommandAnswer) -> None:
         """Run the prompt that an extension's answer contains, if any; the client applies the rest."""
         session = self._hub.session(asked.session_id)
         if answer.prompt and session is not None:

@@ -16,6 +16,9 @@ import msgspec
 
 from zot.wire.lines import MAX_LINE_BYTES, LineSplitter, TooLong
 
+if sys.platform != "win32":
+    import resource  # Not lazily: there may be no descriptor left to load it with.
+
 if TYPE_CHECKING:
     import ssl
 
@@ -24,12 +27,22 @@ log = logging.getLogger("zot")
 #: Replay continues when less than this is unread.
 _ROOM_BYTES = 256 << 10
 #: Lines of one tick are written together up to this size: the client reads while we encode the rest.
-_TOGETHER_BYTES = 64 << 10
+_FLUSH_BYTES = 64 << 10
 #: With more than this unread, reading requests pauses.
 _CHOKED_BYTES = 16 << 20
 
 #: Interval of checks that a client whose input has ended is still there.
-_LOOK_S = 0.25
+_CHECK_S = 0.25
+
+#: Connections accepted per turn of the loop.
+_AT_ONCE = 64
+#: Errors that mean that there are no resources for another connection.
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+#: First and last delay before accepting again after such an error, and the interval of its log messages.
+_FIRST_DELAY_S, _MAX_DELAY_S = 0.1, 1.0
+_LOG_EVERY_S = 60.0
+#: Descriptors reserved for the clients' work; half of all if there are few.
+_RESERVE = 256
 
 
 class Listener(Protocol):
@@ -82,7 +95,7 @@ class LocalWire(asyncio.Protocol):
             return False  # A Windows pipe cannot be half closed: the end of its input is the end of the client.
         if self._listener is not None:
             self._listener.end_input()
-        self._look_if_gone()
+        self._check_if_gone()
         return True  # Pending answers are still written.
 
     def connection_lost(self, problem: Exception | None) -> None:
@@ -112,7 +125,7 @@ class LocalWire(asyncio.Protocol):
         self._pieces.append(data)
         self._size += len(data)
         self._sent += len(data)
-        if self._size > _TOGETHER_BYTES:
+        if self._size > _FLUSH_BYTES:
             self._flush()
 
     @property
@@ -168,7 +181,7 @@ class LocalWire(asyncio.Protocol):
             if self.transport.get_write_buffer_size() > _CHOKED_BYTES:
                 self.transport.pause_reading()
 
-    def _look_if_gone(self) -> None:
+    def _check_if_gone(self) -> None:
         """Poll for a closed connection: after the end of input, asyncio notices it only with the next write."""
         if not self.transport.is_closing():
             poll = select.poll()
@@ -176,26 +189,11 @@ class LocalWire(asyncio.Protocol):
             if poll.poll(0):
                 self.transport.abort()
             else:
-                self._loop.call_later(_LOOK_S, self._look_if_gone)
+                self._loop.call_later(_CHECK_S, self._check_if_gone)
 
     def _take(self, line: bytes | TooLong) -> None:
         if self._listener is not None:
             self._listener.take(line)
-
-
-if sys.platform != "win32":
-    import resource  # Not lazily: there may be no descriptor left to load it with.
-
-
-#: Connections accepted per turn of the loop.
-_AT_ONCE = 64
-#: Errors that mean that there are no resources for another connection.
-_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-#: First and last delay before accepting again after such an error, and the interval of its log messages.
-_SOON_S, _LATER_S = 0.1, 1.0
-_COMPLAIN_S = 60.0
-#: Descriptors reserved for the clients' work; half of all if there are few.
-_RESERVE = 256
 
 
 class Handshake(msgspec.Struct, frozen=True):
@@ -206,7 +204,7 @@ class Handshake(msgspec.Struct, frozen=True):
     most: int
 
 
-def _lose(reason: str) -> None:
+def _log_lost(reason: str) -> None:
     log.warning("an accepted connection was lost: %s", reason)
 
 
@@ -223,17 +221,17 @@ class Acceptor:
         make: Callable[[], asyncio.BaseProtocol],
         *,
         tls: Handshake | None = None,
-        lost: Callable[[str], object] = _lose,
+        lost: Callable[[str], object] = _log_lost,
     ) -> None:
         self._listener = listener
         self._make = make
         self._tls = tls
         self._lost = lost
         self._loop = asyncio.get_running_loop()
-        self._entering: set[asyncio.Task[None]] = set()
-        self._again: asyncio.TimerHandle | None = None
-        self._wait_s = _SOON_S
-        self._complain_at = 0.0
+        self._setups: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._delay_s = _FIRST_DELAY_S
+        self._log_at = 0.0
         self._is_resting = False
         listener.setblocking(False)
         self._loop.add_reader(listener.fileno(), self._accept)
@@ -243,9 +241,9 @@ class Acceptor:
         if self._is_resting:
             return
         self._is_resting = True
-        if self._again is not None:
-            self._again.cancel()
-            self._again = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         else:
             self._loop.remove_reader(self._listener.fileno())
 
@@ -263,8 +261,8 @@ class Acceptor:
     async def finish(self, within_s: float) -> None:
         """Close, and wait until accepted clients have finished their handshakes; cancel those that are too slow."""
         self.close()
-        if self._entering:
-            _, late = await asyncio.wait(self._entering, timeout=within_s)
+        if self._setups:
+            _, late = await asyncio.wait(self._setups, timeout=within_s)
             for task in late:
                 task.cancel()
                 self._lost("too late")
@@ -282,16 +280,16 @@ class Acceptor:
                     raise
                 self._pause(problem)
                 return
-            self._wait_s = _SOON_S
-            if self._tls is not None and len(self._entering) >= self._tls.most:
+            self._delay_s = _FIRST_DELAY_S
+            if self._tls is not None and len(self._setups) >= self._tls.most:
                 connection.close()
                 self._lost("too many")
                 continue
-            task = self._loop.create_task(self._enter(connection), name="zot accept")
-            self._entering.add(task)
-            task.add_done_callback(self._entering.discard)
+            task = self._loop.create_task(self._set_up(connection), name="zot accept")
+            self._setups.add(task)
+            task.add_done_callback(self._setups.discard)
 
-    async def _enter(self, connection: socket.socket) -> None:
+    async def _set_up(self, connection: socket.socket) -> None:
         """Set up an accepted connection; its protocol serves it from then on."""
         context, within_s = (None, None) if self._tls is None else (self._tls.context, self._tls.within_s)
         try:
@@ -306,14 +304,14 @@ class Acceptor:
     def _pause(self, problem: OSError) -> None:
         """Stop accepting for a while: the listening socket would stay readable although nothing can be accepted."""
         self._loop.remove_reader(self._listener.fileno())
-        if (now := self._loop.time()) >= self._complain_at:
-            self._complain_at = now + _COMPLAIN_S
+        if (now := self._loop.time()) >= self._log_at:
+            self._log_at = now + _LOG_EVERY_S
             log.warning("nobody can be accepted for now: %s", problem.strerror)
-        self._again = self._loop.call_later(self._wait_s, self._resume)
-        self._wait_s = min(2 * self._wait_s, _LATER_S)
+        self._timer = self._loop.call_later(self._delay_s, self._resume)
+        self._delay_s = min(2 * self._delay_s, _MAX_DELAY_S)
 
     def _resume(self) -> None:
-        self._again = None
+        self._timer = None
         self._loop.add_reader(self._listener.fileno(), self._accept)
 
 

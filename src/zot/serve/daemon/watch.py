@@ -17,7 +17,7 @@ from zot.serve.daemon.feed import Feed
 log = logging.getLogger("zot")
 
 #: Interval of checks while any session is followed.
-_LOOK_S = 0.5
+_CHECK_S = 0.5
 #: Sessions used this recently may have changed since the last check.
 _RECENT_S = 4.0
 
@@ -43,26 +43,26 @@ class Watch:
         #: Followed sessions that run elsewhere, and those of them whose process was missing at the last check.
         self._running: set[str] = set()
         self._missing: set[str] = set()
-        self._hopeless: set[str] = set()
+        self._unrecoverable: set[str] = set()
         #: SQLite's data_version at the last check, by connection.
         self._versions: dict[int, int] = {}
         #: Wall-clock time of the last check, as in the sessions' records. The clock may be set meanwhile.
-        self._looked = time.time()
+        self._checked = time.time()
 
     async def run(self) -> None:
         """Check until cancelled."""
         while True:
-            await asyncio.sleep(_LOOK_S)
-            since, self._looked = self._looked, time.time()
+            await asyncio.sleep(_CHECK_S)
+            since, self._checked = self._checked, time.time()
             if self._is_any():
                 try:
-                    if await self._journal.reading(self._is_news) or self._running:
-                        await self._look(self._followed(), timestamp(min(since, self._looked) - _RECENT_S))
-                        await self._see_to_left()
+                    if await self._journal.reading(self._has_changed) or self._running:
+                        await self._check(self._followed(), timestamp(min(since, self._checked) - _RECENT_S))
+                        await self._recover_dead()
                 except AgentError as problem:  # The next check may succeed.
                     log.debug("the rows of other processes cannot be read: %s", problem)
 
-    async def _look(self, feeds: Mapping[str, Feed], since: str) -> None:
+    async def _check(self, feeds: Mapping[str, Feed], since: str) -> None:
         newest = await self._journal.reading(lambda connection: self._newest(connection, feeds, since))
         if newest:
             followed = self._followed()
@@ -72,20 +72,20 @@ class Watch:
                     feed.meet(epoch)
                     feed.overheard(seq)
 
-    async def _see_to_left(self) -> None:
+    async def _recover_dead(self) -> None:
         """Recover sessions whose process died. Needs two checks: an ending process may not have released its lease."""
         begun = await self._journal.reading(marked) if self._running else ()
         missing = {one.id for one in begun if one.id in self._running and not self._journal.is_running(one)}
-        for session_id in missing & self._missing - self._hopeless:
+        for session_id in missing & self._missing - self._unrecoverable:
             try:
                 await self._take_up(session_id)
             except AgentError as problem:
                 log.warning("cannot recover session %r, whose process has died: %s", session_id, problem)
-                self._hopeless.add(session_id)
+                self._unrecoverable.add(session_id)
         self._missing = missing
-        self._hopeless &= missing
+        self._unrecoverable &= missing
 
-    def _is_news(self, connection: sqlite3.Connection) -> bool:
+    def _has_changed(self, connection: sqlite3.Connection) -> bool:
         """True if the database has changed since this connection's last check."""
         (version,) = connection.execute("PRAGMA data_version").fetchone()
         before, self._versions[id(connection)] = self._versions.get(id(connection)), version
@@ -96,7 +96,7 @@ class Watch:
     ) -> dict[str, tuple[int, int]]:
         """Return the newest row and the epoch of the followed sessions with rows that were not sent here."""
         found = stirred(connection, since)
-        ahead = {one.id for one in found if one.id in feeds and _is_news_to(feeds[one.id], one)}
+        ahead = {one.id for one in found if one.id in feeds and _is_new_to(feeds[one.id], one)}
         over = self._elsewhere.difference(one.id for one in found).intersection(feeds)
         self._elsewhere = {one.id for one in found if one.is_run}
         self._running = self._elsewhere.intersection(feeds)
@@ -104,6 +104,6 @@ class Watch:
         return {one.id: (last_seq(connection, one.number), one.epoch) for one in sessions if one is not None}
 
 
-def _is_news_to(feed: Feed, found: Stirred) -> bool:
+def _is_new_to(feed: Feed, found: Stirred) -> bool:
     """True if a session has rows that were not sent here, or is a new one of the same id."""
     return found.last_seq > feed.seq or feed.epoch not in (0, found.epoch)

@@ -17,6 +17,10 @@ _READ_BYTES = 64 * 1024
 _DRAIN_S = 1.0
 _SILENCE_S = 0.05
 
+#: No start takes longer: an older process was another program first and then executed zot.
+_MAX_AGE_S = 10.0
+_loaded = time.monotonic()
+
 
 class Interrupted(AgentError):
     """A signal arrived before the request."""
@@ -82,11 +86,6 @@ def _next(incoming: int, signals: int, outgoing: int, deadline: float) -> bytes 
             except OSError as problem:
                 raise Refused(f"the input cannot be read: {problem.strerror}", Ids()) from None
     return None
-
-
-#: No start takes longer: an older process was another program first and then executed zot.
-_MAX_AGE_S = 10.0
-_loaded = time.monotonic()
 
 
 def process_began() -> float:

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
 
 from zot.events import AgentEvent
 from zot.serve.host.output import LineThread
-from zot.serve.host.request import Answering, Line, Listener, Nobody, Place
+from zot.serve.host.request import Answering, Line, Listener, Nobody, OpeningBy, Place
 from zot.serve.host.watchdog import Slot, Watchdog
 from zot.wire.host import EventLine, Ids, Refused, Request, Response, decode_request, encode_event, encode_response
 from zot.wire.lines import LineSplitter, TooLong
-
-if TYPE_CHECKING:
-    from zot.runtime.idempotency import Once
-    from zot.session.session import Session
-
-#: Opens a request's session; takes the request, its arrival time and its deadline.
-OpeningBy: TypeAlias = "Callable[[Request, float, float], Awaitable[tuple[Session, Once]]]"
 
 #: With this many unanswered requests, reading pauses.
 _MAX_UNANSWERED = 256
@@ -57,7 +49,7 @@ class ManyRequests:
         self._opening = opening
         self._watchdog = watchdog
         self._output = output
-        self._line = Line(at_once)
+        self._queue = Line(at_once)
         self._tells_events = tells_events
         self._loop = asyncio.get_running_loop()
         self._running: dict[str, tuple[Request, Answering]] = {}
@@ -119,7 +111,7 @@ class ManyRequests:
             raise Refused("a request with this request_id is running", request.ids)
         slot = Slot(request.ids, began + request.timeout_s)
         listener: Listener = Narrator(slot, self._output) if self._tells_events else Nobody()
-        place = self._line.join(request)
+        place = self._queue.join(request)
         answering = Answering(request, lambda one: self._opening(one, began, slot.deadline), listener, place)
         slot.usage, slot.waits = answering.usage, lambda: answering.waits
         slot.expired = partial(self._expire, answering)

@@ -36,7 +36,7 @@ class LineThread:
         self._size = 0
         self._changed = threading.Condition()
         self._waiters: list[asyncio.Future[None]] = []
-        _thread.start_new_thread(self._write, ())  # Not joined: the process must be able to exit without it.
+        _thread.start_new_thread(self._write, ())  # threading.Thread.start would wait for it.
 
     def answer(self, slot: Slot, data: bytes) -> None:
         """Write the answer to a request. The caller holds its slot."""

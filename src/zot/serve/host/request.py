@@ -31,9 +31,33 @@ from zot.serve.notices import show_notices
 from zot.wire.host import TIMEOUT_MESSAGE, WAITED_MESSAGE, Request, Response, Usage, code_of
 
 if TYPE_CHECKING:
-    from zot.runtime.idempotency import Once
     from zot.session.history import Batch
     from zot.session.session import Session
+
+log = logging.getLogger("zot")
+
+#: Exit codes: the request cannot be run; zot is not set up; zot failed.
+BAD_INPUT = 2
+NOT_SET_UP = 3
+FAILED = 4
+#: Limits for recording the delivery and for winding down. The caller waits for this process to end.
+_RECORD_S = 3.0
+_CLOSE_S = 1.0
+
+Opening: TypeAlias = "Callable[[Request], Awaitable[tuple[Session, Once]]]"
+
+#: Opens a request's session; takes the request, its arrival time and its deadline.
+OpeningBy: TypeAlias = "Callable[[Request, float, float], Awaitable[tuple[Session, Once]]]"
+
+#: Number of requests that do work concurrently.
+_AT_ONCE = 64
+#: How long to wait for the confirmation that an answer was delivered.
+_CONFIRM_S = 10.0
+#: Limit for ending all requests at once.
+_CLOSE_ALL_S = 2.0
+#: Messages for requests that get no answer, and for those that the next daemon can answer.
+_STOPPING_MESSAGE = "the daemon is stopping"
+_NEXT_MESSAGE = "the daemon is stopping; ask the next one the same, with the same key, and the request goes on there"
 
 
 class Place:
@@ -89,30 +113,17 @@ class Line:
             self._last[session] = place
         if request.key is not None:
             self._same[same] = place
-        self._forget()
+        self._drop_left()
         return place
 
     def beside(self) -> Place:
         """Return a place outside of the queue."""
         return Place(self._slots)
 
-    def _forget(self) -> None:
+    def _drop_left(self) -> None:
         """Drop places that have been left: sessions come and go."""
         self._last = {session: place for session, place in self._last.items() if not place.has_left}
         self._same = {same: place for same, place in self._same.items() if not place.has_left}
-
-
-log = logging.getLogger("zot")
-
-#: Exit codes: the request cannot be run; zot is not set up; zot failed.
-BAD_INPUT = 2
-NOT_SET_UP = 3
-FAILED = 4
-#: Limits for recording the delivery and for winding down. The caller waits for this process to end.
-_RECORD_S = 3.0
-_CLOSE_S = 1.0
-
-Opening: TypeAlias = "Callable[[Request], Awaitable[tuple[Session, Once]]]"
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -282,7 +293,7 @@ class Answering:
             match job.error:
                 case AlreadyAnswered(answer=data):
                     answer = msgspec.json.decode(data, type=learned(Answer))
-                    await self._keep(once, answer)  # The process that ran it may have died before storing it.
+                    await self._store(once, answer)  # The process that ran it may have died before storing it.
                     return answer, True
                 case SessionBusy() if not self._is_cancelled:
                     pass  # Another process acquired the session first: wait again.
@@ -300,10 +311,10 @@ class Answering:
             raise NoAnswer("the answer was cut off at the model's length limit")
         if answer is None:
             raise NoAnswer(self._outcome.held_back or "the model ended without saying anything")
-        await self._keep(once, answer)
+        await self._store(once, answer)
         return answer
 
-    async def _keep(self, once: Once, answer: Answer) -> None:
+    async def _store(self, once: Once, answer: Answer) -> None:
         try:
             await once.keep(answer)
         except StoreFailed as problem:  # Deliver the answer all the same.
@@ -324,20 +335,6 @@ def _exit_code(problem: AgentError) -> int:
             return FAILED
         case _:
             return 0
-
-
-#: Opens a request's session; takes the request, its arrival time and its deadline.
-OpeningBy: TypeAlias = "Callable[[Request, float, float], Awaitable[tuple[Session, Once]]]"
-
-#: Number of requests that do work concurrently.
-_AT_ONCE = 64
-#: How long to wait for the confirmation that an answer was delivered.
-_HEARD_S = 10.0
-#: Limit for ending all requests at once.
-_respond_CLOSE_S = 2.0
-#: Messages for requests that get no answer, and for those that the next daemon can answer.
-_STOPPING_MESSAGE = "the daemon is stopping"
-_NEXT_MESSAGE = "the daemon is stopping; ask the next one the same, with the same key, and the request goes on there"
 
 
 class Answered:
@@ -361,25 +358,25 @@ class _Pending:
         self.place = place
         #: Stopping if the next daemon is to answer.
         self.reply: asyncio.Future[Reply | Stopping] = asyncio.get_running_loop().create_future()
-        self.got_out: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.delivery: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
     def end(self) -> None:
         """Cancel the request; a pending answer counts as undelivered.
 
         The next daemon can repeat it without running it twice if it has a key or has not begun.
         """
-        self.heard(False)
+        self.set_delivered(False)
         if not self.reply.done():
-            goes_on = self.request.key is not None or not self.answering.has_begun
+            is_repeatable = self.request.key is not None or not self.answering.has_begun
             self.answering.cancel()
             self.answering.kill()
-            next_one = Stopping(_NEXT_MESSAGE, ahead=self.place.ahead)
-            self.reply.set_result(next_one if goes_on else _stopping(self.request, self.answering))
+            refusal = Stopping(_NEXT_MESSAGE, ahead=self.place.ahead)
+            self.reply.set_result(refusal if is_repeatable else _stopping(self.request, self.answering))
 
-    def heard(self, got_out: bool) -> None:
+    def set_delivered(self, got_out: bool) -> None:
         """Set whether the answer was delivered. The first call counts."""
-        if not self.got_out.done():
-            self.got_out.set_result(got_out)
+        if not self.delivery.done():
+            self.delivery.set_result(got_out)
 
 
 class Respondent:
@@ -387,7 +384,7 @@ class Respondent:
 
     def __init__(self, opening: OpeningBy) -> None:
         self._opening = opening
-        self._line = Line(_AT_ONCE)
+        self._queue = Line(_AT_ONCE)
         self._tasks: dict[asyncio.Task[None], _Pending] = {}
         #: Number of callers waiting for an answer; the event is set while there are none.
         self._callers = 0
@@ -406,7 +403,7 @@ class Respondent:
             raise Stopping(_NEXT_MESSAGE)
         came = time.monotonic() - age_s
         deadline = came + request.timeout_s
-        place = self._line.join(request) if not behind else self._line.beside()
+        place = self._queue.join(request) if not behind else self._queue.beside()
         answering = Answering(request, lambda one: self._opening(one, came, deadline), None, place, behind=behind)
         pending = _Pending(request, answering, place)
         task = asyncio.get_running_loop().create_task(self._follow(pending), name="zot respond")
@@ -422,7 +419,7 @@ class Respondent:
                 self._all_answered.set()
         if isinstance(reply, Stopping):
             raise reply
-        return Answered(reply, pending.heard)
+        return Answered(reply, pending.set_delivered)
 
     async def finish(self) -> None:
         """Wait until all callers have their answers."""
@@ -435,7 +432,7 @@ class Respondent:
             pending.end()
         tasks = list(self._tasks)
         if tasks:
-            _, late = await asyncio.wait(tasks, timeout=_respond_CLOSE_S)
+            _, late = await asyncio.wait(tasks, timeout=_CLOSE_ALL_S)
             for task in late:
                 log.warning("gave up waiting for a request to end")
                 task.cancel()
@@ -452,25 +449,25 @@ class Respondent:
             answering.cancel()
             answering.kill()
             message = TIMEOUT_MESSAGE + (WAITED_MESSAGE if waited else "")
-            pending.heard(False)
+            pending.set_delivered(False)
             return Reply(pending.request.ids.failure("TIMEOUT", message, answering.usage()))
         except asyncio.CancelledError:
             answering.cancel()
             answering.kill()
-            pending.heard(False)
+            pending.set_delivered(False)
             raise
 
     async def _follow(self, pending: _Pending) -> None:
         """Await a request's answer and its delivery, then close its session."""
         answering = pending.answering
         try:
-            given = await answering.answer()
+            reply = await answering.answer()
             pending.place.leave()
             if not pending.reply.done():
-                pending.reply.set_result(given)
+                pending.reply.set_result(reply)
             try:
-                async with asyncio.timeout(_HEARD_S):
-                    if await pending.got_out:
+                async with asyncio.timeout(_CONFIRM_S):
+                    if await pending.delivery:
                         await answering.delivered()
             except TimeoutError:
                 pass  # It counts as undelivered.

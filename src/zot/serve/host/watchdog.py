@@ -19,7 +19,7 @@ from zot.wire.host import TIMEOUT_MESSAGE, WAITED_MESSAGE, Ids, Response, Usage
 #: At the deadline, an answer that the main thread is writing has this long to get out.
 _WRITING_S = 0.5
 #: How often to check that the parent process is still alive.
-_LOOK_S = 0.5
+_CHECK_S = 0.5
 _WAKE = b"\0"
 _UNWRITTEN = 4
 #: Thread switch interval: how long another thread may keep the interpreter from the watchdog.
@@ -134,12 +134,12 @@ class Watchdog:
 
     def _watch(self) -> None:
         try:
-            self._look_out()
+            self._loop()
         except BaseException as problem:  # The thread's outermost boundary: without it no deadline would be kept.
             sys.stderr.write(f"zot: the watchdog failed: {problem!r}\n")
             leave(4)
 
-    def _look_out(self) -> NoReturn:
+    def _loop(self) -> NoReturn:
         poll = select.poll()
         poll.register(self._signals.incoming, select.POLLIN)
         poll.register(self._outgoing, 0)
@@ -156,7 +156,7 @@ class Watchdog:
 
     def _pause_s(self) -> float:
         now = time.monotonic()
-        return min(_LOOK_S, *(slot.deadline - now for slot in list(self._slots)), _LOOK_S)
+        return min(_CHECK_S, *(slot.deadline - now for slot in list(self._slots)), _CHECK_S)
 
     def _expire(self) -> None:
         """Answer overdue requests."""

@@ -138,11 +138,11 @@ def app_for(
     ]
     app = Starlette(routes=routes)
     app.router.redirect_slashes = False
-    app.router.default = _nothing
-    return Outer(_Below(path, app), gate, Refusals(daemon.parts.audit, daemon.metrics))
+    app.router.default = _not_found
+    return Outer(_Mounted(path, app), gate, Refusals(daemon.parts.audit, daemon.metrics))
 
 
-class _Below:
+class _Mounted:
     """Mount an application below a path; its `/` is also reached without the trailing slash."""
 
     def __init__(self, path: str, app: App) -> None:
@@ -157,13 +157,13 @@ class _Below:
         if path == root:
             path += "/"
         if self._path and not path.startswith(f"{root}/"):
-            await _nothing(scope, receive, send)
+            await _not_found(scope, receive, send)
             return
         scope.update(root_path=root, path=path)
         await self._app(scope, receive, send)
 
 
-async def _nothing(scope: Any, receive: Receive, send: Send) -> None:
+async def _not_found(scope: Any, receive: Receive, send: Send) -> None:
     await refuse(scope, send, 404, "there is nothing at this path")
 
 

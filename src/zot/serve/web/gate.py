@@ -18,6 +18,15 @@ from zot.wire.lines import MAX_LINE_BYTES
 
 log = logging.getLogger("zot")
 
+Scope: TypeAlias = Mapping[str, Any]
+
+#: The protocol's name, and the prefix of a second subprotocol that carries the token where no header can be set.
+SUBPROTOCOL = "zot.v1"
+_TOKEN_SUBPROTOCOL = "zot.token."
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+#: Schemes under which only https pages count as ours.
+_SECURE = ("wss", "https")
+
 
 class Tokens:
     """Tokens of one file, one per line: alone or as `name:token`. Changes of the file take effect at once."""
@@ -28,7 +37,7 @@ class Tokens:
         self._seen: tuple[int, ...] = ()
         self._tokens: Mapping[str, bytes] = {}
         #: Last logged problem with the file.
-        self._told = ""
+        self._logged = ""
         self._refresh()
 
     def bearer(self, token: str) -> str | None:
@@ -36,9 +45,9 @@ class Tokens:
         try:
             self._refresh()
         except ConfigError as problem:  # An unreadable file admits no client.
-            self._tell(str(problem))
+            self._log_once(str(problem))
             return None
-        self._tell("")
+        self._log_once("")
         given = token.encode("utf-8", "surrogatepass")
         found = None
         for name, known in self._tokens.items():
@@ -50,11 +59,11 @@ class Tokens:
         """Return the token of the first line, for callers that may read the file anyway."""
         return next(iter(self._tokens.values())).decode()
 
-    def _tell(self, problem: str) -> None:
+    def _log_once(self, problem: str) -> None:
         """Log a problem with the file, once; refused clients get no details."""
-        if problem == self._told:
+        if problem == self._logged:
             return
-        self._told = problem
+        self._logged = problem
         if problem:
             log.warning("%s; %s", problem, VOID)
         else:
@@ -76,16 +85,6 @@ class Tokens:
 
 def _signature(status: os.stat_result) -> tuple[int, ...]:
     return status.st_ino, status.st_size, status.st_mtime_ns, status.st_mode
-
-
-Scope: TypeAlias = Mapping[str, Any]
-
-#: The protocol's name, and the prefix of a second subprotocol that carries the token where no header can be set.
-SUBPROTOCOL = "zot.v1"
-_TOKEN_SUBPROTOCOL = "zot.token."
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
-#: Schemes under which only https pages count as ours.
-_SECURE = ("wss", "https")
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -112,7 +111,7 @@ class Gate:
         if len(hosts) != 1 or _name_of(hosts[0]) not in self._hosts:
             return Refusal(421, "host", "this is not a name of this daemon; it can be given more, as [daemon] hosts")
         origins = _all(scope, b"origin")
-        if origins and not (len(origins) == 1 and self._is_ours(origins[0], hosts[0], scope)):
+        if origins and not (len(origins) == 1 and self._allows(origins[0], hosts[0], scope)):
             return Refusal(403, "origin", "pages of this origin may not call the daemon")
         return None
 
@@ -124,7 +123,7 @@ class Gate:
         tokens += [name.removeprefix(_TOKEN_SUBPROTOCOL) for name in names if name.startswith(_TOKEN_SUBPROTOCOL)]
         return self._tokens.bearer(tokens[0]) if len(tokens) == 1 and tokens[0] else None
 
-    def _is_ours(self, origin: str, host: str, scope: Scope) -> bool:
+    def _allows(self, origin: str, host: str, scope: Scope) -> bool:
         """True for an origin that this daemon could have served, or that the configuration allows."""
         said, scheme = origin.lower(), "https" if scope.get("scheme") in _SECURE else "http"
         return said in self._origins or said == f"{scheme}://{host.lower()}"

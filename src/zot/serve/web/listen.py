@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
     from zot.serve.daemon.daemon import Daemon
 
+log = logging.getLogger("zot")
+
 #: Logs our own errors, never data from clients: it could contain tokens. uvicorn's loggers may belong to the program
 #: that embeds the daemon.
 server_log = logging.getLogger("zot.web")
@@ -43,6 +45,13 @@ server_log.setLevel(logging.ERROR)
 _CHUNK_BYTES = 16 << 10
 #: Bytes still read after we closed a WebSocket, to receive the client's close frame.
 _LAST_BYTES = 64 << 10
+
+#: Host and port, with two more fields for IPv6.
+_Place: TypeAlias = tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]
+
+_BACKLOG = 256
+#: How long new connections may take to send their request when the daemon ends.
+_GREET_S = 0.5
 
 
 class ServerConfig(Config):
@@ -233,16 +242,6 @@ class WebSocketProtocol(WebSocketsSansIOProtocol, asyncio.BufferedProtocol):
 
 def _refusal(status: int, phrase: str) -> bytes:
     return f"HTTP/1.1 {status} {phrase}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n".encode()
-
-
-log = logging.getLogger("zot")
-
-#: Host and port, with two more fields for IPv6.
-_Place: TypeAlias = tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]
-
-_BACKLOG = 256
-#: How long new connections may take to send their request when the daemon ends.
-_GREET_S = 0.5
 
 
 class _InUse(ConfigError):

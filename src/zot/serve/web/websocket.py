@@ -41,6 +41,24 @@ _POLICY = 1008
 #: Room for the reason in a close frame.
 _MAX_REASON_BYTES = 123
 
+#: First byte of an unfragmented text frame; payload sizes from 126 on need an extended length.
+_TEXT = b"\x81"
+_EXTENDED = 126
+
+_HEADERS = (
+    (b"content-type", b"text/plain; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"connection", b"close"),
+)
+
+#: Scope extension under which our own server passes its `Below`.
+BELOW = "zot.below"
+#: Close codes for a binary message and for one that is too long.
+_BINARY, _TOO_BIG = 1003, 1009
+#: Pauses between attempts to record a guard.
+_PAUSES_S = (0.05, 0.25, 1.0, 4.0)
+
 
 class Below(Protocol):
     """Transport of the frames, if our own server runs the application."""
@@ -61,7 +79,7 @@ class Below(Protocol):
 
 
 class WebWire:
-    """One client (`connection.ClientWire`). With ``below`` it is faster, and can be cut off in the middle of a write."""
+    """One client (`connection.ClientWire`). With ``below`` it is faster and can be cut off during a write."""
 
     def __init__(self, send: Send, below: Below | None = None) -> None:
         self._send = send
@@ -129,9 +147,9 @@ class WebWire:
         self._room.set()
         self._ended.set()
 
-    async def attend(self, hearing: Coroutine[Any, Any, None]) -> None:
-        """Send queued lines while ``hearing`` receives, until either ends or the client is cut off."""
-        tasks = [asyncio.ensure_future(one) for one in (hearing, self._pump(), self._ended.wait())]
+    async def attend(self, receiving: Coroutine[Any, Any, None]) -> None:
+        """Send queued lines while ``receiving`` receives, until either ends or the client is cut off."""
+        tasks = [asyncio.ensure_future(one) for one in (receiving, self._pump(), self._ended.wait())]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -172,11 +190,6 @@ class WebWire:
                 await asyncio.sleep(0)
 
 
-#: First byte of an unfragmented text frame; payload sizes from 126 on need an extended length.
-_TEXT = b"\x81"
-_MANY = 126
-
-
 def text_frames(lines: bytes) -> bytes:
     """Return each non-blank line as an unmasked text frame."""
     pieces: list[bytes] = []
@@ -188,19 +201,11 @@ def text_frames(lines: bytes) -> bytes:
 
 
 def _head(size: int) -> bytes:
-    if size < _MANY:
+    if size < _EXTENDED:
         return _TEXT + size.to_bytes(1, "big")
     if size < 1 << 16:
         return b"\x81\x7e" + size.to_bytes(2, "big")
     return b"\x81\x7f" + size.to_bytes(8, "big")
-
-
-_HEADERS = (
-    (b"content-type", b"text/plain; charset=utf-8"),
-    (b"cache-control", b"no-store"),
-    (b"x-content-type-options", b"nosniff"),
-    (b"connection", b"close"),
-)
 
 
 async def refuse(scope: Any, send: Send, status: int, message: str) -> None:
@@ -217,11 +222,6 @@ async def refuse(scope: Any, send: Send, status: int, message: str) -> None:
         headers.append((b"www-authenticate", b"Bearer"))
     await send({"type": f"{kind}http.response.start", "status": status, "headers": headers})
     await send({"type": f"{kind}http.response.body", "body": body, "more_body": False})
-
-
-#: Scope extension under which our own server passes its `Below`.
-BELOW = "zot.below"
-_NO_BINARY, _TOO_BIG = 1003, 1009
 
 
 class Conversation:
@@ -242,14 +242,14 @@ class Conversation:
             return
         try:
             await send({"type": "websocket.accept", "subprotocol": subprotocol_of(scope)})
-            await wire.attend(self._hear(connection, wire, receive, send))
+            await wire.attend(self._receive(connection, wire, receive, send))
         finally:
             wire.end()
             connection.close()
 
-    async def _hear(self, connection: Connection, wire: WebWire, receive: Receive, send: Send) -> None:
+    async def _receive(self, connection: Connection, wire: WebWire, receive: Receive, send: Send) -> None:
         while (message := await receive())["type"] == "websocket.receive":
-            if (code := self._unfit(message)) is not None:
+            if (code := self._close_code(message)) is not None:
                 self._refused(connection, code)
                 await send({"type": "websocket.close", "code": code})
                 return
@@ -260,11 +260,11 @@ class Conversation:
         if message.get("code") == _TOO_BIG:
             self._refused(connection, _TOO_BIG)
 
-    def _unfit(self, message: Message) -> int | None:
+    def _close_code(self, message: Message) -> int | None:
         """Return the close code for an unacceptable message; None if it is fine."""
         text = message.get("text")
         if text is None:
-            return _NO_BINARY
+            return _BINARY
         return _TOO_BIG if len(text) > self._limits.message else None
 
     def _refused(self, connection: Connection, code: int) -> None:
@@ -276,12 +276,6 @@ def _label(scope: Any) -> str:
     """Return a name of the client for people."""
     client = scope.get("client")
     return f"ws:{scope['zot.bearer']}@{client[0] if client else 'unknown'}"
-
-
-#: Close code for a binary message.
-_BINARY = 1003
-#: Pauses between attempts to record a guard.
-_PAUSES_S = (0.05, 0.25, 1.0, 4.0)
 
 
 class Extending:
@@ -302,7 +296,7 @@ class Extending:
             return
         try:
             async with self._daemon.hub.use(session_id) as session:
-                await self._take_part(scope, session, (session_id, name), receive, send)
+                await self._serve(scope, session, (session_id, name), receive, send)
         except NoSuchSession as problem:
             await refuse(scope, send, 404, str(problem))
         except UserError as problem:
@@ -310,25 +304,23 @@ class Extending:
         except AgentError as problem:
             await refuse(scope, send, 503, str(problem))
 
-    async def _take_part(
-        self, scope: Any, session: Session, named: tuple[str, str], receive: Receive, send: Send
-    ) -> None:
+    async def _serve(self, scope: Any, session: Session, named: tuple[str, str], receive: Receive, send: Send) -> None:
         """Exchange frames with the extension. Raise UserError before accepting it."""
         session_id, name = named
         below: Below | None = (scope.get("extensions") or {}).get(BELOW)
         wire = WebWire(send, below)
-        link = Link(lambda data: _tell(wire, data), lambda: wire.finish(extension.problem))
+        link = Link(lambda data: _send_or_cut(wire, data), lambda: wire.finish(extension.problem))
         keeping: set[asyncio.Task[None]] = set()
 
         def guards(guarded: Guarded) -> None:
-            keeping.add(asyncio.get_running_loop().create_task(_keep(session, guarded), name="zot guard"))
+            keeping.add(asyncio.get_running_loop().create_task(_record_guard(session, guarded), name="zot guard"))
 
         extension = join(session.agent.extensions, name, link, guards)
         who = Who("ws", token=scope["zot.bearer"])
         self._daemon.parts.audit.note("connected", who, method="/ext", session=session_id)
         try:
             await send({"type": "websocket.accept", "subprotocol": subprotocol_of(scope)})
-            await wire.attend(_hear(link, below, receive, send))
+            await wire.attend(_receive(link, below, receive, send))
         finally:
             link.hung_up()
             wire.end()
@@ -337,7 +329,7 @@ class Extending:
                 await asyncio.wait(keeping)
 
 
-async def _keep(session: Session, guarded: Guarded) -> None:
+async def _record_guard(session: Session, guarded: Guarded) -> None:
     """Record a guard of the session; retry while another process writes."""
     for pause_s in (*_PAUSES_S, None):
         try:
@@ -349,23 +341,23 @@ async def _keep(session: Session, guarded: Guarded) -> None:
                 await asyncio.sleep(pause_s)
 
 
-async def _hear(link: Link, below: Below | None, receive: Receive, send: Send) -> None:
+async def _receive(link: Link, below: Below | None, receive: Receive, send: Send) -> None:
     """Receive until the extension has gone. The connection's loss may be known before all messages are read."""
     if below is None:
-        return await _bring_all(link, receive, send)
-    watching = asyncio.get_running_loop().create_task(_lose(link, below), name="zot extension lost")
+        return await _receive_all(link, receive, send)
+    watching = asyncio.get_running_loop().create_task(_watch_loss(link, below), name="zot extension lost")
     try:
-        await _bring_all(link, receive, send)
+        await _receive_all(link, receive, send)
     finally:
         watching.cancel()
 
 
-async def _lose(link: Link, below: Below) -> None:
+async def _watch_loss(link: Link, below: Below) -> None:
     await below.gone.wait()
     link.lost()
 
 
-async def _bring_all(link: Link, receive: Receive, send: Send) -> None:
+async def _receive_all(link: Link, receive: Receive, send: Send) -> None:
     while (message := await receive())["type"] == "websocket.receive":
         text = message.get("text")
         if text is None:
@@ -386,7 +378,7 @@ def _is_several(data: bytes) -> bool:
     return False
 
 
-def _tell(wire: WebWire, data: bytes) -> None:
+def _send_or_cut(wire: WebWire, data: bytes) -> None:
     wire.send(data)
     if wire.unread > MAX_UNREAD_BYTES:
         wire.cut("it does not read")
