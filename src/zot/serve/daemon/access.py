@@ -45,8 +45,8 @@ def check_idle(session: Session, what: str) -> None:
 
 
 def may_use(connection: Connection, session: Session) -> bool:
-    """True if a client may change a session. Tools of an unguarded session may do anything, so remote clients may not use
-    it unless its agent has a policy."""
+    """True if a client may change a session. Tools of an unguarded session may do anything, so remote clients may
+    use it only if its agent has a policy."""
     if connection.is_local or session.agent.guarded:
         return True
     return connection.office.has_rules(session.agent.name or "default")

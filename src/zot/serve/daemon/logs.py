@@ -98,7 +98,7 @@ class LogFile:
 
     @property
     def is_as_we_left_it(self) -> bool:
-        """False if the file was written, moved or removed by another process since our last write; also before the first."""
+        """False if another process wrote, moved or removed the file since our last write; also before the first."""
         try:
             return self._is_in_place() and os.fstat(self._descriptor).st_size == self._size
         except OSError:  # `append` reports the problem.
