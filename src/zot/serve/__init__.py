@@ -1,1 +1,1 @@
-"""Each dialect over any byte stream."""
+"""Servers: one module or package per protocol, over any byte stream."""

@@ -1,4 +1,4 @@
-"""When a process that serves its standard streams must end before its work does."""
+"""Early end of a process that serves its standard streams: signals, a closed output, a dead parent."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from zot.serve.stdio import SIGNALS, abandoned, leave
 from zot.serve.streams import Writer
 from zot.session.session import Session
 
-_WATCH_S = 0.5
-#: How long a stop may take before we leave without the rest: together less than 3 s.
+_CHECK_S = 0.5
+#: Limits for the parts of a forced stop: together less than 3 s.
 _ABORT_S = 1.2
 _FLUSH_S = 0.5
 _CLOSE_S = 1.0
-#: How long it may take when nobody is in a hurry.
-_OWN_TIME_S = 8.0
+#: Limit for closing a session when no stop was requested.
+_CLOSE_SLOWLY_S = 8.0
 
 
 class Lifetime:
-    """Ends on a signal, when nobody reads our output, or when the input has ended and so has our parent.
+    """Ends on a signal, when the output is closed, or when the input has ended and the parent is dead.
 
-    A second signal leaves at once: with code 0, or ``as_failure`` with the code shells know.
+    A second signal exits at once: with code 0, or ``as_failure`` with 128 + signal.
     """
 
     def __init__(self, outgoing: int, *, as_failure: bool = False) -> None:
@@ -38,20 +38,20 @@ class Lifetime:
         self._as_failure = as_failure
         for number in SIGNALS:
             self._loop.add_signal_handler(number, self._on_signal, number)
-        self._look()
+        self._check()
 
     def end(self) -> None:
-        """Say that it is over."""
+        """End the lifetime; safe to call repeatedly."""
         if not self._ended.done():
             self._ended.set_result(None)
 
     @property
     def exit_code(self) -> int:
-        """What a program that was not done says when it ends: by a signal, as shells know it."""
+        """Exit code for unfinished work: 128 + signal after a signal, otherwise 1."""
         return 128 + self._signal if self._signal else 1
 
     async def bound(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Do ``work`` until it is done or our time is over, whichever comes first. True if it was done."""
+        """Run ``work`` until it finishes or the lifetime ends; then cancel it. True if it finished."""
         task = self._loop.create_task(work, name="zot work")
         await asyncio.wait({task, self._ended}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
@@ -67,26 +67,26 @@ class Lifetime:
         self._signal = number
         self.end()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         orphaned = self.input_ended and os.getppid() != self._parent
         if orphaned or abandoned(self._outgoing):
             self.end()
         else:
-            self._loop.call_later(_WATCH_S, self._look)
+            self._loop.call_later(_CHECK_S, self._check)
 
 
 async def close_in_time(session: Session, lifetime: Lifetime) -> None:
-    """Close a session that has done its work: its extensions have the time they were promised, unless we must end."""
+    """Close a session that has finished; its extensions get their full time unless the lifetime ends first."""
     await lifetime.bound(_closed(session))
 
 
 async def _closed(session: Session) -> None:
     with suppress(TimeoutError):
-        await asyncio.wait_for(session.close(), _OWN_TIME_S)
+        await asyncio.wait_for(session.close(), _CLOSE_SLOWLY_S)
 
 
 async def wind_down(session: Session, output: Writer) -> None:
-    """Abort what still runs and let its last frames out, each within its time."""
+    """Abort the run and the queue, flush the last frames and close the session, each within its limit."""
     session.abort(queue=True)
     for step, seconds in ((session.finish(), _ABORT_S), (output.drained(), _FLUSH_S), (session.close(), _CLOSE_S)):
         try:
@@ -96,6 +96,6 @@ async def wind_down(session: Session, output: Writer) -> None:
 
 
 def unwritten(problem: OSError) -> int:
-    """Say that the output is incomplete, and return the exit code for it."""
+    """Report incomplete output on standard error and return the exit code for it."""
     sys.stderr.write(f"zot: what was said could not be written: {problem.strerror}\n")
     return 1

@@ -1,4 +1,4 @@
-"""Notices of extensions, on standard error."""
+"""Extensions' notices on standard error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zot.text import printable
 
 
 def show_notices(events: Sequence[AgentEvent]) -> None:
-    """Write the notices among ``events``, a line each."""
+    """Write each notice among ``events`` as a line."""
     for event in events:
         if isinstance(event, ExtNotify):
             sys.stderr.write(f"[{event.extension}] {event.level}: {printable(event.message)}\n")

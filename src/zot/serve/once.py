@@ -1,4 +1,4 @@
-"""One prompt, then the end: its events as lines, or its last words as text."""
+"""One prompt per process: print its events as lines, or only its final text."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ MAX_INPUT_BYTES = 10 * 1024 * 1024
 
 
 class Face(Protocol):
-    """How a run is shown."""
+    """Output format of a run."""
 
     def show(self, batch: Batch) -> None:
-        """Something happened."""
+        """Show a batch of events."""
 
     def answer(self, name: str, args: str, answer: CommandAnswer) -> None:
-        """A command of an extension was run, and wants this. If that is a prompt, its run follows."""
+        """Show the answer of an extension's command. If it contains a prompt, that prompt's run follows."""
 
     def deny(self, name: str, args: str, reason: str) -> None:
-        """A command of an extension failed, or wants what cannot be done. There will be no run."""
+        """Show that an extension's command failed or needs something impossible here. No run follows."""
 
     def finish(self, outcome: Outcome) -> None:
-        """The run went well."""
+        """Show the outcome of a successful run."""
 
     def refuse(self, reason: str) -> None:
-        """There will be no run."""
+        """Show that no run takes place, and why."""
 
 
 class EventLines:
-    """Shows every event as a line, as RPC does."""
+    """Show each event as a line, as RPC does."""
 
     def __init__(self, output: Writer, features: frozenset[str]) -> None:
         self._output = output
@@ -52,7 +52,7 @@ class EventLines:
         self._output.write(self._events.lines(batch.events, self._features, run=batch.run))
 
     def answer(self, name: str, args: str, answer: CommandAnswer) -> None:
-        from zot.wire import rpc  # Few prompts are commands.
+        from zot.wire import rpc  # Start-up budget: few prompts are commands.
         from zot.wire.rpc_greeting import succeed
 
         self._output.write(succeed(rpc.RunCommand(name=name, args=args), answer))
@@ -60,7 +60,7 @@ class EventLines:
             self._output.write(self._events.lines([Done()], self._features, run=0))
 
     def deny(self, name: str, args: str, reason: str) -> None:
-        from zot.wire import rpc  # Few prompts are commands.
+        from zot.wire import rpc  # Start-up budget: few prompts are commands.
         from zot.wire.rpc_greeting import fail
 
         self._output.write(fail(rpc.RunCommand(name=name, args=args), reason))
@@ -74,7 +74,7 @@ class EventLines:
 
 
 class LastWords:
-    """Shows only the text of the last message, in the form that ``form`` gives it."""
+    """Show only the text of the last message, formatted by ``form``."""
 
     def __init__(self, output: Writer, form: Callable[[str], str] = str) -> None:
         self._output = output
@@ -91,7 +91,7 @@ class LastWords:
         pass
 
     def finish(self, outcome: Outcome) -> None:
-        if not outcome.held_back:  # Else there is nothing to print; standard error says why.
+        if not outcome.held_back:  # Otherwise there is nothing to print; standard error gives the reason.
             self._print(self._form(outcome.text))
 
     def refuse(self, reason: str) -> None:
@@ -103,7 +103,7 @@ class LastWords:
 
 
 class OneRun:
-    """Runs one prompt and shows it. A `Subscriber`: the run waits for whoever reads."""
+    """Run one prompt and show it. A `Subscriber`: the run waits for a slow reader."""
 
     can_approve = False
 
@@ -116,14 +116,14 @@ class OneRun:
         session.subscribe(self)
 
     async def run(self, prompt: str) -> None:
-        """Run it to its end, as a command if it is one. Raise AgentError if it did not come to an answer."""
+        """Run the prompt, or the command it contains, to its end. Raise AgentError if there is no answer."""
         answer = await self._command(prompt)
         if answer is not None and not answer.prompt:
             return
         await self._ask(prompt if answer is None else answer.prompt)
 
     async def _command(self, prompt: str) -> CommandAnswer | None:
-        """Run the command that a prompt is, such as "/name args"; return what it wants done, None if it is none."""
+        """Run ``prompt`` as a command, such as "/name args", and return its answer; None if it is not a command."""
         name, args = _command_in(prompt)
         if not name:
             return None
@@ -133,7 +133,7 @@ class OneRun:
                 self._session.close_panel(answer.panel_id)
                 raise UserError(f"/{name} opens a panel, and there is nobody to look at it")
         except NoSuchCommand as problem:
-            if not problem.absent:  # Nobody can mean a command.
+            if not problem.absent:  # No extension could provide it: treat it as a prompt.
                 return None
             advice = "a space before the slash makes it a prompt"
             failure = UserError(f"/{name} cannot be run: {problem.absent}; {advice}")
@@ -176,17 +176,17 @@ class OneRun:
 
 
 def _command_in(prompt: str) -> tuple[str, str]:
-    """Return the name of the command that a prompt may be, and what follows it; "" if it cannot be one."""
+    """Return the name and arguments of the command that ``prompt`` may be; ("", "") if it cannot be one."""
     if not prompt.startswith("/") or prompt[1:2].isspace():
         return "", ""
     name, *rest = prompt[1:].split(maxsplit=1) or [""]
-    return ("", "") if "/" in name else (name, "".join(rest))  # a path
+    return ("", "") if "/" in name else (name, "".join(rest))  # With a slash it is a path.
 
 
 async def read_piped(descriptor: int, *, patience_s: float | None) -> str | None:
-    """Return what is piped in, to its end; "" if nothing can be; None if nobody said a word within ``patience_s``.
+    """Return piped input up to its end; "" if there is none, None if nothing arrives within ``patience_s``.
 
-    A terminal and the null device are nothing. Raise UserError for more than we take.
+    A terminal and the null device count as none. Raise UserError if the input is too long.
     """
     mode = os.fstat(descriptor).st_mode
     if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISREG(mode)):

@@ -1,6 +1,6 @@
-"""The local endpoint on Windows: a named pipe, which carries the same lines as the socket does elsewhere.
+"""Local endpoint on Windows: a named pipe that carries the same lines as the socket elsewhere.
 
-Nothing here was run on Windows: on other systems only what it asks of the event loop is tested.
+Never run on Windows: elsewhere only its calls to the event loop are tested.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from zot.serve.daemon.audit import Who
 from zot.serve.daemon.daemon import Daemon
 from zot.serve.daemon.sockets import LocalWire
 
-#: The system lets nobody in but the user who made the pipe, and itself; who of these it is it does not tell.
+#: The system admits only the pipe's creator and itself, and does not tell which of them connected.
 _LABEL = "pipe:local"
 
 
@@ -23,14 +23,14 @@ class _PipeServer(Protocol):
 
 
 class _ProactorLoop(Protocol):
-    """What the event loop of Windows has besides."""
+    """The part of Windows' event loop that other loops lack."""
 
     def start_serving_pipe(self, factory: Callable[[], LocalWire], address: str) -> Awaitable[Sequence[_PipeServer]]:
-        """Make a pipe, the first of its name, and serve it."""
+        """Create a named pipe and serve it; fail if the name exists."""
 
 
 async def listen_at_pipe(daemon: Daemon, name: str) -> None:
-    """Accept clients at a named pipe until the daemon stops. Raise DaemonRunning if another has it, ConfigError."""
+    """Accept clients at a named pipe until the daemon stops. Raise ConfigError, DaemonRunning if the name is taken."""
     loop = asyncio.get_running_loop()
     if not hasattr(loop, "start_serving_pipe"):
         raise ConfigError(f"{name}: there are named pipes on Windows only, with its proactor event loop")
@@ -38,6 +38,6 @@ async def listen_at_pipe(daemon: Daemon, name: str) -> None:
         (server,) = await cast(_ProactorLoop, loop).start_serving_pipe(
             lambda: LocalWire(lambda wire: daemon.admit(wire, Who("pipe"), _LABEL)), name
         )
-    except PermissionError:  # What the system says to whoever is not the first to make it.
+    except PermissionError:  # Raised for every process but the first that creates the pipe.
         raise DaemonRunning(f"another process has the pipe {name}") from None
     daemon.when_stopping(server.close)

@@ -27,7 +27,7 @@ log = logging.getLogger("zot")
 
 
 class Output(Protocol):
-    """Where lines go."""
+    """Destination of encoded lines, with back-pressure."""
 
     def write(self, data: bytes) -> None: ...
 
@@ -38,18 +38,18 @@ class Output(Protocol):
 
 
 class Fate(TypedDict):
-    """Who hears that what was asked begins, or that it never will."""
+    """Callbacks for a queued command: it starts, or it is dropped."""
 
     started: Started
     dropped: Dropped
 
 
 class Unwelcome(AgentError):
-    """The client did not show the token. It has been told; the connection must end."""
+    """The client did not present the token. It has its refusal already; close the connection."""
 
 
 class RpcServer:
-    """One client of one session. A `Subscriber`: the run waits for it, because it must not miss anything."""
+    """One client of one session. A `Subscriber`: the run waits for it, so it misses no event."""
 
     def __init__(self, session: Session, greeting: Greeting, output: Output) -> None:
         self._session = session
@@ -57,7 +57,7 @@ class RpcServer:
         self._output = output
         self._events = EventEncoder()
         self._answering: set[asyncio.Task[None]] = set()
-        #: How many commands are at work whose answer comes first, and what waits behind them: commands, and answers.
+        #: Number of unfinished commands that must be answered first; commands and answers queued after them.
         self._pending = 0
         self._held: deque[rpc.AnyCommand | bytes] = deque()
         self._settled = asyncio.Event()
@@ -67,12 +67,12 @@ class RpcServer:
         if not greeting.locked:
             session.start()
 
-    # What the session says.
+    # Subscriber.
 
     def deliver(self, batch: Batch) -> None:
         self._output.write(self._events.lines(batch.events, self._greeting.features, run=batch.run))
         if "extensions" not in self._greeting.features and ExtNotify in map(type, batch.events):
-            from zot.serve.notices import show_notices  # There may never be any.
+            from zot.serve.notices import show_notices  # Start-up budget.
 
             show_notices(batch.events)
 
@@ -87,10 +87,10 @@ class RpcServer:
     async def room(self) -> None:
         await self._output.room()
 
-    # What the client says.
+    # Commands from the client.
 
     def take(self, line: bytes | TooLong) -> None:
-        """Do what one line says, and answer it. Raise Unwelcome if the client must go."""
+        """Execute the command in one line and answer it. Raise Unwelcome if the connection must be closed."""
         try:
             if isinstance(line, TooLong):
                 raise ProtocolError(f"the line is longer than {line.limit} bytes and was not read")
@@ -111,16 +111,16 @@ class RpcServer:
             self._perform(command)
 
     async def finish(self) -> None:
-        """Wait until everything that was asked has been answered, or waits its turn in the session."""
+        """Wait until every command has been answered or is queued in the session."""
         await self._settled.wait()
 
     def end_input(self) -> None:
-        """Nothing more will come: the client can no longer answer what it is asked."""
+        """Handle the end of the client's input: it can no longer answer approvals."""
         self._input_ended = True
         self._session.approver_left()
 
     def _hold(self, command: rpc.AnyCommand) -> None:
-        """Let a command wait for those before it, so that answers keep their order. An abort takes effect at once."""
+        """Queue a command after the unfinished ones, so answers keep their order. An abort takes effect at once."""
         if not isinstance(command, rpc.Abort):
             self._held.append(command)
             return
@@ -129,7 +129,7 @@ class RpcServer:
         if is_aimed:
             self._drop_held(queue=bool(command.queue))
             self._held.append(succeed(command))
-        else:  # It may follow a prompt that is held: in its place it ends that one.
+        else:  # It may follow a held prompt: executed in order, it ends that prompt.
             self._held.append(command)
 
     def _drop_held(self, *, queue: bool) -> None:
@@ -140,12 +140,12 @@ class RpcServer:
                 self._held[at] = fail(held, "dropped by an abort")
 
     def _perform(self, command: rpc.AnyCommand) -> None:
-        """Do what a command says, and answer it; if that takes a while, those behind it wait."""
+        """Execute a command and answer it; if its answer comes later, hold the commands that follow."""
         takes_a_while = self._takes_a_while(command)
         try:
-            self._do(command)
+            self._execute(command)
         except Exception as problem:
-            # The outermost boundary: what we did not foresee costs this command, not the connection.
+            # The outermost boundary: an unexpected error fails this command, not the connection.
             self._output.write(fail(command, self._explained(command, problem)))
         else:
             if takes_a_while:
@@ -162,7 +162,7 @@ class RpcServer:
                 return False
 
     def _answered(self) -> None:
-        """A command that took a while has its answer: go on with those behind it."""
+        """Resume with the held commands: a command that held them back has its answer."""
         self._pending -= 1
         while self._held and not self._pending:
             match self._held.popleft():
@@ -173,18 +173,18 @@ class RpcServer:
         if not self._pending:
             self._settled.set()
 
-    def _do(self, command: rpc.AnyCommand) -> None:
-        """Do what a command says; raise AgentError if it cannot be done."""
+    def _execute(self, command: rpc.AnyCommand) -> None:
+        """Execute a command. Raise AgentError if that is impossible."""
         session = self._session
         match command:
             case Hello() | Ping():
                 self._output.write(self._greeting.answer(command))
             case rpc.Prompt():
-                session.prompt(command.message or "", _images(command.images), **self._fate(command))
+                session.prompt(command.message or "", _images(command.images), **self._callbacks(command))
             case rpc.Steer():
-                session.steer(command.message or "", _images(command.images), **self._fate(command))
+                session.steer(command.message or "", _images(command.images), **self._callbacks(command))
             case rpc.Compact():
-                session.compact(**self._fate(command))
+                session.compact(**self._callbacks(command))
             case rpc.Abort(queue=queue):
                 self._succeed(command)
                 session.abort(queue=bool(queue))
@@ -203,9 +203,9 @@ class RpcServer:
                 session.approve(request or "", decision or "")
                 self._succeed(command)
             case rpc.Clear():
-                session.clear(**self._fate(command))
+                session.clear(**self._callbacks(command))
             case rpc.UndoCompact():
-                session.undo_compact(**self._fate(command))
+                session.undo_compact(**self._callbacks(command))
             case rpc.SetModel(model=model):
                 if not model:
                     raise UserError("set_model needs a model")
@@ -217,16 +217,16 @@ class RpcServer:
                 )
                 self._succeed(command, {"models": models})
             case rpc.GetCommands() | rpc.RunCommand() | rpc.PanelKey() | rpc.PanelClose():
-                self._extend(command)
+                self._execute_extension(command)
 
-    def _extend(self, command: rpc.GetCommands | rpc.RunCommand | rpc.PanelKey | rpc.PanelClose) -> None:
-        """Do what a command wants of the extensions; raise AgentError if it cannot be done."""
+    def _execute_extension(self, command: rpc.GetCommands | rpc.RunCommand | rpc.PanelKey | rpc.PanelClose) -> None:
+        """Execute a command for extensions. Raise AgentError if that is impossible."""
         session = self._session
         match command:
             case rpc.GetCommands():
                 self._later(command, self._commands())
             case rpc.RunCommand(name=name, args=args):
-                self._later(command, session.run_command(name or "", args or ""), then=self._follow)
+                self._later(command, session.run_command(name or "", args or ""), then=self._run_prompt)
             case rpc.PanelKey(panel_id=panel_id, key=key, text=text):
                 session.press(panel_id or "", key or "", text or "")
                 self._succeed(command)
@@ -241,8 +241,8 @@ class RpcServer:
     async def _commands(self) -> dict[str, Any]:
         return {"commands": await self._session.commands()}
 
-    def _follow(self, answer: CommandAnswer) -> None:
-        """Do what an extension wants: only prompts are ours to run."""
+    def _run_prompt(self, answer: CommandAnswer) -> None:
+        """Run the prompt that an extension's answer contains, if any; the client applies the rest."""
         if answer.prompt:
             try:
                 self._session.prompt(answer.prompt, dropped=self._dropped)
@@ -250,14 +250,14 @@ class RpcServer:
                 self._dropped(problem)
 
     def _dropped(self, why: AgentError) -> None:
-        """A prompt that an extension wanted will never run. Its command has been answered already."""
+        """Emit the error of an extension's prompt that will never run; its command has been answered already."""
         self.deliver(Batch(0, 0, [Error(str(why)), Done()]))
 
     async def _fork(self, new_id: str | None, messages: int | None) -> dict[str, Any]:
         return {"session": await self._session.fork(new_id, messages=messages)}
 
     def _later(self, command: Command, work: Awaitable[Any], then: Callable[[Any], None] | None = None) -> None:
-        """Answer ``command`` with what ``work`` gives, when it does, and ``then`` do something with that."""
+        """Answer ``command`` with the result of ``work`` when it is ready, then pass the result to ``then``."""
         task = asyncio.get_running_loop().create_task(self._answer(command, work, then), name="zot answer")
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
@@ -276,7 +276,7 @@ class RpcServer:
         self._output.write(succeed(command, *data))
 
     def _explained(self, command: Command, problem: Exception) -> str:
-        """Return what the client may know of a failure. What we did not foresee is logged here and hidden there."""
+        """Return an error message for the client. Unexpected errors are logged here and not revealed to the client."""
         if isinstance(problem, AgentError):
             return str(problem)
         if isinstance(problem, OSError):
@@ -285,10 +285,10 @@ class RpcServer:
         log.error("unexpected error in %s", name_of(command), exc_info=problem)
         return "internal error; standard error has the details"
 
-    def _fate(self, command: Command) -> Fate:
-        """Return what is to be done when the job of ``command`` starts, or never will."""
+    def _callbacks(self, command: Command) -> Fate:
+        """Return the callbacks that answer ``command`` when its job starts or is dropped."""
         data = () if isinstance(command, rpc.Clear | rpc.UndoCompact) else (rpc.STARTED,)
-        then = self._answered if self._session.begins_later else _nothing
+        then = self._answered if self._session.begins_later else _do_nothing
 
         def started() -> None:
             self._succeed(command, *data)
@@ -301,7 +301,7 @@ class RpcServer:
         return Fate(started=started, dropped=dropped)
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass
 
 

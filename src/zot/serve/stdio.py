@@ -16,13 +16,13 @@ from collections import deque
 from contextlib import suppress
 from typing import NoReturn, TextIO, cast
 
-#: What ends us, politely.
+#: Signals that end this process in order.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-#: How much of standard error may wait for its reader; more is dropped.
+#: Limit of buffered standard error text; more is dropped.
 _MAX_WAITING_BYTES = 64 * 1024
-#: How long we wait at exit for the reader of standard error, if it has fallen back.
+#: How long to wait at exit for a slow reader of standard error.
 _DRAIN_S = 0.2
-#: How long we wait after a descriptor was ready, but took nothing.
+#: How long to wait after a descriptor was ready but accepted nothing.
 _RETRY_S = 0.01
 
 
@@ -63,12 +63,12 @@ class Diagnostics(io.TextIOBase):
         self._encoding = encoding
         mode = os.fstat(descriptor).st_mode
         self._own = _reopen_nonblocking(descriptor) if stat.S_ISFIFO(mode) or os.isatty(descriptor) else None
-        #: Where a write may block, and nothing but poll can tell.
+        #: True if a write may block and only poll can tell.
         self._must_poll = self._own is None and not stat.S_ISREG(mode)
         # Reentrant: a signal handler may write, too.
         self._lock = _thread.RLock()
         self._line = ""
-        #: Encoded text, and how many lines are lost with it.
+        #: Encoded text, and how many lines are lost if it is dropped.
         self._waiting: deque[tuple[bytes, int]] = deque()
         self._size = 0
         self._dropped = 0
@@ -95,7 +95,7 @@ class Diagnostics(io.TextIOBase):
         return True
 
     def write(self, text: str, /) -> int:
-        """Take text; it leaves line by line, or with `flush`."""
+        """Buffer text; it is written line by line, or with `flush`."""
         with self._lock:
             lines, newline, self._line = (self._line + text).rpartition("\n")
             self._take(lines + newline)
@@ -104,13 +104,13 @@ class Diagnostics(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Let an unfinished line leave. Does not wait for the reader."""
+        """Write an unfinished line. Does not wait for the reader."""
         with self._lock:
             line, self._line = self._line, ""
             self._take(line)
 
     def drain(self, within_s: float) -> None:
-        """Wait for the reader to take everything, at most so long."""
+        """Wait for the reader to take everything, for at most ``within_s``."""
         deadline = time.monotonic() + within_s
         if not self._lock.acquire(timeout=within_s):
             return
@@ -126,7 +126,7 @@ class Diagnostics(io.TextIOBase):
             return
         data = text.encode(self._encoding, "backslashreplace")
         count = max(1, text.count("\n"))
-        # Once a line was dropped, those after it are, too, until its place is reported.
+        # Once a line was dropped, the following ones are, too, until the gap is reported.
         if self._waiting and (self._dropped or self._size + len(data) > _MAX_WAITING_BYTES):
             self._dropped += count
             return
@@ -137,7 +137,7 @@ class Diagnostics(io.TextIOBase):
             try:
                 _thread.start_new_thread(self._pump, ())
                 self._is_pumping = True
-            except RuntimeError:  # No thread can be had now: the next line tries again.
+            except RuntimeError:  # No thread is available now: the next line tries again.
                 return
 
     def _put(self, data: bytes, count: int) -> None:
@@ -151,8 +151,8 @@ class Diagnostics(io.TextIOBase):
         self._put(f"{start}zot: {lines} dropped here: standard error was not read in time\n".encode(), dropped)
 
     def _send(self) -> bool:
-        """Write what the reader has room for. False if something still waits."""
-        if self._is_sending:  # A signal handler interrupted us: the interrupted call continues.
+        """Write as much as the reader has room for. False if text is left."""
+        if self._is_sending:  # Called in a signal handler: the interrupted call continues.
             return True
         self._is_sending = True
         try:
@@ -171,7 +171,7 @@ class Diagnostics(io.TextIOBase):
     def _send_piece(self) -> None:
         """Write the first piece. Raise BlockingIOError if there is no room, OSError if it cannot be written."""
         data, count = self._waiting[0]
-        # A pipe takes so much whole or not at all, and a descriptor that is ready does not block for it.
+        # A pipe takes PIPE_BUF bytes whole or not at all, and a ready descriptor does not block for them.
         piece = data[: data.rfind(b"\n", 0, select.PIPE_BUF) + 1 or select.PIPE_BUF]
         if self._must_poll and not self._poll(0):
             raise BlockingIOError
@@ -184,14 +184,14 @@ class Diagnostics(io.TextIOBase):
         self._is_torn = data[sent - 1 : sent] != b"\n"
 
     def _discard(self, problem: OSError) -> None:
-        """Give up what waits. A full disk may have room again later; a reader that has gone does not return."""
+        """Drop the buffered text. A full disk may have room again later; a reader that has gone does not return."""
         self._is_gone = problem.errno in (errno.EPIPE, errno.ECONNRESET, errno.EBADF, errno.ENXIO)
         self._dropped = 0 if self._is_gone else self._dropped + sum(count for _, count in self._waiting)
         self._waiting.clear()
         self._size = 0
 
     def _pump(self) -> None:
-        """Send what waits whenever there is room, until nothing is left."""
+        """Send the buffered text whenever there is room, until nothing is left."""
         while True:
             self._poll(None)
             with self._lock:
@@ -207,13 +207,13 @@ class Diagnostics(io.TextIOBase):
 
 
 def drain_stderr(within_s: float = _DRAIN_S) -> None:
-    """Give the reader of standard error a moment to take what waits for it."""
+    """Give the reader of standard error a moment to take the buffered text."""
     if isinstance(sys.stderr, Diagnostics):
         sys.stderr.drain(within_s)
 
 
 def _reopen_nonblocking(descriptor: int) -> int | None:
-    """Return a descriptor with flags of its own for the same pipe or terminal; None where that cannot be had."""
+    """Return a non-blocking descriptor of our own for the same pipe or terminal; None if the system offers none."""
     try:
         flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
         return os.open(f"/proc/self/fd/{descriptor}", flags)
@@ -236,29 +236,29 @@ def writable(descriptor: int) -> bool:
 
 
 def abandoned(descriptor: int) -> bool:
-    """True if nobody will ever read what is written there."""
+    """True if the other end is closed: data written there is never read."""
     poll = select.poll()
     poll.register(descriptor, 0)
     return any(state & (select.POLLERR | select.POLLHUP | select.POLLNVAL) for _, state in poll.poll(0))
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write everything, however long it takes. Raise OSError if it cannot be done."""
+    """Write everything, however long it takes. Raise OSError on failure."""
     view = memoryview(data)
     while view:
         try:
             view = view[os.write(descriptor, view) :]
         except BlockingIOError:
-            # Somebody else made this description non-blocking; that is theirs to keep.
+            # Another process made this open file non-blocking; leave the flag alone.
             poll = select.poll()
             poll.register(descriptor, select.POLLOUT)
             poll.poll()
 
 
 def write_within(descriptor: int, data: bytes, within_s: float) -> None:
-    """Write everything, if whoever reads takes it in time. Raise OSError if that cannot be done.
+    """Write everything within ``within_s``. Raise OSError on failure, TimeoutError if the reader is too slow.
 
-    In pieces that do not block, so that nobody who has stopped to read can stop us, too.
+    Written in pieces that do not block, so a stopped reader cannot stop this process.
     """
     view, deadline = memoryview(data), time.monotonic() + within_s
     poll = select.poll()
@@ -271,18 +271,18 @@ def write_within(descriptor: int, data: bytes, within_s: float) -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """Exit without tearing the interpreter down: all is flushed, and that would cost 13 ms."""
+    """Exit without tearing the interpreter down, which would cost 13 ms: everything is flushed."""
     drain_stderr()
     os._exit(code)
 
 
 def heed_signals() -> None:
-    """Unblock the signals that end us; those that waited come first."""
+    """Unblock the signals that end this process; pending ones are delivered first."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 def leave_on_signals(*, as_failure: bool = False) -> None:
-    """Before there is anything to wind down, a signal simply ends us: ``as_failure`` with the code shells know."""
+    """Exit on a signal, while there is nothing to wind down: with 0, or ``as_failure`` with 128 + signal."""
     for number in SIGNALS:
         signal.signal(number, lambda number, _: leave(128 + number if as_failure else 0))
 

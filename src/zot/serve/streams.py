@@ -1,7 +1,7 @@
-"""Byte streams on descriptors that are not ours alone: pipes, sockets, files, terminals, the null device.
+"""Byte streams on shared descriptors: pipes, sockets, files, terminals, the null device.
 
-`O_NONBLOCK` belongs to the open file, which others share, so it is never set. Pipes and sockets are watched by
-the event loop; anything else is read and written by a thread.
+`O_NONBLOCK` belongs to the open file, which other processes share, so it is never set. The event loop watches pipes
+and sockets; a thread reads and writes anything else.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from zot.serve.stdio import readable, writable
 from zot.wire.lines import LineSplitter, TooLong
 
 _READ_BYTES = 256 * 1024
-#: A writer with more than this waiting is full; its source should pause.
+#: A writer with more than this buffered is full; its source should pause.
 _FULL_BYTES = 1024 * 1024
-#: A writer with more than this waiting is choked; even those who ask should not be heard until there is room.
+#: A writer with more than this buffered is choked; stop reading requests until there is room.
 _CHOKED_BYTES = 16 * _FULL_BYTES
 
 
 async def read_chunks(descriptor: int) -> AsyncIterator[bytes]:
-    """Yield what arrives until the end of the input."""
+    """Yield chunks as they arrive until the end of the input."""
     read = _read_when_ready if _is_watchable(descriptor) else _read_in_thread
     while data := await read(descriptor):
         yield data
@@ -35,7 +35,7 @@ async def read_chunks(descriptor: int) -> AsyncIterator[bytes]:
 async def pump(
     chunks: AsyncIterator[bytes], lines: LineSplitter, take: Callable[[bytes | TooLong], None], output: Writer
 ) -> None:
-    """Give every line that arrives to ``take``, until the input ends; wait while not even answers can be written."""
+    """Pass each line to ``take`` until the input ends; pause reading while the output is choked."""
     async for data in chunks:
         for line in lines.feed(data):
             take(line)
@@ -46,14 +46,14 @@ async def pump(
 
 
 class Writer:
-    """Writes to a descriptor: what is given in one tick of the loop leaves in one write, in order, without loss."""
+    """Write to a descriptor in order and without loss; data of one tick of the loop leaves in one write."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._loop = asyncio.get_running_loop()
         self._watchable = _is_watchable(descriptor)
         self._pieces: list[bytes] = []
-        self._send, self._let_go = _sender(descriptor)
+        self._send, self._release = _sender(descriptor)
         self._unwritten = memoryview(b"")
         self._size = 0
         self._scheduled = False
@@ -62,21 +62,21 @@ class Writer:
         self._on_broken: Callable[[], None] = lambda: None
 
     def on_broken(self, call: Callable[[], None]) -> None:
-        """Let ``call`` be called, once, when nobody reads us any more."""
+        """Set a callback that is called once, when the output breaks."""
         self._on_broken = call
 
     @property
     def problem(self) -> OSError | None:
-        """What broke the output, unless it was only that the reader went away."""
+        """Error that broke the output; None if it works, or if the reader merely closed it."""
         gone = isinstance(self._problem, BrokenPipeError | ConnectionResetError)
         return None if gone else self._problem
 
     def close(self) -> None:
-        """Let go of what was opened to write; the descriptor itself is not ours to close."""
-        self._let_go()
+        """Release the private handle used for writing; the caller keeps the descriptor itself."""
+        self._release()
 
     def write(self, data: bytes) -> None:
-        """Take ``data``. What is given after the output broke is forgotten."""
+        """Buffer ``data``. Data given after the output broke is discarded."""
         if self._problem is not None or not data:
             return
         self._pieces.append(data)
@@ -87,16 +87,16 @@ class Writer:
 
     @property
     def full(self) -> bool:
-        """True while so much is waiting that the source should pause."""
+        """True while the source should pause."""
         return self._size > _FULL_BYTES
 
     @property
     def choked(self) -> bool:
-        """True while so much is waiting that not even answers can be taken."""
+        """True while not even answers should be added."""
         return self._size > _CHOKED_BYTES
 
     async def room(self) -> None:
-        """Wait until it is not full any more, or the output broke."""
+        """Wait until the writer is well below full, or the output broke."""
         await self._below(_FULL_BYTES // 2)
 
     async def drained(self) -> None:
@@ -110,7 +110,7 @@ class Writer:
             await waiter
 
     def _flush(self) -> None:
-        """Write what can be written now; arrange for the rest."""
+        """Write as much as fits now; schedule the rest."""
         if self._pieces:
             try:
                 self._unwritten = memoryview(b"".join([self._unwritten, *self._pieces]))
@@ -136,7 +136,7 @@ class Writer:
             self._loop.add_writer(self._descriptor, self._flush)
 
     def _flush_in_thread(self) -> None:
-        """Let a thread write it all; what comes meanwhile waits for the next round."""
+        """Write the buffer in a thread; data that arrives meanwhile waits for the next round."""
         data = self._unwritten
 
         def write() -> None:
@@ -184,14 +184,14 @@ class Writer:
 
 
 def _sender(descriptor: int) -> tuple[Callable[[memoryview], int], Callable[[], None]]:
-    """Return how to write as much as fits without ever waiting (BlockingIOError if nothing does), and how to let go."""
+    """Return a function that writes without blocking (or raises BlockingIOError), and one that releases it."""
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISSOCK(mode):
         end = socket.socket(fileno=os.dup(descriptor))
         return (lambda data: end.send(data, socket.MSG_DONTWAIT)), end.close
     if stat.S_ISFIFO(mode):
         try:
-            # The same pipe, opened anew: the flag is then ours alone.
+            # The same pipe opened anew: its O_NONBLOCK flag is private to us.
             own = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             return (lambda data: _write_little(descriptor, data)), lambda: None
@@ -200,7 +200,7 @@ def _sender(descriptor: int) -> tuple[Callable[[memoryview], int], Callable[[], 
 
 
 def _write_little(descriptor: int, data: memoryview) -> int:
-    """Write as much as a pipe that is ready is sure to take: more could block, and us with it."""
+    """Write the amount that a ready pipe is sure to take: more could block."""
     if not writable(descriptor):
         raise BlockingIOError
     return os.write(descriptor, data[:PIPE_BUF])
@@ -230,7 +230,7 @@ async def _read_when_ready(descriptor: int) -> bytes:
 
 
 async def _read_in_thread(descriptor: int) -> bytes:
-    """Read in a thread that may outlive us: a terminal cannot be made to let go of a read."""
+    """Read in a thread that may outlive its caller: a blocking read of a terminal cannot be cancelled."""
     loop = asyncio.get_running_loop()
     result: asyncio.Future[bytes] = loop.create_future()
 
@@ -238,7 +238,7 @@ async def _read_in_thread(descriptor: int) -> bytes:
         try:
             data = os.read(descriptor, _READ_BYTES)
         except OSError:
-            data = b""  # A terminal that hung up, or a descriptor that cannot be read, has nothing more to say.
+            data = b""  # A terminal that hung up, or an unreadable descriptor: treat as the end of the input.
         _call_if_open(loop, _resolve_with, result, data)
 
     threading.Thread(target=read, name="zot input", daemon=True).start()
@@ -256,7 +256,7 @@ def _resolve_with(future: asyncio.Future[bytes], data: bytes) -> None:
 
 
 def _call_if_open(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *args: object) -> None:
-    """Call in the loop's thread, unless the loop has gone while we were blocked."""
+    """Call in the loop's thread, unless the loop was closed while this thread was blocked."""
     try:
         loop.call_soon_threadsafe(call, *args)
     except RuntimeError:

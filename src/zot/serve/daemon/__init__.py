@@ -1,1 +1,1 @@
-"""The daemon: sessions for many clients over JSON-RPC."""
+"""Daemon: sessions for many clients over JSON-RPC."""

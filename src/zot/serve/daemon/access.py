@@ -16,19 +16,22 @@ from zot.wire.jsonrpc import NOT_OWNED, RpcError
 if TYPE_CHECKING:
     from zot.session.session import Session
 
+#: Longest id of a new session.
+MAX_ID = 1024
+
 
 @asynccontextmanager
 async def used(hub: Hub, connection: Connection, session_id: str) -> AsyncIterator[Session]:
-    """Have a session to do something with it. Raise RpcError if that is not for whoever is not on this machine."""
+    """Use a session for a change. Raise RpcError if a remote client may only look at it."""
     async with hub.use(session_id) as session:
         _check(connection, session, session_id)
         yield session
 
 
 async def check_use(hub: Hub, connection: Connection, session_id: str) -> None:
-    """Raise RpcError where `used` does, and NoSuchSession: for what is done to a session that need not be loaded.
+    """Raise RpcError where `used` does; NoSuchSession. For changes to a session that need not be loaded.
 
-    Who is on this machine is let in without a look, so that also what cannot be loaded any more can be deleted.
+    Local clients pass unchecked, so they can delete a session that cannot be loaded any more.
     """
     if not connection.is_local:
         async with hub.use(session_id, looks=True) as session:
@@ -36,14 +39,14 @@ async def check_use(hub: Hub, connection: Connection, session_id: str) -> None:
 
 
 def check_idle(session: Session, what: str) -> None:
-    """Raise RuntimeBusy, which says that something cannot be done, while a session has something to do."""
+    """Raise RuntimeBusy, with ``what`` as the beginning of its message, while a session is busy."""
     if session.busy:
         raise RuntimeBusy(f"{what} while a prompt or compact is running; end it first with session/cancel")
 
 
 def may_use(connection: Connection, session: Session) -> bool:
-    """True if a client may do something with a session. One that was made here may do anything, unless its agent has
-    rules of its own."""
+    """True if a client may change a session. Tools of an unguarded session may do anything, so remote clients may
+    use it only if its agent has a policy."""
     if connection.is_local or session.agent.guarded:
         return True
     return connection.office.has_rules(session.agent.name or "default")
@@ -59,19 +62,15 @@ def _check(connection: Connection, session: Session, session_id: str) -> None:
         )
 
 
-#: So long may the id of a new session be.
-MAX_ID = 1024
-
-
 class Register(Protocol):
-    """Knows which sessions there are."""
+    """Index of existing sessions."""
 
     async def standing(self, session_id: str) -> tuple[int, int]:
         """Return the number of a session's newest row, and its epoch. Raise NoSuchSession."""
 
 
 async def check_name(register: Register, session_id: str) -> None:
-    """Raise UserError if a new session cannot be called so. One that exists may have its name from a host."""
+    """Raise UserError if the id is too long for a new session. An existing one may have a longer id from a host."""
     if len(session_id) > MAX_ID:
         try:
             await register.standing(session_id)
@@ -80,7 +79,7 @@ async def check_name(register: Register, session_id: str) -> None:
 
 
 async def leave_lost(hub: Hub, connection: Connection, session_id: str, wanted: Wanted) -> None:
-    """Let a session be opened elsewhere if its directory is gone, and who may use it wants another. Raise UserError."""
+    """Evict an idle session whose directory is gone if an allowed client wants another directory. Raise UserError."""
     if wanted.cwd is None:
         return
     if not os.path.isabs(wanted.cwd) or not await asyncio.to_thread(os.path.isdir, wanted.cwd):

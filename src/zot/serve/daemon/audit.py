@@ -1,4 +1,4 @@
-"""The audit log: one hash-chained JSON line per request, without message contents."""
+"""Audit log: one hash-chained JSON line per request, without message contents."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from zot.text import printable_line
 if TYPE_CHECKING:
     from zot.serve.daemon.metrics import Metrics
 
-try:  # Without what else hashlib knows, which takes longer to load than all of this.
+try:  # hashlib takes longer to load than the rest of this module.
     from _sha2 import sha256  # type: ignore[import-not-found]  # from Python 3.12 on
 except ImportError:
     try:
@@ -28,15 +28,18 @@ except ImportError:
 
 _MAX_NAME = 128
 _MAX_WAITING = 1000
-_NOTHING = "0" * 32
-#: How each line ends: the hash of all that stands before it in the line.
+_FIRST_HASH = "0" * 32
+#: Each line ends with the hash of everything before it in the line.
 _HASH = b',"hash":"'
 _END_BYTES = len(_HASH) + 32 + len(b'"}')
 _TAIL_BYTES = 64 * 1024
 
+#: Number of refusals recorded per period, and the period.
+_MAX_RECORDED, _PERIOD_S = 100, 10.0
+
 
 class Who(msgspec.Struct, frozen=True):
-    """Who acts: a local process by its uid and pid, or the bearer of a token by its name, never by the token."""
+    """Identity of a client: uid and pid of a local process, or the name of a token, never the token itself."""
 
     transport: str
     uid: int | None = None
@@ -45,10 +48,10 @@ class Who(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line. ``prev`` is the hash of the line before, whose number is one less.
+    """One line. ``prev`` is the hash of the preceding line, whose number is one less.
 
-    ``event`` is `opened` (a daemon begins to write), `call` (a method was called), `lost` (so many ``lines`` could not
-    be written before) or what the daemon has to say of a connection, such as `connected` and `refused`.
+    ``event`` is `opened` (a daemon starts writing), `call` (a method was called), `lost` (``lines`` entries could not
+    be written) or an event of a connection, such as `connected` and `refused`.
     """
 
     n: int
@@ -62,36 +65,36 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     session: str | None = None
     outcome: str | None = None
     lines: int | None = None
-    prev: str = _NOTHING
+    prev: str = _FIRST_HASH
 
 
 class Audit:
-    """The audit log. What is noted in one tick is written at its end, in one piece. Never raises, hardly ever waits.
+    """Writer of the audit log. Entries of one tick are written together at its end. Never raises, rarely blocks.
 
-    Other daemons may write to the same file: each goes on behind the others.
+    Other daemons may append to the same file; the chain continues across them.
     """
 
     def __init__(self, file: LogFile, *, soon: Callable[[Callable[[], None]], object]) -> None:
-        """Go on with what is in ``file``. ``soon`` calls a function later, such as the event loop's `call_soon`."""
+        """Continue the chain in ``file``. ``soon`` schedules a function, such as the event loop's `call_soon`."""
         self._file = file
         self._soon = soon
-        self._waiting: list[Entry] = []
-        self._is_called = False
-        self._n, self._hash = 0, _NOTHING
+        self._pending: list[Entry] = []
+        self._is_scheduled = False
+        self._n, self._hash = 0, _FIRST_HASH
         self._lost = 0
-        #: Whoever has something to note at the end.
+        #: Called by `close` before the last flush.
         self.when_closing: list[Callable[[], None]] = []
         self.note("opened", Who("", pid=os.getpid()))
 
     def call(self, who: Who, method: str, *, session: str = "", outcome: str = "ok") -> None:
-        """Note that a method was called, on which session, and what came of it: `ok`, or the number of the error.
+        """Record a method call, its session and its outcome: `ok`, or the error code.
 
-        Nothing that was said belongs here: names are cut, as clients choose them.
+        Never pass message contents. Names are truncated because clients choose them.
         """
         self.note("call", who, method=method, session=session, outcome=outcome)
 
     def note(self, event: str, who: Who, *, method: str = "", session: str = "", outcome: str = "") -> None:
-        """Note something else of a connection."""
+        """Record another event of a connection."""
         entry = Entry(
             n=0,
             time=timestamp(),
@@ -104,17 +107,17 @@ class Audit:
             session=printable_line(session, _MAX_NAME) or None,
             outcome=printable_line(outcome, _MAX_NAME) or None,
         )
-        self._waiting.append(entry)
-        if len(self._waiting) >= _MAX_WAITING:
+        self._pending.append(entry)
+        if len(self._pending) >= _MAX_WAITING:
             self.flush()
-        elif not self._is_called:
-            self._is_called = True
+        elif not self._is_scheduled:
+            self._is_scheduled = True
             self._soon(self.flush)
 
     def flush(self) -> None:
-        """Write what has been noted. What cannot be written is counted, and the count is written when it can."""
-        self._is_called = False
-        entries, self._waiting = self._waiting, []
+        """Write pending entries. Entries that cannot be written are counted, and the count is written later."""
+        self._is_scheduled = False
+        entries, self._pending = self._pending, []
         if not entries:
             return
         if self._lost:
@@ -126,7 +129,7 @@ class Audit:
                 self._lost += len(entries) - bool(self._lost)
 
     def _write(self, entries: Iterable[Entry]) -> bool:
-        """Add ``entries`` to the chain, behind what other daemons have added. False if they cannot be written."""
+        """Append ``entries`` to the chain, after those of other daemons. False if they cannot be written."""
         if not self._file.is_as_we_left_it:
             self._n, self._hash = max((self._n, self._hash), _last(self._file.path), key=lambda last: last[0])
         n, hashed, lines = self._n, self._hash, []
@@ -148,9 +151,9 @@ class Audit:
 
 
 class Verified(msgspec.Struct, frozen=True):
-    """What a look at an audit log found: how many lines, which are wrong and why, and the last number and hash.
+    """Result of verifying an audit log: number of lines, problems, and the last number and hash.
 
-    Keep those two elsewhere: whoever may write the file can make all of it anew.
+    Keep the last two elsewhere: an attacker who can write the file can also rebuild the whole chain.
     """
 
     lines: int
@@ -160,10 +163,10 @@ class Verified(msgspec.Struct, frozen=True):
 
 
 def verify(paths: Iterable[str]) -> Verified:
-    """Look if the lines of an audit log, in files with the oldest first, are as they were written. Raise OSError."""
+    """Verify the hash chain of an audit log; ``paths`` are its files, oldest first. Raise OSError."""
     number, problems = 0, []
     before: Entry | None = None
-    hashed = _NOTHING
+    hashed = _FIRST_HASH
     for path, at, line in _lines(paths):
         number += 1
         entry = _read(line)
@@ -193,7 +196,7 @@ def _hash_in(line: bytes) -> str:
 
 
 def _read(line: bytes) -> Entry | None:
-    """Return the entry of a line without its end; None if the line is not as it was written."""
+    """Return the entry in a line without its line feed; None if the line was altered."""
     body, end = line[:-_END_BYTES], line[-_END_BYTES:]
     if end != _HASH + _hash(body).encode() + b'"}':
         return None
@@ -209,18 +212,18 @@ def _last(path: str) -> tuple[int, str]:
     """Return the number and the hash of the last whole line of a log."""
     for one in (path, f"{path}.1"):
         try:
-            with open(one, "rb", opener=_opened) as file:
+            with open(one, "rb", opener=_open) as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
                 lines = file.read(_TAIL_BYTES).split(b"\n")
-        except OSError:  # There is none, or it cannot be read: then a new chain begins.
+        except OSError:  # Missing or unreadable: a new chain begins.
             continue
         for line in reversed(lines):
             if entry := _read(line):
                 return entry.n, _hash_in(line)
-    return 0, _NOTHING
+    return 0, _FIRST_HASH
 
 
-def _opened(path: str, flags: int) -> int:
+def _open(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
 
 
@@ -231,37 +234,33 @@ def _lines(paths: Iterable[str]) -> Iterator[tuple[str, int, bytes]]:
                 yield path, at, line.removesuffix(b"\n")
 
 
-#: So many refusals are written down in so many seconds.
-_NOTED, _NOTED_S = 100, 10.0
-
-
 class Refusals:
-    """What is refused: counted, and written down as long as it is not too much. How much more it was is written, too.
+    """Counter of refusals that records them up to a rate limit, then only how many more there were.
 
-    Needs a running loop; what is left to be written when the audit log is closed is written then.
+    Needs a running loop; closing the audit log records the rest.
     """
 
-    def __init__(self, audit: Audit, metrics: Metrics, *, within_s: float = _NOTED_S) -> None:
+    def __init__(self, audit: Audit, metrics: Metrics, *, within_s: float = _PERIOD_S) -> None:
         self._audit = audit
         self._metrics = metrics
         self._within_s = within_s
         self._since = 0.0
-        self._noted = 0
+        self._count = 0
         self._transport = ""
         self._summing_up: asyncio.TimerHandle | None = None
         audit.when_closing.append(self._sum_up)
 
     def note(self, who: Who, method: str, outcome: str) -> bool:
-        """Count a refusal, and write down whose it is. False if it is too much to be written down.
+        """Count a refusal and record its origin. False if the rate limit suppressed the record.
 
-        Nothing of it that a stranger chose is written.
+        Pass nothing that an unauthenticated client chose.
         """
         self._metrics.refused += 1
         if (now := time.monotonic()) - self._since > self._within_s:
             self._sum_up()
-            self._since, self._noted = now, 0
-        self._noted += 1
-        if self._noted <= _NOTED:
+            self._since, self._count = now, 0
+        self._count += 1
+        if self._count <= _MAX_RECORDED:
             self._audit.note("refused", who, method=method, outcome=outcome)
             return True
         self._transport = who.transport
@@ -270,9 +269,9 @@ class Refusals:
         return False
 
     def _sum_up(self) -> None:
-        """Write down how many there were that nobody wrote down, if there were any."""
+        """Record how many refusals were suppressed, if any."""
         if self._summing_up is not None:
             self._summing_up.cancel()
             self._summing_up = None
-            self._audit.note("refused", Who(self._transport), outcome=f"{self._noted - _NOTED} more")
-            self._since, self._noted = time.monotonic(), 0
+            self._audit.note("refused", Who(self._transport), outcome=f"{self._count - _MAX_RECORDED} more")
+            self._since, self._count = time.monotonic(), 0

@@ -7,60 +7,60 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-#: A client that has so much unread of what happens is cut off: it can come back and read on where it was.
+#: A client with more unread updates is cut off: it can reconnect and resume at its cursor.
 MAX_UNREAD_BYTES = 4 << 20
-#: What happens in one moment may be more than that, so a client has this long to take it; and no more than so much.
+#: One burst may exceed that limit: the client has this long to read it, and the burst this limit.
 _PATIENCE_S = 0.25
 _MAX_BURST_BYTES = 16 << 20
-_MANY = 1024
+_MAX_PIECES = 1024
 
 
 class Wire(Protocol):
-    """The way to one client."""
+    """Outgoing half of a client's connection."""
 
     def send(self, data: bytes) -> None:
-        """Take lines that go out together with whatever else is sent in this tick. Never blocks."""
+        """Enqueue lines; all lines of one tick leave together. Never blocks."""
 
     @property
     def unread(self) -> int:
-        """How many bytes have been sent and not been taken."""
+        """Bytes sent that the client has not taken."""
 
     @property
     def taken(self) -> int:
-        """How many bytes the client has taken, in all."""
+        """Bytes the client has taken in total."""
 
     async def room(self) -> None:
         """Wait until little is unread, or the client has gone."""
 
     def cut(self, reason: str) -> None:
-        """End the connection without waiting for the client."""
+        """Close the connection without waiting for the client."""
 
 
 class Backlog:
-    """What one client is told of what happens, in whichever session; what it asked for does not count."""
+    """Unread updates of one client, over all sessions; answers to its requests do not count."""
 
     def __init__(self, wire: Wire, *, cut_off: Callable[[], None] = lambda: None) -> None:
-        """``cut_off`` hears that it was."""
+        """``cut_off`` is called when the client is cut off."""
         self.wire = wire
         self._cut_off = cut_off
-        #: Where each piece ends among all bytes, and its size.
+        #: Position of each piece's end in the byte stream, and its size.
         self._pieces: deque[tuple[int, int]] = deque()
         self._size = 0
-        self._looking: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     def tell(self, data: bytes) -> None:
-        """Tell what happened."""
+        """Send an update."""
         self.wire.send(data)
         self._pieces.append((self.wire.taken + self.wire.unread, len(data)))
         self._size += len(data)
-        if len(self._pieces) < _MANY and self._size <= MAX_UNREAD_BYTES:
-            return  # To look how much it has taken is not worth it.
+        if len(self._pieces) < _MAX_PIECES and self._size <= MAX_UNREAD_BYTES:
+            return  # Too little to justify asking the wire.
         if self._unread() <= MAX_UNREAD_BYTES:
             return
         if self._size > _MAX_BURST_BYTES and len(self._pieces) > 1:
             self._cut()
-        elif self._looking is None:
-            self._looking = asyncio.get_running_loop().call_later(_PATIENCE_S, self._look)
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_PATIENCE_S, self._check)
 
     def _unread(self) -> int:
         taken = self.wire.taken
@@ -68,8 +68,8 @@ class Backlog:
             self._size -= self._pieces.popleft()[1]
         return self._size
 
-    def _look(self) -> None:
-        self._looking = None
+    def _check(self) -> None:
+        self._timer = None
         if self._unread() > MAX_UNREAD_BYTES:
             self._cut()
 

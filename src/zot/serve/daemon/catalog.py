@@ -8,7 +8,7 @@ import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -29,18 +29,25 @@ from zot.wire import daemon_types as said
 from zot.wire.daemon_types import Costs, MessageEntry, Messages
 from zot.wire.spelling import Spelled, Spelling, spelled
 
-if TYPE_CHECKING:
-    from zot.journal.search import Spent
-
-#: How much of a time says the day, and the month.
+#: Prefix lengths of a timestamp that give the day and the month.
 DAY, _MONTH = len("2026-01-31"), len("2026-01")
+
+#: Length of an abbreviated commit id.
+_SHORT = 7
+#: Placeholder in HEAD of a repository with reftables, which we cannot read.
+_UNREADABLE = "refs/heads/.invalid"
+
+#: How long a list waits for the recovery of sessions that a dead process left.
+_RECOVERY_S = 5.0
+#: Bytes encoded per turn of the loop.
+_PIECE_BYTES = 256 << 10
 
 
 class Span:
-    """From when until when, both included: each a time in RFC 3339, a day (all of it, in UTC), or not bounded."""
+    """Period of time, both ends included: each a time in RFC 3339, a whole day in UTC, or unbounded."""
 
     def __init__(self, since: str | None, until: str | None) -> None:
-        """Raise UserError for what is none of these."""
+        """Raise UserError for anything else."""
         self.since = "" if since is None else _moment("from", since, "T00:00:00.000Z")
         self._until = "~" if until is None else _moment("to", until, "T23:59:59.999Z")
 
@@ -48,12 +55,12 @@ class Span:
         return self.since <= time <= self._until
 
     def divides(self, first: str, last: str) -> bool:
-        """True if only a part of what was from ``first`` to ``last`` may fall into it."""
+        """True if the period from ``first`` to ``last`` may lie only partly inside."""
         return first < self.since <= last or first <= self._until < last
 
 
 def added_up(calls: Iterable[tuple[str, Spent]], span: Span, now: str) -> said.Costs:
-    """Add up the model calls of agents that fall into ``span``; ``now`` says which day and which month it is."""
+    """Add up the agents' model calls within ``span``; ``now`` gives the current day and month."""
     whole, day, month = said.Spending(), said.Spending(), said.Spending()
     by_model: dict[str, said.Spending] = {}
     by_agent: dict[str, said.Spending] = {}
@@ -83,8 +90,8 @@ def _spending(call: Spent) -> said.Spending:
 
 
 def _moment(name: str, text: str, rest_of_day: str) -> str:
-    """Return a time as the journal writes it. Raise UserError if ``text`` is neither a time nor a day."""
-    from datetime import UTC, datetime  # Rare enough not to be paid for at every start.
+    """Return a time in the journal's format. Raise UserError if ``text`` is neither a time nor a day."""
+    from datetime import UTC, datetime  # Start-up budget.
 
     try:
         moment = datetime.fromisoformat(text + rest_of_day if len(text) == DAY else text)
@@ -94,7 +101,7 @@ def _moment(name: str, text: str, rest_of_day: str) -> str:
 
 
 class _Day(msgspec.Struct, frozen=True, gc=False):
-    """The calls of one day and model, as one, and from when to when they were."""
+    """Sum of one model's calls on one day, with the times of the first and the last."""
 
     first: str
     last: str
@@ -102,7 +109,7 @@ class _Day(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Page(msgspec.Struct, frozen=True):
-    """What a session has spent, as it was when ``seen`` was so."""
+    """Spending of a session as of the state ``seen``."""
 
     seen: tuple[str, int, int]
     agent: str
@@ -110,16 +117,16 @@ class _Page(msgspec.Struct, frozen=True):
 
 
 class Ledger:
-    """Usable in any thread, with any connection to the same journal."""
+    """Cache of every session's spending. Usable in any thread, with any connection to the same journal."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._pages: dict[int, _Page] = {}
 
     def calls(self, connection: sqlite3.Connection, span: Span, agent: str | None) -> Iterator[tuple[str, Spent]]:
-        """Yield all model calls that may fall into a span, of one agent or of all, with their agents.
+        """Yield the model calls of one agent or of all that may lie in a span, with their agents.
 
-        Those of a whole day come as one. Raise JournalDamaged.
+        Calls of a whole day are merged into one. Raise JournalDamaged.
         """
         with self._guard:
             records = {record.number: record for record in queries.listed(connection) if record.totals != ZERO}
@@ -148,18 +155,18 @@ def _by_day(calls: Iterable[Spent]) -> tuple[_Day, ...]:
     days: dict[tuple[str, str], list[Spent]] = {}
     for call in calls:
         days.setdefault((call.time[:DAY], call.model), []).append(call)
-    return tuple(_as_one(some) for some in days.values())
+    return tuple(_merged(some) for some in days.values())
 
 
-def _as_one(calls: list[Spent]) -> _Day:
+def _merged(calls: list[Spent]) -> _Day:
     times = [call.time for call in calls]
     whole = sum((call.counters for call in calls), ZERO)
     return _Day(min(times), max(times), Spent(times[0], calls[0].model, whole, len(calls)))
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A session in a list: what is recorded of it, its newest row, its agent, and if somebody runs it; and if a run of
-    another process, which may be dead, waits for a person."""
+    """A listed session: its record, newest row, agent, whether any process runs it, and whether a run of another
+    process, dead or alive, waits for an approval."""
 
     record: SessionRecord
     last_seq: int
@@ -169,7 +176,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Shelf:
-    """The sessions of a journal."""
+    """Sessions stored in a journal."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -185,13 +192,13 @@ class Shelf:
         record, last = await self._journal.reading(look)
         if not self._journal.has_lost(record, last):
             return last, record.epoch
-        found = await self._journal.record(session_id, create=False)  # With that it gets another epoch.
+        found = await self._journal.record(session_id, create=False)  # Rows were lost: this gives it a new epoch.
         return found.last_seq, found.epoch
 
     async def listed(
         self, *, query: str = "", cwd: str | None = None, agent: str | None = None, limit: int | None = None
     ) -> list[Entry]:
-        """Return sessions, the newest first; of those, the ones in which ``query`` was said."""
+        """Return sessions, newest first; with ``query``, only those with a matching message."""
         found = [hit.session for hit in await self._journal.search(query)] if query else None
 
         def look(connection: sqlite3.Connection) -> list[Entry]:
@@ -205,8 +212,8 @@ class Shelf:
                     record,
                     queries.last_seq(connection, record.number),
                     replay.agent_of(connection, record),
-                    self._is_run(record),
-                    self._question(connection, record) is not None,
+                    self._is_running(record),
+                    self._pending_approval(connection, record) is not None,
                 )
                 if agent is None or entry.agent == agent:
                     entries.append(entry)
@@ -215,12 +222,12 @@ class Shelf:
         return await self._journal.reading(look)
 
     async def spent(self, span: Span, *, agent: str | None = None) -> Costs:
-        """Return what all sessions have spent, or those of an agent. There may be many: it is added up elsewhere."""
+        """Return the spending of all sessions, or of one agent's. Computed in a thread: there may be many."""
         now = timestamp()
         return await self._journal.reading(lambda one: added_up(self._ledger.calls(one, span, agent), span, now))
 
     async def messages(self, session_id: str, *, every: bool = False) -> list[Message]:
-        """Return a conversation as it was recorded; ``every`` message of it also if it has been compacted.
+        """Return a session's recorded messages; with ``every``, also those that were compacted.
 
         Raise NoSuchSession.
         """
@@ -233,7 +240,7 @@ class Shelf:
         return await self._journal.reading(look)
 
     async def endings(self, session_id: str) -> Endings:
-        """Return how turns ended that came to no good end. Raise NoSuchSession."""
+        """Return the endings of unsuccessful runs. Raise NoSuchSession."""
 
         def look(connection: sqlite3.Connection) -> list[Row]:
             return replay.troubled(connection, queries.get(connection, session_id).number)
@@ -241,7 +248,7 @@ class Shelf:
         return endings(await self._journal.reading(look))
 
     async def find(self, session_id: str) -> SessionRecord:
-        """Return what is recorded of a session. Raise NoSuchSession."""
+        """Return the record of a session. Raise NoSuchSession."""
         return await self._journal.find(session_id)
 
     async def sessions(self) -> list[SessionRecord]:
@@ -249,45 +256,45 @@ class Shelf:
         return await self._journal.sessions()
 
     async def rename(self, session_id: str, title: str) -> None:
-        """Give a session a title. Raise NoSuchSession."""
+        """Set the title of a session. Raise NoSuchSession."""
         await self._journal.rename(session_id, title)
 
     async def delete(self, session_id: str) -> int:
-        """Remove a session for good; return its epoch. Raise NoSuchSession, SessionBusy."""
+        """Delete a session permanently; return its epoch. Raise NoSuchSession, SessionBusy."""
         return (await self._journal.delete(session_id)).epoch
 
     async def check(self) -> None:
-        """Raise StoreFailed if nothing could be recorded now."""
+        """Raise StoreFailed if the journal is not writable now."""
         await self._journal.check_writing()
 
     async def asked_at(self, session_id: str, request_id: str) -> int:
-        """Return the number of a question that the newest run asked; 0 if that is not on record."""
+        """Return the row of an approval request of the newest run; 0 if it is not recorded."""
         return await self._journal.reading(lambda connection: replay.asked_at(connection, session_id, request_id))
 
     async def last_told(self, session_id: str, upto: int) -> int:
-        """Return the number of the newest event, not above a number; 0 if there is none. Raise NoSuchSession."""
+        """Return the number of the newest event up to ``upto``; 0 if there is none. Raise NoSuchSession."""
         return await self._journal.reading(lambda connection: replay.last_told(connection, session_id, upto))
 
-    def _question(self, connection: sqlite3.Connection, record: SessionRecord) -> ApprovalRequest | None:
+    def _pending_approval(self, connection: sqlite3.Connection, record: SessionRecord) -> ApprovalRequest | None:
         if record.owner is None or self._journal.is_run_here(record):
-            return None  # Who runs it here knows.
+            return None  # The session's own worker knows.
         return replay.question(connection, record, timestamp())
 
     async def doing(self, session_id: str) -> tuple[bool, ApprovalRequest | None]:
-        """Return if somebody runs a session, here or in another process, and the question that a run of another one,
-        which may be dead, waits with. Raise NoSuchSession."""
+        """Return whether any process runs a session, and the approval request of a run in another process, dead or
+        alive. Raise NoSuchSession."""
 
         def look(connection: sqlite3.Connection) -> tuple[bool, ApprovalRequest | None]:
             record = queries.get(connection, session_id)
-            return self._is_run(record), self._question(connection, record)
+            return self._is_running(record), self._pending_approval(connection, record)
 
         return await self._journal.reading(look)
 
-    def _is_run(self, record: SessionRecord) -> bool:
+    def _is_running(self, record: SessionRecord) -> bool:
         return record.owner is not None and self._journal.is_running(record)
 
     async def is_left_behind(self, session_id: str) -> bool:
-        """True if the newest run of a session has no end because its process is gone. Raise NoSuchSession."""
+        """True if the newest run of a session has no end because its process died. Raise NoSuchSession."""
         record = await self._journal.find(session_id)
         return record.owner is not None and session_id in await self._journal.left_behind()
 
@@ -296,22 +303,22 @@ class Shelf:
         await self._journal.check_elsewhere(session_id)
 
     def past(self, session_id: str) -> RecordedPast:
-        """Return what is recorded of one session."""
+        """Return the recorded events of one session."""
         return RecordedPast(self._journal, session_id)
 
 
 class RecordedPast:
-    """What is recorded of one session (`feed.Past`)."""
+    """Recorded events of one session (`feed.Past`)."""
 
     def __init__(self, journal: Journal, session_id: str) -> None:
         self._journal = journal
         self._session_id = session_id
 
     async def events_after(self, after: int, limit: int, epoch: int = 0) -> Sequence[tuple[int, AgentEvent]]:
-        """Return up to ``limit`` events above a number, with their numbers; none of a session that was deleted, or of
+        """Return up to ``limit`` events after a number, with their numbers; none if the session was deleted or has
         another ``epoch``, if one is given.
 
-        Among them is when the conversation became another one.
+        Replacements of the whole conversation are among them.
         """
 
         def look(connection: sqlite3.Connection) -> list[tuple[int, AgentEvent]]:
@@ -327,27 +334,21 @@ class RecordedPast:
         return ()
 
     async def run_so_far(self, upto: int) -> Sequence[AgentEvent]:
-        """Return the events, not above a number, of the run that it belongs to."""
+        """Return the events up to ``upto`` of the run to which that number belongs."""
         with suppress(NoSuchSession):
             return await self._journal.reading(lambda connection: replay.run_so_far(connection, self._session_id, upto))
         return ()
 
 
-#: How much of a commit's name is shown.
-_SHORT = 7
-#: What stands in HEAD where git keeps its references in a table that we cannot read.
-_UNREADABLE = "refs/heads/.invalid"
-
-
 class CheckedOut(NamedTuple):
-    """A branch, and a commit; each "" if there is none."""
+    """A branch and a commit; each "" if there is none."""
 
     branch: str = ""
     commit: str = ""
 
 
 def checked_out(directory: str) -> CheckedOut:
-    """Return what is checked out where this directory is; a branch without a commit if nothing was committed yet."""
+    """Return the branch and commit of the working tree around ``directory``; no commit before the first one."""
     try:
         if (git := _git_directory(directory)) is None:
             return CheckedOut()
@@ -363,7 +364,7 @@ def checked_out(directory: str) -> CheckedOut:
 
 
 def _git_directory(directory: str) -> str | None:
-    """Return where git keeps what it knows of the working tree around a directory; None if there is none."""
+    """Return the git directory of the working tree around ``directory``; None if there is none."""
     while not os.path.exists(git := os.path.join(directory, ".git")):
         above = os.path.dirname(directory)
         if above == directory:
@@ -371,11 +372,11 @@ def _git_directory(directory: str) -> str | None:
         directory = above
     if os.path.isdir(git):
         return git
-    return os.path.join(directory, _line(git).removeprefix("gitdir: "))  # of a worktree, or a submodule
+    return os.path.join(directory, _line(git).removeprefix("gitdir: "))  # A worktree or a submodule.
 
 
 def _commit(git: str, name: str) -> str:
-    """Return the commit that a reference names, wherever git keeps it; "" if there is none yet."""
+    """Return the commit of a reference, loose or packed; "" if there is none yet."""
     common = git
     with suppress(OSError):
         common = os.path.join(git, _line(os.path.join(git, "commondir")))  # Worktrees share their branches.
@@ -395,14 +396,8 @@ def _line(path: str) -> str:
         return file.read(4096).partition("\n")[0].strip()
 
 
-#: How long a list waits for sessions to be seen to that a dead process left.
-_MENDING_S = 5.0
-#: So much is encoded before others have their turn.
-_PIECE_BYTES = 256 << 10
-
-
 class _EncodedPage(Spelled, frozen=True):
-    """A `MessagePage` of messages that have been encoded before, each by itself."""
+    """A `MessagePage` whose messages were encoded one by one."""
 
     session_id: str
     messages: tuple[msgspec.Raw, ...]
@@ -412,16 +407,16 @@ class _EncodedPage(Spelled, frozen=True):
 
 
 class KeptMethods:
-    """Handlers by the name of their method."""
+    """Handlers of the methods on stored sessions."""
 
     def __init__(self, hub: Hub, shelf: Shelf, is_mended: asyncio.Event) -> None:
         self._hub = hub
         self._shelf = shelf
-        self._is_mended = is_mended
+        self._is_recovered = is_mended
 
     @property
     def table(self) -> Mapping[str, Handler]:
-        """Every method, and what is done for it."""
+        """Handlers by method."""
         return {
             "session/list": self._list,
             "session/list-acp": self._list,
@@ -433,9 +428,9 @@ class KeptMethods:
 
     async def _list(self, connection: Connection, asked: said.List) -> said.Sessions:
         del connection
-        with suppress(TimeoutError):  # Some may wait for a person, which is not known before.
-            async with asyncio.timeout(_MENDING_S):
-                await self._is_mended.wait()
+        with suppress(TimeoutError):  # Recovery shows which sessions wait for an approval.
+            async with asyncio.timeout(_RECOVERY_S):
+                await self._is_recovered.wait()
         entries = await self._shelf.listed(
             query=asked.query or "", cwd=asked.cwd, agent=asked.agent_alias, limit=asked.limit
         )
@@ -480,7 +475,7 @@ class KeptMethods:
                 if asked.view == "full":
                     kept = await session.all_messages()
                     messages = [msgspec.structs.replace(message, shown_text=None) for message in kept]
-        except (NoSuchAgent, DirectoryGone):  # Nobody can use it, but it can be read.
+        except (NoSuchAgent, DirectoryGone):  # Unusable, but readable.
             messages = await self._recorded(asked)
             if asked.view == "past":
                 last_seq, ended = seq, await self._shelf.endings(asked.session_id)
@@ -497,12 +492,12 @@ class KeptMethods:
         return [msgspec.structs.replace(one, shown_text=None) for one in kept] if asked.view == "full" else kept
 
     async def _delete(self, connection: Connection, asked: said.OfSession) -> said.Deleted:
-        with suppress(NoSuchSession):  # Then it is as it was wanted.
+        with suppress(NoSuchSession):  # Already deleted: nothing to do.
             await check_use(self._hub, connection, asked.session_id)
             await self._hub.let_go(asked.session_id)
             feed = connection.office.feed(asked.session_id)
             await feed.caught_up()
-            await self._hub.let_go(asked.session_id)  # Somebody may have come meanwhile.
+            await self._hub.let_go(asked.session_id)  # A client may have loaded it again meanwhile.
             feed.bury(await self._shelf.delete(asked.session_id))
         self._hub.unmark_closed(asked.session_id)
         connection.unfollow(asked.session_id)
@@ -522,8 +517,8 @@ class KeptMethods:
 
 
 async def _encoded(messages: Sequence[Message], spelling: Spelling, ended: Endings | None) -> list[msgspec.Raw]:
-    """Return messages as clients see them, encoded; with all that those want to know who were not there, if it is given
-    how turns ``ended``. If that takes a while, others go on meanwhile.
+    """Return encoded messages as clients see them; with ``ended``, including details that late clients need. Yields to
+    other tasks after each piece.
     """
     found: list[msgspec.Raw] = []
     size = 0

@@ -43,43 +43,6 @@ if TYPE_CHECKING:
     from zot.events import AgentEvent
     from zot.serve.daemon.feed import Feed, Follower
 
-
-class Deferred:
-    """An answer that comes later, from whoever `resolve`s it; it is sent in that moment, so that its place is exact."""
-
-    def __init__(self) -> None:
-        self._outcome: list[Any] = []
-        self._call: Callable[[Any], None] | None = None
-
-    def resolve(self, outcome: Any) -> None:
-        """Give the answer, or the RpcError in its place. The first one counts."""
-        if not self._outcome:
-            self._outcome.append(outcome)
-            if self._call is not None:
-                self._call(outcome)
-
-    def then(self, call: Callable[[Any], None]) -> None:
-        """Let ``call`` have the answer when it is there."""
-        self._call = call
-        if self._outcome:
-            call(self._outcome[0])
-
-
-class Later:
-    """An answer that takes its time; others are served meanwhile."""
-
-    def __init__(self, work: Awaitable[Any]) -> None:
-        self.work = work
-
-
-class Told:
-    """An answer, and what is to be done right behind it."""
-
-    def __init__(self, result: Any, then: Callable[[], object]) -> None:
-        self.result = result
-        self.then = then
-
-
 log = logging.getLogger("zot")
 
 _CODES: Mapping[type[AgentError], int] = {
@@ -92,96 +55,131 @@ _CODES: Mapping[type[AgentError], int] = {
     UserError: jsonrpc.INVALID_PARAMS,
     AgentError: jsonrpc.INTERNAL_ERROR,
 }
-#: So many requests of one client may wait for their answers.
+#: Limit of a client's unanswered requests.
 _MAX_UNANSWERED = 4096
-#: And so many bytes of them.
+#: Limit of their size.
 _MAX_UNANSWERED_BYTES = 64 << 20
-#: So many requests that only look are answered at once, and none while so much is unread.
-_LOOKS_AT_ONCE = 4
-_MUCH_BYTES = 1 << 20
+#: Read-only requests answered concurrently, and the unread bytes that pause them.
+_READS_AT_ONCE = 4
+_MAX_UNREAD_BYTES = 1 << 20
+
+#: Executes a method: returns the result, or a `Deferred`, `Later` or `Told`. Raises AgentError.
+Handler: TypeAlias = Callable[["Connection", Any], Awaitable[Any]]
+
+
+class Deferred:
+    """Answer that is given later by `resolve` and sent at that very moment, so its place in the stream is exact."""
+
+    def __init__(self) -> None:
+        self._outcome: list[Any] = []
+        self._call: Callable[[Any], None] | None = None
+
+    def resolve(self, outcome: Any) -> None:
+        """Set the answer, or an RpcError instead. The first call counts."""
+        if not self._outcome:
+            self._outcome.append(outcome)
+            if self._call is not None:
+                self._call(outcome)
+
+    def then(self, call: Callable[[Any], None]) -> None:
+        """Set the callback that receives the answer, now or later."""
+        self._call = call
+        if self._outcome:
+            call(self._outcome[0])
+
+
+class Later:
+    """Answer to await without blocking the client's other requests on the session."""
+
+    def __init__(self, work: Awaitable[Any]) -> None:
+        self.work = work
+
+
+class Told:
+    """Answer with a callback to run right after sending it."""
+
+    def __init__(self, result: Any, then: Callable[[], object]) -> None:
+        self.result = result
+        self.then = then
 
 
 class ClientWire(Wire, Protocol):
-    """The way to one client, as its connection sees it."""
+    """Outgoing half of a client's connection, as `Connection` needs it."""
 
     def finish(self) -> None:
-        """Write what is left, and end."""
+        """Flush, then close."""
 
 
 class _Order:
-    """Those of one client who want something of one session, one behind the other; how many there are."""
+    """Lock and user count that serialize one client's requests on one session."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self.wanted = 0
 
 
-#: Does what a method says: returns the answer, or what gives it later. Raise AgentError.
-Handler: TypeAlias = Callable[["Connection", Any], Awaitable[Any]]
-
-
 class Office(Protocol):
-    """What all connections share."""
+    """Services shared by all connections."""
 
     @property
     def handlers(self) -> Mapping[str, Handler]:
-        """What is done for each method."""
+        """Handlers by method."""
 
     def feed(self, session_id: str) -> Feed:
-        """Return where a session's events go."""
+        """Return the feed of a session's updates."""
 
     def welcome(self, connection: Connection, params: Initialize) -> Initialized:
         """Return the answer to `initialize`. Raise RpcError."""
 
     def note(self, connection: Connection, method: str, params: Any, problem: RpcError | None) -> None:
-        """Write down who did what."""
+        """Record a call in the audit log."""
 
     def left(self, connection: Connection) -> None:
-        """A client has gone."""
+        """Remove a client that has gone."""
 
     def cut_off(self) -> None:
-        """A client was cut off that did not read."""
+        """Count a client that was cut off because it did not read."""
 
     def has_rules(self, alias: str) -> bool:
         """True if an agent has a policy of its own."""
 
     def behind_turn(self, session_id: str, call: Callable[[], None]) -> None:
-        """Do something when the turn that runs in a session is over, or waits for a person; at once, if none does."""
+        """Call when a session's turn is over or waits for an approval; at once if none runs."""
 
 
 class Connection:
-    """A client: who it is, how it spells, and which sessions it follows."""
+    """One client: its identity, its spelling of names, and the sessions it follows."""
 
     def __init__(self, office: Office, wire: ClientWire, who: Who, *, label: str, is_local: bool = True) -> None:
         self.office = office
         self.wire = wire
         self._backlog = Backlog(wire, cut_off=office.cut_off)
-        #: Who it is, for the audit log, and for people.
+        #: Identity for the audit log, and for people.
         self.who = who
         self.label = label
-        #: What it is called where all are listed, and since when it is there.
+        #: Name in lists of clients, and the time of its connection.
         self.name = f"tui_{os.urandom(4).hex()}"
         self.since = time.time()
         self.came = time.monotonic()
-        #: Whether it is on this machine, so that paths mean the same to both.
+        #: Whether it runs on this machine, so that paths mean the same to both.
         self.is_local = is_local
         self.is_welcome = False
         self.spelling = Spelling.CAMEL
         self.dialect = Dialect.CAMEL
         self._followed: dict[str, Follower] = {}
-        #: What is being done, and how long the request for it was.
+        #: Running requests, with their sizes.
         self._tasks: dict[asyncio.Task[None], int] = {}
         self._unanswered_bytes = 0
-        self._looking = asyncio.Semaphore(_LOOKS_AT_ONCE)
-        #: One at a time begins what is asked of a session, in the order in which it was asked.
+        self._reads = asyncio.Semaphore(_READS_AT_ONCE)
+        #: Requests on one session begin one at a time, in order of arrival.
         self._order: dict[str, _Order] = {}
         self._is_ending = False
         self._is_closed = False
 
-    # What the client says.
+    # Requests from the client.
 
     def take(self, line: bytes | TooLong) -> None:
-        """Do what one line says, and answer it."""
+        """Execute the request in one line and answer it."""
         if isinstance(line, TooLong):
             self.wire.send(jsonrpc.encode_error(jsonrpc.NULL, jsonrpc.frame_too_large(line.limit)))
             return
@@ -191,29 +189,29 @@ class Connection:
             case Bad() as bad:
                 self.wire.send(jsonrpc.encode_error(bad.id, bad))
             case _:
-                pass  # We have asked nothing.
+                pass  # A response: the daemon sends no requests.
 
     def end_input(self) -> None:
-        """Nothing more will come; what is owed is still written."""
+        """Handle the end of the client's input; pending answers are still written."""
         self._is_ending = True
-        self._finish_if_even()
+        self._finish_if_idle()
 
     def close(self) -> None:
-        """The client has gone. What it began goes on."""
+        """Drop the client. Its runs continue."""
         self._is_closed = True
         for session_id in list(self._followed):
             self.unfollow(session_id)
         self.office.left(self)
 
-    # What it follows.
+    # Subscriptions.
 
     @property
     def followed(self) -> Collection[str]:
-        """The sessions that it is told of."""
+        """Ids of the sessions it follows."""
         return self._followed.keys()
 
     def follow(self, session_id: str, after: int | None = None, *, again: bool = False) -> None:
-        """Tell it what happens in a session, from a number on; ``again``, also if it is being told already."""
+        """Send a session's updates after number ``after``; ``again`` restarts an existing subscription."""
         before = self._followed.get(session_id)
         if self._is_closed or (before is not None and not again):
             return
@@ -221,11 +219,11 @@ class Connection:
         if before is not None:
             feed.leave(before)
         self._followed[session_id] = feed.follow(
-            self._backlog, self.dialect, after, before=before, caught_up=self._finish_if_even
+            self._backlog, self.dialect, after, before=before, caught_up=self._finish_if_idle
         )
 
     def when_told(self, session_id: str, seq: int, call: Callable[[], None]) -> None:
-        """Do something as soon as it has been told of a session up to ``seq``; at once if it does not follow it."""
+        """Call as soon as the client has a session's updates up to ``seq``; at once if it does not follow it."""
         follower = self._followed.get(session_id)
         if follower is None:
             call()
@@ -233,7 +231,7 @@ class Connection:
             follower.when_seen(seq, call)
 
     def unfollow(self, session_id: str) -> bool:
-        """Tell it nothing more of a session. False if it was not told."""
+        """End a subscription. False if there was none."""
         follower = self._followed.pop(session_id, None)
         if follower is not None:
             self.office.feed(session_id).leave(follower)
@@ -243,32 +241,34 @@ class Connection:
     def lament(
         self, session_id: str, reason: str, prompt_id: str = "", *, then: Callable[[], object] = lambda: None
     ) -> None:
-        """Tell it, and nobody else, why a turn that it wanted will never be; ``then`` do what comes right behind."""
+        """Send an error turn to this client only: its prompt will never run. Then call ``then``."""
         from zot.events import Done, Error
 
-        self._tell(session_id, prompt_id, [Error(reason), Done()], then)
+        self._send_turn(session_id, prompt_id, [Error(reason), Done()], then)
 
     def take_back(self, session_id: str, prompt_id: str, *, then: Callable[[], object]) -> None:
-        """Tell it, and nobody else, that a turn that it wanted was cancelled before it began; ``then`` go on."""
+        """Send an aborted turn to this client only: its prompt was cancelled before it began. Then call ``then``."""
         from zot.events import Done, TurnEnd
 
-        self._tell(session_id, prompt_id, [TurnEnd("aborted"), Done()], then)
+        self._send_turn(session_id, prompt_id, [TurnEnd("aborted"), Done()], then)
 
-    def _tell(self, session_id: str, prompt_id: str, events: Sequence[AgentEvent], then: Callable[[], object]) -> None:
+    def _send_turn(
+        self, session_id: str, prompt_id: str, events: Sequence[AgentEvent], then: Callable[[], object]
+    ) -> None:
         from zot.wire.updates import Updates
 
         line = Updates(session_id, self.dialect, prompt_id=prompt_id).lines(0, events)
 
-        def tell() -> None:
+        def send() -> None:
             self.wire.send(line)
             then()
 
-        def tell_behind() -> None:  # It may still be reading what it has missed of the turn that is over.
-            self.when_told(session_id, self.office.feed(session_id).seq, tell)
+        def send_after_replay() -> None:  # The client may still be replaying the turn that is over.
+            self.when_told(session_id, self.office.feed(session_id).seq, send)
 
-        self.office.behind_turn(session_id, tell_behind)
+        self.office.behind_turn(session_id, send_after_replay)
 
-    # How it is served.
+    # Execution.
 
     def _serve(self, request: Request, size: int) -> None:
         try:
@@ -279,14 +279,14 @@ class Connection:
         if isinstance(params, Initialize):
             self._initialize(request, params)
             return
-        work = self._look if request.method in LOOKS else self._perform
+        work = self._perform_read if request.method in LOOKS else self._perform
         task = asyncio.get_running_loop().create_task(work(request, params), name=f"zot {request.method}")
         self._tasks[task] = size
         self._unanswered_bytes += size
         task.add_done_callback(self._performed)
 
     def _checked(self, request: Request, size: int) -> Any:
-        """Return what is asked for. Raise RpcError if it cannot be."""
+        """Return the decoded parameters. Raise RpcError if they are invalid or too many requests are unanswered."""
         if len(self._tasks) >= _MAX_UNANSWERED:
             raise RpcError(jsonrpc.SESSION_BUSY, f"{_MAX_UNANSWERED} requests are unanswered; wait for some")
         if self._unanswered_bytes + size > _MAX_UNANSWERED_BYTES:
@@ -309,19 +309,19 @@ class Connection:
             for session_id, follower in list(self._followed.items()):
                 self.follow(session_id, follower.cursor, again=True)
 
-    async def _look(self, request: Request, params: Any) -> None:
-        """Answer a request that changes nothing when the client reads: its answer may be many times as long.
+    async def _perform_read(self, request: Request, params: Any) -> None:
+        """Answer a read-only request once the client reads: the answer may be much longer than the request.
 
-        It waits before it gets its place in the order, so that nothing that does change something waits with it.
+        Waits before it takes its place in the order, so no changing request waits with it.
         """
-        async with self._looking:
-            if self.wire.unread > _MUCH_BYTES:
+        async with self._reads:
+            if self.wire.unread > _MAX_UNREAD_BYTES:
                 await self.wire.room()
             if not self._is_closed:
                 await self._perform(request, params)
 
     async def _perform(self, request: Request, params: Any) -> None:
-        """Do what is asked, and answer it whatever happens."""
+        """Execute a request and answer it, whether it succeeds or fails."""
         handler = self.office.handlers[request.method]
         try:
             async with self._turn(getattr(params, "session_id", None)):
@@ -337,7 +337,7 @@ class Connection:
         except OSError as problem:
             log.info("%s failed", request.method, exc_info=problem)
             self._fail(request, params, as_rpc_error(SystemFailed.of(problem)))
-        except Exception:  # The outermost boundary: what we did not foresee costs this request, not the connection.
+        except Exception:  # The outermost boundary: an unexpected error fails this request, not the connection.
             log.exception("unexpected error in %s", request.method)
             self._fail(request, params, RpcError(jsonrpc.INTERNAL_ERROR, "internal error; the log has the details"))
         else:
@@ -347,7 +347,7 @@ class Connection:
                 told.then()
 
     async def _answer_later(self, request: Request, deferred: Deferred) -> None:
-        """Answer when the time has come, and then at once."""
+        """Answer when ``deferred`` is resolved, in that very moment."""
         answered = asyncio.Event()
 
         def answer(outcome: Any) -> None:
@@ -362,7 +362,7 @@ class Connection:
 
     @asynccontextmanager
     async def _turn(self, session_id: str | None) -> AsyncIterator[None]:
-        """Have one's turn among those who want something of a session."""
+        """Hold the lock that orders this client's requests on a session."""
         if not session_id:
             yield
             return
@@ -378,15 +378,15 @@ class Connection:
 
     @property
     def unanswered(self) -> Collection[asyncio.Task[None]]:
-        """What it has asked for and was not answered yet."""
+        """Tasks of the requests without an answer."""
         return self._tasks.keys()
 
     def _performed(self, task: asyncio.Task[None]) -> None:
         self._unanswered_bytes -= self._tasks.pop(task)
-        self._finish_if_even()
+        self._finish_if_idle()
 
-    def _finish_if_even(self) -> None:
-        """End, if nothing more will come and nothing is owed: no answer, and nothing that was missed."""
+    def _finish_if_idle(self) -> None:
+        """Close if the input has ended, every request is answered and no replay is running."""
         if self._is_ending and not self._tasks and all(one.is_live for one in self._followed.values()):
             self.wire.finish()
 
@@ -399,7 +399,7 @@ class Connection:
         self._refuse(request, problem)
         if request.id is None and request.method == "session/prompt" and self.is_welcome:
             session_id, prompt_id = _prompted(request, params)
-            if session_id:  # Nothing else would end its wait.
+            if session_id:  # No other message would end the client's wait.
                 self.lament(session_id, problem.message, prompt_id)
 
     def _refuse(self, request: Request, problem: RpcError) -> None:
@@ -408,7 +408,7 @@ class Connection:
 
 
 def _prompted(request: Request, params: Any) -> tuple[str, str]:
-    """Return which session a prompt is for, and its id; "" for what cannot be told, as its parameters are wrong."""
+    """Return the session id and the prompt id of a prompt; "" for an id that bad parameters hide."""
     from zot.wire.daemon_types import OfSession, Prompt
 
     if isinstance(params, Prompt):
@@ -420,7 +420,7 @@ def _prompted(request: Request, params: Any) -> tuple[str, str]:
 
 
 def as_rpc_error(problem: AgentError) -> RpcError:
-    """Return an error as clients are told it."""
+    """Return the JSON-RPC error for a failure."""
     if isinstance(problem, RpcError):
         return problem
     code = next(_CODES[kind] for kind in type(problem).__mro__ if kind in _CODES)

@@ -1,4 +1,4 @@
-"""The daemon: its clients, its method table and its shutdown."""
+"""Daemon: its clients, its method table and its shutdown."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from zot.config.agents import Agents
     from zot.runtime.pool import Hub
     from zot.serve.daemon.catalog import Shelf
+    from zot.serve.daemon.endpoint import Claim
     from zot.serve.daemon.feed import Feed
     from zot.serve.daemon.parts import Establishment
     from zot.serve.daemon.server_methods import ServerMethods
@@ -39,31 +40,31 @@ if TYPE_CHECKING:
     from zot.serve.host.request import Answered, Respondent
     from zot.wire.host import Request
 
-    pass
-    from zot.serve.daemon.endpoint import Claim
-
 log = logging.getLogger("zot")
 
-#: So many clients at once: what a process may have open is not theirs alone.
+#: Limit of clients: the process needs descriptors for other things, too.
 MAX_CLIENTS = 1024
-#: How long one may say nothing before another gets its place.
+#: How long a client may stay uninitialized before another may take its place.
 _SILENT_S = 10.0
 #: How long an ephemeral daemon waits for the next client.
 _EPHEMERAL_S = 1.0
 
+#: Interval of checks that the socket exists. Clients wait longer for an owned endpoint (`endpoint.Patience`).
+_CHECK_S = 2.0
+
 
 class Daemon:
-    """What all connections share (`connection.Office`)."""
+    """State shared by all connections (`connection.Office`)."""
 
     def __init__(self, parts: Establishment, *, ephemeral: bool = False, max_line_bytes: int = MAX_LINE_BYTES) -> None:
         self.parts = parts
         self.place = parts.place
         self.server_version = parts.settings.server_version or __version__
-        #: Set while no session of a dead process is being seen to.
+        #: Set while no recovery of a dead process's sessions is running.
         self.is_mended = asyncio.Event()
         self.is_mended.set()
         self.metrics = Metrics()
-        #: The addresses at which it is reached besides its socket.
+        #: Listening addresses besides the socket.
         self.listens: list[str] = []
         self.log_feed = LogFeed()
         self._refusals = Refusals(parts.audit, self.metrics)
@@ -72,28 +73,28 @@ class Daemon:
         self._connections: dict[Connection, None] = {}
         self._began = time.monotonic()
         self._ephemeral = ephemeral
-        #: The longest line, or message of a WebSocket, that is read.
+        #: Longest accepted line or WebSocket message.
         self.max_line_bytes = max_line_bytes
         self._leaving: asyncio.TimerHandle | None = None
         self._farewell = Farewell(self._leaving_clients)
         self._stopping = asyncio.Event()
-        #: Set if it goes on although it was to stop; another one for each time.
+        #: Set if a stop was withdrawn; replaced for each stop.
         self._resumed = asyncio.Event()
-        #: Whether somebody wants an end and nothing else, and whether it is too late to go on.
+        #: Whether a stop without a successor was requested, and whether resuming is impossible by now.
         self._must_end = False
         self._is_over = False
         self.grace_s = parts.settings.grace_s
         self._when_stopping: list[tuple[Callable[[], None], Callable[[], None]]] = []
-        #: Set when the first one has introduced itself.
+        #: Set when the first client has initialized.
         self._has_greeted = asyncio.Event()
-        #: Who takes the endpoint over.
+        #: Client that takes the endpoint over.
         self.heir: Connection | None = None
 
-    # What is made when it is first needed: nobody who greets the daemon waits for it to be loaded.
+    # Created on first use, with lazy imports: `initialize` is answered before they load.
 
     @cached_property
     def hub(self) -> Hub:
-        """The sessions that are loaded."""
+        """Pool of loaded sessions."""
         from zot.runtime.pool import Hub
 
         settings = self.parts.settings
@@ -107,45 +108,45 @@ class Daemon:
 
     @cached_property
     def shelf(self) -> Shelf:
-        """Those that are kept."""
+        """Catalogue of stored sessions."""
         from zot.serve.daemon.catalog import Shelf
 
         return Shelf(self.parts.journal)
 
     @cached_property
     def watch(self) -> Watch:
-        """What tells those who follow a session of runs that are made elsewhere, once it is started."""
+        """Follower of runs in other processes."""
         from zot.serve.daemon.watch import Watch
 
-        followed, is_any = self._followed_elsewhere, self._is_any_followed
+        followed, is_any = self._followed_elsewhere, self._has_followers
         return Watch(self.parts.journal, followed, is_any=is_any, take_up=self.hub.take_up)
 
     @cached_property
     def handlers(self) -> Mapping[str, Handler]:
-        """What is done for each method."""
+        """Handlers by method."""
 
         self._server, table = made_for(self)
         return table
 
-    # What there is.
+    # Status.
 
     @property
     def agents(self) -> Agents:
-        """The agents that sessions can be made of."""
+        """Configured agents."""
         return self.parts.agents
 
     @property
     def connections(self) -> Sequence[Connection]:
-        """Who is connected."""
+        """Connected clients."""
         return tuple(self._connections)
 
     @property
     def uptime_s(self) -> float:
-        """How long it has been running."""
+        """Seconds since the start."""
         return time.monotonic() - self._began
 
     def agent_of(self, session_id: str) -> str:
-        """Return the agent of a session that is loaded."""
+        """Return the agent of a loaded session."""
         session = self.hub.session(session_id)
         return "default" if session is None else session.agent.name or "default"
 
@@ -154,7 +155,7 @@ class Daemon:
         return [(name, *self.parts.describe(name)) for name in self.agents.names]
 
     def gauges(self) -> Mapping[str, float]:
-        """Return how much there is at this moment, for `Metrics.told`."""
+        """Return current values for `Metrics.told`."""
         sessions = self.hub.sessions
         return {
             "clients": len(self._connections),
@@ -165,10 +166,10 @@ class Daemon:
             "uptime_seconds": round(self.uptime_s, 3),
         }
 
-    # Who comes and goes.
+    # Clients.
 
     def accept(self, wire: LocalWire) -> Connection | None:
-        """Return the connection of a client at the local socket; None if it may not come in."""
+        """Return the connection of a client at the local socket; None if it is refused."""
         try:
             peer = identify(wire.transport.get_extra_info("socket"))
         except OSError:
@@ -180,7 +181,7 @@ class Daemon:
         return self.admit(wire, who, peer.label)
 
     def admit(self, wire: LocalWire, who: Who, label: str) -> Connection | None:
-        """Return the connection of a client on this machine; None if there are too many, which it is told."""
+        """Return the connection of a local client; None, after sending an error, if there are too many clients."""
         connection = self.connect(Connection(self, wire, who, label=label))
         if connection is None:
             self._refuse(who, "clients", f"{label}: there are {len(self._connections)} already")
@@ -189,8 +190,8 @@ class Daemon:
         return connection
 
     def connect(self, connection: Connection) -> Connection | None:
-        """Take a client in; None if there are too many."""
-        if len(self._connections) >= room_for_clients(MAX_CLIENTS) and not self._makes_room():
+        """Register a client; None if there are too many."""
+        if len(self._connections) >= room_for_clients(MAX_CLIENTS) and not self._make_room():
             return None
         self._connections[connection] = None
         self.metrics.connections += 1
@@ -201,12 +202,12 @@ class Daemon:
         return connection
 
     def _refuse(self, who: Who, outcome: str, why: str) -> None:
-        """Write down who on this machine is not served, unless there are too many of them."""
+        """Log the refusal of a local client, up to a rate limit."""
         if self._refusals.note(who, "", outcome):
             log.warning("refused a connection of %s", why)
 
-    def _makes_room(self) -> bool:
-        """End the connection of whoever has been there longest without introducing itself. False if nobody has."""
+    def _make_room(self) -> bool:
+        """Disconnect the oldest client that has not initialized in time. False if there is none."""
         before = time.monotonic() - _SILENT_S
         for one in self._connections:
             if not one.is_welcome and one.came < before:
@@ -216,7 +217,7 @@ class Daemon:
         return False
 
     def left(self, connection: Connection) -> None:
-        """A client has gone."""
+        """Remove a client that has gone; resume if it was to take over."""
         self._connections.pop(connection, None)
         self._farewell.left(connection)
         if connection is self.heir and not self._must_end and not self._is_over:
@@ -231,13 +232,13 @@ class Daemon:
         return self.parts.has_rules(alias)
 
     def behind_turn(self, session_id: str, call: Callable[[], None]) -> None:
-        """Do something when the turn that runs in a session is over, or waits for a person; at once, if none does."""
+        """Call when a session's turn is over or waits for an approval; at once if none runs."""
         from zot.serve.daemon.lifecycle import behind_turn
 
         behind_turn(self.hub, session_id, call, in_run=self.feed(session_id).in_run)
 
     def cut_off(self) -> None:
-        """A client was cut off that did not read."""
+        """Count a client that was cut off because it did not read."""
         self.metrics.cut_off += 1
 
     def welcome(self, connection: Connection, asked: Initialize) -> Initialized:
@@ -257,7 +258,7 @@ class Daemon:
         )
 
     def note(self, connection: Connection, method: str, params: Any, problem: RpcError | None) -> None:
-        """Write down who did what; that somebody looked is not worth a line."""
+        """Record a call in the audit log, except successful read-only ones."""
         self.metrics.errors += problem is not None
         if method not in LOOKS or problem is not None:
             self.metrics.calls += 1
@@ -265,10 +266,10 @@ class Daemon:
             session_id = getattr(params, "session_id", None) or ""
             self.parts.audit.call(connection.who, method, session=session_id, outcome=outcome)
 
-    # What they share.
+    # Sessions and configuration.
 
     def feed(self, session_id: str) -> Feed:
-        """Return where a session's events go."""
+        """Return the feed of a session's updates."""
         return cast("Feed", self.hub.channel(session_id))
 
     def _new_feed(self, session_id: str) -> Feed:
@@ -277,10 +278,10 @@ class Daemon:
         return Feed(session_id, self.shelf.past(session_id), self.metrics)
 
     async def respond(self, request: Request, *, age_s: float = 0.0, behind: bool = False) -> Answered:
-        """Answer a request of the host protocol. Raise Stopping if the next daemon is to be asked."""
+        """Answer a request of the host protocol. Raise Stopping if the next daemon should be asked."""
         self.hub.check_open()
         if self._respondent is None:
-            from zot.serve.host.request import Respondent  # Few daemons ever need it.
+            from zot.serve.host.request import Respondent  # Few daemons need it.
 
             self._respondent = Respondent(self.parts.opening_by)
         answered = await self._respondent.answer(request, age_s=age_s, behind=behind)
@@ -288,27 +289,27 @@ class Daemon:
         return answered
 
     def reload(self) -> None:
-        """Read the configuration again. Raise ConfigError; then everything stays as it was."""
+        """Read the configuration again. Raise ConfigError without changing anything."""
         self.parts.agents = self.parts.agents.reloaded()
         settings = self.parts.settings
         self.server_version = settings.server_version or __version__
         self.hub.limit, self.hub.idle_s = settings.max_sessions, settings.idle_s
-        if not self._stopping.is_set():  # Whoever stops it may have said how long that may take.
+        if not self._stopping.is_set():  # The stop request may have set its own grace period.
             self.grace_s = settings.grace_s
         self.hub.renew()
         log.info("the configuration was read again: %s", ", ".join(self.agents.names))
 
     async def greeted(self, within_s: float) -> None:
-        """Wait until the first client was answered, but not longer than so: whoever is at the door comes first."""
+        """Wait until the first client was answered, for at most ``within_s``: clients take precedence."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._has_greeted.wait()
-        await asyncio.sleep(0)  # What was answered is written.
+        await asyncio.sleep(0)  # Lets the answer be written.
 
     async def mend(self, *, patience_s: float = 0.0) -> None:
-        """See to the sessions that a process left in the middle of something: they end, or wait for a person.
+        """Recover the sessions that dead processes left in the middle of a run: end the run, or await its approval.
 
-        For so long a first client comes first, if there is one.
+        Waits up to ``patience_s`` for a first client, which takes precedence.
         """
         self.is_mended.clear()
         try:
@@ -317,21 +318,21 @@ class Daemon:
         finally:
             self.is_mended.set()
 
-    def _is_any_followed(self) -> bool:
+    def _has_followers(self) -> bool:
         return any(connection.followed for connection in self._connections)
 
     def _followed_elsewhere(self) -> dict[str, Feed]:
-        """Return the feeds of sessions that somebody follows, and that do not run in the hub."""
+        """Return the feeds of followed sessions that do not run in this process."""
         followed = {one for connection in self._connections for one in connection.followed}
         running = {one for one in followed if (session := self.hub.session(one)) is not None and session.busy}
         return {session_id: self.feed(session_id) for session_id in followed - running}
 
-    # How it ends.
+    # Shutdown.
 
     def stop(self, *, grace_s: float | None = None, heir: Connection | None = None) -> None:
-        """Begin to stop. ``heir`` takes the endpoint over: should it go before what runs has had its time, we go on."""
+        """Start to stop. ``heir`` takes the endpoint over; if it leaves in the grace period, the daemon resumes."""
         if heir is not None and heir not in self._connections:
-            return  # It has gone already.
+            return  # It has disconnected already.
         if grace_s is not None:
             self.grace_s = grace_s
         self.heir = heir or self.heir
@@ -341,11 +342,11 @@ class Daemon:
         self._stopping.set()
         self._farewell.warn()
         self.hub.stop()
-        for stop, _ in self._when_stopping:  # Before anybody is accepted who would not be served.
+        for stop, _ in self._when_stopping:  # Before another client is accepted that would not be served.
             stop()
 
     def _resume(self) -> None:
-        """Go on as if nobody had wanted an end. What was given back stays so."""
+        """Withdraw the stop. Released resources stay released."""
         log.warning("the daemon goes on: who was to take its place has gone")
         self.heir, self.grace_s = None, self.parts.settings.grace_s
         self._stopping.clear()
@@ -356,20 +357,20 @@ class Daemon:
         self._farewell.take_back()
 
     def when_stopping(self, stop: Callable[[], None], resume: Callable[[], None] = lambda: None) -> None:
-        """Let ``stop`` be called as soon as it is to stop, any number of times, and ``resume`` if it goes on then."""
+        """Register ``stop`` for each start of a stop, possibly repeated, and ``resume`` for its withdrawal."""
         self._when_stopping.append((stop, resume))
 
     @property
     def has_no_heir(self) -> bool:
-        """True if it is to end, and nobody takes its place."""
+        """True if the daemon ends and no other takes over."""
         return self._must_end and self.heir is None
 
     async def stopped(self) -> None:
-        """Wait until somebody wants it to stop."""
+        """Wait until a stop is requested."""
         await self._stopping.wait()
 
     async def finish(self) -> bool:
-        """Let what runs come to its end, for a while. False if the daemon goes on instead; otherwise `close` it."""
+        """Give runs their grace period. False if the daemon resumed instead; otherwise `close` it."""
         resumed = self._resumed
         async with asyncio.TaskGroup() as group:
             waits = [group.create_task(self._spend_grace()), group.create_task(resumed.wait())]
@@ -380,7 +381,7 @@ class Daemon:
         return self._is_over
 
     async def close(self, *, grace_s: float | None = None) -> None:
-        """Let what runs come to its end, for a while; then end it, tell the clients, and let go of everything."""
+        """Give runs their grace period, then end them, disconnect the clients and release everything."""
         self._is_over = True
         self.stop(grace_s=grace_s)
         await self._spend_grace()
@@ -400,15 +401,15 @@ class Daemon:
 
 
 async def listen(daemon: Daemon, listener: socket.socket) -> Callable[[], None]:
-    """Accept clients at the local socket until the daemon stops; return what ends that before. Others wait in line."""
+    """Accept clients at the local socket until the daemon stops; return a function that stops it earlier."""
     acceptor = Acceptor(listener, lambda: LocalWire(daemon.accept, max_line=daemon.max_line_bytes))
     daemon.when_stopping(acceptor.rest, acceptor.go_on)
     return acceptor.close
 
 
 def made_for(daemon: Daemon) -> tuple[ServerMethods, Mapping[str, Handler]]:
-    """Return the handlers of all methods by name, and the server's own, which also learn that a client has left."""
-    # Start-up budget: `initialize` is answered before any of this is imported.
+    """Return the server methods, which must learn of disconnects, and the handlers of all methods."""
+    # Start-up budget: `initialize` is answered before any of these is imported.
     from zot.serve.daemon.catalog import KeptMethods
     from zot.serve.daemon.server_methods import ServerMethods
     from zot.serve.daemon.session_methods import Asides, SessionMethods
@@ -426,32 +427,28 @@ def made_for(daemon: Daemon) -> tuple[ServerMethods, Mapping[str, Handler]]:
     }
 
 
-#: How often we look if the socket is still there. Clients wait longer for an endpoint that is owned (`dial.Patience`).
-_LOOK_S = 2.0
+async def stay(daemon: Daemon, claim: Claim, leave: Callable[[], None], *, every_s: float = _CHECK_S) -> None:
+    """Restore the daemon's socket whenever its file was removed. ``leave`` stops accepting at the current socket.
 
-
-async def stay(daemon: Daemon, claim: Claim, leave: Callable[[], None], *, every_s: float = _LOOK_S) -> None:
-    """Look after the socket of a daemon for as long as it is there. ``leave`` ends that anybody is accepted there.
-
-    Who is connected notices nothing.
+    Connected clients are not affected.
     """
 
-    complained = ""
+    logged = ""
     while True:
         await asyncio.sleep(every_s)
         try:
             daemon.hub.check_open()
             if not claim.restore():
-                complained = ""
+                logged = ""
                 continue
-        except Stopping:  # The endpoint may be given away; or all goes on, if nobody takes it.
+        except Stopping:  # The endpoint may be handed over, or the daemon may resume.
             continue
         except (OSError, ConfigError, DaemonRunning) as problem:
-            if str(problem) != complained:
-                complained = str(problem)
+            if str(problem) != logged:
+                logged = str(problem)
                 log.warning("the socket %s was removed, and could not be made again: %s", claim.path, problem)
             continue
         log.warning("the socket %s was removed by somebody, and has been made again", claim.path)
         former, leave = leave, await listen(daemon, claim.listener)
-        await asyncio.sleep(every_s)  # Who waited at the former one has come in by then.
+        await asyncio.sleep(every_s)  # Clients in the former backlog are accepted by then.
         former()

@@ -1,4 +1,4 @@
-"""The daemon's endpoint: its lock and its listening socket."""
+"""Daemon endpoint: its lock and its listening socket."""
 
 from __future__ import annotations
 
@@ -18,21 +18,25 @@ from zot.files import make_directory
 
 log = logging.getLogger("zot")
 
-#: How many may wait to be accepted: also while one daemon takes over from another.
+#: Clients that may wait to be accepted, also during a hand-over.
 BACKLOG = 1024
 _PROBE_S = 1.0
 
+_REMEDY = "choose a directory of your own with --socket or ZEROCLAW_SOCKET"
+
+_claims: weakref.WeakSet[Claim] = weakref.WeakSet()
+
 
 class Claim:
-    """An endpoint that is ours: nobody else may listen there until `release`, also if we die without a word.
+    """An owned endpoint: no other process may listen there until `release`, or until this process dies.
 
-    ``listener`` accepts its connections. Whoever serves it may close it, as event loops do: then nobody is accepted,
-    and nobody is refused, until `release` or a hand-over. `asyncio.start_unix_server` must be given BACKLOG, too, which
-    would be less, and from Python 3.13 on ``cleanup_socket=False``: the socket's file is not for it to remove.
+    ``listener`` accepts its connections. The server may close it, as event loops do: clients then wait in the backlog
+    until `release` or a hand-over. `asyncio.start_unix_server` needs BACKLOG, too, since its default is smaller, and
+    from Python 3.13 on ``cleanup_socket=False``: it must not remove the socket's file.
 
-    ``others`` listen at addresses besides the socket. They are closed with it, and handed over with it.
+    ``others`` listen at addresses besides the socket. They are closed and handed over with it.
 
-    Whoever is forked without an exec inherits none of it.
+    A child that is forked without exec inherits none of it.
     """
 
     def __init__(
@@ -42,29 +46,29 @@ class Claim:
         self.listener = listener
         self.others = [*others]
         self.lock = lock
-        #: True if the socket's file ends with us.
+        #: True if `release` removes the socket's file.
         self.removes = removes
         self._kept = listener.dup()
         self._bound = _identity(path) if removes else None
-        _everyone.add(self)
+        _claims.add(self)
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """The socket that listens and the lock, which make an endpoint somebody's, and what listens elsewhere."""
+        """Descriptors that make up the endpoint: the listening socket, the lock, and the other listeners."""
         return self._kept.fileno(), self.lock, *(one.fileno() for one in self.others)
 
     def restore(self) -> bool:
-        """Listen again at ``path`` if others have removed the socket, at a new ``listener``. False if it is there.
+        """Create a new ``listener`` at ``path`` if the socket's file was removed. False if it exists.
 
-        Whoever serves the former ``listener`` closes it: some may still wait there. A lock file that was removed, too,
-        is made again first; a directory is not. Raise DaemonRunning if another process has become the owner meanwhile;
+        The caller closes the former ``listener``: clients may still wait there. A removed lock file is created again
+        first, a removed directory is not. Raise DaemonRunning if another process has become the owner meanwhile;
         ConfigError, OSError.
         """
         if not self.removes or self.lock < 0 or _identity(self.path) is not None:
             return False
         if not endpoint.is_in_place(self.lock, self.path):
             os.stat(os.path.dirname(self.path) or ".")
-            former, self.lock = self.lock, _locked(self.path)
+            former, self.lock = self.lock, _acquire(self.path)
             os.close(former)
         listener = _bound(self.path, _bind_beside_threads)
         self._kept.close()
@@ -72,9 +76,9 @@ class Claim:
         return True
 
     def release(self) -> None:
-        """Listen no more, remove the socket if it is still the one that we made, and let others own the endpoint.
+        """Stop listening, remove the socket if it is still our own, and release the lock.
 
-        Any number of times.
+        Safe to call repeatedly.
         """
         if self.lock < 0:
             return
@@ -88,14 +92,14 @@ class Claim:
         endpoint.let_go(lock)
 
     def forget(self) -> None:
-        """Close our descriptors and nothing else: somebody else has the endpoint now."""
+        """Close our descriptors and nothing else: another process owns the endpoint now."""
         lock, self.lock = self.lock, -1
         if lock >= 0:
             self._stop_listening()
             os.close(lock)
 
     def close_others(self, *, but: Container[socket.socket] = ()) -> None:
-        """Let nobody wait at addresses besides the socket, but for some."""
+        """Close the listeners besides the socket, except those in ``but``."""
         for one in [one for one in self.others if one not in but]:
             self.others.remove(one)
             one.close()
@@ -107,17 +111,17 @@ class Claim:
 
 
 def claim_endpoint(path: str) -> Claim:
-    """Own the endpoint at ``path`` and listen there. Missing directories are made for us alone.
+    """Acquire the endpoint at ``path`` and listen there. Missing directories are created, private to the user.
 
-    Raise DaemonRunning, with the pid, if it has a living owner; ConfigError if the place is not safe or something is
-    there that is no socket, which is never removed. What a dead daemon left is replaced.
+    Raise DaemonRunning, with the pid, if it has a living owner; ConfigError if the place is unsafe or occupied by
+    something other than a socket, which is never removed. The socket of a dead daemon is replaced.
     """
     try:
-        lock = _locked(path)
+        lock = _acquire(path)
     except OSError as problem:
         raise ConfigError(f"no daemon can be at {path}: {problem.strerror}") from None
     try:
-        _clear(path)
+        _remove_dead(path)
         return Claim(path, _bound(path, _bind), lock, removes=True)
     except OSError as problem:
         endpoint.let_go(lock)
@@ -128,17 +132,17 @@ def claim_endpoint(path: str) -> Claim:
 
 
 def adopt_listener(path: str, listener: socket.socket) -> Claim:
-    """Own the endpoint of a socket that already listens there for us, such as systemd's. Raise as `claim_endpoint`.
+    """Acquire the endpoint of a socket that listens already, such as systemd's. Raise as `claim_endpoint`.
 
-    Its file is not ours and stays when we end.
+    Its file belongs to the service manager and stays.
     """
     try:
-        return Claim(path, listener, _locked(path), removes=False)
+        return Claim(path, listener, _acquire(path), removes=False)
     except OSError as problem:
         raise ConfigError(f"no daemon can be at {path}: {problem.strerror}") from None
 
 
-def _locked(path: str) -> int:
+def _acquire(path: str) -> int:
     directory = os.path.dirname(path) or "."
     make_directory(directory)
     found = os.stat(directory)
@@ -154,13 +158,10 @@ def _locked(path: str) -> int:
     return endpoint.take(path)
 
 
-_REMEDY = "choose a directory of your own with --socket or ZEROCLAW_SOCKET"
+def _remove_dead(path: str) -> None:
+    """Remove the socket of a dead daemon. Raise DaemonRunning if it is alive, ConfigError for anything else, OSError.
 
-
-def _clear(path: str) -> None:
-    """Remove the socket of a dead daemon. Raise DaemonRunning if one lives, ConfigError for anything else, OSError.
-
-    Only for who holds the lock: a daemon of ours is never disturbed by it.
+    The caller must hold the lock: the socket then belongs to no running zot daemon.
     """
     try:
         found = os.lstat(path)
@@ -188,7 +189,7 @@ def _clear(path: str) -> None:
 
 
 def _bound(path: str, bind: Callable[[socket.socket, str], None]) -> socket.socket:
-    """Return a socket that listens at ``path``, for us alone from the moment it exists. Raise OSError."""
+    """Return a socket that listens at ``path`` and was never accessible to other users. Raise OSError."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         bind(listener, path)
@@ -213,16 +214,16 @@ def _bind(listener: socket.socket, path: str) -> None:
 
 
 def _bind_beside_threads(listener: socket.socket, path: str) -> None:
-    """Bind without the umask, if that can be done: it would also be that of what threads make at this moment."""
+    """Bind without changing the umask, where possible: it would apply to files that other threads create meanwhile."""
     if sys.platform != "linux":
         _bind(listener, path)
         return
-    os.fchmod(listener.fileno(), 0o600)  # On Linux the file gets the mode that the socket has.
+    os.fchmod(listener.fileno(), 0o600)  # On Linux the file inherits the socket's mode.
     listener.bind(path)
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """Return which file is at ``path``; None if there is none."""
+    """Return device and inode of ``path``; None if there is no file."""
     try:
         found = os.lstat(path)
     except OSError as problem:
@@ -233,19 +234,16 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 def _listening_pid(probe: socket.socket) -> int:
-    """Return who called listen() at the other end, as far as this system tells."""
+    """Return the pid of the listening process; 0 if the system does not tell."""
     option = getattr(socket, "SO_PEERCRED", None)
     if option is None:
         return 0
     return int(struct.unpack("=iII", probe.getsockopt(socket.SOL_SOCKET, option, 12))[0])
 
 
-_everyone: weakref.WeakSet[Claim] = weakref.WeakSet()
-
-
 def _forget() -> None:
-    """In a child that was forked: a copy of the lock or the socket would keep the endpoint when we are dead."""
-    for claim in list(_everyone):
+    """In a forked child: a copy of the lock or the socket would keep the endpoint owned after the parent's death."""
+    for claim in list(_claims):
         claim.forget()
 
 

@@ -1,4 +1,4 @@
-"""Fan one session's updates out to its clients: replay from the journal, then live."""
+"""Fan-out of one session's updates to its clients: replay from the journal, then live."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from zot.wire.updates import Updates
 
 log = logging.getLogger("zot")
 
-#: So many events are read at a time for whoever has missed some.
+#: Events read at a time for a replay.
 _PIECE = 512
-#: So many of these are sent together, and so much before we wait for whoever reads it.
-_TOGETHER = 16
+#: Replayed events per message, and unread bytes at which the replay waits.
+_GROUP = 16
 _PIECE_BYTES = 256 << 10
-#: How long the end of a session waits for those who have not heard all of it yet.
+#: How long the end of a session waits for running replays.
 _CATCH_UP_S = 1.0
 
 
 class Past(Protocol):
-    """What is recorded of one session."""
+    """Recorded events of one session."""
 
     async def events_after(self, after: int, limit: int, epoch: int = 0) -> Sequence[tuple[int, AgentEvent]]:
-        """Return up to ``limit`` events above a number, with their numbers; none if it has another ``epoch`` by now."""
+        """Return up to ``limit`` events after a number, with their numbers; none if the ``epoch`` has changed."""
 
     async def run_so_far(self, upto: int) -> Sequence[AgentEvent]:
-        """Return the events, not above a number, of the run that it belongs to."""
+        """Return the events up to ``upto`` of the run to which that number belongs."""
 
 
 class Follower:
-    """One client of one session. It has seen everything up to ``cursor``; while it is live, what the feed has."""
+    """Subscription of one client to one session. It has everything up to ``cursor``; while live, all of the feed."""
 
     def __init__(
         self,
@@ -50,38 +50,38 @@ class Follower:
         *,
         caught_up: Callable[[], None] = lambda: None,
     ) -> None:
-        """``caught_up`` is called whenever it has seen everything that there is."""
+        """``caught_up`` is called whenever it becomes live."""
         self._feed = feed
         self._backlog = backlog
         self.wire = backlog.wire
         self.dialect = dialect
         self.cursor = after
         self.is_live = False
-        #: Whether it was told that a run is over whose end is not on record yet.
+        #: Whether it was sent the end of a run whose end is not recorded yet.
         self.was_told = False
         #: The panels that were open when it was last live.
         self.panels: Mapping[str, PanelOpened] = {}
         self.caught_up = caught_up
-        #: What is to be done when it has seen so much.
-        self._then: list[tuple[int, Callable[[], None]]] = []
-        #: What reads what it has missed, as long as that is so.
+        #: Callbacks, each with the number it waits for.
+        self._callbacks: list[tuple[int, Callable[[], None]]] = []
+        #: Task of the running replay.
         self.reading: asyncio.Task[None] | None = None
 
     def when_seen(self, seq: int, call: Callable[[], None]) -> None:
-        """Do something as soon as everything up to ``seq`` has been sent."""
+        """Call as soon as everything up to ``seq`` has been sent."""
         if self.is_live or seq <= self.cursor:
             call()
         else:
-            self._then.append((seq, call))
+            self._callbacks.append((seq, call))
 
     def catch_up(self) -> None:
-        """Read what was missed, and hear what happens after that."""
+        """Replay missed events, then become live."""
         self.is_live = False
         if self.reading is None:
             self.reading = asyncio.get_running_loop().create_task(self._read(), name="zot replay")
 
     def restart(self) -> None:
-        """Hear another session of the same name, from its beginning; what it was to see before is gone."""
+        """Follow the next session of the same id from its beginning; the previous one was deleted."""
         self.cursor, self.was_told = 0, False
         self.give_up()
         if data := Updates(self._feed.session_id, self.dialect).restarted():
@@ -91,24 +91,24 @@ class Follower:
         self.catch_up()
 
     def stop(self) -> None:
-        """Hear nothing more. What is still to be done then is left to a successor, or done when we `give_up`."""
+        """Stop sending. Pending callbacks pass to a successor, or are called by `give_up`."""
         self.is_live = False
         if self.reading is not None:
             self.reading.cancel()
 
     def succeed(self, before: Follower) -> None:
-        """Do what another one was to do."""
-        self._then, before._then = before._then, []
-        self._see(self.cursor)
+        """Take over another follower's pending callbacks."""
+        self._callbacks, before._callbacks = before._callbacks, []
+        self._advance(self.cursor)
 
     def give_up(self) -> None:
-        """Do what is left to be done: it will never see more."""
-        left, self._then = self._then, []
+        """Call all pending callbacks: no more updates will be sent."""
+        left, self._callbacks = self._callbacks, []
         for _, call in left:
             call()
 
     def hear(self, data: bytes) -> None:
-        """Take what happened."""
+        """Send an update."""
         self._backlog.tell(data)
 
     async def _read(self) -> None:
@@ -118,7 +118,7 @@ class Follower:
             log.warning("a client is cut off, for what it missed cannot be read: %s", problem)
             self.wire.cut("what it missed cannot be read")
         finally:
-            if self.reading is asyncio.current_task():  # Another one may read another session by now.
+            if self.reading is asyncio.current_task():  # `restart` may have started another replay.
                 self.reading = None
 
     async def _replay(self) -> None:
@@ -128,24 +128,26 @@ class Follower:
         while True:
             shown = self._feed.seq
             found = await self._feed.past.events_after(self.cursor, _PIECE, self._feed.epoch)
-            if self._feed.is_loaded:  # What is safe and has not been shown yet will be delivered.
+            if self._feed.is_loaded:  # Rows that are recorded but not delivered yet will be delivered live.
                 found = [(seq, event) for seq, event in found if seq <= self._feed.seq]
             if found:
-                for first, events in _together(self._untold(found, updates)):
+                for first, events in _grouped(self._without_sent_end(found, updates)):
                     data = updates.lines(first, events)
                     self._feed.count(data, 1)
                     self.wire.send(data)
-                    self._see(first + len(events) - 1)
+                    self._advance(first + len(events) - 1)
                     if self.wire.unread > _PIECE_BYTES:
                         await self.wire.room()
-                self._see(found[-1][0])
+                self._advance(found[-1][0])
             elif shown == self._feed.seq:
                 break
-        self._see(max(self.cursor, self._feed.seq))
+        self._advance(max(self.cursor, self._feed.seq))
         self._feed.join(self, updates)
 
-    def _untold(self, found: Sequence[tuple[int, AgentEvent]], updates: Updates) -> Sequence[tuple[int, AgentEvent]]:
-        """Leave out how a run ended that it was told is over: a turn ends once, also if its end is recorded late."""
+    def _without_sent_end(
+        self, found: Sequence[tuple[int, AgentEvent]], updates: Updates
+    ) -> Sequence[tuple[int, AgentEvent]]:
+        """Omit the end of a run that was sent before it was recorded: a turn ends once."""
         if not self.was_told:
             return found
         ends = [at for at, (_, event) in enumerate(found, 1) if isinstance(event, Done)]
@@ -154,18 +156,18 @@ class Follower:
         updates.skip([event for _, event in found[:upto]])
         return found[upto:]
 
-    def _see(self, seq: int) -> None:
+    def _advance(self, seq: int) -> None:
         self.cursor = seq
-        due = [call for at, call in self._then if at <= seq]
-        self._then = [(at, call) for at, call in self._then if at > seq]
+        due = [call for at, call in self._callbacks if at <= seq]
+        self._callbacks = [(at, call) for at, call in self._callbacks if at > seq]
         for call in due:
             call()
 
 
 class Feed:
-    """The followers of one session (`hub.Channel`). None of them slows the session down, or another one."""
+    """Followers of one session (`hub.Channel`). None of them slows the session or another follower down."""
 
-    #: Somebody may come and answer, as long as there is time.
+    #: A client may subscribe and answer at any time before the timeout.
     can_approve = True
     full = False
 
@@ -173,11 +175,11 @@ class Feed:
         self.session_id = session_id
         self.past = past
         self.metrics = metrics or Metrics()
-        #: The number of the newest event that was shown here, and of which session of this name; 0 if of none yet.
+        #: Number of the newest event sent here, and the epoch of its session; 0 before the first.
         self.seq = 0
         self.epoch = 0
         self.is_loaded = False
-        #: Whether the end of a run that was shown to begin is still to be shown.
+        #: Whether the current run's end is still to be sent.
         self.in_run = True
         self._followers: set[Follower] = set()
         self._updates: dict[Dialect, Updates] = {}
@@ -185,7 +187,7 @@ class Feed:
 
     @property
     def is_followed(self) -> bool:
-        """True if somebody listens."""
+        """True if it has followers."""
         return bool(self._followers)
 
     def follow(
@@ -197,9 +199,9 @@ class Feed:
         before: Follower | None = None,
         caught_up: Callable[[], None] = lambda: None,
     ) -> Follower:
-        """Let a client hear everything behind ``after``; from now on, if that is None and the session is loaded.
+        """Send a client everything after ``after``; if that is None and the session is loaded, everything from now on.
 
-        ``before`` is how it followed until now, which it has left.
+        ``before`` is the client's previous subscription, which has ended.
         """
         follower = Follower(self, backlog, dialect, self.seq if after is None else after, caught_up=caught_up)
         if before is not None:
@@ -212,19 +214,19 @@ class Feed:
         return follower
 
     async def caught_up(self) -> None:
-        """Wait until those who read have been told what has happened so far; not for long."""
+        """Wait until running replays are finished, within a short limit."""
         if reading := [one.reading for one in self._followers if one.reading is not None]:
             await asyncio.wait(reading, timeout=_CATCH_UP_S)
 
     def leave(self, follower: Follower) -> None:
-        """Let a client hear nothing more."""
+        """Remove a follower."""
         follower.stop()
         self._followers.discard(follower)
         if not any(other.is_live and other.dialect is follower.dialect for other in self._followers):
             self._updates.pop(follower.dialect, None)
 
     def join(self, follower: Follower, updates: Updates) -> None:
-        """Let a follower that has seen everything hear what happens. ``updates`` knows what it has seen."""
+        """Make a follower live that has seen everything. ``updates`` holds its encoding state."""
         if follower in self._followers:
             self._updates.setdefault(follower.dialect, updates)
             follower.is_live = True
@@ -233,33 +235,33 @@ class Feed:
             follower.caught_up()
 
     def mention(self, event: AgentEvent) -> None:
-        """Tell everybody what is not recorded; who is told what it has missed, behind that."""
+        """Send an unrecorded event to all followers; after the replay to those that are replaying."""
         for follower in self._followers:
             if data := Updates(self.session_id, follower.dialect).lines(0, [event]):
                 follower.when_seen(self.seq, partial(follower.hear, data))
 
-    # What a channel does.
+    # Channel.
 
     def opened(self, last_seq: int, epoch: int, *, busy: bool) -> None:
-        """The session has been loaded; its newest row has this number."""
+        """Handle that the session was loaded with this newest row."""
         self.meet(epoch)
         self.is_loaded = True
         self.in_run = busy
         self.overheard(last_seq)
 
     def closed(self) -> None:
-        """The session has been let go of, and its extensions with it."""
+        """Handle that the session and its extensions were unloaded."""
         if gone := self._panels.gone():
             self.deliver(Batch(0, 0, gone))
         self.is_loaded = False
 
     def meet(self, epoch: int) -> None:
-        """What has this name is of this ``epoch``: if that is another than was followed, that one was deleted."""
+        """Set the epoch of the session with this id: if it is a new one, the followed session was deleted."""
         self.bury(self.epoch if self.epoch != epoch else 0)
         self.epoch = epoch
 
     def bury(self, epoch: int) -> None:
-        """The session of this ``epoch`` was deleted. If it is followed, the next of its name begins anew."""
+        """Handle that the session of this ``epoch`` was deleted: followers start anew with the next of its id."""
         if not epoch or epoch != self.epoch:
             return
         self.seq = self.epoch = 0
@@ -269,7 +271,7 @@ class Feed:
             follower.restart()
 
     def overheard(self, upto: int) -> None:
-        """There are rows up to this number that were not delivered: everybody reads them first."""
+        """Handle undelivered rows up to this number: all followers replay them first."""
         if upto > self.seq:
             seen, self.seq = self.seq, upto
             self._updates.clear()
@@ -280,7 +282,7 @@ class Feed:
                     follower.catch_up()
 
     def deliver(self, batch: Batch) -> None:
-        """Tell what happened to everybody who has seen what was before."""
+        """Send a batch to all live followers."""
         if batch.seq:
             self.seq = batch.last
         else:
@@ -302,20 +304,20 @@ class Feed:
                 self.count(data, len(followers))
 
     def count(self, data: bytes, clients: int) -> None:
-        """Count lines that so many clients are told."""
+        """Count an update that was sent to a number of clients."""
         self.metrics.updates += data.count(b"\n") * clients
         self.metrics.update_bytes += len(data) * clients
 
     async def room(self) -> None:
-        """There always is."""
+        """Return at once: the feed is never full."""
 
 
-def _together(found: Sequence[tuple[int, AgentEvent]]) -> list[tuple[int, list[AgentEvent]]]:
-    """Return events whose numbers follow each other, with the first of these; what ends a run ends a piece."""
+def _grouped(found: Sequence[tuple[int, AgentEvent]]) -> list[tuple[int, list[AgentEvent]]]:
+    """Group events with consecutive numbers, each group with its first number; the end of a run ends a group."""
     pieces: list[tuple[int, list[AgentEvent]]] = []
     for seq, event in found:
         first, events = pieces[-1] if pieces else (0, [])
-        if events and seq == first + len(events) and len(events) < _TOGETHER and not isinstance(events[-1], Done):
+        if events and seq == first + len(events) and len(events) < _GROUP and not isinstance(events[-1], Done):
             events.append(event)
         else:
             pieces.append((seq, [event]))

@@ -19,9 +19,9 @@ from zot.wire.lines import LineSplitter
 
 _READ_BYTES = 1 << 16
 _MAX_LINE_BYTES = 1 << 20
-#: What the system lets us wait for at a time.
+#: Longest single poll.
 _LONGEST_S = 3600.0
-#: The socket and the lock; and so many at most, with what listens elsewhere.
+#: Socket and lock; and the limit including other listeners.
 _DESCRIPTORS, _MAX_DESCRIPTORS = 2, 64
 _ASK = (
     b'{"jsonrpc":"2.0","method":"initialize","params":{"protocolVersion":1},"id":1}\n'
@@ -30,20 +30,20 @@ _ASK = (
 
 
 class _Step(msgspec.Struct, frozen=True):
-    """How far a hand-over is. ``removes`` is true if the socket's file ends with its owner."""
+    """Step of a hand-over. ``removes`` is true if the owner removes the socket's file at its end."""
 
     step: str = ""
     removes: bool = True
 
 
 class _Answer(msgspec.Struct, frozen=True, rename="camel"):
-    """How long what the old one has running may go on, as far as it says so."""
+    """Grace period of the current daemon's runs, if its answer contains one."""
 
     grace_s: float = 0.0
 
 
 class _Line(msgspec.Struct, frozen=True):
-    """What is read of a line; the rest does not matter here."""
+    """The fields of a line that matter here."""
 
     method: str = ""
     params: _Step = _Step()
@@ -57,9 +57,9 @@ _lines: msgspec.json.Decoder[_Line] = msgspec.json.Decoder(_Line)
 def hand_over(claim: Claim, connection: int, *, within_s: float = 5.0) -> bool:
     """Give the endpoint to the process at the other end of the descriptor ``connection``, and forget it.
 
-    Call it last: when nothing accepts any more, all is wound down, and whatever else read and wrote that connection
-    has stopped and flushed. It blocks, ``within_s`` at most. False if it was not taken: then it is still ours, to
-    release. The descriptor stays open. Raise OSError if it is none.
+    Call it last: after accepting has stopped, all sessions are closed, and all other use of the connection
+    is finished. Blocks for at most ``within_s``. False if the endpoint was not taken: then release it. The
+    descriptor stays open. Raise OSError if it is invalid.
     """
     line = _Connection(socket.socket(fileno=os.dup(connection)), _Patience(within_s))
     with line.socket:
@@ -67,9 +67,9 @@ def hand_over(claim: Claim, connection: int, *, within_s: float = 5.0) -> bool:
             line.send(_step("offer", removes=claim.removes), claim.descriptors[:_MAX_DESCRIPTORS])
             if not any(said.params.step == "taken" for said in line.steps()):
                 return False
-            claim.close_others()  # The next one may want an address that only one of all can have.
+            claim.close_others()  # The next daemon may need an address that only one process can have.
             line.send(_step("yours", removes=claim.removes))
-        except OSError:  # It is gone, or too slow.
+        except OSError:  # The other process is gone, or too slow.
             return False
         finally:
             line.close_received()
@@ -78,13 +78,13 @@ def hand_over(claim: Claim, connection: int, *, within_s: float = 5.0) -> bool:
 
 
 def take_over(path: str, *, within_s: float = 30.0) -> Claim | None:
-    """Ask the daemon at ``path`` for its endpoint, wait until it has wound down, and own it.
+    """Ask the daemon at ``path`` for its endpoint, wait until it has wound down, and own the endpoint.
 
-    That may take ``within_s``, and besides as long as it says that what it has running may go on. Should we go before
-    that is over, it stays.
+    Takes at most ``within_s`` plus the grace period that the daemon reports. If this process ends earlier, the daemon
+    resumes.
 
-    None if there is no daemon, or it ended before it gave it away: then `claim_endpoint` can have it. Raise
-    DaemonRunning if it will not, or not in time.
+    None if there is no daemon, or it ended before the hand-over: `claim_endpoint` can then succeed. Raise DaemonRunning
+    if it refuses, or takes too long.
     """
     patience = _Patience(within_s)
     try:
@@ -95,7 +95,7 @@ def take_over(path: str, *, within_s: float = 30.0) -> Claim | None:
         pid = endpoint.owner(path) or 0
         why = f"the daemon at {path} did not hand over within {patience.within_s:g} s"
         raise DaemonRunning(why, pid=pid) from None
-    except OSError:  # It is not there, or not any more.
+    except OSError:  # No daemon, or it has just ended.
         return None
 
 
@@ -127,7 +127,7 @@ def _claimed(path: str, line: _Connection, *, removes: bool) -> Claim:
 
 
 class _Patience:
-    """How long everything may take, from now on."""
+    """Time limit that starts now."""
 
     def __init__(self, within_s: float) -> None:
         self.within_s = within_s
@@ -135,12 +135,12 @@ class _Patience:
 
     @property
     def left_s(self) -> float:
-        """How much of that is left."""
+        """Remaining seconds."""
         return max(0.0, self._began + self.within_s - time.monotonic())
 
 
 class _Connection:
-    """Lines and descriptors over a socket, within a time. Blocking or not, it is the same."""
+    """Lines and descriptors over a socket, blocking or not, within a time limit."""
 
     def __init__(self, connected: socket.socket, patience: _Patience) -> None:
         self.socket = connected
@@ -148,7 +148,7 @@ class _Connection:
         self.patience = patience
 
     def send(self, data: bytes, descriptors: tuple[int, ...] = ()) -> None:
-        """Send everything, the descriptors with its first byte. Raise OSError, TimeoutError if it takes too long."""
+        """Send everything, the descriptors with the first byte. Raise OSError, TimeoutError if it takes too long."""
         while data:
             self._wait(select.POLLOUT)
             try:
@@ -158,7 +158,7 @@ class _Connection:
             data, descriptors = data[sent:], ()
 
     def steps(self) -> Iterator[_Line]:
-        """Yield what is said, until the other end has closed. Raise OSError, TimeoutError if it takes too long."""
+        """Yield received lines until the other end closes. Raise OSError, TimeoutError if it takes too long."""
         splitter = LineSplitter(max_line_bytes=_MAX_LINE_BYTES)
         while True:
             self._wait(select.POLLIN)
@@ -174,11 +174,11 @@ class _Connection:
             for line in splitter.feed(data):
                 try:
                     yield _lines.decode(line if isinstance(line, bytes) else b"{}")
-                except msgspec.MsgspecError:  # not about this: another client's business, as it were
+                except msgspec.MsgspecError:  # Another message of the daemon: ignore it.
                     continue
 
     def close_received(self) -> None:
-        """Close descriptors that nobody has taken."""
+        """Close received descriptors without an owner."""
         while self.received:
             os.close(self.received.pop())
 

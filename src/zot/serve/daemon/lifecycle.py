@@ -1,4 +1,4 @@
-"""Lifecycle: background tasks, evicting idle sessions, systemd notifications, goodbye to clients."""
+"""Lifecycle of a daemon: background tasks, end of runs, disconnecting clients, systemd."""
 
 from __future__ import annotations
 
@@ -23,28 +23,36 @@ if TYPE_CHECKING:
     from zot.session.history import Batch
     from zot.session.session import Session
 
-#: How long those who have just come may take to say something when the daemon ends, and all others to read the rest.
+log = logging.getLogger("zot")
+
+#: Limits at the end: for new clients to initialize, and for all clients to read the rest.
 _GREET_S = 1.0
 _FLUSH_S = 1.0
-#: How long those are waited for who were told that their turns are over, and not yet answered.
+#: How long to wait for unanswered requests whose runs have ended.
 _OWED_S = 0.5
+
+#: How long cancelled tasks may take to end.
+_END_S = 5.0
+
+_FIRST_DESCRIPTOR = 3
+_MAX_DESCRIPTORS = 64
 
 
 class Farewell:
-    """Tells those who want to know. ``leaving`` are all clients that the daemon does not outlive."""
+    """Announces the end to clients and disconnects them. ``leaving`` returns all clients to disconnect."""
 
     def __init__(self, leaving: Callable[[], Collection[Connection]]) -> None:
         self._leaving = leaving
-        #: Those who want to be told that the daemon is about to end, and those of them who were.
+        #: Clients that want to be notified of a stop, and those that have been.
         self._curious: set[Connection] = set()
         self._warned: set[Connection] = set()
-        #: Set when somebody has introduced itself, or gone.
+        #: Set when a client has initialized or gone.
         self._has_changed = asyncio.Event()
-        #: Set when the last one that was seen off has gone.
+        #: Set when the last client to disconnect has gone.
         self._is_empty = asyncio.Event()
 
     def greeted(self, connection: Connection, *, is_curious: bool) -> None:
-        """A client has introduced itself. A curious one is told of what is to come."""
+        """Register a client that has initialized; a curious one is notified of a stop."""
         self._has_changed.set()
         if is_curious:
             self._curious.add(connection)
@@ -52,7 +60,7 @@ class Farewell:
             self._curious.discard(connection)
 
     def left(self, connection: Connection) -> None:
-        """A client has gone."""
+        """Remove a client that has gone."""
         self._curious.discard(connection)
         self._warned.discard(connection)
         self._has_changed.set()
@@ -60,19 +68,19 @@ class Farewell:
             self._is_empty.set()
 
     def warn(self) -> None:
-        """Tell those who want to know, and have not been told, that the daemon is about to end."""
+        """Notify curious clients, once, that the daemon is stopping."""
         for connection in self._curious - self._warned:
             connection.wire.send(encode_notification(TELLS_STOPPING, {}))
         self._warned |= self._curious
 
     def take_back(self) -> None:
-        """Tell them that it goes on, also who was not warned: it may have been refused something."""
+        """Notify all curious clients that the daemon resumes: any of them may have had a request refused."""
         for connection in self._curious:
             connection.wire.send(encode_notification(TELLS_RESUMED, {}))
         self._warned.clear()
 
     async def see_off(self) -> None:
-        """End all connections, when those who have just come were answered and what they are owed is written."""
+        """Disconnect all clients after new ones were answered and all output is written, within limits."""
         await asyncio.sleep(0)
         with suppress(TimeoutError):
             async with asyncio.timeout(_GREET_S):
@@ -90,14 +98,8 @@ class Farewell:
                 await self._is_empty.wait()
 
 
-log = logging.getLogger("zot")
-
-#: How long what was ended may take to wind down.
-_END_S = 5.0
-
-
 class Chores:
-    """Work that is done as long as an ``async with`` block, and no longer. One that fails costs itself only."""
+    """Background tasks that live as long as an ``async with`` block. A failing task affects no other."""
 
     def __init__(self, *, within_s: float = _END_S) -> None:
         self._within_s = within_s
@@ -110,13 +112,13 @@ class Chores:
         await self.end()
 
     def start(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        """Begin with something; if it fails, the log has why."""
+        """Start a task; its failure is logged."""
         task = asyncio.get_running_loop().create_task(work, name=f"zot {name}")
         self._tasks.append(task)
-        task.add_done_callback(_over)
+        task.add_done_callback(_log_failure)
 
     async def end(self) -> None:
-        """End everything, and wait for that. Any number of times."""
+        """Cancel all tasks and wait for them. Safe to call repeatedly."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
@@ -126,16 +128,16 @@ class Chores:
                 log.warning("%s has not ended within %g s", task.get_name(), self._within_s)
 
 
-def _over(task: asyncio.Task[None]) -> None:
+def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (problem := task.exception()) is not None:
-        if isinstance(problem, AgentError):  # its text says all there is to know
+        if isinstance(problem, AgentError):  # Its text says everything.
             log.error("%s has failed: %s", task.get_name(), problem)
         else:
             log.error("%s has failed", task.get_name(), exc_info=problem)
 
 
 class Pause:
-    """Hears one run to its end, or to a question (`history.Subscriber`): who waits must not wait for a person."""
+    """Waits for a run's end or approval request (`history.Subscriber`): callers must not wait for a person."""
 
     can_approve = False
     full = False
@@ -145,29 +147,29 @@ class Pause:
         self.leave = session.subscribe(self)
 
     def deliver(self, batch: Batch) -> None:
-        """Take what happened."""
+        """Check a batch for the end of the run."""
         if any(isinstance(event, Done | ApprovalRequest) for event in batch.events):
             self.reach()
 
     def reach(self) -> None:
-        """It is there, in whatever way. Any number of times."""
+        """Call the callback, once. Safe to call repeatedly."""
         reached, self._reached = self._reached, None
         self.leave()
         if reached is not None:
             reached()
 
     async def room(self) -> None:
-        """There always is."""
+        """Return at once: never full."""
 
 
 def behind_turn(hub: Hub, session_id: str, call: Callable[[], None], *, in_run: bool) -> None:
-    """Do something when the turn that runs in a session is over, or waits for a person; at once, if none does.
+    """Call when a session's turn is over or waits for an approval; at once if none runs.
 
-    ``in_run``: a turn was shown to begin, and not to end.
+    ``in_run``: the start of a turn was sent, but not its end.
     """
     session, is_ended = hub.ending(session_id), hub.is_ended(session_id)
     runs = session is not None and session.has_begun and in_run
-    # One that is ended before it has begun begins all the same, if it can, so that its end is heard.
+    # A run that is cancelled before it begins still begins, if it can, so that its end is sent.
     begins = session is not None and is_ended and session.busy and not session.has_begun
     if session is None or not (runs or begins) or (session.pending is not None and not is_ended):
         call()
@@ -181,23 +183,23 @@ def behind_turn(hub: Hub, session_id: str, call: Callable[[], None], *, in_run: 
 async def wind_down(
     sessions: Callable[[], Iterable[Session]], respondent: Respondent | None, *, within_s: float
 ) -> None:
-    """Wait until what runs has come to its end, or goes on only when a person has decided; ``within_s`` at most."""
+    """Wait until all runs have ended or wait for an approval; ``within_s`` at most."""
     with suppress(TimeoutError):
         async with asyncio.timeout(within_s), asyncio.TaskGroup() as waits:
-            waits.create_task(_rest_all(sessions))
+            waits.create_task(_settle_all(sessions))
             if respondent is not None:
                 waits.create_task(respondent.finish())
 
 
-async def _rest_all(sessions: Callable[[], Iterable[Session]]) -> None:
-    """Wait until all sessions have done what they accepted, but for those that wait for a person by then."""
+async def _settle_all(sessions: Callable[[], Iterable[Session]]) -> None:
+    """Wait until all sessions have finished their queues, except those that wait for an approval."""
     while running := [one for one in sessions() if one.busy and one.pending is None]:
         async with asyncio.TaskGroup() as waits:
             for session in running:
-                waits.create_task(_rest(session))
+                waits.create_task(_settle(session))
 
 
-async def _rest(session: Session) -> None:
+async def _settle(session: Session) -> None:
     paused = asyncio.Event()
     pause = Pause(session, paused.set)
     waits = [asyncio.ensure_future(session.finish()), asyncio.ensure_future(paused.wait())]
@@ -209,45 +211,41 @@ async def _rest(session: Session) -> None:
             wait.cancel()
 
 
-_FIRST_DESCRIPTOR = 3
-_MAX_DESCRIPTORS = 64
-
-
 class Notifier:
-    """Tells systemd how the service is. Never raises and never waits."""
+    """Sends the service's state to systemd. Never raises and never blocks."""
 
     def __init__(self, env: MutableMapping[str, str], *, pid: int | None = None) -> None:
-        """Take what systemd said out of ``env``, so that no child speaks in our name."""
+        """Take systemd's variables out of ``env``, so that no child process can notify in our name."""
         self._address = env.pop("NOTIFY_SOCKET", "")
         interval, meant = env.pop("WATCHDOG_USEC", ""), env.pop("WATCHDOG_PID", "")
         ours = meant in ("", str(os.getpid() if pid is None else pid))
-        #: How often to `ping`, in seconds: twice as often as we must. None if systemd does not watch us.
+        #: Interval of `ping` in seconds, half of the required one; None if systemd's watchdog is off.
         self.ping_every_s = int(interval) / 2e6 if ours and self._address and interval.isdigit() else None
 
     def ready(self, status: str) -> None:
-        """Say that connections are accepted, also after `reloading`."""
+        """Notify that connections are accepted, also after `reloading`."""
         self._send("READY=1", f"STATUS={status}", f"MAINPID={os.getpid()}")
 
     def reloading(self) -> None:
-        """Say that the configuration is read again; `ready` ends it."""
+        """Notify that the configuration is being read again; `ready` ends this state."""
         self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self) -> None:
-        """Say that this is the end."""
+        """Notify that the service is ending."""
         self._send("STOPPING=1")
 
     def ping(self) -> None:
-        """Say that we are alive."""
+        """Notify that the service is alive."""
         self._send("WATCHDOG=1")
 
     def succeeded_by(self, pid: int) -> None:
-        """Say that another process is the service from now on."""
+        """Notify that another process is the service from now on."""
         self._send(f"MAINPID={pid}")
 
     def _send(self, *lines: str) -> None:
         if not self._address:
             return
-        # An address that begins with @ has no file.
+        # An address that begins with @ is in the abstract namespace.
         address = f"\0{self._address[1:]}" if self._address.startswith("@") else self._address
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
@@ -258,9 +256,9 @@ class Notifier:
 
 
 def take_listeners(env: MutableMapping[str, str], *, first: int = _FIRST_DESCRIPTOR) -> tuple[socket.socket, ...]:
-    """Return the listening sockets that systemd passed to this process, in its order, and take them out of ``env``.
+    """Return the listening sockets that systemd passed, in its order, and remove its variables from ``env``.
 
-    What is passed and does not listen is closed, with a line in the log.
+    Other descriptors are closed and logged.
     """
     meant, number = env.pop("LISTEN_PID", ""), env.pop("LISTEN_FDS", "")
     env.pop("LISTEN_FDNAMES", None)

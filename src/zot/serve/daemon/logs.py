@@ -23,7 +23,7 @@ from zot.wire.jsonrpc import encode_notification
 if TYPE_CHECKING:
     from zot.wire.daemon_types import LogEvent
 
-#: What counts from which level on.
+#: Severity number from each level on.
 _SEVERITIES: Sequence[tuple[int, Literal[1, 5, 9, 13, 17]]] = (
     (logging.ERROR, 17),
     (logging.WARNING, 13),
@@ -32,9 +32,15 @@ _SEVERITIES: Sequence[tuple[int, Literal[1, 5, 9, 13, 17]]] = (
     (logging.NOTSET, 1),
 )
 
+MAX_BYTES = 10 * 1024 * 1024
+FILES = 5
+#: Number of attempts to acquire the lock, and the pause between them.
+_TRIES, _PAUSE_S = 50, 0.002
+_OPEN = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NOCTTY | os.O_NONBLOCK
+
 
 class LogFeed(logging.Handler):
-    """Sends every line of the log to those who have subscribed. Who does not read misses some, and nothing else."""
+    """Sends every log line to its subscribers. A slow one misses lines, without other consequences."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,15 +49,15 @@ class LogFeed(logging.Handler):
         self._numbers = count(1)
 
     def subscribe(self, wire: Wire) -> None:
-        """Send the log there from now on."""
+        """Send the log to a client from now on."""
         self._wires.add(wire)
 
     def leave(self, wire: Wire) -> None:
-        """Send it there no more."""
+        """End a subscription."""
         self._wires.discard(wire)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take a line, from any thread."""
+        """Accept a record from any thread."""
         if self._wires and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._send, self._event(record))
 
@@ -75,18 +81,11 @@ class LogFeed(logging.Handler):
                 wire.send(line)
 
 
-MAX_BYTES = 10 * 1024 * 1024
-FILES = 5
-#: So often we look if another process has written, and so long we wait before that.
-_TRIES, _PAUSE_S = 50, 0.002
-_OPEN = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NOCTTY | os.O_NONBLOCK
-
-
 class LogFile:
-    """Lines at the end of ``path``, for its owner only. The older ones are in ``path.1`` and so on, the oldest last.
+    """Append-only file, private to its owner. Older lines are in ``path.1`` and so on, the oldest last.
 
-    Several processes may write it, each `alone` for what belongs together. Never raises: ``problem`` says
-    why lines could not be added when they last were to be.
+    Several processes may write it; each holds `alone` for lines that belong together. Never raises: ``problem`` says
+    why the last `append` failed.
     """
 
     def __init__(self, path: str, *, max_bytes: int = MAX_BYTES, files: int = FILES) -> None:
@@ -99,18 +98,18 @@ class LogFile:
 
     @property
     def is_as_we_left_it(self) -> bool:
-        """False if somebody else has written it, moved it or removed it since we last wrote; also before that."""
+        """False if another process wrote, moved or removed the file since our last write; also before the first."""
         try:
             return self._is_in_place() and os.fstat(self._descriptor).st_size == self._size
-        except OSError:  # Whether it can be written shows when it is.
+        except OSError:  # `append` reports the problem.
             return False
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Let no other process be `alone` for a moment. One that does not come to its end is not waited for."""
+        """Hold a lock between processes; proceed without it after a short wait, so a stuck process blocks no other."""
         try:
             directory = os.open(os.path.dirname(self.path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError:  # Then there is nothing to share.
+        except OSError:  # No directory: no file to share.
             yield
             return
         try:
@@ -120,14 +119,14 @@ class LogFile:
                     break
                 except BlockingIOError:
                     time.sleep(_PAUSE_S)
-                except OSError:  # Not every file system can.
+                except OSError:  # Not every file system supports locks.
                     break
             yield
         finally:
             os.close(directory)
 
     def append(self, lines: bytes) -> bool:
-        """Add whole lines, or nothing. False if there is no room, or no file."""
+        """Append whole lines, or nothing. False if there is no room, or no file."""
         try:
             self._find_place(len(lines))
             self._write(lines)
@@ -138,26 +137,26 @@ class LogFile:
         return True
 
     def close(self) -> None:
-        """Close it. It is opened again when there is something to add."""
+        """Close the file; the next `append` opens it again."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
     def _find_place(self, size: int) -> None:
-        """See to it that the file is open, in its place, and not too long for ``size`` more bytes."""
+        """Open the file if necessary, and rotate it if ``size`` more bytes do not fit."""
         if self._is_in_place():
             self._size = os.fstat(self._descriptor).st_size
         else:
             self._open()
         if self._size and self._size + size > self._max_bytes:
             for path, older in reversed(_pairs(self.path, self._files)):
-                # A crash in between leaves a gap in the numbers, which the next time closes.
+                # A crash in between leaves a gap in the numbers, which the next rotation closes.
                 if os.path.lexists(path):
                     os.rename(path, older)
             self._open()
 
     def _is_in_place(self) -> bool:
-        """False if somebody has moved or removed it."""
+        """False if the file was moved or removed, or is not open."""
         if self._descriptor < 0:
             return False
         try:
@@ -176,7 +175,7 @@ class LogFile:
         self._descriptor, self._size = descriptor, found.st_size
         os.fchmod(descriptor, 0o600)
         if found.st_size and os.pread(descriptor, 1, found.st_size - 1) != b"\n":
-            self._write(b"\n")  # Somebody died in the middle of a line.
+            self._write(b"\n")  # A process died in the middle of a line.
 
     def _write(self, data: bytes) -> None:
         written = os.write(self._descriptor, data)
@@ -187,19 +186,19 @@ class LogFile:
 
 
 def log_files(path: str, files: int = FILES) -> list[str]:
-    """Return the files of a log that are there, the oldest first."""
+    """Return the existing files of a log, oldest first."""
     every = [path, *(older for _, older in _pairs(path, files))][::-1]
     return [one for one in every if os.path.isfile(one)]
 
 
 def _pairs(path: str, files: int) -> list[tuple[str, str]]:
-    """Return which file becomes which when they are put aside, the newest first."""
+    """Return the renames of a rotation, newest first."""
     names = [path, *(f"{path}.{number}" for number in range(1, files))]
     return [*pairwise(names)]
 
 
 class LogHandler(logging.Handler):
-    """Writes what is logged to a file. Lines that could not be written are counted, and told when it is possible."""
+    """Writes log records to a file. Lines that cannot be written are counted and reported later."""
 
     def __init__(self, file: LogFile) -> None:
         super().__init__()
@@ -207,7 +206,7 @@ class LogHandler(logging.Handler):
         self._lost = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record. Never raises: what cannot be written is no reason to stop."""
+        """Write a record. Never raises: a full disk must not stop the daemon."""
         line = self._line(record).encode("utf-8", "backslashreplace")
         if self._lost:
             line = f"{timestamp()} WARNING {self._lost} lines could not be written\n".encode() + line
@@ -221,7 +220,7 @@ class LogHandler(logging.Handler):
     def _line(self, record: logging.LogRecord) -> str:
         try:
             text = record.getMessage()
-        except Exception as problem:  # A mistake in a format, or in anything that it shows: whoever logs must not fail.
+        except Exception as problem:  # A bad format or argument: logging must not raise in its caller.
             text = f"{record.msg if isinstance(record.msg, str) else '?'}: cannot be shown: {type(problem).__name__}"
         lines = [f"{timestamp(record.created)} {record.levelname} {printable(text)}"]
         if record.exc_info and record.exc_info[0] is not None:

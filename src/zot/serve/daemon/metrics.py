@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-#: What each number is. Counters only ever grow; the others say how much there is at this moment.
+#: Help texts. Counters only grow; gauges are current values.
 _HELP: Mapping[str, str] = {
     "connections": "Clients that have connected.",
     "calls": "Methods that were called, without those that only look.",
@@ -28,7 +28,7 @@ _GAUGES: Mapping[str, str] = {
 
 
 class Metrics:
-    """One number for each kind of thing that happens. Whoever sees it adds one."""
+    """Counters of the daemon; callers increment them."""
 
     def __init__(self) -> None:
         self.connections = 0
@@ -42,7 +42,7 @@ class Metrics:
         self.refused = 0
 
     def told(self, gauges: Mapping[str, float]) -> str:
-        """Return everything as text. ``gauges`` is how much there is at this moment."""
+        """Return all counters and ``gauges`` in Prometheus' text format."""
         lines: list[str] = []
         for name, about in _HELP.items():
             lines += _lines(f"zot_{name}_total", "counter", about, getattr(self, name))
@@ -52,7 +52,7 @@ class Metrics:
 
 
 def rss_bytes() -> int:
-    """Return how much memory this process uses."""
+    """Return the resident memory of this process."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -63,12 +63,12 @@ def rss_bytes() -> int:
 
 
 def size_of_database(path: str) -> int:
-    """Return how many bytes a database has on disk, with what stands beside it; 0 for one that is not there."""
+    """Return the size of a database on disk with its write-ahead log; 0 if it does not exist."""
     total = 0
     for name in (path, f"{path}-wal"):
         try:
             total += os.stat(name).st_size
-        except OSError:  # There is none at this moment.
+        except OSError:  # It does not exist now.
             continue
     return total
 

@@ -1,4 +1,4 @@
-"""Parts of a daemon: agents, journal, shared resources and how its sessions open."""
+"""Parts of a daemon: agents, journal, shared resources, and the opening of its sessions."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from zot.store import Configured
     from zot.wire.host import Request
 
-#: What a flag says no longer once somebody has chosen for a session.
+#: Settings in which a client's choice for a session overrides flags.
 _CHOSEN = frozenset({*RECORDED, *OF_PROVIDER, "lock"} - {"cwd"})
 
-#: What helps a session whose directory is gone.
+#: Advice for a session whose directory is gone.
 _ANOTHER_PLACE = "session/new with its id and a cwd, or zot attach SESSION --cwd DIR, names another place"
 
-#: How long an answer that got out is given again for the same key.
+#: How long a delivered answer is repeated for the same key.
 _TTL_S = 60.0
 
 
 class Establishment:
-    """Opens the sessions of a daemon, each as its agent is configured. ``flags`` win over what files say."""
+    """Opens a daemon's sessions as their agents are configured. ``flags`` override files."""
 
     def __init__(
         self,
@@ -58,16 +58,16 @@ class Establishment:
         self.premises = premises
         self.own_process = premises.own_process
         self._flags = flags
-        #: The sessions for which somebody has chosen, so that flags do not undo it when they are loaded again.
+        #: Sessions with choices by a client, which flags must not undo when they are loaded again.
         self._chosen: set[str] = set()
 
     @property
     def settings(self) -> DaemonSettings:
-        """How the daemon works, whichever agent it runs."""
+        """Settings of the daemon itself."""
         return self.agents.daemon
 
     async def opening(self, session_id: str, wanted: Wanted | None) -> Session:
-        """Return a session; one that does not exist is made as ``wanted``. Raise NoSuchSession if nothing is."""
+        """Load a session, or create it as ``wanted``. Raise NoSuchSession if it does not exist and none is wanted."""
         from zot.runtime.open import HOSTED, Choice, open_chosen
 
         cwd = None if wanted is None else wanted.cwd
@@ -75,8 +75,8 @@ class Establishment:
         def choose(recorded: Configured | None) -> Choice:
             alias = _alias(recorded, wanted, session_id)
             made = wanted is not None and wanted.guarded if recorded is None else recorded.guarded
-            guarded = made or session_id.startswith(HOSTED)  # Also one of an earlier zot, which did not record it.
-            # One that exists stays where it is, as long as it can; and who may not use it does not move it.
+            guarded = made or session_id.startswith(HOSTED)  # Earlier versions did not record it.
+            # An existing session stays in its directory while that exists; a client without access cannot move it.
             may_move = not (wanted and wanted.guarded) or guarded or self.has_rules(alias)
             place = cwd if recorded is None or (may_move and not os.path.isdir(recorded.cwd)) else None
             given = {*self._given(session_id), *(() if place is None else ("cwd",))}
@@ -99,7 +99,7 @@ class Establishment:
         return session
 
     async def _conclude(self, session_id: str) -> None:
-        """End what a dead process left in a session that can be read only, because its agent is gone."""
+        """Recover a dead process's run in a session that is read-only because its agent is gone."""
         from zot.messages import timestamp
         from zot.session.recovery import conclude
         from zot.session.transcripts import Past
@@ -110,7 +110,7 @@ class Establishment:
                 await conclude(record, Past(past.changes, past.rows, record.totals), now=timestamp)
 
     async def opening_by(self, request: Request, came: float, deadline: float) -> tuple[Session, Once]:
-        """Return the session of a request of the host protocol, and what sees to it that it is answered once."""
+        """Return the session of a host request, and its idempotency guard."""
         from zot.runtime.idempotency import Demand
         from zot.runtime.open import open_hosted
 
@@ -130,7 +130,7 @@ class Establishment:
         return await open_hosted(self._config(alias, None, None), demand, self.premises)
 
     def others(self, session: Session) -> Sequence[Model]:
-        """Return the models of other providers that a session can use: its agent's own, and all that have a key.
+        """Return the other providers' models that a session can use: its agent's own, and all with a key.
 
         Reads files.
         """
@@ -138,12 +138,12 @@ class Establishment:
 
         config, left = self._config(session.agent.name or DEFAULT_AGENT, None, None), LeftProviders()
         if config.provider != session.agent.provider.name:
-            with suppress(UserError):  # What the file says of it may be wrong.
+            with suppress(UserError):  # The configuration may be wrong.
                 left.leave(config.provider, config, models_of(config, self.premises).find(config.model))
         return left.elsewhere(session.agent.provider.name, config)
 
     def opening_aside(self, session: Session) -> Session:
-        """Return a session that has the past of another, has no tools, and is not kept. Reads files."""
+        """Return an unrecorded session without tools that has another session's history. Reads files."""
         from zot.runtime.open import open_session
         from zot.session.side_question import bare
         from zot.session.transcripts import told
@@ -156,7 +156,7 @@ class Establishment:
         return open_session(config, past=past, premises=self.premises)
 
     def check(self, session_id: str, wanted: Configured) -> None:
-        """Raise ConfigError, UserError if a session cannot work as is ``wanted``. Reads files."""
+        """Raise ConfigError, UserError if a session cannot work as ``wanted``. Reads files."""
         from zot.runtime.open import check
 
         config = self._config(wanted.agent or DEFAULT_AGENT, session_id, None)
@@ -164,7 +164,7 @@ class Establishment:
         check(resumed(config, recorded, self._flags.keys() - _CHOSEN), self.premises)
 
     def unusable(self) -> Mapping[str, UserError]:
-        """Return the agents of which no session could be made now, each with the reason. Reads files."""
+        """Return the agents whose sessions cannot be opened now, each with the reason. Reads files."""
         from zot.runtime.open import check
 
         problems: dict[str, UserError] = {}
@@ -176,15 +176,15 @@ class Establishment:
         return problems
 
     def chosen(self, session_id: str) -> None:
-        """Let what a session works with hold whenever it is opened, also if flags say otherwise."""
+        """Keep a session's current settings whenever it is opened, even if flags differ."""
         self._chosen.add(session_id)
 
     def has_rules(self, alias: str) -> bool:
-        """True if an agent has a policy of its own, so that strangers may be let to it."""
+        """True if an agent has a policy of its own, so that remote clients may use it."""
         return alias in self.agents.names and bool(self._config(alias, None, None).policy)
 
     def describe(self, alias: str) -> tuple[str, str]:
-        """Return the provider and the model of an agent; "" for a model that cannot be told."""
+        """Return the provider and the model of an agent; "" for an unknown model."""
         from zot.runtime.providers import models_of
 
         config = self._config(alias, None, None)
@@ -194,7 +194,7 @@ class Establishment:
             return config.provider, config.model or ""
 
     def _given(self, session_id: str) -> frozenset[str]:
-        """Return which settings count whatever a session worked with before."""
+        """Return the flags that override a session's recorded settings."""
         return frozenset(self._flags.keys() - (_CHOSEN if session_id in self._chosen else ()))
 
     def _config(self, alias: str, session_id: str | None, cwd: str | None) -> Config:
@@ -205,12 +205,12 @@ class Establishment:
 
 
 def journal_of(place: Place, agents: Agents) -> str:
-    """Return where a daemon keeps its sessions. Raise ConfigError."""
+    """Return the path of a daemon's journal. Raise ConfigError."""
     return place.journal or journal_path(agents.config(DEFAULT_AGENT))
 
 
 def _alias(recorded: Configured | None, wanted: Wanted | None, session_id: str) -> str:
-    """Return whose session it is. Raise UserError if somebody wants it to be another's."""
+    """Return the agent of a session. Raise UserError if another one is wanted."""
     if recorded is None:
         return DEFAULT_AGENT if wanted is None else wanted.agent
     alias = recorded.agent or DEFAULT_AGENT

@@ -24,22 +24,22 @@ if TYPE_CHECKING:
     from zot.serve.daemon.daemon import Daemon
     from zot.serve.host.request import Answered
 
-#: How long it may take to show that it works.
+#: Limit for a check.
 _WITHIN_S = 5.0
 
 
 class Checkup:
-    """One part of the daemon: how it is, and when it last was well, and was not."""
+    """Health check of one part, with the time of its last success and its last error."""
 
     def __init__(self, attempt: Callable[[], Awaitable[object]], *, within_s: float = _WITHIN_S) -> None:
-        """``attempt`` raises AgentError if it does not work."""
+        """``attempt`` raises AgentError if the part does not work."""
         self._attempt = attempt
         self._within_s = within_s
         self._last_ok: str | None = None
         self._last_error: str | None = None
 
     async def make(self) -> Component:
-        """Try it, and return how it is now. Why it failed stays known when it works again."""
+        """Run the check and return its result. The last error stays known after a success."""
         problem = ""
         try:
             async with asyncio.timeout(self._within_s):
@@ -59,19 +59,19 @@ class Checkup:
 
 
 class ServerMethods:
-    """Handlers by the name of their method."""
+    """Handlers of the methods on the daemon itself."""
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
         self._journal = Checkup(daemon.shelf.check)
-        #: Answers of which we have not heard if they got out.
+        #: Answers without a confirmed delivery.
         self._undelivered: dict[tuple[int, str], Answered] = {}
-        #: Who waits for an answer, and what makes it.
+        #: Clients that wait for an answer, each with the task that makes it.
         self._responding: set[tuple[Connection, asyncio.Task[Any]]] = set()
 
     @property
     def table(self) -> Mapping[str, Handler]:
-        """Every method, and what is done for it."""
+        """Handlers by method."""
         return {
             "status": self._status,
             "health": self._health,
@@ -90,7 +90,7 @@ class ServerMethods:
         }
 
     def left(self, connection: Connection) -> None:
-        """A client has gone: what it has not said that it gave on did not get out, and what it waits for is ended."""
+        """Handle a disconnect: unconfirmed answers count as undelivered, and pending requests are cancelled."""
         self._daemon.log_feed.leave(connection.wire)
         for waiting, task in list(self._responding):
             if waiting is connection:
@@ -211,7 +211,7 @@ class ServerMethods:
 
 
 def _check_run(request: Request) -> None:
-    """Raise UserError if a request of the host protocol does not ask for an answer."""
+    """Raise UserError if a request of the host protocol is not a run."""
     try:
         check(request)
     except Refused as problem:

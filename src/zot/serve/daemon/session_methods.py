@@ -32,9 +32,20 @@ if TYPE_CHECKING:
     from zot.session.queue import Dropped, Job, Started
     from zot.session.session import Session
 
+_ABORTED = "the answer by the way was aborted"
+
+_MAX_BYTES = 10 << 20
+_MAX_TEXT_BYTES = 256 << 10
+
+#: Called with a run's summary and the number of its last event; 0 if that could not be recorded.
+Ended: TypeAlias = Callable[[TurnSummary, int], None]
+
+#: Attempts to create a session that other clients delete at the same time.
+_TRIES = 8
+
 
 class Asides:
-    """Those that are being answered. ``opening`` opens a session that has the past of another, and no tools."""
+    """Side questions in progress. ``opening`` returns a session with another one's history and no tools."""
 
     def __init__(self, hub: Hub, opening: Callable[[Session], Session]) -> None:
         self._hub = hub
@@ -44,18 +55,18 @@ class Asides:
 
     @property
     def table(self) -> Mapping[str, Handler]:
-        """Every method, and what is done for it."""
+        """Handlers by method."""
         return {"session/aside": self._aside}
 
     def abort(self, session_id: str, name: str) -> bool:
-        """End one by its name. False if there is none."""
+        """Abort a side question by its id. False if there is none."""
         asked = self._open.get((session_id, name))
         if asked is not None:
             asked.abort()
         return asked is not None
 
     def stop(self) -> None:
-        """End all of them."""
+        """Abort all side questions."""
         for asked in (self._unnamed, *self._open.values()):
             asked.abort()
 
@@ -74,21 +85,14 @@ class Asides:
         finally:
             if not waits.is_waiting:
                 self._open.pop(place, None)
-            connection.office.feed(asked.session_id).mention(Reconfigured())  # It has used something.
+            connection.office.feed(asked.session_id).mention(Reconfigured())  # The session's usage has changed.
         return said.Answered(asked.session_id, answer.text, Used.of(answer.usage))
-
-
-_ABORTED = "the answer by the way was aborted"
-
-
-_MAX_BYTES = 10 << 20
-_MAX_TEXT_BYTES = 256 << 10
 
 
 async def read_attachments(
     attachments: Sequence[Attachment], *, is_local: bool
 ) -> tuple[tuple[str, ...], tuple[ImageBlock, ...]]:
-    """Return what is added to the prompt's words, and the images. Raise UserError for what no model could use."""
+    """Return text to append to the prompt, and images. Raise UserError for files that no model could use."""
     if not attachments:
         return (), ()
     return await asyncio.to_thread(_read_all, attachments, is_local)
@@ -105,7 +109,7 @@ def _read_all(attachments: Sequence[Attachment], is_local: bool) -> tuple[tuple[
                 raise UserError(f"{name}: an image may have {MAX_IMAGE_BYTES} bytes at most, and it has {len(data)}")
             images.append(ImageBlock(kind, data))
         else:
-            words.append(_as_words(attachment, data, name))
+            words.append(_as_text(attachment, data, name))
     return tuple(words), tuple(images)
 
 
@@ -130,8 +134,8 @@ def _data(attachment: Attachment, is_local: bool) -> bytes:
     return data
 
 
-def _as_words(attachment: Attachment, data: bytes, name: str) -> str:
-    """Return a file that is no image for the model: its text, or where it can be read."""
+def _as_text(attachment: Attachment, data: bytes, name: str) -> str:
+    """Return a non-image file for the model: its text, or its path."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -147,12 +151,8 @@ def _name(attachment: Attachment) -> str:
     return attachment.filename or os.path.basename(attachment.path or "") or "attachment"
 
 
-#: Hears how a run ended, and the number of its last event; 0 if that could not be recorded.
-Ended: TypeAlias = Callable[[TurnSummary, int], None]
-
-
 class Reply:
-    """Hears one run to its end (`history.Subscriber`). It subscribes behind the feed, so it is told last."""
+    """Summarizes one run (`history.Subscriber`). Subscribes after the feed, so clients get each event first."""
 
     can_approve = False
     full = False
@@ -161,65 +161,61 @@ class Reply:
         self._session = session
         self._ended = ended
         self._turn = Turn()
-        #: What the model is saying, as long as it has not been said as a whole.
-        self._words: list[str] = []
+        #: Text of the current message, until the message is complete.
+        self._text: list[str] = []
         self._leave: Callable[[], None] = lambda: None
 
     def started(self) -> None:
-        """The run begins: from now on, everything that happens belongs to it."""
+        """Subscribe: the run begins, and all events from now on belong to it."""
         self._leave = self._session.subscribe(self)
 
     def deliver(self, batch: Batch) -> None:
-        """Take what happened."""
+        """Add a batch of events."""
         for event in batch.events:
-            if type(event) is TextDelta:  # Which most are.
-                self._words.append(event.delta)
+            if type(event) is TextDelta:  # The most frequent kind.
+                self._text.append(event.delta)
             elif type(event) not in PIECES:
                 self._turn.take(event)
                 if isinstance(event, AssistantStart | AssistantMessage):
-                    self._words.clear()
+                    self._text.clear()
         if isinstance(batch.events[-1], Done):
             self._leave()
             self._ended(self._summary(), batch.last)
 
     def _summary(self) -> TurnSummary:
-        """Return how it ended. Words that were shown and could not be kept, such as on a full disk, count, too."""
-        ended, words = self._turn.summary(), "".join(self._words)
+        """Return the run's summary. Includes text that was shown but not recorded, such as on a full disk."""
+        ended, words = self._turn.summary(), "".join(self._text)
         return msgspec.structs.replace(ended, content=words) if words else ended
 
     async def room(self) -> None:
-        """There always is."""
-
-
-#: How often a session is made that others delete at the same time.
-_TRIES = 8
+        """Return at once: never full."""
 
 
 class Shelf(Protocol):
-    """What is kept of sessions that need not be loaded."""
+    """Stored sessions, which need not be loaded."""
 
     async def standing(self, session_id: str) -> tuple[int, int]:
         """Return the number of a session's newest row, and its epoch. Raise NoSuchSession."""
 
     async def asked_at(self, session_id: str, request_id: str) -> int:
-        """Return the number of a question that the newest run asked; 0 if that is not on record."""
+        """Return the row of an approval request of the newest run; 0 if it is not recorded."""
 
     async def last_told(self, session_id: str, upto: int) -> int:
-        """Return the number of the newest event, not above a number; 0 if there is none. Raise NoSuchSession."""
+        """Return the number of the newest event up to ``upto``; 0 if there is none. Raise NoSuchSession."""
 
     async def doing(self, session_id: str) -> tuple[bool, ApprovalRequest | None]:
-        """Return if somebody runs a session, here or in another process, and the question that a run of another one,
-        which may be dead, waits with. Raise NoSuchSession."""
+        """Return whether any process runs a session, and the approval request of a run in another process, dead or
+        alive. Raise NoSuchSession."""
 
     async def check_elsewhere(self, session_id: str) -> None:
         """Raise SessionBusy, with its owner, if another process runs a session; NoSuchSession."""
 
     async def is_left_behind(self, session_id: str) -> bool:
-        """True if the newest run of a session has no end because its process is gone. Raise NoSuchSession."""
+        """True if the newest run of a session has no end because its process died. Raise NoSuchSession."""
 
 
-class _Fate(NamedTuple):
-    """What is to be done when a run starts, or never will, or is left to another process."""
+class _Callbacks(NamedTuple):
+    """Callbacks of a run: it starts, is dropped, or is left to another process."""
 
     started: Started
     dropped: Dropped
@@ -227,7 +223,7 @@ class _Fate(NamedTuple):
 
 
 class SessionMethods:
-    """Handlers by the name of their method. ``hub`` has the sessions, ``shelf`` what is kept of them."""
+    """Handlers of the methods on one session. ``hub`` has loaded sessions, ``shelf`` stored ones."""
 
     def __init__(self, hub: Hub, shelf: Shelf, asides: Asides) -> None:
         self._hub = hub
@@ -236,7 +232,7 @@ class SessionMethods:
 
     @property
     def table(self) -> Mapping[str, Handler]:
-        """Every method, and what is done for it."""
+        """Handlers by method."""
         return {
             "session/new": self._new,
             "session/prompt": self._prompt,
@@ -256,28 +252,28 @@ class SessionMethods:
             "session/forget": self._forget,
         }
 
-    # Beginnings and ends.
+    # Open, attach, close.
 
     async def _new(self, connection: Connection, asked: said.New) -> Told:
-        from zot.session.session import new_session_id  # Who is the first to come waits for what is loaded.
+        from zot.session.session import new_session_id  # Imported lazily: start-up budget.
 
         wanted = Wanted(asked.agent_alias, asked.cwd, guarded=not connection.is_local)
         session_id = asked.session_id or new_session_id()
         await check_name(self._shelf, session_id)
         await leave_lost(self._hub, connection, session_id, wanted)
         for _ in range(_TRIES):
-            with suppress(NoSuchSession):  # Others have deleted it at that moment: then it is made again.
+            with suppress(NoSuchSession):  # Another client has just deleted it: create it again.
                 return await self._opened(connection, session_id, wanted)
         return await self._opened(connection, session_id, wanted)
 
     async def _opened(self, connection: Connection, session_id: str, wanted: Wanted | None) -> Told:
-        # What is there already and is only to be known takes no room that others need.
+        # Looking at an existing session must not evict another one.
         async with self._hub.use(session_id, wanted, looks=wanted is None) as session:
             if wanted is not None and session.agent.name not in ("", wanted.agent):
                 raise UserError(
                     f"session {session_id!r} is one of the agent {session.agent.name!r}, not of {wanted.agent!r}"
                 )
-            seq, epoch = await self._standing(connection, session_id)
+            seq, epoch = await self._position(connection, session_id)
             opened = said.Opened(
                 session_id=session_id,
                 agent_alias=session.agent.name or "default",
@@ -287,22 +283,22 @@ class SessionMethods:
                 epoch=epoch,
             )
             question = session.pending
-            after = await self._beginning(session_id, seq, None if question is None else question.id)
+            after = await self._start_after(session_id, seq, None if question is None else question.id)
         return Told(opened, lambda: connection.follow(session_id, after))
 
     async def _attach(self, connection: Connection, asked: said.Attach) -> Told:
         session_id = asked.session_id
-        await self._see_to(session_id)
-        seq, epoch = await self._standing(connection, session_id)
-        doing = await self._doing(session_id)
-        question = doing.get("pending_approval")
-        beginning = await self._beginning(session_id, seq, None if question is None else question.request_id)
+        await self._recover(session_id)
+        seq, epoch = await self._position(connection, session_id)
+        activity = await self._activity(session_id)
+        question = activity.get("pending_approval")
+        beginning = await self._start_after(session_id, seq, None if question is None else question.request_id)
         after = beginning if asked.after is None else min(asked.after, seq)
         asked_seq = beginning + 1 if beginning < seq else said.ABSENT
-        hears_events = connection.dialect is Dialect.EVENTS
-        last_event = await self._shelf.last_told(session_id, seq) if hears_events else said.ABSENT
+        wants_events = connection.dialect is Dialect.EVENTS
+        last_event = await self._shelf.last_told(session_id, seq) if wants_events else said.ABSENT
         attached = said.Attached(
-            session_id=session_id, last_seq=seq, epoch=epoch, asked_seq=asked_seq, last_event_seq=last_event, **doing
+            session_id=session_id, last_seq=seq, epoch=epoch, asked_seq=asked_seq, last_event_seq=last_event, **activity
         )
         return Told(attached, lambda: connection.follow(session_id, after, again=True))
 
@@ -315,20 +311,20 @@ class SessionMethods:
     async def _close(self, connection: Connection, asked: said.OfSession) -> said.Closed:
         self._hub.check_not_closed(asked.session_id)
         await check_use(self._hub, connection, asked.session_id)
-        await self._let_go(connection, asked.session_id)
+        await self._evict(connection, asked.session_id)
         return said.Closed(asked.session_id)
 
     async def _kill(self, connection: Connection, asked: said.OfSession) -> said.Killed:
         self._hub.check_not_closed(asked.session_id)
         await check_use(self._hub, connection, asked.session_id)
         with suppress(AgentError):
-            await self._see_to(asked.session_id)
+            await self._recover(asked.session_id)
         if (session := self._hub.session(asked.session_id)) is not None:
             session.kill()
-        await self._let_go(connection, asked.session_id)
+        await self._evict(connection, asked.session_id)
         return said.Killed(asked.session_id)
 
-    async def _let_go(self, connection: Connection, session_id: str) -> None:
+    async def _evict(self, connection: Connection, session_id: str) -> None:
         self._hub.mark_closed(session_id)
         try:
             await self._end(connection, session_id)
@@ -337,8 +333,8 @@ class SessionMethods:
             raise
 
     async def _end(self, connection: Connection, session_id: str) -> None:
-        with suppress(AgentError):  # Also one that others have deleted, or that cannot be opened, is let go of.
-            await self._see_to(session_id)
+        with suppress(AgentError):  # A session that was deleted or cannot be opened is closed all the same.
+            await self._recover(session_id)
         was_loaded = await self._hub.let_go(session_id)
         await connection.office.feed(session_id).caught_up()
         connection.unfollow(session_id)
@@ -356,11 +352,11 @@ class SessionMethods:
         return await self._opened(connection, made, None)
 
     async def _state(self, connection: Connection, asked: said.OfSession) -> said.State:
-        await self._see_to(asked.session_id)
-        seq, epoch = await self._standing(connection, asked.session_id)
+        await self._recover(asked.session_id)
+        seq, epoch = await self._position(connection, asked.session_id)
         await self._hub.refresh(asked.session_id, seq, epoch)
         async with self._hub.use(asked.session_id, looks=True) as session:
-            doing = await self._doing(asked.session_id)
+            activity = await self._activity(asked.session_id)
             state = session.state()
             return said.State(
                 session_id=asked.session_id,
@@ -376,20 +372,20 @@ class SessionMethods:
                 context_tokens=session.agent.need(session.transcript, ()) if state.message_count else 0,
                 context_window=session.agent.model.context_window,
                 locked=session.agent.locked,
-                **doing,
+                **activity,
             )
 
-    async def _see_to(self, session_id: str) -> None:
-        """Let a session be as it should after the death of whoever ran it: it may wait for a person."""
+    async def _recover(self, session_id: str) -> None:
+        """Recover a session whose process died; it may then wait for an approval."""
         session = self._hub.session(session_id)
         if session is not None and session.busy:
             return
         if self._hub.is_loading(session_id) or await self._shelf.is_left_behind(session_id):
-            with suppress(NoSuchAgent, DirectoryGone):  # Nobody can use it, but it can be read.
+            with suppress(NoSuchAgent, DirectoryGone):  # Unusable, but readable.
                 await self._hub.take_up(session_id)
 
-    async def _doing(self, session_id: str) -> dict[str, Any]:
-        """Return what a session is doing. One that has nothing to do here may be run by another process."""
+    async def _activity(self, session_id: str) -> dict[str, Any]:
+        """Return a session's state. A session that is idle here may be running in another process."""
         session, is_elsewhere, question = self._hub.session(session_id), False, None
         if session is None or not session.busy:
             is_elsewhere, question = await self._shelf.doing(session_id)
@@ -401,35 +397,35 @@ class SessionMethods:
         is_here = session is not None and session.busy
         return {"state": "running" if is_here or is_elsewhere else "idle"}
 
-    async def _beginning(self, session_id: str, seq: int, request_id: str | None) -> int:
-        """Return after which number a new follower begins: a question that waits is shown again."""
+    async def _start_after(self, session_id: str, seq: int, request_id: str | None) -> int:
+        """Return the number after which a new follower starts: a pending approval request is sent again."""
         at = 0 if request_id is None else await self._shelf.asked_at(session_id, request_id)
         return min(seq, at - 1) if at else seq
 
-    async def _standing(self, connection: Connection, session_id: str) -> tuple[int, int]:
-        """Return the number of the newest event that was shown, and the epoch. Raise NoSuchSession."""
+    async def _position(self, connection: Connection, session_id: str) -> tuple[int, int]:
+        """Return the number of the newest event that was sent, and the epoch. Raise NoSuchSession."""
         seq, epoch = await self._shelf.standing(session_id)
         feed, session = connection.office.feed(session_id), self._hub.session(session_id)
         if session is not None and session.busy:
             return feed.seq, epoch
         feed.meet(epoch)
-        feed.overheard(seq)  # Others may have added rows, which nobody was shown here.
+        feed.overheard(seq)  # Other processes may have added rows that were not sent here.
         return seq, epoch
 
-    # Turns.
+    # Prompt, steer, cancel, approve.
 
     async def _prompt(self, connection: Connection, asked: said.Prompt) -> Deferred:
         words, images = await read_attachments(asked.attachments, is_local=connection.is_local)
         text = "\n\n".join(part for part in (asked.prompt, *words) if part)
 
-        def run(session: Session, fate: _Fate) -> Job:
+        def run(session: Session, callbacks: _Callbacks) -> Job:
             return session.prompt(
                 text,
                 images,
                 prompt_id=asked.prompt_id or "",
-                started=fate.started,
-                dropped=fate.dropped,
-                parked=fate.parked,
+                started=callbacks.started,
+                dropped=callbacks.dropped,
+                parked=callbacks.parked,
             )
 
         return await self._run(connection, asked.session_id, run, lambda turn: turn.reply(asked.session_id))
@@ -441,8 +437,8 @@ class SessionMethods:
             prompted = turn.reply(session_id)
             return said.Compacted(session_id, prompted.content, prompted.usage)
 
-        def run(session: Session, fate: _Fate) -> Job:
-            return session.compact(started=fate.started, dropped=fate.dropped)
+        def run(session: Session, callbacks: _Callbacks) -> Job:
+            return session.compact(started=callbacks.started, dropped=callbacks.dropped)
 
         return await self._run(connection, session_id, run, compacted)
 
@@ -450,10 +446,10 @@ class SessionMethods:
         self,
         connection: Connection,
         session_id: str,
-        run: Callable[[Session, _Fate], Job],
+        run: Callable[[Session, _Callbacks], Job],
         result: Callable[[TurnSummary], Any],
     ) -> Deferred:
-        """Begin a run, let the client hear it, and answer with its ``result`` right behind its last update."""
+        """Start a run, subscribe the client, and answer with its ``result`` right after its last update."""
         deferred = Deferred()
         async with used(self._hub, connection, session_id) as session:
             self._hub.check_open()
@@ -470,9 +466,9 @@ class SessionMethods:
                     problem = as_rpc_error(why)
                     connection.lament(session_id, str(why), job.prompt_id, then=lambda: deferred.resolve(problem))
 
-            # The connection ends before there is an answer to what is parked: it is awaited no longer, and not given.
-            fate = _Fate(Reply(session, ended).started, dropped, parked=lambda: deferred.resolve(None))
-            job = run(session, fate)
+            # A parked run outlives this daemon, and so the connection: resolve without an answer.
+            callbacks = _Callbacks(Reply(session, ended).started, dropped, parked=lambda: deferred.resolve(None))
+            job = run(session, callbacks)
         return deferred
 
     async def _steer(self, connection: Connection, asked: said.Steer) -> Deferred:
@@ -487,10 +483,10 @@ class SessionMethods:
                     images,
                     prompt_id=asked.prompt_id or "",
                     started=lambda: deferred.resolve(said.Steered(asked.session_id)),
-                    dropped=lambda why: deferred.resolve(_undone(why, SESSION_NOT_FOUND)),
+                    dropped=lambda why: deferred.resolve(_not_begun(why, SESSION_NOT_FOUND)),
                 )
             except RunCancelled as why:
-                raise _undone(why, SESSION_NOT_FOUND) from None
+                raise _not_begun(why, SESSION_NOT_FOUND) from None
         return deferred
 
     async def _take_back(self, connection: Connection, asked: said.TakeBack) -> said.TakenBack:
@@ -502,7 +498,7 @@ class SessionMethods:
     async def _cancel(self, connection: Connection, asked: said.OfSession) -> said.Cancelled:
         del connection
         self._hub.check_not_closed(asked.session_id)
-        await self._see_to(asked.session_id)
+        await self._recover(asked.session_id)
         session = self._hub.session(asked.session_id)
         if session is None or not session.busy:
             await self._shelf.check_elsewhere(asked.session_id)
@@ -517,7 +513,7 @@ class SessionMethods:
             session.approve(asked.request_id, asked.verdict, by=connection.label)
         return said.Approved(asked.session_id, asked.request_id)
 
-    # What it works with.
+    # Conversation and remembered approvals.
 
     async def _clear(self, connection: Connection, asked: said.OfSession) -> Deferred:
         deferred = Deferred()
@@ -525,7 +521,7 @@ class SessionMethods:
             check_idle(session, "the conversation cannot be changed")
             session.clear(
                 started=lambda: deferred.resolve(said.Cleared(asked.session_id)),
-                dropped=lambda why: deferred.resolve(_undone(why, INVALID_PARAMS)),
+                dropped=lambda why: deferred.resolve(_not_begun(why, INVALID_PARAMS)),
             )
         return deferred
 
@@ -545,8 +541,8 @@ class SessionMethods:
         raise UserError("that is not remembered")
 
 
-def _undone(why: AgentError, code_if_unwanted: int) -> RpcError:
-    """Return why something was not begun, as clients are told it."""
+def _not_begun(why: AgentError, code_if_unwanted: int) -> RpcError:
+    """Return the error for a command that was not begun."""
     return RpcError(code_if_unwanted, str(why)) if isinstance(why, RunCancelled) else as_rpc_error(why)
 
 

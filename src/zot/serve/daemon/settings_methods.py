@@ -27,25 +27,27 @@ if TYPE_CHECKING:
     from zot.session.session import Session
     from zot.store import Configured
 
+log = logging.getLogger("zot")
+
 
 class Choices(Protocol):
-    """What there is to choose from, and who answers beside a session."""
+    """Models and settings to choose from, and sessions for side questions."""
 
     def others(self, session: Session) -> Sequence[Model]:
-        """Return the models of other providers that a session can use. In any thread."""
+        """Return the models of other providers that a session can use. Called in a thread."""
 
     def opening_aside(self, session: Session) -> Session:
-        """Return a session that has the past of another, has no tools, and is not kept."""
+        """Return an unrecorded session without tools that has another session's history."""
 
     def check(self, session_id: str, wanted: Configured) -> None:
-        """Raise ConfigError, UserError if a session cannot work as is ``wanted``. In any thread."""
+        """Raise ConfigError, UserError if a session cannot work as ``wanted``. Called in a thread."""
 
     def chosen(self, session_id: str) -> None:
-        """Let what a session works with hold whenever it is opened, whatever the daemon was started with."""
+        """Keep a session's current settings whenever it is opened, even if the daemon's flags differ."""
 
 
 class SettingsMethods:
-    """Handlers by the name of their method."""
+    """Handlers of the methods on a session's settings."""
 
     def __init__(self, hub: Hub, choices: Choices) -> None:
         self._hub = hub
@@ -53,7 +55,7 @@ class SettingsMethods:
 
     @property
     def table(self) -> Mapping[str, Handler]:
-        """Every method, and what is done for it."""
+        """Handlers by method."""
         return {
             "session/models": self._models,
             "session/configure": self._configure,
@@ -76,9 +78,9 @@ class SettingsMethods:
             if not moves and wanted != said.Overrides():
                 await self._choose(session_id, session, wanted)
         if moves:
-            await self._move(connection, session_id, wanted)
+            await self._switch_provider(connection, session_id, wanted)
         if wanted != said.Overrides():
-            self._tell(connection, session_id)
+            self._notify(connection, session_id)
         async with self._hub.use(session_id, looks=True) as session:
             agent = session.agent
             return said.Configured(session_id, said.Overrides(agent.model.id, agent.reasoning, agent.provider.name))
@@ -91,8 +93,8 @@ class SettingsMethods:
         self._choices.chosen(session_id)
         await session.keep_choice()
 
-    async def _move(self, connection: Connection, session_id: str, wanted: said.Overrides) -> None:
-        """Let another provider be asked. Strangers spend what their agent was given, and nothing else."""
+    async def _switch_provider(self, connection: Connection, session_id: str, wanted: said.Overrides) -> None:
+        """Switch to another provider. Remote clients may only spend their agent's own budget."""
         if not connection.is_local:
             raise RpcError(NOT_OWNED, "over the network a session keeps its provider")
         if wanted.model is None:
@@ -117,7 +119,7 @@ class SettingsMethods:
         if changes:
             self._choices.chosen(asked.session_id)
             await self._hub.reopen(asked.session_id)
-            self._tell(connection, asked.session_id)
+            self._notify(connection, asked.session_id)
         return asked
 
     async def _reload(self, connection: Connection, asked: said.OfSession) -> Later:
@@ -126,28 +128,25 @@ class SettingsMethods:
                 what = "extensions cannot be reloaded"
                 check_idle(session, what)
                 names = await reloadable(session.agent.extensions).reload(lambda: check_idle(session, what))
-            self._tell(connection, asked.session_id)
+            self._notify(connection, asked.session_id)
             return Reloaded(asked.session_id, tuple(names))
 
         return Later(reload())
 
-    def _tell(self, connection: Connection, session_id: str) -> None:
-        """Let all who follow a session know that it is another."""
+    def _notify(self, connection: Connection, session_id: str) -> None:
+        """Notify all followers of a session that its settings have changed."""
         connection.office.feed(session_id).mention(Reconfigured())
 
 
-log = logging.getLogger("zot")
-
-
 class ExtensionMethods:
-    """Handlers by the name of their method."""
+    """Handlers of the methods on a session's extensions."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
 
     @property
     def table(self) -> Mapping[str, Handler]:
-        """Every method, and what is done for it."""
+        """Handlers by method."""
         return {
             "session/commands": self._commands,
             "session/run_command": self._run_command,
@@ -172,12 +171,12 @@ class ExtensionMethods:
             async with used(self._hub, connection, asked.session_id) as session:
                 connection.follow(asked.session_id)
                 answer = await session.run_command(asked.name, asked.args)
-                return Told(_command_run(asked.session_id, answer), lambda: self._act(connection, asked, answer))
+                return Told(_command_run(asked.session_id, answer), lambda: self._run_prompt(connection, asked, answer))
 
         return Later(run_command())
 
-    def _act(self, connection: Connection, asked: said.RunCommand, answer: CommandAnswer) -> None:
-        """Do what an extension wants: only prompts are ours to run."""
+    def _run_prompt(self, connection: Connection, asked: said.RunCommand, answer: CommandAnswer) -> None:
+        """Run the prompt that an extension's answer contains, if any; the client applies the rest."""
         session = self._hub.session(asked.session_id)
         if answer.prompt and session is not None:
             try:

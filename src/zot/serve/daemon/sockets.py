@@ -1,4 +1,4 @@
-"""Local socket clients: accepting connections and moving lines."""
+"""Local socket clients: accepting connections, and exchanging lines."""
 
 from __future__ import annotations
 
@@ -16,37 +16,50 @@ import msgspec
 
 from zot.wire.lines import MAX_LINE_BYTES, LineSplitter, TooLong
 
+if sys.platform != "win32":
+    import resource  # Not lazily: there may be no descriptor left to load it with.
+
 if TYPE_CHECKING:
     import ssl
 
 log = logging.getLogger("zot")
 
-#: Whoever replays goes on when less than this is unread.
+#: Replay continues when less than this is unread.
 _ROOM_BYTES = 256 << 10
-#: What is sent in one tick goes out in one piece, but for so much: the client reads the first while we make the next.
-_TOGETHER_BYTES = 64 << 10
-#: With so much unread, not even requests are read.
+#: Lines of one tick are written together up to this size: the client reads while we encode the rest.
+_FLUSH_BYTES = 64 << 10
+#: With more than this unread, reading requests pauses.
 _CHOKED_BYTES = 16 << 20
 
-#: How often we look if a client that says nothing more is still there.
-_LOOK_S = 0.25
+#: Interval of checks that a client whose input has ended is still there.
+_CHECK_S = 0.25
+
+#: Connections accepted per turn of the loop.
+_AT_ONCE = 64
+#: Errors that mean that there are no resources for another connection.
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+#: First and last delay before accepting again after such an error, and the interval of its log messages.
+_FIRST_DELAY_S, _MAX_DELAY_S = 0.1, 1.0
+_LOG_EVERY_S = 60.0
+#: Descriptors reserved for the clients' work; half of all if there are few.
+_RESERVE = 256
 
 
 class Listener(Protocol):
-    """Who hears what a client says (`connection.Connection`)."""
+    """Receiver of a client's lines (`connection.Connection`)."""
 
     def take(self, line: bytes | TooLong) -> None:
-        """Do what one line says."""
+        """Execute the request in one line."""
 
     def end_input(self) -> None:
-        """Nothing more will come; what is owed is still wanted."""
+        """Handle the end of input; the client still reads."""
 
     def close(self) -> None:
-        """The client has gone."""
+        """Handle the loss of the connection."""
 
 
 class LocalWire(asyncio.Protocol):
-    """One client on a stream socket (`feed.Wire`). ``connected`` makes the listener when it is there."""
+    """One client on a stream socket (`backlog.Wire`). ``connected`` returns its listener."""
 
     def __init__(self, connected: Callable[[LocalWire], Listener | None], *, max_line: int = MAX_LINE_BYTES) -> None:
         self._connected = connected
@@ -62,13 +75,13 @@ class LocalWire(asyncio.Protocol):
         self._is_ending = False
         self.transport: asyncio.Transport
 
-    # What the client does.
+    # asyncio.Protocol.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self.transport.set_write_buffer_limits(_ROOM_BYTES)
         self._listener = self._connected(self)
-        if self._listener is None and not self._is_ending:  # Else it is being told why.
+        if self._listener is None and not self._is_ending:  # Otherwise an error is being written.
             self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -79,11 +92,11 @@ class LocalWire(asyncio.Protocol):
         for line in self._lines.finish():
             self._take(line)
         if self.transport.get_extra_info("socket") is None:
-            return False  # A pipe of Windows cannot be half closed: who says nothing more has gone.
+            return False  # A Windows pipe cannot be half closed: the end of its input is the end of the client.
         if self._listener is not None:
             self._listener.end_input()
-        self._look_if_gone()
-        return True  # What it is owed is still written.
+        self._check_if_gone()
+        return True  # Pending answers are still written.
 
     def connection_lost(self, problem: Exception | None) -> None:
         del problem
@@ -101,10 +114,10 @@ class LocalWire(asyncio.Protocol):
         if not self._is_ending:
             self.transport.resume_reading()
 
-    # What is told to the client.
+    # Output.
 
     def send(self, data: bytes) -> None:
-        """Take lines that go out together with whatever else is sent in this tick."""
+        """Enqueue lines; all lines of one tick leave together."""
         if self._is_ending or not data:
             return
         if not self._pieces:
@@ -112,17 +125,17 @@ class LocalWire(asyncio.Protocol):
         self._pieces.append(data)
         self._size += len(data)
         self._sent += len(data)
-        if self._size > _TOGETHER_BYTES:
+        if self._size > _FLUSH_BYTES:
             self._flush()
 
     @property
     def unread(self) -> int:
-        """How many bytes have been sent and not been taken."""
+        """Bytes sent that the client has not taken."""
         return self._size + self.transport.get_write_buffer_size()
 
     @property
     def taken(self) -> int:
-        """How many bytes the client has taken, in all."""
+        """Bytes the client has taken in total."""
         return self._sent - self.unread
 
     async def room(self) -> None:
@@ -131,14 +144,14 @@ class LocalWire(asyncio.Protocol):
         await self._room.wait()
 
     def finish(self) -> None:
-        """Write what is left, and end."""
+        """Flush, then close."""
         if not self._is_ending:
             self._flush()
             self._is_ending = True
             self.transport.close()
 
     async def release(self) -> int:
-        """Read no more, write what is left, and return a descriptor of the connection, which stays open.
+        """Stop reading, flush, and return a duplicate descriptor of the connection, which stays open.
 
         Raise OSError if the client has gone.
         """
@@ -150,7 +163,7 @@ class LocalWire(asyncio.Protocol):
         return os.dup(self.transport.get_extra_info("socket").fileno())
 
     def cut(self, reason: str) -> None:
-        """End without waiting for the client."""
+        """Close without waiting for the client."""
         if not self._is_ending:
             log.warning("a client was cut off: %s", reason)
         self._is_ending = True
@@ -162,59 +175,44 @@ class LocalWire(asyncio.Protocol):
             try:
                 self.transport.write(b"".join(pieces))
             except (MemoryError, OSError) as problem:
-                # Part of a frame may be out, and the rest is lost: no other frame must follow.
+                # A part of a frame may have been written and the rest is lost: no other frame may follow.
                 self.cut(f"it could not be written to: {problem!r}")
                 return
             if self.transport.get_write_buffer_size() > _CHOKED_BYTES:
                 self.transport.pause_reading()
 
-    def _look_if_gone(self) -> None:
-        """After the end of its input nothing tells that a client has gone altogether, until something is written."""
+    def _check_if_gone(self) -> None:
+        """Poll for a closed connection: after the end of input, asyncio notices it only with the next write."""
         if not self.transport.is_closing():
             poll = select.poll()
             poll.register(self.transport.get_extra_info("socket").fileno(), 0)
             if poll.poll(0):
                 self.transport.abort()
             else:
-                self._loop.call_later(_LOOK_S, self._look_if_gone)
+                self._loop.call_later(_CHECK_S, self._check_if_gone)
 
     def _take(self, line: bytes | TooLong) -> None:
         if self._listener is not None:
             self._listener.take(line)
 
 
-if sys.platform != "win32":
-    import resource  # Not when it is needed: then there may be no descriptor left to load it with.
-
-
-#: So many come in before others have their turn.
-_AT_ONCE = 64
-#: What it is called when there is no room for another connection.
-_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-#: How soon we try again then, at first and at last, and how often we complain.
-_SOON_S, _LATER_S = 0.1, 1.0
-_COMPLAIN_S = 60.0
-#: So many descriptors are for what the clients want done, or half of all if there are few.
-_RESERVE = 256
-
-
 class Handshake(msgspec.Struct, frozen=True):
-    """How connections are encrypted: within how many seconds, and how many at most may be about to agree on that."""
+    """TLS settings: context, time limit, and limit of concurrent handshakes."""
 
     context: ssl.SSLContext
     within_s: float
     most: int
 
 
-def _lose(reason: str) -> None:
-    log.warning("a client that had come was lost: %s", reason)
+def _log_lost(reason: str) -> None:
+    log.warning("an accepted connection was lost: %s", reason)
 
 
 class Acceptor:
-    """Accepts connections at ``listener``, each for a protocol that ``make`` makes, until `close`.
+    """Accepts connections at ``listener``, each for a protocol that ``make`` returns, until `close`.
 
-    asyncio's own would, without descriptors, try as often as its backlog is long, and complain each time. ``lost`` is
-    told why somebody who had come did not come in.
+    Without free descriptors, asyncio's own acceptor would retry as often as its backlog is long, and log each time.
+    ``lost`` is called with the reason when an accepted connection fails.
     """
 
     def __init__(
@@ -223,48 +221,48 @@ class Acceptor:
         make: Callable[[], asyncio.BaseProtocol],
         *,
         tls: Handshake | None = None,
-        lost: Callable[[str], object] = _lose,
+        lost: Callable[[str], object] = _log_lost,
     ) -> None:
         self._listener = listener
         self._make = make
         self._tls = tls
         self._lost = lost
         self._loop = asyncio.get_running_loop()
-        self._entering: set[asyncio.Task[None]] = set()
-        self._again: asyncio.TimerHandle | None = None
-        self._wait_s = _SOON_S
-        self._complain_at = 0.0
+        self._setups: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._delay_s = _FIRST_DELAY_S
+        self._log_at = 0.0
         self._is_resting = False
         listener.setblocking(False)
         self._loop.add_reader(listener.fileno(), self._accept)
 
     def rest(self) -> None:
-        """Accept nobody for now: who comes waits in line. Who was accepted comes in. Any number of times."""
+        """Pause: new clients wait in the backlog, accepted ones are served. Safe to call repeatedly."""
         if self._is_resting:
             return
         self._is_resting = True
-        if self._again is not None:
-            self._again.cancel()
-            self._again = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         else:
             self._loop.remove_reader(self._listener.fileno())
 
     def go_on(self) -> None:
-        """Accept again, also who waits, unless it is closed. Any number of times."""
+        """Resume accepting unless closed, including clients in the backlog. Safe to call repeatedly."""
         if self._is_resting and self._listener.fileno() >= 0:
             self._is_resting = False
             self._resume()
 
     def close(self) -> None:
-        """Accept nobody any more, and close the socket. Who was accepted comes in. Any number of times."""
+        """Stop accepting and close the socket; accepted clients are served. Safe to call repeatedly."""
         self.rest()
         self._listener.close()
 
     async def finish(self, within_s: float) -> None:
-        """Close, and wait until all who were accepted have come in. Who has not by then never will."""
+        """Close, and wait until accepted clients have finished their handshakes; cancel those that are too slow."""
         self.close()
-        if self._entering:
-            _, late = await asyncio.wait(self._entering, timeout=within_s)
+        if self._setups:
+            _, late = await asyncio.wait(self._setups, timeout=within_s)
             for task in late:
                 task.cancel()
                 self._lost("too late")
@@ -282,17 +280,17 @@ class Acceptor:
                     raise
                 self._pause(problem)
                 return
-            self._wait_s = _SOON_S
-            if self._tls is not None and len(self._entering) >= self._tls.most:
+            self._delay_s = _FIRST_DELAY_S
+            if self._tls is not None and len(self._setups) >= self._tls.most:
                 connection.close()
                 self._lost("too many")
                 continue
-            task = self._loop.create_task(self._enter(connection), name="zot accept")
-            self._entering.add(task)
-            task.add_done_callback(self._entering.discard)
+            task = self._loop.create_task(self._set_up(connection), name="zot accept")
+            self._setups.add(task)
+            task.add_done_callback(self._setups.discard)
 
-    async def _enter(self, connection: socket.socket) -> None:
-        """Let one come in, whom its protocol serves from then on."""
+    async def _set_up(self, connection: socket.socket) -> None:
+        """Set up an accepted connection; its protocol serves it from then on."""
         context, within_s = (None, None) if self._tls is None else (self._tls.context, self._tls.within_s)
         try:
             connection.setblocking(False)
@@ -304,21 +302,21 @@ class Acceptor:
             self._lost(problem.strerror or str(problem))
 
     def _pause(self, problem: OSError) -> None:
-        """Let those who come wait in line: the socket would be ready all the time, and nobody could come in."""
+        """Stop accepting for a while: the listening socket would stay readable although nothing can be accepted."""
         self._loop.remove_reader(self._listener.fileno())
-        if (now := self._loop.time()) >= self._complain_at:
-            self._complain_at = now + _COMPLAIN_S
+        if (now := self._loop.time()) >= self._log_at:
+            self._log_at = now + _LOG_EVERY_S
             log.warning("nobody can be accepted for now: %s", problem.strerror)
-        self._again = self._loop.call_later(self._wait_s, self._resume)
-        self._wait_s = min(2 * self._wait_s, _LATER_S)
+        self._timer = self._loop.call_later(self._delay_s, self._resume)
+        self._delay_s = min(2 * self._delay_s, _MAX_DELAY_S)
 
     def _resume(self) -> None:
-        self._again = None
+        self._timer = None
         self._loop.add_reader(self._listener.fileno(), self._accept)
 
 
 def room_for_clients(most: int) -> int:
-    """Return how many clients there may be: ``most``, or fewer if this process may not have so much open."""
+    """Return the limit of clients: ``most``, or fewer if this process may not open enough descriptors."""
     if sys.platform == "win32":
         return most
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -1,4 +1,4 @@
-"""Watch for runs that other processes make in followed sessions."""
+"""Follower of runs that other processes make in followed sessions."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from zot.serve.daemon.feed import Feed
 
 log = logging.getLogger("zot")
 
-#: How often we look, while somebody follows a session.
-_LOOK_S = 0.5
-#: What was used so short ago may have been used since we last looked.
+#: Interval of checks while any session is followed.
+_CHECK_S = 0.5
+#: Sessions used this recently may have changed since the last check.
 _RECENT_S = 4.0
 
 
 class Watch:
-    """Looks into the journal for rows of sessions that nobody runs here, and tells their feeds."""
+    """Polls the journal for rows that other processes add to followed sessions, and notifies their feeds."""
 
     def __init__(
         self,
@@ -33,60 +33,60 @@ class Watch:
         is_any: Callable[[], bool],
         take_up: Callable[[str], Awaitable[None]],
     ) -> None:
-        """``followed`` returns the feeds of sessions that somebody follows and that do not run in the hub; ``is_any``
-        tells if somebody follows any. ``take_up`` sees to one whose process has died while it ran."""
+        """``followed`` returns the feeds of followed sessions that do not run in this process; ``is_any``, whether any
+        session is followed. ``take_up`` recovers a session whose process died during a run."""
         self._journal = journal
         self._followed = followed
         self._is_any = is_any
         self._take_up = take_up
         self._elsewhere: set[str] = set()
-        #: Those followed that run elsewhere, as far as we know, and those whose process was not there the last time.
+        #: Followed sessions that run elsewhere, and those of them whose process was missing at the last check.
         self._running: set[str] = set()
         self._missing: set[str] = set()
-        self._hopeless: set[str] = set()
-        #: What each connection saw of the file when it last looked.
+        self._unrecoverable: set[str] = set()
+        #: SQLite's data_version at the last check, by connection.
         self._versions: dict[int, int] = {}
-        #: When we last looked, by the clock that says when sessions were used. It may be set meanwhile.
-        self._looked = time.time()
+        #: Wall-clock time of the last check, as in the sessions' records. The clock may be set meanwhile.
+        self._checked = time.time()
 
     async def run(self) -> None:
-        """Look until it is cancelled."""
+        """Check until cancelled."""
         while True:
-            await asyncio.sleep(_LOOK_S)
-            since, self._looked = self._looked, time.time()
+            await asyncio.sleep(_CHECK_S)
+            since, self._checked = self._checked, time.time()
             if self._is_any():
                 try:
-                    if await self._journal.reading(self._is_news) or self._running:
-                        await self._look(self._followed(), timestamp(min(since, self._looked) - _RECENT_S))
-                        await self._see_to_left()
-                except AgentError as problem:  # It may be there again the next time.
-                    log.debug("what others record cannot be read: %s", problem)
+                    if await self._journal.reading(self._has_changed) or self._running:
+                        await self._check(self._followed(), timestamp(min(since, self._checked) - _RECENT_S))
+                        await self._recover_dead()
+                except AgentError as problem:  # The next check may succeed.
+                    log.debug("the rows of other processes cannot be read: %s", problem)
 
-    async def _look(self, feeds: Mapping[str, Feed], since: str) -> None:
+    async def _check(self, feeds: Mapping[str, Feed], since: str) -> None:
         newest = await self._journal.reading(lambda connection: self._newest(connection, feeds, since))
         if newest:
             followed = self._followed()
             for session_id, (seq, epoch) in newest.items():
-                feed = followed.get(session_id)  # It may have begun here meanwhile.
+                feed = followed.get(session_id)  # It may run here by now.
                 if feed is not None and feed is feeds[session_id]:
                     feed.meet(epoch)
                     feed.overheard(seq)
 
-    async def _see_to_left(self) -> None:
-        """Take up those whose process has died; it takes two looks, for whoever has just ended may not have said so."""
+    async def _recover_dead(self) -> None:
+        """Recover sessions whose process died. Needs two checks: an ending process may not have released its lease."""
         begun = await self._journal.reading(marked) if self._running else ()
         missing = {one.id for one in begun if one.id in self._running and not self._journal.is_running(one)}
-        for session_id in missing & self._missing - self._hopeless:
+        for session_id in missing & self._missing - self._unrecoverable:
             try:
                 await self._take_up(session_id)
             except AgentError as problem:
-                log.warning("session %r, whose process has died, could not be seen to: %s", session_id, problem)
-                self._hopeless.add(session_id)
+                log.warning("cannot recover session %r, whose process has died: %s", session_id, problem)
+                self._unrecoverable.add(session_id)
         self._missing = missing
-        self._hopeless &= missing
+        self._unrecoverable &= missing
 
-    def _is_news(self, connection: sqlite3.Connection) -> bool:
-        """True unless nobody has written anything since this connection last looked."""
+    def _has_changed(self, connection: sqlite3.Connection) -> bool:
+        """True if the database has changed since this connection's last check."""
         (version,) = connection.execute("PRAGMA data_version").fetchone()
         before, self._versions[id(connection)] = self._versions.get(id(connection)), version
         return bool(before != version)
@@ -94,9 +94,9 @@ class Watch:
     def _newest(
         self, connection: sqlite3.Connection, feeds: Mapping[str, Feed], since: str
     ) -> dict[str, tuple[int, int]]:
-        """Return the newest row, and the epoch, of those followed of which there is something nobody was shown here."""
+        """Return the newest row and the epoch of the followed sessions with rows that were not sent here."""
         found = stirred(connection, since)
-        ahead = {one.id for one in found if one.id in feeds and _is_news_to(feeds[one.id], one)}
+        ahead = {one.id for one in found if one.id in feeds and _is_new_to(feeds[one.id], one)}
         over = self._elsewhere.difference(one.id for one in found).intersection(feeds)
         self._elsewhere = {one.id for one in found if one.is_run}
         self._running = self._elsewhere.intersection(feeds)
@@ -104,6 +104,6 @@ class Watch:
         return {one.id: (last_seq(connection, one.number), one.epoch) for one in sessions if one is not None}
 
 
-def _is_news_to(feed: Feed, found: Stirred) -> bool:
-    """True if nobody was shown all of a session here: it has more rows, or is another one of that name."""
+def _is_new_to(feed: Feed, found: Stirred) -> bool:
+    """True if a session has rows that were not sent here, or is a new one of the same id."""
     return found.last_seq > feed.seq or feed.epoch not in (0, found.epoch)

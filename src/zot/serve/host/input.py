@@ -12,22 +12,26 @@ from zot.wire.host import Ids, Refused
 from zot.wire.lines import LineSplitter, TooLong
 
 _READ_BYTES = 64 * 1024
-#: How long what nobody will look at is taken in, so that whoever writes it gets to read our answer; and how long a
-#: silence there ends that.
+#: How long to read and discard input after a refusal, so that its writer gets to read the answer; and the silence
+#: that ends this early.
 _DRAIN_S = 1.0
 _SILENCE_S = 0.05
 
+#: No start takes longer: an older process was another program first and then executed zot.
+_MAX_AGE_S = 10.0
+_loaded = time.monotonic()
+
 
 class Interrupted(AgentError):
-    """A signal came before the request."""
+    """A signal arrived before the request."""
 
 
 class Abandoned(AgentError):
-    """Nobody is there any more who could read an answer."""
+    """The reader of the answer has closed the output."""
 
 
 def read_request(incoming: int, signals: int, outgoing: int, *, limit: int, patience_s: float) -> bytes:
-    """Return the first line that says something. What follows it is left alone.
+    """Return the first non-empty line. The rest of the input stays unread.
 
     Raise Refused if there is none, or if it is too long or too late; Interrupted if ``signals`` becomes readable first,
     Abandoned if ``outgoing`` is closed at its other end.
@@ -47,7 +51,7 @@ def read_request(incoming: int, signals: int, outgoing: int, *, limit: int, pati
 
 
 def drain(incoming: int) -> None:
-    """Take in what is still being written, for a moment: a writer that cannot get rid of it does not read, either."""
+    """Read and discard input for a moment: a writer that blocks on it would not read the answer."""
     deadline = time.monotonic() + _DRAIN_S
     poll = select.poll()
     poll.register(incoming, select.POLLIN)
@@ -62,14 +66,14 @@ def drain(incoming: int) -> None:
 
 
 def _next(incoming: int, signals: int, outgoing: int, deadline: float) -> bytes | None:
-    """Return what comes next, b"" at the end of the input, None at the deadline. Raise Interrupted, Abandoned."""
+    """Return the next chunk, b"" at the end of the input, None at the deadline. Raise Interrupted, Abandoned."""
     poll = select.poll()
     poll.register(incoming, select.POLLIN)
     poll.register(signals, select.POLLIN)
     poll.register(outgoing, 0)
     while (left_s := deadline - time.monotonic()) > 0:
         ready = dict(poll.poll(left_s * 1000))
-        # One that came first may be there only now: it is heard when the wait is over.
+        # poll() returns on the first ready descriptor: a signal may have arrived since.
         if signals in ready or readable(signals):
             raise Interrupted("a signal came before the request")
         if outgoing in ready:
@@ -84,19 +88,14 @@ def _next(incoming: int, signals: int, outgoing: int, deadline: float) -> bytes 
     return None
 
 
-#: Nothing takes so long to start: a process that is older was another program before, which then became us.
-_MAX_AGE_S = 10.0
-_loaded = time.monotonic()
-
-
 def process_began() -> float:
     """Return when this process began, on the clock of `time.monotonic`.
 
-    As the system says (Linux tells it to the hundredth of a second); else as well as we know: when we were loaded.
+    Taken from /proc (precise to 10 ms on Linux); without it, the time at which this module was loaded.
     """
     try:
         with open("/proc/self/stat", "rb") as file:
-            # The name comes second, in brackets, and may itself contain anything.
+            # The second field is the program's name in brackets, which may contain anything.
             ticks = int(file.read().rpartition(b")")[2].split()[19])
         age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, AttributeError, ValueError, IndexError):

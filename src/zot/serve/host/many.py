@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
 
 from zot.events import AgentEvent
 from zot.serve.host.output import LineThread
-from zot.serve.host.request import Answering, Line, Listener, Nobody, Place
+from zot.serve.host.request import Answering, Line, Listener, Nobody, OpeningBy, Place
 from zot.serve.host.watchdog import Slot, Watchdog
 from zot.wire.host import EventLine, Ids, Refused, Request, Response, decode_request, encode_event, encode_response
 from zot.wire.lines import LineSplitter, TooLong
 
-if TYPE_CHECKING:
-    from zot.runtime.idempotency import Once
-    from zot.session.session import Session
-
-#: Opens the session of a request that came at a time and must be answered by another.
-OpeningBy: TypeAlias = "Callable[[Request, float, float], Awaitable[tuple[Session, Once]]]"
-
-#: With so many unanswered, no more is read.
+#: With this many unanswered requests, reading pauses.
 _MAX_UNANSWERED = 256
 
 
 class Narrator:
-    """Tells what happens on the way to one answer."""
+    """Write one request's events as lines."""
 
     def __init__(self, slot: Slot, output: LineThread) -> None:
         self._slot = slot
@@ -49,7 +41,7 @@ class Narrator:
 
 
 class ManyRequests:
-    """Serves one client until its input ends, ``at_once`` requests at a time."""
+    """Serve one client until its input ends, running ``at_once`` requests concurrently."""
 
     def __init__(
         self, opening: OpeningBy, watchdog: Watchdog, output: LineThread, *, at_once: int, tells_events: bool
@@ -57,14 +49,14 @@ class ManyRequests:
         self._opening = opening
         self._watchdog = watchdog
         self._output = output
-        self._line = Line(at_once)
+        self._queue = Line(at_once)
         self._tells_events = tells_events
         self._loop = asyncio.get_running_loop()
         self._running: dict[str, tuple[Request, Answering]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self, chunks: AsyncIterator[bytes], lines: LineSplitter) -> None:
-        """Answer everything that comes, and return when all of it has been answered."""
+        """Answer every request, and return when the last answer is out."""
         began = 0.0
         async for data in chunks:
             now = time.monotonic()
@@ -81,7 +73,7 @@ class ManyRequests:
         await self._output.drained()
 
     def kill(self) -> None:
-        """Kill what tools have running, from any thread: the process is about to end."""
+        """Kill the tools' processes, from any thread: this process is about to end."""
         for _, answering in list(self._running.values()):
             answering.kill()
 
@@ -99,7 +91,7 @@ class ManyRequests:
             self._answer(Slot(problem.ids, 0), problem.ids.failure("INVALID_REQUEST", str(problem)))
 
     def _begin(self, request: Request, began: float) -> None:
-        """Do what a request wants. Raise Refused."""
+        """Execute a request. Raise Refused."""
         match request.type or "run":
             case "ping":
                 self._acknowledge(request, "pong")
@@ -119,7 +111,7 @@ class ManyRequests:
             raise Refused("a request with this request_id is running", request.ids)
         slot = Slot(request.ids, began + request.timeout_s)
         listener: Listener = Narrator(slot, self._output) if self._tells_events else Nobody()
-        place = self._line.join(request)
+        place = self._queue.join(request)
         answering = Answering(request, lambda one: self._opening(one, began, slot.deadline), listener, place)
         slot.usage, slot.waits = answering.usage, lambda: answering.waits
         slot.expired = partial(self._expire, answering)
@@ -130,7 +122,7 @@ class ManyRequests:
         task.add_done_callback(self._tasks.discard)
 
     async def _follow(self, request: Request, slot: Slot, answering: Answering, place: Place) -> None:
-        """See a request to its answer, and to its end behind that."""
+        """Await a request's answer, write it, record the delivery and close the session."""
         try:
             reply = await answering.answer()
             place.leave()
@@ -145,7 +137,7 @@ class ManyRequests:
             self._running.pop(request.request_id or "", None)
 
     def _expire(self, answering: Answering) -> None:
-        """In the watchdog's thread: end a request that is late, and what its tools run even if the loop hangs."""
+        """In the watchdog's thread: end a late request, and its tools' processes even if the loop hangs."""
         self._loop.call_soon_threadsafe(answering.cancel)
         answering.kill()
 
@@ -160,7 +152,7 @@ class ManyRequests:
         self._answer(Slot(request.ids, 0), request.ids.success(text))
 
     def _answer(self, slot: Slot, response: Response) -> bool:
-        """Write an answer, unless somebody else did. True if we did."""
+        """Write an answer unless the watchdog has done so. True if it was written here."""
         if not slot.take():
             return False
         self._output.answer(slot, encode_response(response))

@@ -1,4 +1,4 @@
-"""Writer thread of the host: whole lines, in order."""
+"""Writer thread of the host protocol: whole lines, in order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgspec
 from zot.serve.host.watchdog import Slot
 from zot.serve.stdio import write_all
 
-#: With more than this waiting, events should not be made.
+#: With more than this buffered, pause the run.
 _FULL_BYTES = 1024 * 1024
 _FLUSH_S = 1.0
 
@@ -26,7 +26,7 @@ class _Line(msgspec.Struct, frozen=True):
 
 
 class LineThread:
-    """Writes lines. Nothing of a request follows its answer, whoever wrote that. Usable from any thread."""
+    """Write lines from any thread. No event of a request follows its answer."""
 
     def __init__(self, descriptor: int) -> None:
         self.problem: OSError | None = None
@@ -36,38 +36,38 @@ class LineThread:
         self._size = 0
         self._changed = threading.Condition()
         self._waiters: list[asyncio.Future[None]] = []
-        _thread.start_new_thread(self._write, ())  # Nobody waits for it: who started it has more to do.
+        _thread.start_new_thread(self._write, ())  # threading.Thread.start would wait for it.
 
     def answer(self, slot: Slot, data: bytes) -> None:
-        """Write the answer to a request. Whoever calls this has its slot."""
+        """Write the answer to a request. The caller holds its slot."""
         with self._changed:
             self._put(_Line(slot, data, is_answer=True))
 
     def event(self, slot: Slot, data: bytes) -> None:
-        """Write something that happened on the way to it, unless it has been answered."""
+        """Write an event of a request, unless it has been answered."""
         with self._changed:
-            # Whoever has the slot has put the answer behind this, or will.
+            # The holder of the slot writes the answer, and no event may follow it.
             if not slot.is_taken:
                 self._put(_Line(slot, data, is_answer=False))
 
     @property
     def full(self) -> bool:
-        """True while whoever reads is far behind."""
+        """True while too much output is unread."""
         return self._size > _FULL_BYTES and self.problem is None
 
     async def room(self) -> None:
-        """Wait until that is not so any more."""
+        """Wait until the output is no longer full."""
         while self.full:
             waiter = self._loop.create_future()
             self._waiters.append(waiter)
             await waiter
 
     async def drained(self) -> None:
-        """Wait until everything has been written, or cannot be."""
+        """Wait until everything has been written, or the output broke."""
         await asyncio.to_thread(self.flush, None)
 
     def flush(self, within_s: float | None = _FLUSH_S) -> None:
-        """Wait until everything has been written, or cannot be, or it takes too long."""
+        """Wait until everything has been written, the output broke, or ``within_s`` is over."""
         with self._changed:
             self._changed.wait_for(lambda: not self._size or self.problem is not None, within_s)
 

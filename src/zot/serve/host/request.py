@@ -1,4 +1,4 @@
-"""One host request: opened, run once per key and answered, in submission order per session."""
+"""One host request: opened, run once per idempotency key, and answered in order of arrival within its session."""
 
 from __future__ import annotations
 
@@ -31,37 +31,61 @@ from zot.serve.notices import show_notices
 from zot.wire.host import TIMEOUT_MESSAGE, WAITED_MESSAGE, Request, Response, Usage, code_of
 
 if TYPE_CHECKING:
-    from zot.runtime.idempotency import Once
     from zot.session.history import Batch
     from zot.session.session import Session
 
+log = logging.getLogger("zot")
+
+#: Exit codes: the request cannot be run; zot is not set up; zot failed.
+BAD_INPUT = 2
+NOT_SET_UP = 3
+FAILED = 4
+#: Limits for recording the delivery and for winding down. The caller waits for this process to end.
+_RECORD_S = 3.0
+_CLOSE_S = 1.0
+
+Opening: TypeAlias = "Callable[[Request], Awaitable[tuple[Session, Once]]]"
+
+#: Opens a request's session; takes the request, its arrival time and its deadline.
+OpeningBy: TypeAlias = "Callable[[Request, float, float], Awaitable[tuple[Session, Once]]]"
+
+#: Number of requests that do work concurrently.
+_AT_ONCE = 64
+#: How long to wait for the confirmation that an answer was delivered.
+_CONFIRM_S = 10.0
+#: Limit for ending all requests at once.
+_CLOSE_ALL_S = 2.0
+#: Messages for requests that get no answer, and for those that the next daemon can answer.
+_STOPPING_MESSAGE = "the daemon is stopping"
+_NEXT_MESSAGE = "the daemon is stopping; ask the next one the same, with the same key, and the request goes on there"
+
 
 class Place:
-    """A request's place. Whoever has it calls `leave` when the request has run, or never will."""
+    """A request's place in the queue. Its owner calls `leave` when the request has run or never will."""
 
     def __init__(self, slots: asyncio.Semaphore | None = None, before: Place | None = None) -> None:
-        #: Held only while a request does something, and not while it waits.
+        #: Held only while a request does work, not while it waits.
         self.slots = slots or asyncio.Semaphore()
         self._before = before
         self._left = asyncio.Event()
 
     async def reached(self) -> None:
-        """Wait until all those before us have left."""
+        """Wait until all requests before this one have left."""
         while self._before is not None:
             await self._before._left.wait()
-            # It may have left without having been reached: then there are others before it.
+            # It may have left without being reached: then others are still before it.
             self._before = self._before._before
 
     @property
     def ahead(self) -> int:
-        """How many are before us."""
+        """Number of requests before this one."""
         number, before = 0, self._before
         while before is not None:
             number, before = number + (not before.has_left), before._before
         return number
 
     def leave(self) -> None:
-        """Let the next one have its turn. Any number of times."""
+        """Give way to the next request. Safe to call repeatedly."""
         self._left.set()
 
     @property
@@ -70,8 +94,8 @@ class Place:
 
 
 class Line:
-    """All places. A request that is the same as one that has a place comes right behind that one: it wants its answer,
-    and need not wait for what was asked since."""
+    """Queues of requests, one per session. A repetition of a queued request takes the place right after it: it gets the
+    same answer and need not wait for later requests."""
 
     def __init__(self, at_once: int) -> None:
         self._slots = asyncio.Semaphore(at_once)
@@ -79,7 +103,7 @@ class Line:
         self._same: dict[tuple[str | None, ...], Place] = {}
 
     def join(self, request: Request) -> Place:
-        """Return the place of a request that has just come."""
+        """Enqueue a new request and return its place."""
         session = request.session_id or ""
         same = (session, request.key, request.prompt, request.agent_name)
         last = self._last.get(session)
@@ -89,55 +113,42 @@ class Line:
             self._last[session] = place
         if request.key is not None:
             self._same[same] = place
-        self._forget()
+        self._drop_left()
         return place
 
     def beside(self) -> Place:
-        """Return a place that is before and behind nobody."""
+        """Return a place outside of the queue."""
         return Place(self._slots)
 
-    def _forget(self) -> None:
-        """Keep only those that have not left: sessions come and go."""
+    def _drop_left(self) -> None:
+        """Drop places that have been left: sessions come and go."""
         self._last = {session: place for session, place in self._last.items() if not place.has_left}
         self._same = {same: place for same, place in self._same.items() if not place.has_left}
 
 
-log = logging.getLogger("zot")
-
-#: What the exit code says when a request cannot be run, when nothing could be, and when we failed.
-BAD_INPUT = 2
-NOT_SET_UP = 3
-FAILED = 4
-#: How long it may take to put on record that the answer is out, and to wind down. Whoever asked waits for our end.
-_RECORD_S = 3.0
-_CLOSE_S = 1.0
-
-Opening: TypeAlias = "Callable[[Request], Awaitable[tuple[Session, Once]]]"
-
-
 class Reply(msgspec.Struct, frozen=True):
-    """An answer, and what the exit code would say."""
+    """A response with its exit code."""
 
     response: Response
     code: int = 0
 
 
 class Listener(Protocol):
-    """Somebody who wants to know what happens on the way to an answer."""
+    """Receiver of a request's events."""
 
     def hear(self, events: Sequence[AgentEvent]) -> None:
-        """Take what happened."""
+        """Receive events."""
 
     @property
     def full(self) -> bool:
-        """True while it cannot take more."""
+        """True while it cannot accept more."""
 
     async def room(self) -> None:
         """Wait until it can."""
 
 
 class Nobody:
-    """Nobody wants to know."""
+    """Listener that ignores all events."""
 
     full = False
 
@@ -149,10 +160,10 @@ class Nobody:
 
 
 class Answering:
-    """Answers one request. A `Subscriber` of its session.
+    """Answer one request. A `Subscriber` of its session.
 
-    A session that others use is waited for, and so are those who came before, in ``place``: whoever guards the deadline
-    ends that. ``behind`` says that there are some who may not have come again after a daemon ended.
+    Waits for earlier requests in ``place`` and for other users of the session; the caller enforces the deadline.
+    ``behind`` says that earlier requests to a previous daemon may still be sent again.
     """
 
     can_approve = False
@@ -174,21 +185,21 @@ class Answering:
         self._outcome = Outcome()
         self._session: Session | None = None
         self._once: Once | None = None
-        #: True while it waits for others. Read from any thread.
+        #: True while it waits for other requests. Read from any thread.
         self.waits = False
-        #: True once something may have been said or done for it.
+        #: True once the run may have had effects.
         self.has_begun = False
         self._is_running = False
         self._is_cancelled = False
         self._task: asyncio.Task[Reply] | None = None
 
     def usage(self) -> Usage:
-        """Return what has been used so far. From any thread."""
+        """Return the tokens used so far. Safe in any thread."""
         used = self._outcome.usage
         return Usage.of(used.input + used.cache_read + used.cache_write, used.output)
 
     async def answer(self) -> Reply:
-        """Return the answer, whatever happens."""
+        """Return the answer; failures are answers, too."""
         if self._is_cancelled:
             return self._failure(RunCancelled("the request was cancelled"))
         self._task = asyncio.create_task(self._attempt(), name="zot request")
@@ -200,7 +211,7 @@ class Answering:
         return self._task.result()
 
     def cancel(self) -> None:
-        """End it, in the thread of the loop. Its answer says so."""
+        """Cancel the request, in the loop's thread. Its answer is then a failure."""
         self._is_cancelled = True
         if self._is_running and self._session is not None:
             self._session.abort(queue=True)
@@ -208,29 +219,29 @@ class Answering:
             self._task.cancel()
 
     def kill(self) -> None:
-        """Kill what its tools have running, from any thread: it is over, or the process is."""
+        """Kill the processes of its tools, from any thread."""
         if self._session is not None:
             self._session.kill()
 
     async def delivered(self) -> None:
-        """Put on record that the answer got out."""
+        """Record that the answer was delivered."""
         if self._once is not None:
             try:
                 await asyncio.wait_for(self._once.delivered(), _RECORD_S)
             except TimeoutError:
-                log.warning("that the answer got out is not on record: that took longer than %g s", _RECORD_S)
+                log.warning("recording the delivery of an answer took longer than %g s; given up", _RECORD_S)
             except StoreFailed as problem:
-                log.warning("that the answer got out is not on record: %s", problem)
+                log.warning("cannot record the delivery of an answer: %s", problem)
 
     async def close(self) -> None:
-        """Let go of the session and end what it left running."""
+        """Release the session and end everything it left running."""
         if self._session is not None:
             try:
                 await asyncio.wait_for(self._session.close(), _CLOSE_S)
             except TimeoutError:
-                log.warning("left before everything was wound down")
+                log.warning("gave up waiting for a request's session to close")
 
-    # What a subscriber does.
+    # Subscriber.
 
     def deliver(self, batch: Batch) -> None:
         self._outcome.take(batch.events)
@@ -244,7 +255,7 @@ class Answering:
     async def room(self) -> None:
         await self._listener.room()
 
-    # How it is answered.
+    # The run.
 
     async def _attempt(self) -> Reply:
         try:
@@ -261,14 +272,14 @@ class Answering:
         except OSError as problem:
             log.info("a request failed", exc_info=problem)
             return self._failure(SystemFailed.of(problem))
-        except Exception as problem:  # the outermost boundary: an answer there must be
+        except Exception as problem:  # The outermost boundary: every request gets an answer.
             log.exception("unexpected error in a request")
             return self._failure(Unforeseen(f"internal error ({type(problem).__name__}); the log has the details"))
         usage = Usage.of(answer.prompt_tokens, answer.completion_tokens)
         return Reply(self._request.ids.success(answer.text, usage, replayed=replayed))
 
     async def _run(self, session: Session, once: Once) -> tuple[Answer, bool]:
-        """Return the answer, and whether it had been given before."""
+        """Return the answer, and whether it was stored by an earlier request."""
         assert self._request.prompt is not None
         while True:
             self.waits = True
@@ -282,17 +293,17 @@ class Answering:
             match job.error:
                 case AlreadyAnswered(answer=data):
                     answer = msgspec.json.decode(data, type=learned(Answer))
-                    await self._keep(once, answer)  # Whoever ran it may have died before that.
+                    await self._store(once, answer)  # The process that ran it may have died before storing it.
                     return answer, True
                 case SessionBusy() if not self._is_cancelled:
-                    pass  # Somebody was faster.
+                    pass  # Another process acquired the session first: wait again.
                 case None:
                     return await self._conclude(once, aborted=job.aborted), False
                 case problem:
                     raise problem
 
     async def _conclude(self, once: Once, *, aborted: bool) -> Answer:
-        """Return what a run came to, once it is on record. Raise RunCancelled, NoAnswer."""
+        """Return the answer of a finished run after storing it. Raise RunCancelled, NoAnswer."""
         if aborted or self._is_cancelled:
             raise RunCancelled("the request was cancelled")
         answer = answer_of(self._outcome, self._request.prompt or "")
@@ -300,14 +311,14 @@ class Answering:
             raise NoAnswer("the answer was cut off at the model's length limit")
         if answer is None:
             raise NoAnswer(self._outcome.held_back or "the model ended without saying anything")
-        await self._keep(once, answer)
+        await self._store(once, answer)
         return answer
 
-    async def _keep(self, once: Once, answer: Answer) -> None:
+    async def _store(self, once: Once, answer: Answer) -> None:
         try:
             await once.keep(answer)
-        except StoreFailed as problem:  # There is an answer, and it is better than none.
-            log.warning("the answer is not kept, so the same request would run again: %s", problem)
+        except StoreFailed as problem:  # Deliver the answer all the same.
+            log.warning("cannot store the answer, so a repetition would run again: %s", problem)
 
     def _failure(self, problem: AgentError) -> Reply:
         response = self._request.ids.failure(code_of(problem), str(problem), self.usage())
@@ -326,87 +337,73 @@ def _exit_code(problem: AgentError) -> int:
             return 0
 
 
-#: Opens the session of a request that came at a time and must be answered by another.
-OpeningBy: TypeAlias = "Callable[[Request, float, float], Awaitable[tuple[Session, Once]]]"
-
-#: So many requests do something at the same time.
-_AT_ONCE = 64
-#: How long we wait to hear that an answer got out.
-_HEARD_S = 10.0
-#: How long everything may take when it is ended.
-_respond_CLOSE_S = 2.0
-#: What those are told whose answer will not come, and those who can have it from somebody else.
-_STOPPING_MESSAGE = "the daemon is stopping"
-_NEXT_MESSAGE = "the daemon is stopping; ask the next one the same, with the same key, and the request goes on there"
-
-
 class Answered:
-    """An answer that is on its way. Whoever gives it says if it got out, once."""
+    """An answer to deliver. The caller reports once whether it was delivered."""
 
     def __init__(self, reply: Reply, conclude: Callable[[bool], None]) -> None:
         self.reply = reply
         self._conclude = conclude
 
     def delivered(self, got_out: bool = True) -> None:
-        """Say that the answer got out, or that it did not."""
+        """Report whether the answer was delivered."""
         self._conclude(got_out)
 
 
 class _Pending:
-    """A request on its way: to its answer, and from there to whoever waits for it."""
+    """A request without a confirmed delivery."""
 
     def __init__(self, request: Request, answering: Answering, place: Place) -> None:
         self.request = request
         self.answering = answering
         self.place = place
-        #: A refusal if somebody else is to answer.
+        #: Stopping if the next daemon is to answer.
         self.reply: asyncio.Future[Reply | Stopping] = asyncio.get_running_loop().create_future()
-        self.got_out: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.delivery: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
     def end(self) -> None:
-        """End what runs for it; its answer, if it has one, did not get out.
+        """Cancel the request; a pending answer counts as undelivered.
 
-        Somebody else can go on with it, as after a crash, if that is no second time: it has a key, or was not begun.
+        The next daemon can repeat it without running it twice if it has a key or has not begun.
         """
-        self.heard(False)
+        self.set_delivered(False)
         if not self.reply.done():
-            goes_on = self.request.key is not None or not self.answering.has_begun
+            is_repeatable = self.request.key is not None or not self.answering.has_begun
             self.answering.cancel()
             self.answering.kill()
-            next_one = Stopping(_NEXT_MESSAGE, ahead=self.place.ahead)
-            self.reply.set_result(next_one if goes_on else _stopping(self.request, self.answering))
+            refusal = Stopping(_NEXT_MESSAGE, ahead=self.place.ahead)
+            self.reply.set_result(refusal if is_repeatable else _stopping(self.request, self.answering))
 
-    def heard(self, got_out: bool) -> None:
-        """Take whether the answer got out. The first word counts."""
-        if not self.got_out.done():
-            self.got_out.set_result(got_out)
+    def set_delivered(self, got_out: bool) -> None:
+        """Set whether the answer was delivered. The first call counts."""
+        if not self.delivery.done():
+            self.delivery.set_result(got_out)
 
 
 class Respondent:
-    """Answers requests, each once and in time; those of one session one after the other."""
+    """Answer requests, each once and by its deadline; requests of one session run one after the other."""
 
     def __init__(self, opening: OpeningBy) -> None:
         self._opening = opening
-        self._line = Line(_AT_ONCE)
+        self._queue = Line(_AT_ONCE)
         self._tasks: dict[asyncio.Task[None], _Pending] = {}
-        #: How many wait for an answer; set while nobody does.
+        #: Number of callers waiting for an answer; the event is set while there are none.
         self._callers = 0
         self._all_answered = asyncio.Event()
         self._all_answered.set()
         self._is_closed = False
 
     async def answer(self, request: Request, *, age_s: float = 0.0, behind: bool = False) -> Answered:
-        """Return the answer to a request that was made ``age_s`` ago, whatever happens, by its deadline.
+        """Return the answer to a request that arrived ``age_s`` ago, by its deadline; failures are answers, too.
 
-        If nobody waits for it any more, because the caller was cancelled, what runs for it is ended. Raise Stopping if
-        the same is to be asked of the next daemon. ``behind`` says that this one is the next, and that others who were
-        before it may come after it: its place is then only where those of all processes are.
+        Cancelling the caller cancels the request. Raise Stopping if the next daemon should be asked. ``behind`` says
+        that this daemon is the next one and earlier requests may arrive later: the request then skips this process's
+        queue and only takes its place in the queue shared by all processes.
         """
         if self._is_closed:
             raise Stopping(_NEXT_MESSAGE)
         came = time.monotonic() - age_s
         deadline = came + request.timeout_s
-        place = self._line.join(request) if not behind else self._line.beside()
+        place = self._queue.join(request) if not behind else self._queue.beside()
         answering = Answering(request, lambda one: self._opening(one, came, deadline), None, place, behind=behind)
         pending = _Pending(request, answering, place)
         task = asyncio.get_running_loop().create_task(self._follow(pending), name="zot respond")
@@ -422,27 +419,27 @@ class Respondent:
                 self._all_answered.set()
         if isinstance(reply, Stopping):
             raise reply
-        return Answered(reply, pending.heard)
+        return Answered(reply, pending.set_delivered)
 
     async def finish(self) -> None:
-        """Wait until everybody who waits for an answer has one."""
+        """Wait until all callers have their answers."""
         await self._all_answered.wait()
 
     async def close(self) -> None:
-        """End everything at once: whoever waits is told so, and what was answered and not heard of did not get out."""
+        """Cancel all requests at once: callers get an answer that says so; unconfirmed answers count as undelivered."""
         self._is_closed = True
         for pending in self._tasks.values():
             pending.end()
         tasks = list(self._tasks)
         if tasks:
-            _, late = await asyncio.wait(tasks, timeout=_respond_CLOSE_S)
+            _, late = await asyncio.wait(tasks, timeout=_CLOSE_ALL_S)
             for task in late:
-                log.warning("a request was left before everything was wound down")
+                log.warning("gave up waiting for a request to end")
                 task.cancel()
         await self._all_answered.wait()
 
     async def _reply(self, pending: _Pending, deadline: float) -> Reply | Stopping:
-        """Return the answer, or at the deadline that there is none; a refusal if somebody else is to answer."""
+        """Return the answer, a failure at the deadline, or Stopping if the next daemon is to answer."""
         answering = pending.answering
         try:
             async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
@@ -452,28 +449,28 @@ class Respondent:
             answering.cancel()
             answering.kill()
             message = TIMEOUT_MESSAGE + (WAITED_MESSAGE if waited else "")
-            pending.heard(False)
+            pending.set_delivered(False)
             return Reply(pending.request.ids.failure("TIMEOUT", message, answering.usage()))
         except asyncio.CancelledError:
             answering.cancel()
             answering.kill()
-            pending.heard(False)
+            pending.set_delivered(False)
             raise
 
     async def _follow(self, pending: _Pending) -> None:
-        """See a request to its answer, and to its end behind that."""
+        """Await a request's answer and its delivery, then close its session."""
         answering = pending.answering
         try:
-            given = await answering.answer()
+            reply = await answering.answer()
             pending.place.leave()
             if not pending.reply.done():
-                pending.reply.set_result(given)
+                pending.reply.set_result(reply)
             try:
-                async with asyncio.timeout(_HEARD_S):
-                    if await pending.got_out:
+                async with asyncio.timeout(_CONFIRM_S):
+                    if await pending.delivery:
                         await answering.delivered()
             except TimeoutError:
-                pass  # Then it counts as one that did not get out.
+                pass  # It counts as undelivered.
             await answering.close()
         finally:
             pending.place.leave()

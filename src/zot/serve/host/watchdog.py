@@ -1,4 +1,4 @@
-"""The host's watchdog thread: answers at the deadline, on a signal, or when the reader is gone."""
+"""Watchdog thread of the host protocol: answers at the deadline, on a signal, or when the reader is gone."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from typing import NoReturn
 from zot.serve.stdio import SIGNALS, abandoned, heed_signals, leave
 from zot.wire.host import TIMEOUT_MESSAGE, WAITED_MESSAGE, Ids, Response, Usage
 
-#: An answer that somebody else is writing at the deadline has this long to get out.
+#: At the deadline, an answer that the main thread is writing has this long to get out.
 _WRITING_S = 0.5
-#: How often we look if whoever started us is still there.
-_LOOK_S = 0.5
+#: How often to check that the parent process is still alive.
+_CHECK_S = 0.5
 _WAKE = b"\0"
 _UNWRITTEN = 4
-#: How long whoever runs may keep the interpreter from us.
+#: Thread switch interval: how long another thread may keep the interpreter from the watchdog.
 _SWITCH_S = 0.001
 
 
 class Signals:
-    """Signals that end us, as something to wait for. They are noticed whatever the main thread does."""
+    """Ending signals as a readable descriptor. They are noticed even if the main thread hangs."""
 
     def __init__(self) -> None:
         self.incoming, self._outgoing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -37,12 +37,12 @@ class Signals:
         heed_signals()
 
     def wake(self) -> None:
-        """Let who waits look around."""
-        with suppress(BlockingIOError):  # Who waits has enough to wake it.
+        """Wake the watchdog so that it checks its slots."""
+        with suppress(BlockingIOError):  # The pipe is full, which wakes it as well.
             os.write(self._outgoing, _WAKE)
 
     def taken(self) -> str:
-        """Return the name of a signal that came; "" if none did."""
+        """Return the name of a signal that arrived; "" if none did."""
         try:
             numbers = os.read(self.incoming, 4096).replace(_WAKE, b"")
         except BlockingIOError:
@@ -51,16 +51,16 @@ class Signals:
 
 
 class Slot:
-    """The right to answer one request, which is taken once. ``deadline`` is on the clock of `time.monotonic`."""
+    """The right to answer one request, granted once. ``deadline`` is on the clock of `time.monotonic`."""
 
     def __init__(self, ids: Ids, deadline: float) -> None:
         self.ids = ids
         self.deadline = deadline
-        #: What the request has used so far.
+        #: Returns the request's usage so far.
         self.usage: Callable[[], Usage] = Usage
-        #: True while the request waits for others.
+        #: Returns True while the request waits for other requests.
         self.waits: Callable[[], bool] = lambda: False
-        #: What is to be done when the watchdog has answered.
+        #: Called after the watchdog has answered at the deadline.
         self.expired: Callable[[], None] = lambda: None
         self._code = 0
         self._right = _thread.allocate_lock()
@@ -68,21 +68,21 @@ class Slot:
         self._writing.acquire()
 
     def take(self) -> bool:
-        """True if the caller is the one who answers."""
+        """Claim the right to answer; False if it was claimed before."""
         return self._right.acquire(blocking=False)
 
     @property
     def is_taken(self) -> bool:
-        """True if somebody answers it, or has."""
+        """True if the right to answer was claimed."""
         return self._right.locked()
 
     def written(self, code: int = 0) -> None:
-        """Say that the answer is out, or cannot get out, and what the exit code is to say of that."""
+        """Report that the answer is out, or cannot get out, with the exit code for it."""
         self._code = code
         self._writing.release()
 
     def wait_written(self, within_s: float | None) -> int | None:
-        """Wait until the answer is out; return the exit code, None if it takes too long."""
+        """Wait until the answer is out; return the exit code, None on timeout."""
         if not self._writing.acquire(timeout=-1 if within_s is None else max(0.0, within_s)):
             return None
         self._writing.release()
@@ -90,11 +90,11 @@ class Slot:
 
 
 class Watchdog:
-    """Answers requests at their deadline, and everything when we must end.
+    """Answer requests at their deadline, and all of them when the process must end.
 
-    ``write`` is called in its thread, with the exit code for it. It does not wait long for whoever reads, and sees to
-    it that the slot hears when the answer is out, or cannot get out.
-    ``stays`` is for a program that serves many requests: then a deadline ends one of them, and not the program.
+    ``write`` is called in the watchdog's thread with the slot, the response and the exit code. It must not wait long
+    for the reader, and must call `Slot.written` once the answer is out or cannot get out.
+    ``stays`` is for a process that serves many requests: a deadline then ends one request, not the process.
     """
 
     def __init__(
@@ -113,39 +113,39 @@ class Watchdog:
         self._exit = leave
         self._slots: dict[Slot, None] = {}
         self._parent = os.getppid()
-        #: What kills everything that was started, from any thread.
+        #: Kills all child processes; called from any thread.
         self.kill: Callable[[], None] = lambda: None
-        #: What lets everything that was written get out, if that needs something to be done.
+        #: Flushes pending output, if there is a buffer.
         self.flush: Callable[[], None] = lambda: None
 
     def start(self) -> None:
-        """Begin to watch. A signal that came before counts, so what it would leave unanswered is guarded by then."""
+        """Start watching. Earlier signals count, so guard every unanswered request before."""
         sys.setswitchinterval(_SWITCH_S)
         _thread.start_new_thread(self._watch, ())
 
     def guard(self, slot: Slot) -> None:
-        """See to it that this request is answered."""
+        """Answer this request if its deadline passes or the process must end."""
         self._slots[slot] = None
         self._signals.wake()
 
     def release(self, slot: Slot) -> None:
-        """This one has been."""
+        """Stop guarding an answered request."""
         self._slots.pop(slot, None)
 
     def _watch(self) -> None:
         try:
-            self._look_out()
-        except BaseException as problem:  # the thread's outermost boundary: without it nobody would guard anything
+            self._loop()
+        except BaseException as problem:  # The thread's outermost boundary: without it no deadline would be kept.
             sys.stderr.write(f"zot: the watchdog failed: {problem!r}\n")
             leave(4)
 
-    def _look_out(self) -> NoReturn:
+    def _loop(self) -> NoReturn:
         poll = select.poll()
         poll.register(self._signals.incoming, select.POLLIN)
         poll.register(self._outgoing, 0)
         while True:
             poll.poll(max(0.0, self._pause_s() * 1000))
-            # First: each of the looks below lets go of the interpreter, which a busy loop gives back late.
+            # First: each check below releases the interpreter, which a busy loop returns late.
             self._expire()
             if name := self._signals.taken():
                 self._end(f"zot was ended by {name}", 0)
@@ -156,10 +156,10 @@ class Watchdog:
 
     def _pause_s(self) -> float:
         now = time.monotonic()
-        return min(_LOOK_S, *(slot.deadline - now for slot in list(self._slots)), _LOOK_S)
+        return min(_CHECK_S, *(slot.deadline - now for slot in list(self._slots)), _CHECK_S)
 
     def _expire(self) -> None:
-        """Answer what is late."""
+        """Answer overdue requests."""
         for slot in list(self._slots):
             if slot.deadline <= time.monotonic():
                 self.release(slot)
@@ -173,7 +173,7 @@ class Watchdog:
                     slot.expired()
 
     def _end(self, message: str, code: int) -> NoReturn:
-        """Answer everything and leave."""
+        """Answer all requests and exit."""
         slots = list(self._slots)
         for slot in slots:
             if slot.take():
@@ -181,12 +181,12 @@ class Watchdog:
         self._leave(slots)
 
     def _give_up(self) -> NoReturn:
-        """Leave: nobody reads what we would say. No flag makes a success of that."""
+        """Exit because the output is closed; without ``leave``, which could turn the failure into a success."""
         self.kill()
         leave(0 if self._stays else _UNWRITTEN)
 
     def _leave(self, slots: list[Slot]) -> NoReturn:
-        """End what was started, let the answers get out, and go. One that does not get out is a failure of ours."""
+        """Kill child processes, wait for the answers to get out, and exit; with a failure code if one does not."""
         self.kill()
         deadline = time.monotonic() + _WRITING_S
         codes = [slot.wait_written(deadline - time.monotonic()) for slot in slots]
@@ -200,6 +200,6 @@ class Watchdog:
 
 
 def _has_ended(incoming: int) -> bool:
-    """True if nothing more can come: it is no pipe or socket, or nobody is at its other end."""
+    """True if no more input can arrive: the descriptor is no pipe or socket, or its other end is closed."""
     mode = os.fstat(incoming).st_mode
     return not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)) or abandoned(incoming)

@@ -1,4 +1,4 @@
-"""The daemon for browsers and other machines: WebSocket and HTTP. Needs the extra `web`."""
+"""Daemon for browsers and other machines: WebSocket and HTTP. Needs the extra `web`."""
 
 from zot.config.file import Tls
 from zot.serve.web.app import app_for, open_daemon

@@ -1,4 +1,4 @@
-"""The daemon as an ASGI application, with health and metrics pages."""
+"""Daemon as an ASGI application, with health and metrics pages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -27,27 +27,24 @@ from zot.serve.web.gate import Gate, Limits, Tokens
 from zot.serve.web.respond import Respond
 from zot.serve.web.websocket import Conversation, Extending, Message, Receive, Send, refuse
 
-if TYPE_CHECKING:
-    from zot.serve.daemon.daemon import Daemon
-
 _HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
 async def healthz(request: Request) -> Response:
-    """Say that somebody is there, and nothing else: it is said to everybody."""
+    """Answer that the daemon is up, without a token and without any detail."""
     del request
     return PlainTextResponse("ok\n", headers=_HEADERS)
 
 
 class MetricsPage:
-    """What was counted, as Prometheus reads it (an ASGI application)."""
+    """Counters and gauges in Prometheus' format (an ASGI application)."""
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        """Answer with all counters, and how much there is at this moment."""
+        """Answer with all counters and gauges."""
         text = self._daemon.metrics.told(self._daemon.gauges())
         await Response(text, media_type=_PROMETHEUS, headers=_HEADERS)(scope, receive, send)
 
@@ -60,7 +57,7 @@ class App(Protocol):
 
 
 class Outer:
-    """Lets through what comes from the right place, by the right name (an ASGI application)."""
+    """Refuse requests with a wrong host or origin, and count all refusals (an ASGI application)."""
 
     def __init__(self, app: App, gate: Gate, refusals: Refusals) -> None:
         self._app = app
@@ -96,7 +93,7 @@ class Outer:
 
 
 class Inner:
-    """Lets through who bears a token (an ASGI application). ``route`` is what it guards, for the audit log."""
+    """Refuse requests without a valid token (an ASGI application). ``route`` names the path in the audit log."""
 
     def __init__(self, app: App, gate: Gate, route: str) -> None:
         self._app = app
@@ -121,10 +118,10 @@ def app_for(
     limits: Limits | None = None,
     path: str = "",
 ) -> App:
-    """Return an application that serves ``daemon``, at `/` or below a path at which it is mounted, and then ``path``.
+    """Return an application that serves ``daemon`` at ``path`` below its mount point.
 
-    ``tokens`` are who may come in, otherwise those in `token` of the daemon's data directory. ``hosts`` and ``origins``
-    count besides those that the configuration has. Raise ConfigError if there are no tokens.
+    ``tokens`` defaults to the file `token` in the daemon's data directory. ``hosts`` and ``origins`` are allowed in
+    addition to the configured ones. Raise ConfigError if there are no tokens.
     """
     settings, limits = daemon.parts.settings, limits or Limits(message=daemon.max_line_bytes)
     daemon.parts.joinable = True
@@ -141,12 +138,12 @@ def app_for(
     ]
     app = Starlette(routes=routes)
     app.router.redirect_slashes = False
-    app.router.default = _nothing
-    return Outer(_Below(path, app), gate, Refusals(daemon.parts.audit, daemon.metrics))
+    app.router.default = _not_found
+    return Outer(_Mounted(path, app), gate, Refusals(daemon.parts.audit, daemon.metrics))
 
 
-class _Below:
-    """Puts an application below a path, which is that of its `/`, too, without a slash at its end."""
+class _Mounted:
+    """Mount an application below a path; its `/` is also reached without the trailing slash."""
 
     def __init__(self, path: str, app: App) -> None:
         self._path = path
@@ -160,28 +157,28 @@ class _Below:
         if path == root:
             path += "/"
         if self._path and not path.startswith(f"{root}/"):
-            await _nothing(scope, receive, send)
+            await _not_found(scope, receive, send)
             return
         scope.update(root_path=root, path=path)
         await self._app(scope, receive, send)
 
 
-async def _nothing(scope: Any, receive: Receive, send: Send) -> None:
+async def _not_found(scope: Any, receive: Receive, send: Send) -> None:
     await refuse(scope, send, 404, "there is nothing at this path")
 
 
 @asynccontextmanager
 async def open_daemon(config_dir: str | os.PathLike[str], **settings: Any) -> AsyncIterator[Daemon]:
-    """Open a daemon whose `config.toml` is in ``config_dir``, and everything that it keeps in `data` there.
+    """Open a daemon whose `config.toml` is in ``config_dir`` and whose data are in `data` there.
 
-    ``settings`` win over what the file says of agents, as the flags of `zot daemon` do: ``provider="lab"``. At the end
-    what runs is given the time that the configuration says, and then ended. Raise ConfigError, StoreFailed.
+    ``settings``, such as ``provider="lab"``, override the file's settings of agents, as the flags of `zot daemon` do.
+    On exit, runs get the configured grace period and are then ended. Raise ConfigError, StoreFailed.
     """
     place = _place_in(config_dir)
     agents = Agents.load(place.config_dir)
     journal = await Journal.open(journal_of(place, agents))
     premises = Premises()
-    # Those who look with `zot ext logs` look in zot's home; whoever embeds a daemon has asked for one place for all.
+    # `zot ext logs` looks in zot's home, but an embedded daemon keeps everything in one directory.
     flags = {**settings, "data": place.data_dir}
     audit = Audit(LogFile(os.path.join(place.logs, "audit.log")), soon=asyncio.get_running_loop().call_soon)
     parts = Establishment(place, agents, journal=journal, premises=premises, audit=audit, flags=flags)
@@ -199,7 +196,7 @@ async def open_daemon(config_dir: str | os.PathLike[str], **settings: Any) -> As
 
 
 def _place_in(config_dir: str | os.PathLike[str]) -> Place:
-    """Return where everything is; nobody connects to it by a socket."""
+    """Return the paths of a daemon without a local socket."""
     directory = os.path.abspath(config_dir)
     data_dir = os.path.join(directory, "data")
     return Place("", data_dir, directory, os.path.join(data_dir, "journal.db"))

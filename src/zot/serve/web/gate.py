@@ -1,4 +1,4 @@
-"""Access over HTTP: tokens, hosts, origins and limits. Does no I/O of its own."""
+"""Access control over HTTP: tokens, hosts, origins and limits."""
 
 from __future__ import annotations
 
@@ -18,27 +18,36 @@ from zot.wire.lines import MAX_LINE_BYTES
 
 log = logging.getLogger("zot")
 
+Scope: TypeAlias = Mapping[str, Any]
+
+#: The protocol's name, and the prefix of a second subprotocol that carries the token where no header can be set.
+SUBPROTOCOL = "zot.v1"
+_TOKEN_SUBPROTOCOL = "zot.token."
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+#: Schemes under which only https pages count as ours.
+_SECURE = ("wss", "https")
+
 
 class Tokens:
-    """The tokens of one file: one on each line, alone or as `name:token`. What the file says now is what counts."""
+    """Tokens of one file, one per line: alone or as `name:token`. Changes of the file take effect at once."""
 
     def __init__(self, path: str) -> None:
-        """Read the file; one that does not exist is made, with one token. Raise ConfigError."""
+        """Read the file; create it with one token if it does not exist. Raise ConfigError."""
         self.path = path
         self._seen: tuple[int, ...] = ()
         self._tokens: Mapping[str, bytes] = {}
-        #: What is wrong with the file, as it was told.
-        self._told = ""
+        #: Last logged problem with the file.
+        self._logged = ""
         self._refresh()
 
     def bearer(self, token: str) -> str | None:
-        """Return whose token it is; None if it is nobody's. Takes as long for one as for another."""
+        """Return the name of a token; None if it is unknown. Takes the same time for every token."""
         try:
             self._refresh()
-        except ConfigError as problem:  # What cannot be read admits nobody.
-            self._tell(str(problem))
+        except ConfigError as problem:  # An unreadable file admits no client.
+            self._log_once(str(problem))
             return None
-        self._tell("")
+        self._log_once("")
         given = token.encode("utf-8", "surrogatepass")
         found = None
         for name, known in self._tokens.items():
@@ -47,14 +56,14 @@ class Tokens:
         return found
 
     def first(self) -> str:
-        """Return the token of the first line, for whoever may read the file anyway."""
+        """Return the token of the first line, for callers that may read the file anyway."""
         return next(iter(self._tokens.values())).decode()
 
-    def _tell(self, problem: str) -> None:
-        """Log what is wrong with the file, once: those who are kept out are told nothing of it."""
-        if problem == self._told:
+    def _log_once(self, problem: str) -> None:
+        """Log a problem with the file, once; refused clients get no details."""
+        if problem == self._logged:
             return
-        self._told = problem
+        self._logged = problem
         if problem:
             log.warning("%s; %s", problem, VOID)
         else:
@@ -69,7 +78,7 @@ class Tokens:
         except OSError as problem:
             raise ConfigError(f"{self.path}: {problem.strerror}") from None
         if seen != self._seen:
-            self._tokens = {}  # Until it has been read again, nobody is known.
+            self._tokens = {}  # If reading fails, no token is valid.
             self._tokens = read(self.path)
             self._seen = seen
 
@@ -78,18 +87,8 @@ def _signature(status: os.stat_result) -> tuple[int, ...]:
     return status.st_ino, status.st_size, status.st_mtime_ns, status.st_mode
 
 
-Scope: TypeAlias = Mapping[str, Any]
-
-#: The dialect, and how a token is given where no header can be: beside it.
-SUBPROTOCOL = "zot.v1"
-_TOKEN_SUBPROTOCOL = "zot.token."
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
-#: What is encrypted is for pages that are, too.
-_SECURE = ("wss", "https")
-
-
 class Refusal(msgspec.Struct, frozen=True):
-    """Why a request is not looked at any further. ``reason`` is one word, for the audit log."""
+    """Reason to refuse a request. ``reason`` is one word, for the audit log."""
 
     status: int
     reason: str
@@ -97,7 +96,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class Gate:
-    """Looks at where a request comes from and what it bears."""
+    """Check a request's address, host, origin and token."""
 
     def __init__(self, tokens: Tokens, *, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
         self._tokens = tokens
@@ -105,33 +104,33 @@ class Gate:
         self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
 
     def refusal(self, scope: Scope) -> Refusal | None:
-        """Return why a request is refused, whoever makes it; None if it is not."""
+        """Return the reason to refuse a request regardless of its token; None to accept it."""
         if _bears_token_in_url(scope):
             return Refusal(400, "token_in_url", "a token in an address ends up in logs: use a header; and replace it")
         hosts = _all(scope, b"host")
         if len(hosts) != 1 or _name_of(hosts[0]) not in self._hosts:
             return Refusal(421, "host", "this is not a name of this daemon; it can be given more, as [daemon] hosts")
         origins = _all(scope, b"origin")
-        if origins and not (len(origins) == 1 and self._is_ours(origins[0], hosts[0], scope)):
+        if origins and not (len(origins) == 1 and self._allows(origins[0], hosts[0], scope)):
             return Refusal(403, "origin", "pages of this origin may not call the daemon")
         return None
 
     def bearer(self, scope: Scope) -> str | None:
-        """Return the name of the one token that a request bears; None if there is none, or it is nobody's."""
+        """Return the name of the one token in a request; None if there is none, several, or an unknown one."""
         given = [value.partition(" ") for value in _all(scope, b"authorization")]
         tokens = [token.strip() if scheme.lower() == "bearer" else "" for scheme, _, token in given]
         names = scope.get("subprotocols") or ()
         tokens += [name.removeprefix(_TOKEN_SUBPROTOCOL) for name in names if name.startswith(_TOKEN_SUBPROTOCOL)]
         return self._tokens.bearer(tokens[0]) if len(tokens) == 1 and tokens[0] else None
 
-    def _is_ours(self, origin: str, host: str, scope: Scope) -> bool:
-        """True of a page that we could have served, or that may call us all the same."""
+    def _allows(self, origin: str, host: str, scope: Scope) -> bool:
+        """True for an origin that this daemon could have served, or that the configuration allows."""
         said, scheme = origin.lower(), "https" if scope.get("scheme") in _SECURE else "http"
         return said in self._origins or said == f"{scheme}://{host.lower()}"
 
 
 def subprotocol_of(scope: Scope) -> str | None:
-    """Return the subprotocol that the answer selects, never the one that is a token."""
+    """Return the subprotocol for the answer, never the one that carries the token."""
     return SUBPROTOCOL if SUBPROTOCOL in (scope.get("subprotocols") or ()) else None
 
 
@@ -140,12 +139,12 @@ def _all(scope: Scope, name: bytes) -> list[str]:
 
 
 def _name_of(host: str) -> str | None:
-    """Return the name in a `Host` header, without its port; None if it is no name."""
+    """Return the name in a `Host` header, without its port; None if it is malformed."""
     try:
         split = urlsplit(f"//{host}")
         if split.username is not None or split.path or split.query or split.fragment:
             return None
-        split.port  # noqa: B018  Raises if it is no number.
+        split.port  # noqa: B018  Raises if it is not a number.
     except ValueError:
         return None
     return split.hostname
@@ -162,9 +161,9 @@ def _bears_token_in_url(scope: Scope) -> bool:
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Sizes in bytes, times in seconds.
 
-    ``connections`` are those at one address, whoever is at their other end: fewer than the daemon takes in all, so that
-    the local socket is never out of reach. ``head_s`` is for the handshake of TLS and, again, for the head of a
-    request; ``body_s`` for its body. Who has not answered a ping ``pong_s`` after it is gone.
+    ``connections`` counts those at one address: fewer than the daemon's limit for all clients, so that the local socket
+    stays reachable. ``head_s`` bounds the TLS handshake and, separately, the head of a request; ``body_s`` its body. A
+    client that does not answer a ping within ``pong_s`` is disconnected.
     """
 
     connections: int = 512

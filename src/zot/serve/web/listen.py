@@ -1,4 +1,4 @@
-"""Listening: uvicorn in the daemon's event loop, with bounds on slow and oversized requests."""
+"""TCP listener of the daemon: uvicorn in the daemon's event loop, with bounds on slow and oversized requests."""
 
 from __future__ import annotations
 
@@ -34,21 +34,30 @@ if TYPE_CHECKING:
 
     from zot.serve.daemon.daemon import Daemon
 
-#: What is wrong with us is logged, and never what clients sent: their tokens could be in it. The server's own loggers
-#: may be somebody else's, too.
+log = logging.getLogger("zot")
+
+#: Logs our own errors, never data from clients: it could contain tokens. uvicorn's loggers may belong to the program
+#: that embeds the daemon.
 server_log = logging.getLogger("zot.web")
 server_log.setLevel(logging.ERROR)
 
-#: So much is read at a time: thousands of tiny frames keep nobody else from running.
+#: Bytes per read: thousands of tiny frames must not starve other tasks.
 _CHUNK_BYTES = 16 << 10
-#: So much is still read of who was hung up on, for the sake of its last word.
+#: Bytes still read after we closed a WebSocket, to receive the client's close frame.
 _LAST_BYTES = 64 << 10
+
+#: Host and port, with two more fields for IPv6.
+_Place: TypeAlias = tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]
+
+_BACKLOG = 256
+#: How long new connections may take to send their request when the daemon ends.
+_GREET_S = 0.5
 
 
 class ServerConfig(Config):
-    """How an application is served: nothing that it has not said itself is logged or sent.
+    """uvicorn settings: log nothing and send no headers beyond the application's own.
 
-    ``refused`` is told why something was refused that the application does not get to see.
+    ``refused`` is called with the reason of each refusal that the application does not see.
     """
 
     def __init__(self, app: Any, limits: Limits, refused: Callable[[str], object]) -> None:
@@ -59,7 +68,7 @@ class ServerConfig(Config):
             ws_max_size=limits.message,
             ws_ping_interval=limits.ping_s,
             ws_ping_timeout=limits.pong_s,
-            ws_per_message_deflate=False,  # Costs more time than it saves, and could be made to cost memory.
+            ws_per_message_deflate=False,  # Costs more time than it saves, and clients could make it use much memory.
             interface="asgi3",
             lifespan="off",
             log_config=None,
@@ -70,7 +79,7 @@ class ServerConfig(Config):
         )
         self.limits = limits
         self.refused = refused
-        #: Called when somebody has said what they want, or has gone.
+        #: Called when a connection has sent its request head, or is lost.
         self.head_ended: Callable[[], None] = lambda: None
 
 
@@ -79,7 +88,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     config: ServerConfig
     access_log: bool
-    #: How much of a head has come that is not complete, and until when it must be.
+    #: Size of the incomplete request head, and the timer of its deadline.
     _head = 0
     _deadline: asyncio.TimerHandle | None = None
     _is_too_long = False
@@ -90,7 +99,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     @property
     def awaits_head(self) -> bool:
-        """True if somebody has come who has not said what they want."""
+        """True while the connection has not sent a whole request head."""
         return self._deadline is not None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -122,7 +131,7 @@ class HttpProtocol(HttpToolsProtocol):
         size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         if size > self.config.limits.head:
             self._is_too_long = True
-            raise ValueError("the head is too long")  # So that the parser stops; it is answered below.
+            raise ValueError("the head is too long")  # Stops the parser; `send_400_response` answers.
         super().on_headers_complete()
 
     def send_400_response(self, msg: str) -> None:
@@ -147,7 +156,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._refuse(408, "Request Timeout", "head")
 
     def _refuse(self, status: int, phrase: str, reason: str) -> None:
-        """Say no before an application has seen anything, and hang up on who does not listen."""
+        """Answer with an error before the application sees the request, and close the connection."""
         self._end_head()
         self.config.refused(f"{status} {reason}")
         self.transport.write(_refusal(status, phrase))
@@ -155,7 +164,7 @@ class HttpProtocol(HttpToolsProtocol):
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol, asyncio.BufferedProtocol):
-    """One WebSocket (`web_wire.Below`)."""
+    """One WebSocket (`websocket.Below`)."""
 
     config: ServerConfig
 
@@ -163,25 +172,25 @@ class WebSocketProtocol(WebSocketsSansIOProtocol, asyncio.BufferedProtocol):
         super().__init__(*given, **named)
         self.gone = asyncio.Event()
         self._chunk = bytearray(_CHUNK_BYTES)
-        #: How much has come since it was hung up on.
+        #: Bytes received since we sent the close frame.
         self._ignored = 0
         self.logger = self.conn.logger = server_log
         self.conn.debug = False  # It would log heads.
 
     @property
     def unread(self) -> int:
-        """How many bytes have been written and not been taken."""
+        """Bytes written that the client has not taken."""
         return self.transport.get_write_buffer_size()
 
     async def send_lines(self, lines: bytes) -> None:
-        """Send each line as a frame, all in one write: one by one they would cost ten times as much."""
+        """Send each line as a frame, all in one write: separate writes cost ten times as much."""
         await self.writable.wait()
         if self.disconnected or self.close_sent or self.transport.is_closing():
             raise ClientDisconnected
         self.transport.write(text_frames(lines))
 
     def abort(self) -> None:
-        """End at once."""
+        """Close at once."""
         self.transport.abort()
 
     def get_buffer(self, sizehint: int) -> bytearray:
@@ -198,10 +207,10 @@ class WebSocketProtocol(WebSocketsSansIOProtocol, asyncio.BufferedProtocol):
         if self.close_sent:
             self._ignored += len(data)
             if self._ignored > _LAST_BYTES:
-                self.transport.abort()  # It would talk on for as long as it may take to answer that it was hung up on.
+                self.transport.abort()  # Otherwise the client could keep sending until the close timeout.
                 return
         super().data_received(data)
-        if not self.handshake_initiated:  # A head comes whole, so nothing that follows could make it right.
+        if not self.handshake_initiated:  # uvicorn passes a complete head, so more data cannot make it valid.
             self.config.refused("400 handshake")
             self.handshake_initiated = True
             self.transport.write(_refusal(400, "Bad Request"))
@@ -217,7 +226,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol, asyncio.BufferedProtocol):
     async def send(self, message: Any) -> None:
         await super().send(message)
         if message["type"] == "websocket.http.response.body":
-            self.handshake_complete = True  # It was refused, which is no mistake of ours that has to be logged.
+            self.handshake_complete = True  # Refused on purpose: uvicorn must not log it as an error.
 
     def handle_cont(self, event: Frame) -> None:
         if len(self.frames) >= self.config.limits.fragments:
@@ -228,52 +237,42 @@ class WebSocketProtocol(WebSocketsSansIOProtocol, asyncio.BufferedProtocol):
 
     def keepalive_timeout(self) -> None:
         super().keepalive_timeout()
-        self.transport.abort()  # What is left to be written would be waited for.
+        self.transport.abort()  # Do not wait for unwritten data.
 
 
 def _refusal(status: int, phrase: str) -> bytes:
     return f"HTTP/1.1 {status} {phrase}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n".encode()
 
 
-log = logging.getLogger("zot")
-
-#: A host and a port, with more behind them for IPv6.
-_Place: TypeAlias = tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]
-
-_BACKLOG = 256
-#: How long those who have just come may take to say what they want when the daemon ends.
-_GREET_S = 0.5
-
-
 class _InUse(ConfigError):
-    """Somebody else listens there."""
+    """Another process listens there."""
 
 
 class Listening:
-    """An address at which a daemon is reached. ``url`` is where it really is, whichever port was wanted."""
+    """An address at which a daemon listens. ``url`` contains the real port, even if 0 was requested."""
 
     def __init__(self, url: str, listener: socket.socket, server: _Server, forget: Callable[[], None]) -> None:
         self.url = url
-        #: Closed by `stop`. Who has a copy of it can go on to accept there.
+        #: Closed by `stop`. A copy of it can continue to accept.
         self.listener = listener
         self._server = server
         self._forget = forget
 
     def rest(self) -> None:
-        """Accept nobody for now: who comes waits."""
+        """Pause accepting: new clients wait in the backlog."""
         self._server.rest()
 
     def go_on(self) -> None:
-        """Accept again, also who waits."""
+        """Resume accepting, including clients in the backlog."""
         self._server.go_on()
 
     def stop(self) -> None:
-        """Accept nobody any more; who is there stays."""
+        """Stop accepting; existing connections stay."""
         self._forget()
         self._server.stop()
 
     async def close(self) -> None:
-        """Stop, and end what is there: who has just come is heard, and what was answered is written, for a moment."""
+        """Stop, answer clients that have just connected, flush, and close all connections, within a short limit."""
         self.stop()
         await self._server.greeted()
         await self._server.shutdown()
@@ -289,7 +288,7 @@ async def listen(
 ) -> Listening:
     """Serve ``daemon`` at an address such as ws://127.0.0.1:7777. Raise ConfigError if that is not possible.
 
-    If one of those that were ``inherited`` listens there, a copy of it is used.
+    If one of the ``inherited`` sockets listens there, a copy of it is used.
     """
     limits = limits or Limits(message=daemon.max_line_bytes)
     address = checked(url, tls)
@@ -308,16 +307,16 @@ async def listen(
         raise
     real = str(msgspec.structs.replace(address, port=listener.getsockname()[1]))
     daemon.listens.append(real)
-    log.info("the daemon listens at %s; who has a token of %s may come in", real, tokens.path)
+    log.info("the daemon listens at %s; tokens: %s", real, tokens.path)
     return Listening(real, listener, server, lambda: _forget(daemon.listens, real))
 
 
 async def reserve(
     listens: Iterable[tuple[str, Tls | None]], data_dir: str, *, held: Container[int]
 ) -> list[socket.socket]:
-    """Return sockets at addresses, for `listen` to inherit, with all that is needed there looked at. Raise ConfigError.
+    """Check every address and return sockets for `listen` to inherit. Raise ConfigError.
 
-    A port that is ``held`` by who will give it away need not be free.
+    A port in ``held`` may be in use: the current daemon will hand it over.
     """
     Tokens(path_in(data_dir))
     found: list[socket.socket] = []
@@ -339,32 +338,32 @@ async def reserve(
 
 
 async def of_use(inherited: Sequence[socket.socket], urls: Iterable[str]) -> Sequence[socket.socket]:
-    """Return which of those that were ``inherited`` listen at one of some addresses. Raise ConfigError."""
+    """Return the ``inherited`` sockets that listen at one of ``urls``. Raise ConfigError."""
     places = [await _place_of(ListenAddress.parse(url)) for url in urls] if inherited else []
     return [one for one in inherited if (one.family, one.getsockname()) in places]
 
 
 class _Server(uvicorn.Server):
-    """A server without a loop, a process and signals of its own."""
+    """uvicorn server without an event loop, process or signal handlers of its own."""
 
     def __init__(self, config: ServerConfig) -> None:
         super().__init__(config)
         config.load()
         self.lifespan = config.lifespan_class(config)
-        self.servers = []  # It has none of its own: see `accept`.
+        self.servers = []  # `accept` replaces them.
         self._acceptor: Acceptor | None = None
         self._has_changed = asyncio.Event()
         config.head_ended = self._has_changed.set
 
     def accept(self, listener: socket.socket, tls: Handshake | None, lost: Callable[[str], object]) -> None:
-        """Accept clients; who takes for ever to agree on a cipher is not waited for."""
+        """Accept clients; a slow TLS handshake delays no other client."""
         config, state = self.config, self.server_state
         listener.listen(_BACKLOG)
         self._acceptor = Acceptor(listener, lambda: HttpProtocol(config, state, app_state={}), tls=tls, lost=lost)
         self.started = True
 
     async def greeted(self) -> None:
-        """Wait until all who have come have said what they want, but not for ever."""
+        """Wait until all new connections have sent their request heads, within a limit."""
         if self._acceptor is not None:
             await self._acceptor.finish(_GREET_S)
         with contextlib.suppress(TimeoutError):
@@ -374,17 +373,17 @@ class _Server(uvicorn.Server):
                     await self._has_changed.wait()
 
     def rest(self) -> None:
-        """Accept nobody for now."""
+        """Pause accepting."""
         if self._acceptor is not None:
             self._acceptor.rest()
 
     def go_on(self) -> None:
-        """Accept again."""
+        """Resume accepting."""
         if self._acceptor is not None:
             self._acceptor.go_on()
 
     def stop(self) -> None:
-        """Accept nobody any more. Any number of times."""
+        """Stop accepting. Safe to call repeatedly."""
         if self._acceptor is not None:
             self._acceptor.close()
 
@@ -402,7 +401,7 @@ def _context(tls: Tls) -> ssl.SSLContext:
 
 
 async def _bound(address: ListenAddress, inherited: Sequence[socket.socket]) -> socket.socket:
-    """Return a socket at an address. Raise ConfigError if it cannot be had."""
+    """Return a socket bound to an address. Raise ConfigError."""
     family, place = await _place_of(address)
     for one in inherited:
         if (one.family, one.getsockname()) == (family, place):
@@ -424,7 +423,7 @@ async def _bound(address: ListenAddress, inherited: Sequence[socket.socket]) -> 
 
 
 async def _place_of(address: ListenAddress) -> tuple[socket.AddressFamily, _Place]:
-    """Return where an address is, as a socket says it. Raise ConfigError if nobody knows."""
+    """Resolve an address, in the form of `getsockname`. Raise ConfigError."""
     host = "127.0.0.1" if address.host.lower() == "localhost" else address.host
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, address.port, type=socket.SOCK_STREAM)

@@ -1,4 +1,4 @@
-"""POST /v1/respond: a request of the host protocol, and its answer."""
+"""POST /v1/respond: one host request per HTTP request."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from zot.wire.host import Refused, Request, Response, decode_request, encode_res
 if TYPE_CHECKING:
     from zot.serve.daemon.daemon import Daemon
 
-#: What an exit code of `zot host` is over HTTP.
+#: HTTP status for each exit code of `zot host`.
 _STATUS: Mapping[int, int] = {0: 200, 2: 400, 3: 503, 4: 500}
-#: What those are told who can ask the next daemon.
+#: Header for clients that should ask the next daemon.
 _SOON = ((b"retry-after", b"1"),)
 
 
 class Respond:
-    """Answers requests of the host protocol (an ASGI application)."""
+    """Answer requests of the host protocol (an ASGI application)."""
 
     def __init__(self, daemon: Daemon, limits: Limits) -> None:
         self._daemon = daemon
         self._limits = limits
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        """Answer one request, by its deadline, which counts from when its head was there."""
+        """Answer one request by its deadline, which counts from the arrival of the head."""
         came = time.monotonic()
         if not _is_json(scope):
             await refuse(scope, send, 415, "Content-Type must be application/json")
@@ -53,7 +53,7 @@ class Respond:
         await self._run(scope, request, came, receive, send)
 
     async def _run(self, scope: Any, request: Request, came: float, receive: Receive, send: Send) -> None:
-        """Let the agent answer. Who hangs up meanwhile can ask again: then the answer is there."""
+        """Run the request. If the client disconnects meanwhile, the stored answer awaits its retry."""
         gone = asyncio.ensure_future(_gone(receive))
         try:
             answered = await self._daemon.respond(request, age_s=time.monotonic() - came)
@@ -79,7 +79,7 @@ class Respond:
         self._daemon.parts.audit.call(who, "/v1/respond", session=request.ids.session_id, outcome=outcome)
 
     async def _body(self, receive: Receive) -> bytes | None:
-        """Return the body; None if it is too large. What is beyond that is not kept."""
+        """Return the body; None if it is too large, without reading the rest."""
         body = bytearray()
         while True:
             message = await receive()
@@ -93,19 +93,19 @@ class Respond:
 
 
 async def _gone(receive: Receive) -> None:
-    """Wait until the client has hung up."""
+    """Wait until the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 def _is_json(scope: Any) -> bool:
-    """True if the body is said to be JSON: what a page elsewhere can send without being asked never is."""
+    """True if the body is declared as JSON: a foreign web page cannot send this type without CORS permission."""
     values = [value for name, value in scope["headers"] if name.lower() == b"content-type"]
     return len(values) == 1 and values[0].partition(b";")[0].strip().lower() == b"application/json"
 
 
 def _run_in(body: bytes) -> Request:
-    """Return the request in a body. Raise Refused if it is none that can be answered on its own."""
+    """Return the run request in a body. Raise Refused for anything else."""
     request = decode_request(body)
     if request.type not in (None, "run"):
         raise Refused("type must be run: here nothing else can be asked", request.ids)

@@ -1,4 +1,4 @@
-"""WebSocket connections: daemon clients and extensions that connect by themselves."""
+"""WebSocket connections: daemon clients, and extensions that connect to a session."""
 
 from __future__ import annotations
 
@@ -30,38 +30,56 @@ Message: TypeAlias = MutableMapping[str, Any]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 
-#: Whoever replays goes on when less than this is unread.
+#: Replay continues when less than this is unread.
 _ROOM_BYTES = 256 << 10
-#: With so much unread, not even requests are read.
+#: With more than this unread, reading requests pauses.
 _CHOKED_BYTES = 16 << 20
-#: So many frames are sent before others have their turn: a fast reader could take all of them at once.
+#: Frames per turn of the loop: a fast reader must not starve other tasks.
 _AT_ONCE = 128
 _GOING_AWAY = 1001
 _POLICY = 1008
-#: So much room has a frame that ends a connection for the reason.
+#: Room for the reason in a close frame.
 _MAX_REASON_BYTES = 123
+
+#: First byte of an unfragmented text frame; payload sizes from 126 on need an extended length.
+_TEXT = b"\x81"
+_EXTENDED = 126
+
+_HEADERS = (
+    (b"content-type", b"text/plain; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"connection", b"close"),
+)
+
+#: Scope extension under which our own server passes its `Below`.
+BELOW = "zot.below"
+#: Close codes for a binary message and for one that is too long.
+_BINARY, _TOO_BIG = 1003, 1009
+#: Pauses between attempts to record a guard.
+_PAUSES_S = (0.05, 0.25, 1.0, 4.0)
 
 
 class Below(Protocol):
-    """What carries the frames, where the server lets us have it."""
+    """Transport of the frames, if our own server runs the application."""
 
     @property
     def gone(self) -> asyncio.Event:
-        """Set when the connection is over, whatever of the client's is still to be received."""
+        """Set when the connection is lost, even if received messages are still queued."""
 
     @property
     def unread(self) -> int:
-        """How many bytes it has taken, and the client has not."""
+        """Bytes written that the client has not taken."""
 
     async def send_lines(self, lines: bytes) -> None:
         """Send each line as a frame, all together, when there is room. Raise OSError if the client has gone."""
 
     def abort(self) -> None:
-        """End the connection at once."""
+        """Close the connection at once."""
 
 
 class WebWire:
-    """One client (`connection.ClientWire`). With ``below`` it is faster, and can be cut off in mid-write."""
+    """One client (`connection.ClientWire`). With ``below`` it is faster and can be cut off during a write."""
 
     def __init__(self, send: Send, below: Below | None = None) -> None:
         self._send = send
@@ -69,7 +87,7 @@ class WebWire:
         self._pieces: list[bytes] = []
         self._size = 0
         self._sent = 0
-        #: Set while there is something to do for who pumps.
+        #: Set while the pump has work to do.
         self._more = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
@@ -78,7 +96,7 @@ class WebWire:
         self._closing: dict[str, Any] = {"code": _GOING_AWAY}
 
     def send(self, data: bytes) -> None:
-        """Take lines that go out behind all that was taken before."""
+        """Enqueue lines."""
         if self._is_ending or not data:
             return
         self._pieces.append(data)
@@ -90,17 +108,17 @@ class WebWire:
 
     @property
     def unread(self) -> int:
-        """How many bytes have been sent and not been taken."""
+        """Bytes sent that the client has not taken."""
         return self._size + (0 if self._below is None else self._below.unread)
 
     @property
     def taken(self) -> int:
-        """How many bytes the client has taken, in all; what frames add to them is not counted."""
+        """Bytes the client has taken in total, without frame heads."""
         return self._sent - self.unread
 
     @property
     def is_choked(self) -> bool:
-        """True if so much is unread that nothing more should be asked for."""
+        """True while reading requests should pause."""
         return self._size > _CHOKED_BYTES
 
     async def room(self) -> None:
@@ -108,14 +126,14 @@ class WebWire:
         await self._room.wait()
 
     def finish(self, refusal: str = "") -> None:
-        """Write what is left, and end; a ``refusal`` says what the client did wrong, cut to what a frame holds."""
+        """Flush, then close; ``refusal`` becomes the close frame's reason, cut to its limit."""
         self._is_ending = True
         if refusal:
             self._closing = {"code": _POLICY, "reason": refusal.encode()[:_MAX_REASON_BYTES].decode(errors="ignore")}
         self._more.set()
 
     def cut(self, reason: str) -> None:
-        """End without waiting for the client."""
+        """Close without waiting for the client."""
         if not self._is_ending:
             log.warning("a client was cut off: %s", reason)
         self.end()
@@ -123,15 +141,15 @@ class WebWire:
             self._below.abort()
 
     def end(self) -> None:
-        """Let go of everything: nobody reads it any more."""
+        """Discard everything: the client has gone."""
         self._is_ending = True
         self._pieces, self._size = [], 0
         self._room.set()
         self._ended.set()
 
-    async def attend(self, hearing: Coroutine[Any, Any, None]) -> None:
-        """Send what there is while ``hearing`` takes what the client says, until one of both ends, or it is cut off."""
-        tasks = [asyncio.ensure_future(one) for one in (hearing, self._pump(), self._ended.wait())]
+    async def attend(self, receiving: Coroutine[Any, Any, None]) -> None:
+        """Send queued lines while ``receiving`` receives, until either ends or the client is cut off."""
+        tasks = [asyncio.ensure_future(one) for one in (receiving, self._pump(), self._ended.wait())]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -139,11 +157,11 @@ class WebWire:
                 task.cancel()
             await asyncio.wait(tasks)
         for task in done:
-            with suppress(OSError, asyncio.CancelledError):  # It has gone while it was told something.
+            with suppress(OSError, asyncio.CancelledError):  # The client left while we were sending.
                 task.result()
 
     async def _pump(self) -> None:
-        """Send what there is, until it is finished. Raise OSError when the client has gone."""
+        """Send queued lines until `finish`. Raise OSError when the client has gone."""
         while True:
             await self._more.wait()
             self._more.clear()
@@ -172,13 +190,8 @@ class WebWire:
                 await asyncio.sleep(0)
 
 
-#: A text that is complete; a length of so much and more does not fit into one byte.
-_TEXT = b"\x81"
-_MANY = 126
-
-
 def text_frames(lines: bytes) -> bytes:
-    """Return each line that is not blank as one frame of a server."""
+    """Return each non-blank line as an unmasked text frame."""
     pieces: list[bytes] = []
     for line in lines.split(b"\n"):
         if line:
@@ -188,23 +201,15 @@ def text_frames(lines: bytes) -> bytes:
 
 
 def _head(size: int) -> bytes:
-    if size < _MANY:
+    if size < _EXTENDED:
         return _TEXT + size.to_bytes(1, "big")
     if size < 1 << 16:
         return b"\x81\x7e" + size.to_bytes(2, "big")
     return b"\x81\x7f" + size.to_bytes(8, "big")
 
 
-_HEADERS = (
-    (b"content-type", b"text/plain; charset=utf-8"),
-    (b"cache-control", b"no-store"),
-    (b"x-content-type-options", b"nosniff"),
-    (b"connection", b"close"),
-)
-
-
 async def refuse(scope: Any, send: Send, status: int, message: str) -> None:
-    """Answer that something is not done, and why."""
+    """Send an HTTP error with a plain text message, or close a WebSocket that cannot take one."""
     kind = ""
     if scope["type"] == "websocket":
         if "websocket.http.response" not in (scope.get("extensions") or {}):
@@ -219,21 +224,16 @@ async def refuse(scope: Any, send: Send, status: int, message: str) -> None:
     await send({"type": f"{kind}http.response.body", "body": body, "more_body": False})
 
 
-#: Where our own server lets us have what is below (`web_wire.Below`).
-BELOW = "zot.below"
-_NO_BINARY, _TOO_BIG = 1003, 1009
-
-
 class Conversation:
-    """What is done for a WebSocket (an ASGI application)."""
+    """WebSocket endpoint for clients (an ASGI application)."""
 
     def __init__(self, daemon: Daemon, limits: Limits) -> None:
         self._daemon = daemon
         self._limits = limits
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        """Serve one client until it has gone, or is cut off."""
-        await receive()  # It wants to connect.
+        """Serve one client until it leaves or is cut off."""
+        await receive()  # websocket.connect
         wire = WebWire(send, (scope.get("extensions") or {}).get(BELOW))
         who = Who("ws", token=scope["zot.bearer"])
         connection = self._daemon.connect(Connection(self._daemon, wire, who, label=_label(scope), is_local=False))
@@ -242,14 +242,14 @@ class Conversation:
             return
         try:
             await send({"type": "websocket.accept", "subprotocol": subprotocol_of(scope)})
-            await wire.attend(self._hear(connection, wire, receive, send))
+            await wire.attend(self._receive(connection, wire, receive, send))
         finally:
             wire.end()
             connection.close()
 
-    async def _hear(self, connection: Connection, wire: WebWire, receive: Receive, send: Send) -> None:
+    async def _receive(self, connection: Connection, wire: WebWire, receive: Receive, send: Send) -> None:
         while (message := await receive())["type"] == "websocket.receive":
-            if (code := self._unfit(message)) is not None:
+            if (code := self._close_code(message)) is not None:
                 self._refused(connection, code)
                 await send({"type": "websocket.close", "code": code})
                 return
@@ -260,11 +260,11 @@ class Conversation:
         if message.get("code") == _TOO_BIG:
             self._refused(connection, _TOO_BIG)
 
-    def _unfit(self, message: Message) -> int | None:
-        """Return the code of what is wrong with a message."""
+    def _close_code(self, message: Message) -> int | None:
+        """Return the close code for an unacceptable message; None if it is fine."""
         text = message.get("text")
         if text is None:
-            return _NO_BINARY
+            return _BINARY
         return _TOO_BIG if len(text) > self._limits.message else None
 
     def _refused(self, connection: Connection, code: int) -> None:
@@ -273,26 +273,20 @@ class Conversation:
 
 
 def _label(scope: Any) -> str:
-    """Return who it is, for people."""
+    """Return a name of the client for people."""
     client = scope.get("client")
     return f"ws:{scope['zot.bearer']}@{client[0] if client else 'unknown'}"
 
 
-#: What ends a connection that brings what is no text.
-_BINARY = 1003
-#: How long to wait before it is tried again to put a guard on record.
-_PAUSES_S = (0.05, 0.25, 1.0, 4.0)
-
-
 class Extending:
-    """What is done for an extension that connects (an ASGI application). Its address names its session, and itself."""
+    """WebSocket endpoint for extensions (an ASGI application). The query names the session and the extension."""
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        """Let one extension take part in one session until it has gone, or the session is over."""
-        await receive()  # It wants to connect.
+        """Connect one extension to one session until the extension leaves or the session ends."""
+        await receive()  # websocket.connect
         named = parse_qs(scope.get("query_string", b"").decode("latin-1"))
         session_id, name = (named.get(key, [""])[-1] for key in ("session", "name"))
         if not session_id or not name:
@@ -302,7 +296,7 @@ class Extending:
             return
         try:
             async with self._daemon.hub.use(session_id) as session:
-                await self._take_part(scope, session, (session_id, name), receive, send)
+                await self._serve(scope, session, (session_id, name), receive, send)
         except NoSuchSession as problem:
             await refuse(scope, send, 404, str(problem))
         except UserError as problem:
@@ -310,25 +304,23 @@ class Extending:
         except AgentError as problem:
             await refuse(scope, send, 503, str(problem))
 
-    async def _take_part(
-        self, scope: Any, session: Session, named: tuple[str, str], receive: Receive, send: Send
-    ) -> None:
-        """Bring what it says and tell it what it is told. Raise UserError before it is let in."""
+    async def _serve(self, scope: Any, session: Session, named: tuple[str, str], receive: Receive, send: Send) -> None:
+        """Exchange frames with the extension. Raise UserError before accepting it."""
         session_id, name = named
         below: Below | None = (scope.get("extensions") or {}).get(BELOW)
         wire = WebWire(send, below)
-        link = Link(lambda data: _tell(wire, data), lambda: wire.finish(extension.problem))
+        link = Link(lambda data: _send_or_cut(wire, data), lambda: wire.finish(extension.problem))
         keeping: set[asyncio.Task[None]] = set()
 
         def guards(guarded: Guarded) -> None:
-            keeping.add(asyncio.get_running_loop().create_task(_keep(session, guarded), name="zot guard"))
+            keeping.add(asyncio.get_running_loop().create_task(_record_guard(session, guarded), name="zot guard"))
 
         extension = join(session.agent.extensions, name, link, guards)
         who = Who("ws", token=scope["zot.bearer"])
         self._daemon.parts.audit.note("connected", who, method="/ext", session=session_id)
         try:
             await send({"type": "websocket.accept", "subprotocol": subprotocol_of(scope)})
-            await wire.attend(_hear(link, below, receive, send))
+            await wire.attend(_receive(link, below, receive, send))
         finally:
             link.hung_up()
             wire.end()
@@ -337,35 +329,35 @@ class Extending:
                 await asyncio.wait(keeping)
 
 
-async def _keep(session: Session, guarded: Guarded) -> None:
-    """Put on record what is guarded from now on; try again while somebody else writes."""
+async def _record_guard(session: Session, guarded: Guarded) -> None:
+    """Record a guard of the session; retry while another process writes."""
     for pause_s in (*_PAUSES_S, None):
         try:
             return await session.keep_guard(guarded)
         except AgentError as problem:
             if pause_s is None:
-                log.warning("that %s guards its session is not on record: %s", guarded.name, problem)
+                log.warning("cannot record that %s guards its session: %s", guarded.name, problem)
             else:
                 await asyncio.sleep(pause_s)
 
 
-async def _hear(link: Link, below: Below | None, receive: Receive, send: Send) -> None:
-    """Bring what it says, until it has gone. That it has may be known before all is heard that it has said."""
+async def _receive(link: Link, below: Below | None, receive: Receive, send: Send) -> None:
+    """Receive until the extension has gone. The connection's loss may be known before all messages are read."""
     if below is None:
-        return await _bring_all(link, receive, send)
-    watching = asyncio.get_running_loop().create_task(_lose(link, below), name="zot extension lost")
+        return await _receive_all(link, receive, send)
+    watching = asyncio.get_running_loop().create_task(_watch_loss(link, below), name="zot extension lost")
     try:
-        await _bring_all(link, receive, send)
+        await _receive_all(link, receive, send)
     finally:
         watching.cancel()
 
 
-async def _lose(link: Link, below: Below) -> None:
+async def _watch_loss(link: Link, below: Below) -> None:
     await below.gone.wait()
     link.lost()
 
 
-async def _bring_all(link: Link, receive: Receive, send: Send) -> None:
+async def _receive_all(link: Link, receive: Receive, send: Send) -> None:
     while (message := await receive())["type"] == "websocket.receive":
         text = message.get("text")
         if text is None:
@@ -376,7 +368,7 @@ async def _bring_all(link: Link, receive: Receive, send: Send) -> None:
 
 
 def _is_several(data: bytes) -> bool:
-    """Tell if a message has several frames, one in a line, and not one that is written in several lines."""
+    """True if a message contains several frames, one per line, rather than one frame over several lines."""
     if b"\n" not in data:
         return False
     try:
@@ -386,7 +378,7 @@ def _is_several(data: bytes) -> bool:
     return False
 
 
-def _tell(wire: WebWire, data: bytes) -> None:
+def _send_or_cut(wire: WebWire, data: bytes) -> None:
     wire.send(data)
     if wire.unread > MAX_UNREAD_BYTES:
         wire.cut("it does not read")
