@@ -48,7 +48,7 @@ _known: set[Any] = set()
 
 
 def learned(kind: T) -> T:
-    """Return a type that can be read in any thread from here on."""
+    """Return ``kind`` after building its msgspec decoder under a lock, so any thread may decode it."""
     if kind not in _known:
         with _guard:
             msgspec.json.Decoder(kind)
@@ -57,6 +57,6 @@ def learned(kind: T) -> T:
 
 
 def decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    """Return what reads a type, in any thread."""
+    """Return a decoder for ``kind``, built under a lock."""
     with _guard:
         return msgspec.json.Decoder(kind)
