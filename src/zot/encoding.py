@@ -12,6 +12,11 @@ from zot.text import without_halves
 
 _encoder = msgspec.json.Encoder()
 
+T = TypeVar("T")
+
+_guard = RLock()
+_known: set[Any] = set()
+
 
 def encode(frame: Any) -> bytes:
     """Return one frame as its line of JSON, without the LF. A lone surrogate becomes U+FFFD."""
@@ -39,12 +44,6 @@ def _without_surrogates(value: Any) -> Any:
             return [_without_surrogates(item) for item in value]
         case _:
             return value
-
-
-T = TypeVar("T")
-
-_guard = RLock()
-_known: set[Any] = set()
 
 
 def learned(kind: T) -> T:

@@ -25,6 +25,10 @@ _SLICE_BYTES = 1024 * 1024
 _MAX_PIPED_BYTES = 64 * 1024 * 1024
 _OPEN = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
+#: Longest wait for another zot process that changes the same file; it holds the lock for milliseconds.
+LOCK_S = 5.0
+_POLL_S = 0.02
+
 
 def load(
     path: str,
@@ -120,11 +124,6 @@ def _piped(fd: int, path: str, silence_s: float) -> Iterator[bytes]:
             raise OSError(errno.EFBIG, f"a pipe with more than {_MAX_PIPED_BYTES // 1024**2} MiB", path)
         yield data
     raise OSError(errno.ETIMEDOUT, f"a pipe into which nobody has written for {silence_s:g} s", path)
-
-
-#: Longest wait for another zot process that changes the same file; it holds the lock for milliseconds.
-LOCK_S = 5.0
-_POLL_S = 0.02
 
 
 def make_directory(path: str) -> None:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+#: Matches escapes of lone surrogates; all other escapes are captured in the group, so none is misread.
+_ESCAPE = (
+    rb"(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\(?!u[dD][89a-fA-F]).)"
+    rb"|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+)
+
 
 def printable(text: str) -> str:
     """Return ``text`` with backslash escapes for unprintable characters: controls, line ends, undecodable bytes."""
@@ -34,13 +40,6 @@ def _escaped(one: str) -> str:
     if "\udc80" <= one <= "\udcff":  # an undecodable byte of a file name
         return f"\\x{ord(one) - 0xDC00:02x}"
     return one.encode("unicode_escape").decode()
-
-
-#: Matches escapes of lone surrogates; all other escapes are captured in the group, so none is misread.
-_ESCAPE = (
-    rb"(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\(?!u[dD][89a-fA-F]).)"
-    rb"|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
-)
 
 
 def has_half(text: str) -> bool:

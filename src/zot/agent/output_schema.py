@@ -32,6 +32,15 @@ _Fits: TypeAlias = Callable[[str], bool]
 #: Predicate on the characters before and after a position; "" at the ends.
 _Holds: TypeAlias = Callable[[str, str], bool]
 
+_VALUES: Mapping[Any, frozenset[str]] = {
+    dict: frozenset({"properties", "patternProperties", "$defs", "definitions"}),
+    list: frozenset({"required", "enum", "allOf", "anyOf", "oneOf", "prefixItems"}),
+    str: frozenset({"$ref", "pattern"}),
+    int: frozenset({"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"}),
+    int | float: frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}),
+    bool: frozenset({"uniqueItems"}),
+}
+
 
 @lru_cache(maxsize=100)
 def compiled(expression: str) -> Pattern:
@@ -521,16 +530,6 @@ def _check_value(keyword: str, wanted: Any, root: Schema, place: str) -> None:
             compiled(pattern)
         except ValueError as problem:
             raise ConfigError(f"{place}: {pattern!r}: {problem}") from None
-
-
-_VALUES: Mapping[Any, frozenset[str]] = {
-    dict: frozenset({"properties", "patternProperties", "$defs", "definitions"}),
-    list: frozenset({"required", "enum", "allOf", "anyOf", "oneOf", "prefixItems"}),
-    str: frozenset({"$ref", "pattern"}),
-    int: frozenset({"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"}),
-    int | float: frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}),
-    bool: frozenset({"uniqueItems"}),
-}
 
 
 def _inner(keyword: str, wanted: Any, place: str) -> Iterator[tuple[str, Any]]:

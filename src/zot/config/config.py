@@ -25,6 +25,14 @@ _ADDRESS_NAMES = frozenset(name for vendor in VENDORS.values() for name in vendo
 #: The agent used when none is named.
 DEFAULT_AGENT = "default"
 
+TOOL_NAMES = ("bash", "edit", "read", "skill", "write")
+
+#: Settings that a session records and resumes with, unless given.
+RECORDED = ("provider", "model", "reasoning", "cwd")
+
+#: Settings of one provider: its address and key must not be used for another.
+OF_PROVIDER = ("base_url", "api", "api_key", "script", "replay")
+
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of a Runtime. Every field has a default; None means the usual behaviour."""
@@ -320,13 +328,6 @@ def chosen(settings: Mapping[str, Any]) -> Given:
     return given
 
 
-#: Settings that a session records and resumes with, unless given.
-RECORDED = ("provider", "model", "reasoning", "cwd")
-
-#: Settings of one provider: its address and key must not be used for another.
-OF_PROVIDER = ("base_url", "api", "api_key", "script", "replay")
-
-
 def resumed(config: Config, recorded: Mapping[str, str], given: Container[str]) -> Config:
     """Return ``config`` with the settings ``recorded`` for a session, except those that were ``given``."""
     taken: dict[str, str | None] = {name: recorded[name] for name in RECORDED if name not in given}
@@ -336,9 +337,6 @@ def resumed(config: Config, recorded: Mapping[str, str], given: Container[str]) 
         else:
             taken |= {name: None for name in OF_PROVIDER if name not in given}
     return msgspec.structs.replace(config, **taken)
-
-
-TOOL_NAMES = ("bash", "edit", "read", "skill", "write")
 
 
 def tool_names(config: Config) -> tuple[str, ...]:

@@ -18,6 +18,18 @@ from zot.text import printable
 
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
+T = TypeVar("T", bound=msgspec.Struct)
+
+FILE_NAME = "config.toml"
+#: The suffix of a msgspec message that locates the problem.
+_PLACE = re.compile(r" - at (?:`key` in )?`\$\.?(.*)`\Z")
+#: Settings that belong elsewhere.
+_ELSEWHERE = {"api_key": "a key does not belong in this file: run `zot login PROVIDER`, or set the provider's variable"}
+
+#: No user before the host and no query after the path: a token in an address would end up in logs.
+_ADDRESS = re.compile(r"(wss?)://(\[[0-9A-Fa-f:.]+\]|[^\s/:@?#\[\]]+):(\d{1,5})(/[^\s?#]*)?")
+_MAX_PORT = 65_535
+
 
 class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of a daemon, for all its sessions. Every field has a default.
@@ -46,15 +58,6 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         if self.listen:
             for address in self.listen:
                 ListenAddress.parse(address)
-
-
-T = TypeVar("T", bound=msgspec.Struct)
-
-FILE_NAME = "config.toml"
-#: The suffix of a msgspec message that locates the problem.
-_PLACE = re.compile(r" - at (?:`key` in )?`\$\.?(.*)`\Z")
-#: Settings that belong elsewhere.
-_ELSEWHERE = {"api_key": "a key does not belong in this file: run `zot login PROVIDER`, or set the provider's variable"}
 
 
 class AgentTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -214,11 +217,6 @@ def _unknown(name: str, known: Iterable[str]) -> str:
 
     near = get_close_matches(name, [*known], n=1)
     return f"unknown setting{f'; did you mean {near[0]}?' if near else ''}"
-
-
-#: No user before the host and no query after the path: a token in an address would end up in logs.
-_ADDRESS = re.compile(r"(wss?)://(\[[0-9A-Fa-f:.]+\]|[^\s/:@?#\[\]]+):(\d{1,5})(/[^\s?#]*)?")
-_MAX_PORT = 65_535
 
 
 class ListenAddress(msgspec.Struct, frozen=True):

@@ -19,6 +19,12 @@ _MAX_PATH_BYTES_ELSEWHERE = 103
 _DATA, _JOURNAL = "data", "journal.db"
 _SHORTER = "name a shorter one with --socket or ZEROCLAW_SOCKET"
 
+_WORD = (1 << 64) - 1
+_DRIVE = re.compile(rb"(\\\\\?\\)?([A-Za-z]):")
+_SHARE = re.compile(rb"\\\\([^\\/?.][^\\/]*)[\\/]([^\\/]+)")
+#: Rust's numbers for kinds of path prefixes.
+_IS_VERBATIM_DRIVE, _IS_SHARE, _IS_DRIVE = 2, 4, 5
+
 
 class Place(msgspec.Struct, frozen=True):
     """Paths of a daemon.
@@ -137,13 +143,6 @@ def _paths(platform: str) -> ModuleType:
     import ntpath
 
     return ntpath
-
-
-_WORD = (1 << 64) - 1
-_DRIVE = re.compile(rb"(\\\\\?\\)?([A-Za-z]):")
-_SHARE = re.compile(rb"\\\\([^\\/?.][^\\/]*)[\\/]([^\\/]+)")
-#: Rust's numbers for kinds of path prefixes.
-_IS_VERBATIM_DRIVE, _IS_SHARE, _IS_DRIVE = 2, 4, 5
 
 
 def pipe_name(data_dir: str) -> str:

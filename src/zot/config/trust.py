@@ -24,6 +24,10 @@ MAX_BYTES = 256 * 1024 * 1024
 #: They define what runs and what is data, so no pattern makes them data.
 _NEVER_DATA = frozenset({"extension.json", "SKILL.md"})
 
+_VERSION = 1
+_FILE_NAME = "trust.json"
+_OTHERS_MAY_WRITE = 0o022
+
 
 def fingerprint(directory: str, data_patterns: Sequence[str] = ()) -> str:
     """Return the fingerprint of ``directory``, independent of its name. Raise UserError if it cannot be computed.
@@ -118,11 +122,6 @@ class _Reader:
                 raise UserError(f"{self._root} has more than {MAX_BYTES} bytes, too many to be checked")
             digest.update(data)
         return digest.digest()
-
-
-_VERSION = 1
-_FILE_NAME = "trust.json"
-_OTHERS_MAY_WRITE = 0o022
 
 
 class Trusted(msgspec.Struct, frozen=True):

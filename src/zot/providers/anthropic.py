@@ -37,6 +37,13 @@ _STOPS: Mapping[str, Stop] = {
     "model_context_window_exceeded": "length",
 }
 
+_THINKING_TOKENS: Mapping[Reasoning, int] = {"low": 2048, "medium": 8192, "high": 16384}
+_ROOM_BEYOND_THINKING = 4096
+#: The API accepts at most 5 MB of base64, 100 images, and 32 MB in all.
+_IMAGES = ImageLimits(3_750_000, 100, 20_000_000)
+_THOUGHTS = frozenset({"thinking", "redacted_thinking"})
+_CACHE = {"cache_control": {"type": "ephemeral"}}
+
 
 class _Usage(msgspec.Struct, gc=False):
     input_tokens: int | None = None
@@ -263,14 +270,6 @@ def _finished(opened: _Open) -> TranscriptBlock | None:
             return finished_call(opened.part.id, opened.part.name, text, opened.part.input)
         case _:
             return None
-
-
-_THINKING_TOKENS: Mapping[Reasoning, int] = {"low": 2048, "medium": 8192, "high": 16384}
-_ROOM_BEYOND_THINKING = 4096
-#: The API accepts at most 5 MB of base64, 100 images, and 32 MB in all.
-_IMAGES = ImageLimits(3_750_000, 100, 20_000_000)
-_THOUGHTS = frozenset({"thinking", "redacted_thinking"})
-_CACHE = {"cache_control": {"type": "ephemeral"}}
 
 
 class AnthropicMessages:

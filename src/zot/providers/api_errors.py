@@ -122,6 +122,62 @@ _HOST = re.compile(r"[A-Za-z0-9._-]+(:\d+)?|\[[0-9A-Fa-f:.]+\](:\d+)?")
 #: Statuses that call a request bad without a reason.
 _MALFORMED = (400, 422)
 
+#: Codes without meaning: all that were seen together with one of the sentences below.
+_MEANINGLESS = frozenset(
+    {
+        "400", "422", "invalid_request_error", "INVALID_ARGUMENT", "None", "badRequest", "bad_request",
+        "BadRequestError",  # vLLM
+        "invalid_request_prompt", "3051",  # Mistral
+        "invalid-argument", "Client specified an invalid argument",  # xAI
+        "api_error",  # ollama
+    }
+)  # fmt: skip
+
+_MOVED = range(300, 400)
+#: The server knows the address but not the request.
+_OTHER_API = (405, 406, 415, 501)
+#: Temporary conditions.
+_UNTIMELY = (408, 409, 425)
+_TOO_LARGE = 413
+
+#: Beginnings of messages, and their meaning. ``N`` stands for a number. Where a message separates the tokens of the
+#: conversation (``INPUT``) from those of the answer, the conversation is too long only if it fills half of the
+#: window (``LIMIT``): otherwise the answer does not fit, and compaction would not help.
+_FORMS: tuple[tuple[type[ProviderError], str], ...] = (
+    # Anthropic
+    (ContextTooLong, r"prompt is too long(: N tokens > N maximum)?\.?$"),
+    (ContextTooLong, r"input length and `max_tokens` exceed context limit: INPUT \+ N > LIMIT\b"),
+    (NoCredit, r"your credit balance is too low to access the \w+ API\b"),
+    (NoCredit, r"you have reached your specified (\w+ )?API usage limits\b"),
+    # Gemini
+    (ContextTooLong, r"the input token count (\(N\) )?exceeds the maximum number of tokens allowed\b"),
+    # Old OpenAI, DeepSeek, vLLM, OpenRouter and most self-hosted servers
+    (
+        ContextTooLong,
+        r"('max_tokens' or 'max_completion_tokens' is too large: N\. )?"
+        r"this (model|endpoint)'s maximum context length is LIMIT tokens"
+        r"(.*?[ (]INPUT (in the messages|in your prompt|of text input|input tokens)\b)?",
+    ),
+    (ContextTooLong, r"your input exceeds the context window of this model\b"),
+    # xAI
+    (ContextTooLong, r"this model's maximum prompt length is N but the request contains N tokens\b"),
+    (AuthFailed, r"incorrect API key provided\b"),
+    # Mistral
+    (ContextTooLong, r"prompt contains N tokens( and N draft tokens)?, too large for model with N maximum context "),
+    # Groq, Kimi
+    (ContextTooLong, r"please reduce the length of the messages or completion\.?$"),
+    (ContextTooLong, r"(invalid request: )?your request exceeded model token limit: N\b"),
+    # llama.cpp, LM Studio, ollama, Together, LiteLLM
+    (ContextTooLong, r"(the )?request (\(N tokens\) )?exceeds the available context size\b"),
+    (ContextTooLong, r"the number of tokens to keep from the initial prompt is greater than the context length\b"),
+    (ContextTooLong, r"trying to keep the first N tokens when context the overflows\b"),
+    (ContextTooLong, r"(the )?input length exceeds the context length\b"),
+    (ContextTooLong, r"prompt too long; exceeded (max )?context length\b"),
+    (ContextTooLong, r"the input \(N tokens\) is longer than the model's context length \(N tokens\)"),
+    (ContextTooLong, r"litellm\.(BadRequestError: litellm\.)?ContextWindowExceededError: "),
+)  # fmt: skip
+_NUMBERS = {"INPUT": r"(?P<input>\d[\d,]{0,14})", "LIMIT": r"(?P<limit>\d[\d,]{0,14})", "N": r"\d[\d,]{0,14}"}
+
 
 class _Hint(msgspec.Struct, rename="camel"):
     """Google's extra details of an error; one known field per kind."""
@@ -335,56 +391,6 @@ def _seconds_since_the_epoch(date: str) -> float | None:
     return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
 
 
-#: Codes without meaning: all that were seen together with one of the sentences below.
-_MEANINGLESS = frozenset(
-    {
-        "400", "422", "invalid_request_error", "INVALID_ARGUMENT", "None", "badRequest", "bad_request",
-        "BadRequestError",  # vLLM
-        "invalid_request_prompt", "3051",  # Mistral
-        "invalid-argument", "Client specified an invalid argument",  # xAI
-        "api_error",  # ollama
-    }
-)  # fmt: skip
-
-#: Beginnings of messages, and their meaning. ``N`` stands for a number. Where a message separates the tokens of the
-#: conversation (``INPUT``) from those of the answer, the conversation is too long only if it fills half of the
-#: window (``LIMIT``): otherwise the answer does not fit, and compaction would not help.
-_FORMS: tuple[tuple[type[ProviderError], str], ...] = (
-    # Anthropic
-    (ContextTooLong, r"prompt is too long(: N tokens > N maximum)?\.?$"),
-    (ContextTooLong, r"input length and `max_tokens` exceed context limit: INPUT \+ N > LIMIT\b"),
-    (NoCredit, r"your credit balance is too low to access the \w+ API\b"),
-    (NoCredit, r"you have reached your specified (\w+ )?API usage limits\b"),
-    # Gemini
-    (ContextTooLong, r"the input token count (\(N\) )?exceeds the maximum number of tokens allowed\b"),
-    # Old OpenAI, DeepSeek, vLLM, OpenRouter and most self-hosted servers
-    (
-        ContextTooLong,
-        r"('max_tokens' or 'max_completion_tokens' is too large: N\. )?"
-        r"this (model|endpoint)'s maximum context length is LIMIT tokens"
-        r"(.*?[ (]INPUT (in the messages|in your prompt|of text input|input tokens)\b)?",
-    ),
-    (ContextTooLong, r"your input exceeds the context window of this model\b"),
-    # xAI
-    (ContextTooLong, r"this model's maximum prompt length is N but the request contains N tokens\b"),
-    (AuthFailed, r"incorrect API key provided\b"),
-    # Mistral
-    (ContextTooLong, r"prompt contains N tokens( and N draft tokens)?, too large for model with N maximum context "),
-    # Groq, Kimi
-    (ContextTooLong, r"please reduce the length of the messages or completion\.?$"),
-    (ContextTooLong, r"(invalid request: )?your request exceeded model token limit: N\b"),
-    # llama.cpp, LM Studio, ollama, Together, LiteLLM
-    (ContextTooLong, r"(the )?request (\(N tokens\) )?exceeds the available context size\b"),
-    (ContextTooLong, r"the number of tokens to keep from the initial prompt is greater than the context length\b"),
-    (ContextTooLong, r"trying to keep the first N tokens when context the overflows\b"),
-    (ContextTooLong, r"(the )?input length exceeds the context length\b"),
-    (ContextTooLong, r"prompt too long; exceeded (max )?context length\b"),
-    (ContextTooLong, r"the input \(N tokens\) is longer than the model's context length \(N tokens\)"),
-    (ContextTooLong, r"litellm\.(BadRequestError: litellm\.)?ContextWindowExceededError: "),
-)  # fmt: skip
-_NUMBERS = {"INPUT": r"(?P<input>\d[\d,]{0,14})", "LIMIT": r"(?P<limit>\d[\d,]{0,14})", "N": r"\d[\d,]{0,14}"}
-
-
 def meant(words: Sequence[str], sentence: str) -> type[ProviderError] | None:
     """Return the real kind of a "bad request" with codes ``words`` and message ``sentence``; None if unknown.
 
@@ -413,14 +419,6 @@ def _forms() -> tuple[tuple[type[ProviderError], re.Pattern[str]], ...]:
 
 def _written(form: str) -> str:
     return re.sub(r"\b(INPUT|LIMIT|N)\b", lambda name: _NUMBERS[name[0]], form)
-
-
-_MOVED = range(300, 400)
-#: The server knows the address but not the request.
-_OTHER_API = (405, 406, 415, 501)
-#: Temporary conditions.
-_UNTIMELY = (408, 409, 425)
-_TOO_LARGE = 413
 
 
 def advise(error: ProviderError, provider: str) -> None:

@@ -24,6 +24,9 @@ _NEXT_ADDRESS_S = 0.25
 #: Family, type, protocol, canonical name and address, as `getaddrinfo` returns them.
 _Place: TypeAlias = tuple[int, int, int, str, Any]
 
+#: System directories with one certificate file per subject hash.
+_HASHED_DIRECTORIES = ("/etc/ssl/certs", "/etc/pki/tls/certs")
+
 
 async def connected(host: str, port: int) -> socket.socket:
     """Return a socket connected to ``host``; the caller closes it. Raise OSError.
@@ -187,10 +190,6 @@ def _ip_matches(host: str, entry: str) -> bool:
         return ip_address(host) in ip_network(entry, strict=False)
     except ValueError:
         return False
-
-
-#: System directories with one certificate file per subject hash.
-_HASHED_DIRECTORIES = ("/etc/ssl/certs", "/etc/pki/tls/certs")
 
 
 def client_context(env: Mapping[str, str]) -> ssl.SSLContext:

@@ -22,6 +22,15 @@ _DATA = b"data: "
 _NAME_BYTES = 128
 _MAX_EVENT_BYTES = 16 * 1024 * 1024
 
+T = TypeVar("T")
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+#: Deeper arguments help no tool, and encoding them again would overflow the stack.
+_MAX_NESTING = 100
+_USUAL_ID = "[a-zA-Z0-9_-]{1,64}"
+_NOT_IN_A_NAME = "[^a-zA-Z0-9_-]"
+_MAX_NAME = 64
+
 
 class SseParser:
     """Incremental parser of server-sent events. Lines may end in LF, CRLF or CR, split anywhere."""
@@ -141,10 +150,6 @@ class StreamDecoder:
         raise NotImplementedError
 
 
-T = TypeVar("T")
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-
-
 class _Tags(msgspec.Struct):
     """The types an event claims: its own, and that of its delta."""
 
@@ -180,13 +185,6 @@ class EventReader(Generic[T]):
             return False
         inner = tags.delta.get("type") if isinstance(tags.delta, dict) else None
         return any(kind is not None and kind not in self._kinds for kind in (tags.type, inner))
-
-
-#: Deeper arguments help no tool, and encoding them again would overflow the stack.
-_MAX_NESTING = 100
-_USUAL_ID = "[a-zA-Z0-9_-]{1,64}"
-_NOT_IN_A_NAME = "[^a-zA-Z0-9_-]"
-_MAX_NAME = 64
 
 
 class CallIds:

@@ -18,6 +18,10 @@ MAX_HEADERS = 100
 MAX_HEAD_BYTES = 64 * 1024
 MAX_INTERIM = 10
 
+PAUSE_BYTES = 1024 * 1024
+#: Approximate limit of one read: an abort waits until it is decoded.
+READ_BYTES = 64 * 1024
+
 
 class Progress(enum.Enum):
     """Progress of a response."""
@@ -173,11 +177,6 @@ class Answer:
 
 class _Stop(Exception):
     """Raised inside a parser callback to skip the rest of the input."""
-
-
-PAUSE_BYTES = 1024 * 1024
-#: Approximate limit of one read: an abort waits until it is decoded.
-READ_BYTES = 64 * 1024
 
 
 class Connection(asyncio.Protocol):

@@ -27,6 +27,17 @@ _DEADLINES = Deadlines(connect_s=10.0, headers_s=20.0)
 _MAX_BYTES = 8 * 1024 * 1024
 _MAX_PAGES = 10
 
+#: Time limit of a probe.
+WITHIN_S = 8.0
+_PROBE_DEADLINES = Deadlines(connect_s=5.0, headers_s=5.0, silence_s=5.0)
+_MAX_BODY = 64 * 1024
+
+#: ``unclear``: the server answered, but neither accepted nor refused the key.
+Outcome: TypeAlias = Literal["accepted", "refused", "unreachable", "unclear"]
+
+#: Services whose list of models is public: another request must test the key.
+_OTHER_PATHS = {"openrouter": "/v1/key"}
+
 
 class Served(msgspec.Struct, frozen=True):
     """A model that a service lists, with its limits as reported."""
@@ -217,15 +228,6 @@ def _read(dialect: Dialect, body: bytes) -> tuple[list[Served], str | None]:
     return [served for item in able if (served := item.served()).id], mark
 
 
-#: Time limit of a probe.
-WITHIN_S = 8.0
-_PROBE_DEADLINES = Deadlines(connect_s=5.0, headers_s=5.0, silence_s=5.0)
-_MAX_BODY = 64 * 1024
-
-#: ``unclear``: the server answered, but neither accepted nor refused the key.
-Outcome: TypeAlias = Literal["accepted", "refused", "unreachable", "unclear"]
-
-
 class Probed(msgspec.Struct, frozen=True):
     """The outcome of a probe; ``detail`` is for a person and quotes nothing from the service."""
 
@@ -246,10 +248,6 @@ async def probe(vendor: Vendor, where: Endpoint, key: str, transport: Transport)
         return Probed("unreachable", f"no answer within {WITHIN_S:g} s")
     except ProviderError as problem:
         return Probed("unreachable", str(problem))
-
-
-#: Services whose list of models is public: another request must test the key.
-_OTHER_PATHS = {"openrouter": "/v1/key"}
 
 
 def _request(vendor: Vendor, where: Endpoint, key: str) -> HttpRequest:

@@ -37,6 +37,30 @@ from zot.providers.decoding import (
     is_object,
 )
 
+_OPEN = "<think>"
+_CLOSE = "</think>"
+
+_READABLE = ("text", "summary")
+#: Fields that grow from piece to piece; of all others the last value wins.
+_GROWING = (*_READABLE, "data")
+
+_STOPS: Mapping[str, Stop] = {
+    "stop": "end_turn",
+    "tool_calls": "tool_use",
+    "function_call": "tool_use",
+    "length": "length",
+    "model_length": "length",
+}
+#: Failures reported as a finish reason: the error and its message. The partial reply is kept.
+_FAILURES: Mapping[str, tuple[type[ProviderError], str]] = {
+    "content_filter": (ContentRefused, "the content filter of the service ended the answer"),
+    "refusal": (ContentRefused, "the model refused to answer this"),
+    "insufficient_system_resource": (Overloaded, "the service ended the answer: it is overloaded"),
+    "error": (ServiceFailed, "the service ended the answer with an error"),
+}
+
+_BRIDGE = b',{"role":"assistant","content":"I see."}'
+
 
 class Function(msgspec.Struct, gc=False):
     """Part of a call. ``arguments`` is a text that grows, or, with some servers, the whole object."""
@@ -251,10 +275,6 @@ def _text(arguments: Any) -> str:
             return encode(arguments).decode()
 
 
-_OPEN = "<think>"
-_CLOSE = "</think>"
-
-
 class _At(enum.Enum):
     START = "before a tag, if one comes"
     THOUGHT = "between the tags"
@@ -312,11 +332,6 @@ class ThinkTags:
         return taken
 
 
-_READABLE = ("text", "summary")
-#: Fields that grow from piece to piece; of all others the last value wins.
-_GROWING = (*_READABLE, "data")
-
-
 class _Whole:
     """One thought being assembled."""
 
@@ -365,20 +380,6 @@ def unsealed(text: str) -> list[Any]:
         return []
 
 
-_STOPS: Mapping[str, Stop] = {
-    "stop": "end_turn",
-    "tool_calls": "tool_use",
-    "function_call": "tool_use",
-    "length": "length",
-    "model_length": "length",
-}
-#: Failures reported as a finish reason: the error and its message. The partial reply is kept.
-_FAILURES: Mapping[str, tuple[type[ProviderError], str]] = {
-    "content_filter": (ContentRefused, "the content filter of the service ended the answer"),
-    "refusal": (ContentRefused, "the model refused to answer this"),
-    "insufficient_system_resource": (Overloaded, "the service ended the answer: it is overloaded"),
-    "error": (ServiceFailed, "the service ended the answer with an error"),
-}
 _NOTHING = Choice()
 _reader: EventReader[Chunk] = EventReader(msgspec.json.Decoder(Chunk), kinds=("",))
 
@@ -553,9 +554,6 @@ class ChatDecoder(StreamDecoder):
         """Emit the held text: no more can follow that makes it a tag."""
         if self._tags is not None:
             self._say_tagged(*self._tags.finish(), events)
-
-
-_BRIDGE = b',{"role":"assistant","content":"I see."}'
 
 
 class ChatCompletions:

@@ -31,6 +31,28 @@ from zot.messages import (
 from zot.providers.base import Decoder, HttpRequest, Reasoning, Reply, Request, StreamEvent, fits, left_out, own_blocks
 from zot.providers.decoding import CallIds, EventReader, StreamDecoder, acceptable_id, acceptable_name, finished_call
 
+_BETWEEN_THOUGHTS = "\n\n"
+
+_FAMILIES: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = tuple(
+    (re.compile(pattern), tuple(efforts.split()))
+    for pattern, efforts in (
+        (r"gpt-5[\d.]*-chat", ""),
+        (r"gpt-5-pro", "high"),
+        (r"gpt-5[\d.]*-pro", "medium high"),
+        (r"gpt-5[\d.]*-codex-mini", "medium high"),
+        (r"gpt-5[\d.]*-codex", "low medium high"),
+        (r"gpt-5\.\d", "none low medium high"),
+        (r"gpt-5", "minimal low medium high"),
+        (r"o\d|codex-mini", "low medium high"),
+        (r"gpt-(3|4)|chatgpt", ""),
+    )
+)
+#: Ascending.
+_EFFORTS = ("none", "minimal", "low", "medium", "high")
+#: The API accepts at most 20 MB of base64, 500 images, and 50 MB in all.
+_IMAGES = ImageLimits(15_000_000, 250, 30_000_000)
+_MIN_OUTPUT_TOKENS = 16
+
 
 class InputDetails(msgspec.Struct, gc=False):
     cached_tokens: int | None = None
@@ -241,9 +263,6 @@ def read_item(raw: msgspec.Raw) -> Item | None:
         return _items.decode(raw)
     except (ValueError, RecursionError):
         return _items.decode_with_care(bytes(raw))
-
-
-_BETWEEN_THOUGHTS = "\n\n"
 
 
 class Part:
@@ -615,27 +634,6 @@ def _failure(fault: Fault) -> ProviderError:
 
     code = str(fault.code or fault.type or "server_error")
     return in_stream(code, fault.message or "the service gave no reason")
-
-
-_FAMILIES: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = tuple(
-    (re.compile(pattern), tuple(efforts.split()))
-    for pattern, efforts in (
-        (r"gpt-5[\d.]*-chat", ""),
-        (r"gpt-5-pro", "high"),
-        (r"gpt-5[\d.]*-pro", "medium high"),
-        (r"gpt-5[\d.]*-codex-mini", "medium high"),
-        (r"gpt-5[\d.]*-codex", "low medium high"),
-        (r"gpt-5\.\d", "none low medium high"),
-        (r"gpt-5", "minimal low medium high"),
-        (r"o\d|codex-mini", "low medium high"),
-        (r"gpt-(3|4)|chatgpt", ""),
-    )
-)
-#: Ascending.
-_EFFORTS = ("none", "minimal", "low", "medium", "high")
-#: The API accepts at most 20 MB of base64, 500 images, and 50 MB in all.
-_IMAGES = ImageLimits(15_000_000, 250, 30_000_000)
-_MIN_OUTPUT_TOKENS = 16
 
 
 class OpenAIResponses:

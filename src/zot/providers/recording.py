@@ -33,6 +33,25 @@ from zot.providers.mask import Mask, StreamMask
 
 VERSION = 1
 
+log = logging.getLogger("zot")
+
+#: Response headers that identify the account.
+_PRIVATE = frozenset({"set-cookie", "authorization", "openai-organization", "anthropic-organization-id"})
+
+#: Non-blocking, since a pipe is refused later, and without acquiring a controlling terminal.
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_NO_FILE = "not a regular file"
+
+#: Further differences are only counted.
+_MAX_SHOWN = 5
+_MAX_VALUE = 60
+_VARYING = r"(?<=\[still running: )\d+|(?<=/spill/)[0-9a-f]{12}/[^/\s]*?[0-9a-f]{16}(?=\.txt)"
+
+#: Errors a transport may raise, by their recorded name.
+_KINDS: Mapping[str, type[ProviderError]] = {
+    kind.__name__: kind for kind in (ConnectionFailed, ConnectionImpossible, Stalled, StreamBroken)
+}
+
 
 class Header(msgspec.Struct, frozen=True, tag="recording", tag_field="type"):
     """The first line: the service, so that replies can be decoded and priced again."""
@@ -178,16 +197,6 @@ def _take(exchange: Exchange, line: Answered | Chunk | Ended) -> None:
             exchange.chunks.append(line)
         case Ended():
             exchange.ended = line
-
-
-log = logging.getLogger("zot")
-
-#: Response headers that identify the account.
-_PRIVATE = frozenset({"set-cookie", "authorization", "openai-organization", "anthropic-organization-id"})
-
-#: Non-blocking, since a pipe is refused later, and without acquiring a controlling terminal.
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-_NO_FILE = "not a regular file"
 
 
 class RecordingTransport:
@@ -355,12 +364,6 @@ def _without_password(url: str) -> str:
     return f"{scheme}{separator}{address.rpartition('@')[2]}{slash}{path}"
 
 
-#: Further differences are only counted.
-_MAX_SHOWN = 5
-_MAX_VALUE = 60
-_VARYING = r"(?<=\[still running: )\d+|(?<=/spill/)[0-9a-f]{12}/[^/\s]*?[0-9a-f]{16}(?=\.txt)"
-
-
 class ReplayTransport:
     """Replays recorded responses in order.
 
@@ -483,9 +486,3 @@ def _failure(exchange: Exchange) -> ProviderError:
     if ended is None or ended.error == "closed":
         return StreamBroken("the recording ends here: it was not read any further when it was made", code="recording")
     return _KINDS.get(ended.error, StreamBroken)(ended.message)
-
-
-#: Errors a transport may raise, by their recorded name.
-_KINDS: Mapping[str, type[ProviderError]] = {
-    kind.__name__: kind for kind in (ConnectionFailed, ConnectionImpossible, Stalled, StreamBroken)
-}

@@ -45,6 +45,20 @@ IN_PASSING = (RateLimited, Overloaded, ServiceFailed)
 _FIRST_DELAY_S = 0.5
 _LONGEST_WAIT_S = 60.0
 
+log = logging.getLogger("zot")
+
+#: Marks a log record that an event reports too.
+TOLD = {"is_told": True}
+_MAX_REPLY_BYTES = 64 * 1024 * 1024
+_MAX_ERROR_BODY = 64 * 1024
+#: Beginning of a response kept for the error message if it is not a stream.
+_OPENING_BYTES = 4096
+_EVENTS = "text/event-stream"
+#: Wait for the end of the HTTP response after the last event: the connection is reused only with it.
+_EPILOGUE_S = 1.0
+_BAD_REQUEST = 400
+_UNAUTHORIZED = 401
+
 
 def retry_delay(error: ProviderError, *, attempt: int, jitter: float) -> float | None:
     """Return the seconds to wait after the failed ``attempt`` (1 is the first); None if a retry is no use.
@@ -67,21 +81,6 @@ def _is_passing(error: ProviderError) -> bool:
     if error.status:
         return error.status in _STATUSES
     return isinstance(error, IN_PASSING)
-
-
-log = logging.getLogger("zot")
-
-#: Marks a log record that an event reports too.
-TOLD = {"is_told": True}
-_MAX_REPLY_BYTES = 64 * 1024 * 1024
-_MAX_ERROR_BODY = 64 * 1024
-#: Beginning of a response kept for the error message if it is not a stream.
-_OPENING_BYTES = 4096
-_EVENTS = "text/event-stream"
-#: Wait for the end of the HTTP response after the last event: the connection is reused only with it.
-_EPILOGUE_S = 1.0
-_BAD_REQUEST = 400
-_UNAUTHORIZED = 401
 
 
 class Service:

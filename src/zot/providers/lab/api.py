@@ -30,6 +30,16 @@ STATUSES: Mapping[str, int] = {
 }
 _OUR_CALL = re.compile(r"\w+_lab_(\d+)")
 
+#: Names of shell tools, letters only, by precedence.
+_NAMES = (
+    "bash", "shell", "shellcommand", "execcommand", "runshellcommand", "runcommand", "executecommand", "runterminalcmd",
+    "runinterminal", "executebash", "runbash", "terminal", "sh", "exec", "execute", "command",
+)  # fmt: skip
+#: A tool of another name is a shell if its name contains one of these words and it takes a command.
+_WORDS = re.compile("bash|shell|exec|command|terminal")
+_COMMANDS = ("command", "cmd", "commands", "script")
+_DIRECTORIES = ("cwd", "workdir", "working_directory", "workingDirectory", "directory", "dir_path")
+
 
 class Refusal(Exception):
     """A valid request that cannot be answered. ``code`` and ``param`` are OpenAI's."""
@@ -200,17 +210,6 @@ def encode(value: Any) -> bytes:
         from zot.encoding import encode as encode_anything
 
         return encode_anything(value)
-
-
-#: Names of shell tools, letters only, by precedence.
-_NAMES = (
-    "bash", "shell", "shellcommand", "execcommand", "runshellcommand", "runcommand", "executecommand", "runterminalcmd",
-    "runinterminal", "executebash", "runbash", "terminal", "sh", "exec", "execute", "command",
-)  # fmt: skip
-#: A tool of another name is a shell if its name contains one of these words and it takes a command.
-_WORDS = re.compile("bash|shell|exec|command|terminal")
-_COMMANDS = ("command", "cmd", "commands", "script")
-_DIRECTORIES = ("cwd", "workdir", "working_directory", "workingDirectory", "directory", "dir_path")
 
 
 class _Property(msgspec.Struct):

@@ -23,6 +23,14 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0}
 
 LiteralText = str | dict[str, Any] | list[Any]
 
+#: Replaces placeholders when a line is checked in advance: valid as text, number, duration and status.
+_ANY = "400"
+_PLACEHOLDERS = {**{str(group): _ANY for group in range(1, 10)}, "chars": _ANY, "model": _ANY, "shell": _ANY}
+_PIPE_SILENCE_S = 5.0
+#: A text that no expression names: one that matches it, such as '(.*)', matches everything.
+_ARBITRARY = "\ue000"
+_CONTENT = {"say", "split", "words", "flood", "help", "think", "redacted", "call", "call-raw", "shell"}
+
 
 class Word(str):
     """An argument written without quotes."""
@@ -391,15 +399,6 @@ FORMS: Mapping[str, tuple[str, Callable[[Line], d.Directive]]] = {
     "error": ('error CODE ["message"]', _error),
     "script": ('script "lines"', _one(d.Play, Line.text)),
 }
-
-
-#: Replaces placeholders when a line is checked in advance: valid as text, number, duration and status.
-_ANY = "400"
-_PLACEHOLDERS = {**{str(group): _ANY for group in range(1, 10)}, "chars": _ANY, "model": _ANY, "shell": _ANY}
-_PIPE_SILENCE_S = 5.0
-#: A text that no expression names: one that matches it, such as '(.*)', matches everything.
-_ARBITRARY = "\ue000"
-_CONTENT = {"say", "split", "words", "flood", "help", "think", "redacted", "call", "call-raw", "shell"}
 
 
 class Reply(msgspec.Struct, frozen=True):

@@ -22,6 +22,13 @@ from zot.providers.lab.transport import Sleep
 MAX_BODY_BYTES = 64 * 1024 * 1024
 MAX_HEAD_BYTES = 64 * 1024
 
+_MAX_WAITING = 16
+_BATCH_BYTES = 64 * 1024
+_LINGER_S = 1.0
+_BODYLESS = (204, 304)
+
+log = logging.getLogger(__name__)
+
 
 class Incoming(msgspec.Struct):
     """A request as far as received."""
@@ -97,12 +104,6 @@ class Receiver:
     def on_message_complete(self) -> None:
         self._in_head, self.wants_continue = True, False
         self._done.append(self._incoming)
-
-
-_MAX_WAITING = 16
-_BATCH_BYTES = 64 * 1024
-_LINGER_S = 1.0
-_BODYLESS = (204, 304)
 
 
 class Connection(asyncio.Protocol):
@@ -291,9 +292,6 @@ def _head(plan: Plan, *, chunked: bool, close: bool) -> bytes:
         lines.append("transfer-encoding: chunked")
     lines.append("connection: close" if close else "connection: keep-alive")
     return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace")
-
-
-log = logging.getLogger(__name__)
 
 
 async def serve(

@@ -20,6 +20,34 @@ if TYPE_CHECKING:
 
 _REMEMBERED = 4096
 
+_JSON = {"content-type": "application/json"}
+_STREAM = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
+
+_GET = ("GET", "HEAD")
+#: Names and values for the log, in order.
+_Notes: TypeAlias = dict[str, str]
+_TOOLS_SHOWN = 30
+_SHOWN_CHARS = 200
+_PLAIN = re.compile(r"[\w.,:;/?&=%+*@~!-]+", re.ASCII)
+_LOOPBACK = re.compile(
+    r"https?://(?:localhost|[\w-]+\.localhost|127(?:\.\d{1,3}){3}|\[::1\])(?::\d{1,5})?", re.IGNORECASE
+)
+
+_MODEL = "lab-1"
+_PATHS = """\
+POST /v1/messages, /v1/messages/count_tokens, /v1/chat/completions, /v1/responses, /v1/responses/input_tokens, \
+/v1beta/models/MODEL:generateContent, :streamGenerateContent and :countTokens, \
+GET /v1/models, /v1/models/MODEL, /v1beta/models and /v1beta/models/MODEL"""
+
+_MODELS = re.compile(r"(?:/v1(?:beta|alpha)?)?/models(?:/([^:]+))?/?")
+
+_KEYS = ("x-api-key", "authorization", "x-goog-api-key")
+
+#: Fields of the conversation in each API.
+_CONVERSATION = ("messages", "input", "contents", "previous_response_id")
+#: Fields that may change between retries.
+_METADATA = ("metadata", "cache_control")
+
 
 class Cue(msgspec.Struct, frozen=True):
     """The chosen reply and its place in the script. ``reply`` counts from 1."""
@@ -170,21 +198,6 @@ def _counted(replies: tuple[Reply, ...]) -> str:
     return f"{len(replies)} {'reply' if len(replies) == 1 else 'replies'}, and each request takes one"
 
 
-_JSON = {"content-type": "application/json"}
-_STREAM = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
-
-
-_GET = ("GET", "HEAD")
-#: Names and values for the log, in order.
-_Notes: TypeAlias = dict[str, str]
-_TOOLS_SHOWN = 30
-_SHOWN_CHARS = 200
-_PLAIN = re.compile(r"[\w.,:;/?&=%+*@~!-]+", re.ASCII)
-_LOOPBACK = re.compile(
-    r"https?://(?:localhost|[\w-]+\.localhost|127(?:\.\d{1,3}){3}|\[::1\])(?::\d{1,5})?", re.IGNORECASE
-)
-
-
 class Service:
     """Answers the requests of every API from one script. Deterministic: ids count up, and there is no clock."""
 
@@ -298,22 +311,12 @@ class Service:
         return Plan(200, {**common, **_JSON}, performance.whole())
 
 
-_MODEL = "lab-1"
-_PATHS = """\
-POST /v1/messages, /v1/messages/count_tokens, /v1/chat/completions, /v1/responses, /v1/responses/input_tokens, \
-/v1beta/models/MODEL:generateContent, :streamGenerateContent and :countTokens, \
-GET /v1/models, /v1/models/MODEL, /v1beta/models and /v1beta/models/MODEL"""
-
-
 class _Route(msgspec.Struct, frozen=True):
     """Route of a request. ``what`` is "nothing" for unknown paths: then the API encodes the error."""
 
     api: Api
     what: Literal["reply", "count", "models", "model", "nothing"]
     model: str = ""
-
-
-_MODELS = re.compile(r"(?:/v1(?:beta|alpha)?)?/models(?:/([^:]+))?/?")
 
 
 def _vendor(path: str, query: str, headers: Mapping[str, str]) -> Api:
@@ -372,15 +375,6 @@ def _preflight(api: Api, headers: Mapping[str, str], common: Mapping[str, str], 
         "access-control-max-age": "600",
     }
     return Plan(204, {**common, **allowed}, iter(()))
-
-
-_KEYS = ("x-api-key", "authorization", "x-goog-api-key")
-
-
-#: Fields of the conversation in each API.
-_CONVERSATION = ("messages", "input", "contents", "previous_response_id")
-#: Fields that may change between retries.
-_METADATA = ("metadata", "cache_control")
 
 
 def _fingerprint(headers: Mapping[str, str], model: str, body: bytes) -> int:
