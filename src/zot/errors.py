@@ -106,8 +106,7 @@ class AlreadyAnswered(UserError):
 
 
 class NoSuchCommand(UserError):
-    """No running extension has the command. ``absent`` lists the extensions that do not run, and why; "" if all
-    run."""
+    """No running extension has the command. ``absent`` says which extensions do not run, and why; "" if all run."""
 
     def __init__(self, message: str, *, absent: str = "") -> None:
         super().__init__(f"{message}; {absent}" if absent else message)

@@ -32,10 +32,9 @@ class ImageBlock(Block, tag="image", frozen=True, gc=False):
 
 
 class ThinkingBlock(Block, tag="thinking", frozen=True, gc=False):
-    """Thinking of the model. ``signature`` authenticates it to the API that made it, ``redacted`` is its encrypted
-    form.
+    """Thinking of the model. ``signature`` authenticates it to the API that made it.
 
-    ``id`` is that API's id of the block, if it has one.
+    ``redacted`` is its encrypted form, ``id`` that API's id of the block, if it has one.
     """
 
     text: str = ""
@@ -175,8 +174,7 @@ def show(message: Message) -> ShownMessage:
 
 
 def thought_of(message: Message) -> str:
-    """Return the model's thinking; "" if ``shown_text`` replaces its text, because then the thinking is withheld
-    too."""
+    """Return the model's thinking; "" if ``shown_text`` replaces its text: the thinking is withheld too."""
     if message.shown_text is not None:
         return ""
     return "".join(block.text for block in message.content if isinstance(block, ThinkingBlock))
@@ -209,8 +207,7 @@ def text_of(content: Iterable[TranscriptBlock | ShownBlock]) -> str:
 
 
 def begins_with(messages: Sequence[Message], known: list[Message]) -> bool:
-    """True if ``messages`` starts with ``known``. Cheap for identical objects: list comparison checks identity
-    first."""
+    """True if ``messages`` starts with ``known``. Cheap for identical objects: lists compare identity first."""
     head = messages[: len(known)]
     return known == (head if isinstance(head, list) else list(head))  # Copies only non-lists.
 

@@ -18,8 +18,10 @@ class CommandInfo(msgspec.Struct, frozen=True):
 
 
 class CommandAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The action an extension requests after a command: run ``prompt``, put ``insert`` into the editor, ``display``
-    a note, or none."""
+    """The action an extension requests after a command.
+
+    Run ``prompt``, put ``insert`` into the editor, ``display`` a note, or none.
+    """
 
     extension: str
     action: str

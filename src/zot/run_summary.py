@@ -13,8 +13,7 @@ CUT_OFF: Final = "the answer was cut off at the model's length limit"
 
 
 class Outcome:
-    """Accumulator over the events of one run. ``text`` is the model's last message, ``stop`` how its last turn
-    ended.
+    """Accumulator over the events of one run. ``text`` is the model's last message, ``stop`` its stop reason.
 
     ``held_back`` says why an extension blocked that message; "" if none did.
     """

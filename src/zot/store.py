@@ -167,18 +167,16 @@ class Store(Protocol):
         """
 
     def watch(self, safe: Callable[[int], None], failed: Callable[[StoreFailed], None]) -> None:
-        """Call ``safe`` with the highest number up to which all rows are safe, ``failed`` if rows could not be made
-        safe.
+        """Call ``safe`` with the number up to which all rows are safe, ``failed`` if rows could not be made safe.
 
         Both are called in the event loop's thread; inside `append` if no wait is needed.
         """
 
     @property
     def is_broken(self) -> bool:
-        """True if rows could not be made safe, or are lost: the store takes no more, and the session must be
-        reopened.
+        """True if rows could not be made safe, or are lost: the store takes no more.
 
-        Cheap to read.
+        The session must be reopened. Cheap to read.
         """
 
     @property
@@ -204,8 +202,10 @@ class Store(Protocol):
         """Return the safe changes that are still held, with their numbers."""
 
     async def troubled(self) -> Sequence[Row]:
-        """Return the safe changes still held, with the events of all runs that failed or were cut off; nothing
-        without such a run. May include more events."""
+        """Return the safe changes still held, with the events of all runs that failed or were cut off.
+
+        Nothing without such a run. May include more events.
+        """
 
     async def content(self, digest: str) -> bytes | None:
         """Return the content of a file by its digest; None if it is no longer stored."""

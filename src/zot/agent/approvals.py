@@ -124,8 +124,7 @@ class Approvals:
         return sorted(self._always, key=lambda one: (one.tool, one.subject))
 
     def forget(self, allowed: Allowed) -> Allowed:
-        """Return the row that revokes ``allowed``; `recall` makes it effective. Raise UserError if it is not
-        remembered."""
+        """Return the row that revokes ``allowed``; `recall` applies it. Raise UserError if it is not remembered."""
         if allowed not in self._always:
             raise UserError("that is not remembered")
         return msgspec.structs.replace(allowed, revoked=True)
@@ -307,8 +306,7 @@ class Questions:
             self._open.outcome.set_result(parked.answer.decision)
 
     async def resume(self, parked: Parked) -> Answer | None:
-        """Return the outcome of a reopened question; None if the allowed call differs from the one that would run
-        now."""
+        """Return the outcome of a reopened question; None if the call that was allowed has changed since."""
         reopened = self._open
         assert reopened is not None
         try:

@@ -227,8 +227,7 @@ def _block_weight(block: TranscriptBlock) -> float:
 
 
 def prune(messages: Sequence[Message], upto: int) -> tuple[list[Message], int]:
-    """Return ``messages`` with results shortened in the first ``upto`` of them, and the number of shortened
-    results.
+    """Return ``messages`` with results in the first ``upto`` shortened, and how many were.
 
     Unchanged messages are the same objects. No call loses its result.
     """
@@ -293,8 +292,8 @@ def undo_compaction(transcript: Transcript) -> Spliced:
 
 
 def boundary(messages: Sequence[Message], keep: int) -> int:
-    """Return the index of the newest ``keep`` messages, or of an earlier one: a result is never separated from its
-    call."""
+    """Return the index of the newest ``keep`` messages, or an earlier one that does not split a call from its
+    result."""
     at = max(0, len(messages) - keep)
     while at > 0 and messages[at].role == "tool":
         at -= 1
@@ -475,8 +474,7 @@ class Relief:
         return True
 
     async def _summarised(self, messages: Sequence[Message], limit: int) -> tuple[Summary | None, list[Message]]:
-        """Return a summary and the conversation that starts with it; None and the same one if there is nothing to
-        gain."""
+        """Return a summary and the conversation that starts with it; None and no change if nothing is gained."""
         upto = boundary(messages, KEEP_MESSAGES)
         if upto <= first_new(messages) or self._weigh(messages[:upto]) < _PROGRESS * limit:
             return None, list(messages)

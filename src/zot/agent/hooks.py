@@ -35,8 +35,10 @@ class MessageDecision(msgspec.Struct, frozen=True):
 
 
 class Extensions(Protocol):
-    """Extensions of a session: they observe the agent, intercept its steps and provide tools. Cancelling a pending
-    decision ends it at once."""
+    """Extensions of a session: they observe the agent, intercept its steps and provide tools.
+
+    Cancelling a pending decision ends it at once.
+    """
 
     def attach(self, show: Callable[[Sequence[AgentEvent]], None]) -> None:
         """Register ``show``, which sends events outside of any run to all subscribers of the session."""

@@ -87,8 +87,10 @@ class Pattern:
         return False
 
     def _step(self, now: frozenset[int], before: str, after: str) -> tuple[bool, frozenset[int]]:
-        """Return whether the end is reached here, and the states after the next character. A match may begin
-        anywhere."""
+        """Return whether the end is reached here, and the states after the next character.
+
+        A match may begin anywhere.
+        """
         reached, waiting = set[int](), [self._start, *now]
         while waiting:
             state = waiting.pop()

@@ -168,8 +168,10 @@ class Run:
         self.recorder.say([Retry(reason, attempt, round(delay_s * 1000))])
 
     def reply_started(self, partial: Callable[[], Reply], *, holding: bool) -> None:
-        """Record that the model began to answer; ``partial`` returns its reply so far. ``holding`` withholds its
-        text."""
+        """Record that the model began to answer; ``partial`` returns its reply so far.
+
+        ``holding`` withholds its text.
+        """
         self._phase, self._partial, self._holding, self._has_held = Phase.HEARING, partial, holding, False
         self.recorder.say([AssistantStart()])
 

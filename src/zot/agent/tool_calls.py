@@ -42,8 +42,8 @@ class CallRunner:
         self._env = env
 
     async def run(self, run: Run, tools: Mapping[str, Tool]) -> Question | None:
-        """Run the open calls of ``run`` until each has a result. Return the question a person must answer first, if
-        any.
+        """Run the open calls of ``run`` until each has a result, or return the question that a person must answer
+        first.
 
         Called again with the answer, it continues.
         """

@@ -57,8 +57,7 @@ class Agents(msgspec.Struct, frozen=True):
         return self.file.agents.get(alias, AgentTable())
 
     def has_policy(self, alias: str) -> bool:
-        """True if the file has rules for an agent. An agent without rules is guarded when untrusted users talk to
-        it."""
+        """True if the file has rules for an agent; without rules it is guarded when untrusted users talk to it."""
         return bool(self.table(alias).policy)
 
 

@@ -293,8 +293,10 @@ def default_provider(env: Mapping[str, str]) -> str:
 
 
 def _stored_addresses(env: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the providers with a key in auth.json, and its address. An unusable file counts as empty here: the
-    error comes when the key is read."""
+    """Return the providers with a key in auth.json, and its address.
+
+    An unusable file counts as empty here: the error comes when the key is read.
+    """
     home = zot_home(env)
     if home is None or not os.path.lexists(os.path.join(home, "auth.json")):
         return {}

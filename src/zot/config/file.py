@@ -110,10 +110,10 @@ class ConfigFile(msgspec.Struct, frozen=True):
 
 
 def read(directory: str | None, look: Callable[[AgentTable], list[str]] | None = None) -> ConfigFile:
-    """Return the decoded file in ``directory``; an empty one if there is none. ``look`` may find more problems in
-    an agent.
+    """Return the decoded file in ``directory``; an empty one if there is none.
 
-    Raise InvalidConfigFile with all problems in all tables, or ConfigError if the file cannot be read.
+    ``look`` may find more problems in an agent. Raise InvalidConfigFile with all problems in all tables, or
+    ConfigError if the file cannot be read.
     """
     path = os.path.join(directory or "", FILE_NAME)
     if directory is None or not os.path.lexists(path):
@@ -220,8 +220,7 @@ def _unknown(name: str, known: Iterable[str]) -> str:
 
 
 class ListenAddress(msgspec.Struct, frozen=True):
-    """Address to listen at. ``host`` has no brackets; ``port`` 0 means any free port; ``path`` is a prefix of our
-    own."""
+    """Listen address. ``host`` has no brackets; ``port`` 0 means any free port; ``path`` is a prefix of our paths."""
 
     scheme: str
     host: str

@@ -116,8 +116,7 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 class Private(msgspec.Struct, frozen=True):
-    """Directories denied to all calls with a path, whatever the rules say; ``readable`` places below them may be
-    read."""
+    """Directories denied to all calls with a path, whatever the rules say; ``readable`` places in them may be read."""
 
     directories: tuple[str, ...]
     readable: tuple[str, ...] = ()

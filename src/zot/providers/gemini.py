@@ -405,8 +405,7 @@ def _model_parts(blocks: Sequence[TranscriptBlock], *, seals: bool) -> list[_Par
 
 
 def _user_parts(content: Sequence[TranscriptBlock], called: Mapping[str, str]) -> list[_PartJson]:
-    """Return the parts of a user or tool message. Images of results come after all results, which must stay
-    together."""
+    """Return the parts of a user or tool message. Images come after all results, which must stay together."""
     parts: list[_PartJson] = []
     images: list[_PartJson] = []
     for block in content:

@@ -305,8 +305,7 @@ class Connection(asyncio.Protocol):
         transport.set_write_buffer_limits(high=0)
 
     async def _step_to_head(self, answer: Answer, transport: asyncio.Transport, within_s: float | None) -> None:
-        """Return when the head has arrived or the request has made progress. Raise Stalled if neither happens in
-        time."""
+        """Return when the head has arrived or the request has made progress. Raise Stalled at the deadline."""
         unsent = transport.get_write_buffer_size()
         try:
             async with asyncio.timeout(within_s):

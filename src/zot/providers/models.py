@@ -93,8 +93,7 @@ class Catalogue(msgspec.Struct, frozen=True):
     open: bool = False
 
     def find(self, model_id: str | None) -> Model:
-        """Return the model with that id, the default for None. Raise UserError, with the known ones, if there is
-        none."""
+        """Return the model with that id, the default for None. Raise UserError, with the known ones, if unknown."""
         if model_id is None and self.models:
             return self.models[0]
         for model in self.models:

@@ -665,8 +665,7 @@ class ChatCompletions:
         return acceptable_id(call_id, self._call_ids)
 
     def _results(self, message: Message, state: str) -> tuple[bytes, str]:
-        """Return one message for each result; their images follow in a user message, since results cannot hold
-        them."""
+        """Return one message for each result; their images follow in a user message: results cannot hold them."""
         pieces: list[bytes] = []
         images: list[dict[str, Any]] = []
         for block in message.content:

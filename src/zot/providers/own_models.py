@@ -43,8 +43,7 @@ class OwnModel(msgspec.Struct, frozen=True, rename="camel"):
         return msgspec.structs.replace(model, price=self._price(model.price), as_of="", **known)
 
     def _price(self, listed: Price | None) -> Price | None:
-        """Return the price: the listed one if none is set, else without tiers; None unless input and output are
-        known."""
+        """Return the price: the listed one if none is set, else without tiers; None without input or output."""
         given = (self.price_input, self.price_output, self.price_cache_read, self.price_cache_write)
         if all(value is None for value in given):
             return listed

@@ -285,8 +285,7 @@ class _Call:
             self._failure = error  # Raised by `read`, like any failure after an answer has begun.
 
     def _explained(self, problem: ProviderError, response: HttpResponse) -> ProviderError:
-        """Return a clearer error if the response is not an event stream. Its content type alone is no proof: some
-        are wrong."""
+        """Return a clearer error if the response is not an event stream. The content type alone may be wrong."""
         kind = response.headers.get("content-type", "").partition(";")[0].strip()
         if not isinstance(problem, StreamBroken) or self._decoder.progress or kind.lower() in ("", _EVENTS):
             return problem

@@ -189,8 +189,7 @@ class Connection(asyncio.Protocol):
                 return await _Answer(self, plan, incoming).send() and incoming.keep_alive
 
     async def _refuse(self, status: int, message: str) -> None:
-        """Send an error, then drain the client's input briefly: closing with unread bytes would discard the
-        response."""
+        """Send an error, then drain the client's input briefly: closing with unread bytes would discard the error."""
         await _Answer(self, self._service.refuse(status, message), Incoming()).send()
         if self._transport.can_write_eof():
             self._transport.write_eof()

@@ -66,8 +66,7 @@ class LabResponse:
         self._closed = False
 
     async def read(self) -> bytes:
-        """Return the bytes that are ready, joined; wait where the script waits. Raise StreamBroken at a cut or
-        after close."""
+        """Return the bytes that are ready; wait where the script waits. Raise StreamBroken at a cut or after close."""
         # Yield once: reading ready bytes never waits otherwise, and would starve other tasks.
         await asyncio.sleep(0)
         batch = bytearray()
