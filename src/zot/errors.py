@@ -231,7 +231,7 @@ class AnswerRejected(AgentError):
 
 
 class TurnBlocked(AgentError):
-    """An extension or policy blocked the model call."""
+    """An extension blocked the model call."""
 
 
 class ProtocolError(AgentError):

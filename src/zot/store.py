@@ -26,7 +26,7 @@ class Said(msgspec.Struct, frozen=True, gc=False, tag="said", tag_field="type"):
 class Spliced(msgspec.Struct, frozen=True, gc=False, tag="spliced", tag_field="type", omit_defaults=True):
     """``messages`` replaced those from ``start`` up to ``stop``: a compaction, a clearing, a replacement.
 
-    The replaced messages stay in the history: a transcript is a view. ``why`` says which kind of undo applies.
+    The replaced messages stay in the history: a transcript is a view. Only a compaction (``why``) can be undone.
     """
 
     start: int
@@ -99,7 +99,7 @@ class Allowed(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="al
 
 
 class Began(msgspec.Struct, frozen=True, gc=False, tag="began", tag_field="type"):
-    """A tool ``call`` of a run with an approval is about to start; without a result, it may or may not have run."""
+    """A tool ``call`` in a turn with an approval is about to start; without a result, it may or may not have run."""
 
     call: str
 
@@ -157,7 +157,7 @@ class Store(Protocol):
 
     @property
     def left_behind(self) -> bool:
-        """True if the newest run in the store has no end."""
+        """True if the newest run was found unfinished when the store was opened."""
 
     def append(self, rows: Sequence[Row], *, run: int, ends: bool = False) -> int:
         """Number and take ``rows``, all or none; return the first number. Never blocks.

@@ -131,7 +131,7 @@ class Approvals:
 
 
 def summarise(tool: str, args: dict[str, Any], subject: Subject) -> str:
-    """Return one line that tells a person what a call would do, and to which real path."""
+    """Return a one-line summary of a call for a person, with the real path."""
     replaces = tool == "write" and isinstance(subject, Target) and os.path.lexists(subject.real)
     loss = ", in place of what is there" if replaces else ""
     return printable_line(f"{tool}: {describe(args, subject)}{loss}", _MAX_SUMMARY)

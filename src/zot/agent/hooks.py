@@ -72,7 +72,7 @@ class Extensions(Protocol):
 
     @property
     def attentive(self) -> bool:
-        """True if any extension intercepts: then all events must be delivered before the next decision."""
+        """True if the session has extensions: then all events must be delivered before the next decision."""
 
     @property
     def holds_messages(self) -> bool:
