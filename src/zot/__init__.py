@@ -1,15 +1,15 @@
 """zot: the agent runtime that other programs embed.
 
-    async with zot.Runtime(provider="lab") as runtime:
-        async for event in runtime.prompt("hello"):
-            print(zot.encode(event).decode())
+   async with zot.Runtime(provider="lab") as runtime:
+       async for event in runtime.prompt("hello"):
+           print(zot.encode(event).decode())
 
-Names are loaded when they are first used, so that importing zot costs next to nothing.
+Names are imported on first use: `import zot` costs next to nothing.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # As type checkers know it; importing `typing` for it would cost a fifth of `zot --version`.
+TYPE_CHECKING = False  # `typing` alone would cost a fifth of `zot --version`; type checkers know the name.
 if TYPE_CHECKING:
     from typing import Any
 
@@ -72,11 +72,11 @@ _HOMES = {
     "zot.version": ("__version__",),
     "zot.wire.jsonrpc": ("RpcError",),
 }
-#: Modules that are used by their names: `zot.events.Done`.
+#: Submodules available as attributes: `zot.events.Done`.
 _MODULES = ("events",)
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = sorted(_HOME_OF)  # noqa: PLE0605 -- made from the table, so that it cannot differ from it
+__all__ = sorted(_HOME_OF)  # noqa: PLE0605 -- derived from the table
 
 
 def __getattr__(name: str) -> Any:

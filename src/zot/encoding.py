@@ -12,6 +12,11 @@ from zot.text import without_halves
 
 _encoder = msgspec.json.Encoder()
 
+T = TypeVar("T")
+
+_guard = RLock()
+_known: set[Any] = set()
+
 
 def encode(frame: Any) -> bytes:
     """Return one frame as its line of JSON, without the LF. A lone surrogate becomes U+FFFD."""
@@ -41,14 +46,8 @@ def _without_surrogates(value: Any) -> Any:
             return value
 
 
-T = TypeVar("T")
-
-_guard = RLock()
-_known: set[Any] = set()
-
-
 def learned(kind: T) -> T:
-    """Return a type that can be read in any thread from here on."""
+    """Return ``kind`` after building its msgspec decoder under a lock, so any thread may decode it."""
     if kind not in _known:
         with _guard:
             msgspec.json.Decoder(kind)
@@ -57,6 +56,6 @@ def learned(kind: T) -> T:
 
 
 def decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    """Return what reads a type, in any thread."""
+    """Return a decoder for ``kind``, built under a lock."""
     with _guard:
         return msgspec.json.Decoder(kind)

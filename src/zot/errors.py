@@ -1,22 +1,22 @@
-"""Every exception we raise, split by who can act on it. Facts are attributes, never only words."""
+"""Every exception zot raises, by the party that can act on it. Details are attributes, not only text."""
 
 from __future__ import annotations
 
 
 class AgentError(Exception):
-    """The root of what we raise on purpose. Its text is fit to be shown to a person."""
+    """Base class of the errors zot raises on purpose. Its text can be shown to a user."""
 
 
 class UserError(AgentError):
-    """The caller asked for something that cannot be done; asking differently helps."""
+    """The caller asked for something impossible; a different request may succeed."""
 
 
 class ConfigError(UserError):
-    """A flag, file or environment variable does not make sense."""
+    """A flag, file or environment variable is invalid."""
 
 
 class MalformedFile(ConfigError):
-    """A user's file, or one line of it, cannot be decoded. ``place`` says which one, ``reason`` why."""
+    """A user's file, or one line of it, cannot be decoded. ``place`` names it, ``reason`` says why."""
 
     def __init__(self, place: str, reason: str) -> None:
         super().__init__(f"{place}: {reason}")
@@ -25,7 +25,7 @@ class MalformedFile(ConfigError):
 
 
 class InvalidConfigFile(ConfigError):
-    """A configuration file makes no sense. ``problems`` say one by one which field of which table is wrong, and how."""
+    """A configuration file is invalid. ``problems`` has one entry for each wrong field."""
 
     def __init__(self, message: str, *, path: str, problems: tuple[str, ...]) -> None:
         super().__init__(message)
@@ -38,7 +38,7 @@ class NoSuchAgent(ConfigError):
 
 
 class DirectoryGone(ConfigError):
-    """The directory of a session, ``cwd``, is not there any more."""
+    """The working directory of a session, ``cwd``, no longer exists."""
 
     def __init__(self, cwd: str, remedy: str) -> None:
         super().__init__(f"{cwd}, where this session works, is gone; {remedy}")
@@ -46,25 +46,25 @@ class DirectoryGone(ConfigError):
 
 
 class UsageError(ConfigError):
-    """A command line that no configuration and no file could make right: exit code 2."""
+    """An invalid command line, whatever the configuration: exit code 2."""
 
 
 class KeyMissing(ConfigError):
-    """There is no key for a model service that needs one."""
+    """A model service needs a key, and none is configured."""
 
 
 class RuntimeBusy(UserError):
-    """A prompt or compact is running on this Runtime, and it takes one at a time."""
+    """A prompt or compact is running on this Runtime; it runs one at a time."""
 
 
 class RuntimeClosed(UserError):
-    """The Runtime has been closed."""
+    """The Runtime is closed."""
 
 
 class Stopping(RuntimeClosed):
-    """The daemon is about to end: what was asked can be asked of the next one, for it has not been begun, or has a key.
+    """The daemon is shutting down. The request is safe to repeat: it has not started, or has an idempotency key.
 
-    So many others who wait for the same session were before it: ``ahead``.
+    ``ahead`` is the number of requests queued before it on the same session.
     """
 
     def __init__(self, message: str, *, ahead: int = 0) -> None:
@@ -73,13 +73,13 @@ class Stopping(RuntimeClosed):
 
 
 class QueueFull(UserError):
-    """Too many prompts are waiting on one session."""
+    """A session's prompt queue is full."""
 
 
 class SessionBusy(UserError):
     """Another process, or another part of this one, is running this session.
 
-    ``pid``, ``host`` and ``since`` say who, as far as is known: 0 and "" where it is not.
+    ``pid``, ``host`` and ``since`` describe the other run as far as known: 0 and "" otherwise.
     """
 
     def __init__(self, message: str, *, pid: int = 0, host: str = "", since: str = "") -> None:
@@ -90,7 +90,7 @@ class SessionBusy(UserError):
 
 
 class DaemonRunning(UserError):
-    """An endpoint belongs to another daemon. ``pid`` is its process, 0 if that is not known."""
+    """The endpoint belongs to another daemon. ``pid`` is its process, 0 if unknown."""
 
     def __init__(self, message: str, *, pid: int = 0) -> None:
         super().__init__(message)
@@ -98,7 +98,7 @@ class DaemonRunning(UserError):
 
 
 class AlreadyAnswered(UserError):
-    """A request needs no run: its answer is on record. ``answer`` is that answer, as it was kept."""
+    """The answer to an idempotent request is on record; no run is needed. ``answer`` is the stored answer."""
 
     def __init__(self, message: str, *, answer: bytes) -> None:
         super().__init__(message)
@@ -114,17 +114,17 @@ class NoSuchCommand(UserError):
 
 
 class NoSuchSession(UserError):
-    """The journal has no session of that id."""
+    """The journal has no session with this id."""
 
 
 class TooManySessions(UserError):
-    """So many sessions are in use that no other can be opened."""
+    """The limit of open sessions is reached."""
 
 
 class PromptTooLong(UserError):
-    """A prompt does not fit the model's window, even if nothing else is said.
+    """A prompt alone does not fit the model's window.
 
-    ``needed`` is how many tokens it would take, as far as we can tell, and ``limit`` how many it may.
+    ``needed`` is its estimated size in tokens, ``limit`` the most it may have.
     """
 
     def __init__(self, message: str, *, needed: int, limit: int) -> None:
@@ -134,11 +134,11 @@ class PromptTooLong(UserError):
 
 
 class EmptySummary(UserError):
-    """The model was asked to summarise a conversation and said nothing, so it stayed as it was."""
+    """The model returned an empty summary, so the conversation is unchanged."""
 
 
 class RewindRefused(UserError):
-    """Files cannot be put back to what they were. ``files`` names them."""
+    """Files cannot be restored. ``files`` names them."""
 
     def __init__(self, message: str, *, files: tuple[str, ...]) -> None:
         super().__init__(message)
@@ -146,9 +146,9 @@ class RewindRefused(UserError):
 
 
 class ConnectionLost(AgentError):
-    """There is no connection to the daemon any more.
+    """The connection to the daemon is lost.
 
-    ``was_sent`` says that what was asked had left by then: whether it was done, nobody knows.
+    ``was_sent``: the request had been sent, so the daemon may or may not have carried it out.
     """
 
     def __init__(self, message: str, *, was_sent: bool = False) -> None:
@@ -157,16 +157,16 @@ class ConnectionLost(AgentError):
 
 
 class PromptLost(ConnectionLost):
-    """A connection broke, and nothing in the session shows that the daemon has got the prompt that was sent on it."""
+    """The connection broke, and the session does not show that the daemon received the prompt."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, was_sent=True)
 
 
 class EpochChanged(AgentError):
-    """A session is not what was shown: it was deleted and made anew, or a part of it is lost.
+    """A session's history differs from the client's copy: it was deleted and recreated, or rows are lost.
 
-    ``epoch`` is the new one: what there is can be heard from 0.
+    ``epoch`` is the new one; subscribe from 0.
     """
 
     def __init__(self, message: str, *, epoch: int) -> None:
@@ -175,37 +175,36 @@ class EpochChanged(AgentError):
 
 
 class Unforeseen(AgentError):
-    """Something of ours failed in a way that nobody thought of. The log has it."""
+    """An unexpected failure inside zot. The log has the traceback."""
 
 
 class SystemFailed(AgentError):
-    """The system refused something that we need: one of our files, memory, a descriptor."""
+    """The operating system refused a resource zot needs: a file, memory, a descriptor."""
 
     @classmethod
     def of(cls, problem: OSError) -> SystemFailed:
-        """Return what the user may see of an error of the system: which file, what happened, and what to do."""
+        """Return an error for the user that names the file, the reason and a remedy."""
         where = "" if problem.filename is None else f"{problem.filename}: "
         reason = problem.strerror or type(problem).__name__
         return cls(f"{where}{reason}; look at its disk, its permissions and the limits of the process, then try again")
 
 
 class NoAnswer(AgentError):
-    """A prompt was done, but what it came to is no answer."""
+    """A run finished without a usable answer."""
 
 
 class RunCancelled(AgentError):
-    """A prompt was ended before it was done, because somebody wanted it to."""
+    """A run was cancelled before it was done."""
 
 
 class StepsExhausted(AgentError):
-    """A prompt made as many model calls as it may and was still not done."""
+    """A run reached its limit of model calls before it was done."""
 
 
 class BudgetExhausted(AgentError):
-    """A session has used what it may, so the model was not asked again.
+    """A session's budget is used up, so the model was not called again.
 
-    ``setting`` names the budget, ``used`` is how much of it was used and ``allowed`` how much may be: US dollars or
-    tokens.
+    ``setting`` names the budget; ``used`` and ``allowed`` are in US dollars or tokens.
     """
 
     def __init__(self, message: str, *, setting: str, used: float, allowed: float) -> None:
@@ -216,10 +215,9 @@ class BudgetExhausted(AgentError):
 
 
 class ContextExhausted(AgentError):
-    """The conversation does not fit the model's window, and hardly anything more can be left out of it.
+    """The conversation does not fit the model's window, and compaction can hardly shorten it.
 
-    ``needed`` is how many tokens the next request would take, as far as we can tell, and ``window`` how many the model
-    can hold.
+    ``needed`` is the estimated size of the next request in tokens, ``window`` the model's limit.
     """
 
     def __init__(self, message: str, *, needed: int, window: int) -> None:
@@ -229,17 +227,17 @@ class ContextExhausted(AgentError):
 
 
 class AnswerRejected(AgentError):
-    """The model did not answer in the form that was asked for, however often it was told."""
+    """The model's answer failed the output schema after all retries."""
 
 
 class TurnBlocked(AgentError):
-    """Somebody who may decide did not let the model be asked."""
+    """An extension blocked the model call."""
 
 
 class ProtocolError(AgentError):
-    """A peer sent something that is not a frame of its dialect. Costs that frame, not the connection.
+    """A peer sent an invalid frame. Costs that frame, not the connection.
 
-    ``frame_id`` is the frame's id as it stood there, b"" if it had none; ``frame_type`` what it claimed to be.
+    ``frame_id`` is the frame's raw id, b"" if it had none; ``frame_type`` the type it claimed.
     """
 
     def __init__(self, message: str, *, frame_id: bytes = b"", frame_type: str = "") -> None:
@@ -249,27 +247,26 @@ class ProtocolError(AgentError):
 
 
 class ToolFailed(AgentError):
-    """A tool could not do what the model asked; the model hears this text."""
+    """A tool could not do what the model asked; the model receives this text as the result."""
 
 
 class StoreFailed(AgentError):
-    """What happened could not be recorded, so it must not be shown."""
+    """Rows could not be recorded, so they must not be shown."""
 
 
 class UnmarkedRows(StoreFailed):
-    """Rows are safe, but the lock file does not remember that: should they be lost, nobody would notice."""
+    """Rows are safe, but the lock file does not record that: their loss would go unnoticed."""
 
 
 class JournalDamaged(StoreFailed):
-    """What was recorded cannot be read any more."""
+    """Recorded rows cannot be read any more."""
 
 
 class ProviderError(AgentError):
     """The model service refused or failed.
 
-    ``provider`` is its name, ``status`` the HTTP status (0 when there was none), ``code`` the vendor's own
-    word for the error, ``request_id`` what their support asks for, ``retry_after_s`` how long they asked us
-    to wait.
+    ``provider`` is its name, ``status`` the HTTP status (0 without one), ``code`` the vendor's error code,
+    ``request_id`` the id for the vendor's support, ``retry_after_s`` the delay the service asked for.
     """
 
     def __init__(
@@ -295,7 +292,7 @@ class AuthFailed(ProviderError):
 
 
 class NoCredit(AuthFailed):
-    """The account has used up what was paid for, or what it may spend; paying helps, waiting does not."""
+    """The account has no credit, or has reached its spending limit; paying helps, waiting does not."""
 
 
 class RateLimited(ProviderError):
@@ -303,7 +300,7 @@ class RateLimited(ProviderError):
 
 
 class Overloaded(ProviderError):
-    """The service is up but cannot take this now; waiting helps."""
+    """The service is up but cannot take the request now; waiting helps."""
 
 
 class ContextTooLong(ProviderError):
@@ -311,7 +308,7 @@ class ContextTooLong(ProviderError):
 
 
 class BadRequest(ProviderError):
-    """The service does not accept what we sent."""
+    """The service rejected the request as invalid."""
 
 
 class NotFound(ProviderError):
@@ -319,24 +316,24 @@ class NotFound(ProviderError):
 
 
 class ContentRefused(ProviderError):
-    """The service will not answer this content."""
+    """The service refuses this content."""
 
 
 class ServiceFailed(ProviderError):
-    """The service had an error of its own."""
+    """The service failed internally."""
 
 
 class ConnectionFailed(ProviderError):
-    """No connection: refused, reset before an answer, DNS, TLS, proxy, or too slow to connect."""
+    """No connection: refused, reset before a response, DNS, TLS, proxy, or connect timeout."""
 
 
 class ConnectionImpossible(ConnectionFailed):
-    """No connection, and trying again does not help: an address, a proxy setting or a certificate is wrong."""
+    """No connection, and retrying does not help: an address, a proxy setting or a certificate is wrong."""
 
 
 class Stalled(ProviderError):
-    """The service stopped talking and the deadline passed."""
+    """The service sent nothing until the deadline passed."""
 
 
 class StreamBroken(ProviderError):
-    """The answer ended early or was not what the API promises."""
+    """The response ended early or violates the API's format."""

@@ -1,4 +1,4 @@
-"""What happens: one vocabulary for every face and wire.
+"""Events of a session: one vocabulary for every user interface and protocol.
 
 Each event is a frozen struct tagged with its name in zot RPC v1, so the native dialect is `encode(event)`.
 """
@@ -16,11 +16,11 @@ from zot.messages import Counters, ShownBlock, ShownImage, Stop, TextBlock
 
 
 class Event(msgspec.Struct, frozen=True, gc=False, tag_field="type", omit_defaults=True):
-    """Something happened in a session."""
+    """An event of a session."""
 
 
 class UserMessage(Event, tag="user_message", frozen=True, gc=False):
-    """``prompt_id`` is what a client of the daemon calls the prompt that begins with it."""
+    """A user message. ``prompt_id`` is the daemon client's id of the prompt that starts with it."""
 
     content: tuple[ShownBlock, ...]
     time: str
@@ -58,7 +58,7 @@ class ToolUseEnd(Event, tag="tool_use_end", frozen=True, gc=False):
 
 
 class Usage(Event, tag="usage", frozen=True, gc=False):
-    """What a model call used. ``auto``: nobody asked for that call; it made the summary of an automatic compaction."""
+    """Usage of one model call. ``auto``: the call made the summary of an automatic compaction."""
 
     input: int
     output: int
@@ -72,12 +72,12 @@ class Usage(Event, tag="usage", frozen=True, gc=False):
 
     @property
     def cost(self) -> float | None:
-        """The cost of this turn in US dollars, None when no price is known."""
+        """The cost of this model call in US dollars, None if no price is known."""
         return self.counters.cost
 
     @property
     def counters(self) -> Counters:
-        """What this turn used."""
+        """Usage of this model call."""
         return Counters(
             self.input,
             self.output,
@@ -106,13 +106,13 @@ class ToolProgress(Event, tag="tool_progress", frozen=True, gc=False):
 
 
 class ResultDetails(msgspec.Struct, frozen=True, gc=False):
-    """Where a result came from: the ``extension`` that has the tool."""
+    """Origin of a result: ``extension`` provides the tool."""
 
     extension: str
 
 
 class ToolResult(Event, tag="tool_result", frozen=True, gc=False):
-    """A call has its result. ``details`` are there if the tool is not one of zot's own."""
+    """The result of a tool call. ``details`` is present if an extension provides the tool."""
 
     id: str
     is_error: bool
@@ -134,9 +134,9 @@ class Error(Event, tag="error", frozen=True, gc=False):
 
 
 class CompactDone(Event, tag="compact_done", frozen=True, gc=False):
-    """The conversation was made shorter. ``auto``: because it would not have fitted, not because somebody asked.
+    """The conversation was compacted. ``auto``: because it would not have fitted, not on request.
 
-    ``pruned`` results of tools were shortened; ``summary`` is empty if that was enough.
+    ``pruned`` is the number of tool results that were shortened; ``summary`` is empty if that was enough.
     """
 
     summary: str
@@ -145,7 +145,7 @@ class CompactDone(Event, tag="compact_done", frozen=True, gc=False):
 
 
 class Retry(Event, tag="retry", frozen=True, gc=False):
-    """A model call failed before its first delta and will be tried again after ``delay_ms``."""
+    """A model call failed before its first delta and will be retried after ``delay_ms``."""
 
     reason: str
     attempt: int
@@ -160,12 +160,12 @@ class ApprovalRequest(Event, tag="approval_request", frozen=True, gc=False):
     deadline: str
 
 
-#: What can come of a request to a person.
+#: Outcomes of an approval request.
 Resolution: TypeAlias = Literal["allow_once", "allow_always", "reject", "expired", "unanswerable", "aborted"]
 
 
 class ApprovalAnswer(Event, tag="approval_answer", frozen=True, gc=False):
-    """What came of the request ``id``: what a person decided, and who if that is known, or why nobody did."""
+    """The outcome of approval request ``id``. ``by`` names the person who decided, if known."""
 
     id: str
     decision: Resolution
@@ -173,20 +173,20 @@ class ApprovalAnswer(Event, tag="approval_answer", frozen=True, gc=False):
 
 
 class ConversationReplaced(Event, tag="conversation_replaced", frozen=True, gc=False):
-    """Somebody has made another conversation of it, outside of any run: cleared it, replaced it, gone back in it.
+    """The conversation was cleared, replaced or rewound outside of a run.
 
-    It has ``messages`` now. Who shows it reads it anew.
+    It now has ``messages`` messages. Clients that show it must read it again.
     """
 
     messages: int
 
 
 class Reconfigured(Event, tag="reconfigured", frozen=True, gc=False):
-    """What the session works with is another now, such as its model: who shows it asks how it is. Not recorded."""
+    """A session setting changed, such as the model. Clients read the session's state again. Not recorded."""
 
 
 class ExtNotify(Event, tag="ext_notify", frozen=True, gc=False):
-    """A notice of an extension, or of zot about it. Not recorded, unless it says why a message was ``blocked``."""
+    """A notice from an extension, or from zot about it. Recorded only if it says why a message was ``blocked``."""
 
     extension: str
     level: Literal["info", "success", "warn", "error"]
@@ -195,10 +195,10 @@ class ExtNotify(Event, tag="ext_notify", frozen=True, gc=False):
 
 
 class ExtWaiting(Event, tag="ext_waiting", frozen=True, gc=False):
-    """An extension has been waited for since a while: its start, a tool, a command, or what it is to decide about.
+    """A run has been waiting for an extension for a while: its start, a tool, a command, or an intercept.
 
-    It is said once for a wait, which is over with the next event of the run, or with the answer to the command. Of
-    "held assistant_message", text that it holds back until its decision, it is said at once.
+    Sent once per wait. The wait ends with the next event of the run, or with the command's response. For "held
+    assistant_message" (text withheld until the extension decides) it is sent at once.
     """
 
     extension: str
@@ -207,7 +207,7 @@ class ExtWaiting(Event, tag="ext_waiting", frozen=True, gc=False):
 
 
 class PanelOpened(Event, tag="panel_open", frozen=True, gc=False):
-    """An extension shows a panel until either side closes it. ``footer`` says what its keys do."""
+    """An extension opened a panel. It stays open until either side closes it. ``footer`` explains its keys."""
 
     extension: str
     panel_id: str
@@ -217,7 +217,7 @@ class PanelOpened(Event, tag="panel_open", frozen=True, gc=False):
 
 
 class PanelRendered(Event, tag="panel_render", frozen=True, gc=False):
-    """An open panel shows something else."""
+    """The content of an open panel changed."""
 
     extension: str
     panel_id: str
@@ -227,7 +227,7 @@ class PanelRendered(Event, tag="panel_render", frozen=True, gc=False):
 
 
 class PanelClosed(Event, tag="panel_close", frozen=True, gc=False):
-    """A panel is over."""
+    """A panel was closed."""
 
     extension: str
     panel_id: str
@@ -265,7 +265,7 @@ AgentEvent: TypeAlias = (
 
 
 def decode(line: bytes | str) -> AgentEvent:
-    """Read an event from its line of JSON; raise msgspec.DecodeError if it is none."""
+    """Decode an event from its line of JSON. Raise msgspec.DecodeError if it is not an event."""
     try:
         return _decoder().decode(line)
     except (UnicodeDecodeError, RecursionError) as problem:
@@ -273,11 +273,11 @@ def decode(line: bytes | str) -> AgentEvent:
 
 
 def text(events: Iterable[AgentEvent]) -> str:
-    """Return what the model said in ``events``: its deltas, joined."""
+    """Return the text the model produced in ``events``: its deltas, joined."""
     return "".join(event.delta for event in events if isinstance(event, TextDelta))
 
 
 @cache
 def _decoder() -> msgspec.json.Decoder[AgentEvent]:
-    # Made when it is first needed: whoever only writes events must not wait for it.
+    # Built on first use: callers that only encode events do not pay for it.
     return decoder(AgentEvent)

@@ -1,4 +1,4 @@
-"""Files: private ones for their owner only, and files of other origin read without blocking."""
+"""Private files with atomic replacement and locks, and reading of untrusted paths without blocking."""
 
 from __future__ import annotations
 
@@ -16,14 +16,18 @@ from zot.errors import ConfigError, MalformedFile, UserError
 
 T = TypeVar("T")
 
-#: What decoding bytes can raise, in any format: msgspec, tomllib and json, text that is not UTF-8, and deep nesting.
+#: Exceptions that decoding bytes can raise, in any format: msgspec, tomllib, json, non-UTF-8 text, deep nesting.
 UNDECODABLE = (msgspec.MsgspecError, ValueError, RecursionError)
-#: No file of settings is longer.
+#: Largest settings file.
 MAX_BYTES = 16 * 1024 * 1024
 
 _SLICE_BYTES = 1024 * 1024
 _MAX_PIPED_BYTES = 64 * 1024 * 1024
 _OPEN = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+#: Longest wait for another zot process that changes the same file; it holds the lock for milliseconds.
+LOCK_S = 5.0
+_POLL_S = 0.02
 
 
 def load(
@@ -33,10 +37,10 @@ def load(
     check: Callable[[os.stat_result], None] | None = None,
     max_bytes: int = MAX_BYTES,
 ) -> T:
-    """Return a user's file, decoded. Without such a file raise FileNotFoundError or NotADirectoryError.
+    """Return a user's file, decoded. Raise FileNotFoundError or NotADirectoryError if there is none.
 
     Raise MalformedFile if it cannot be decoded, another ConfigError if it cannot be read or is longer than
-    ``max_bytes``, and whatever ``check`` raises about the status of the opened file.
+    ``max_bytes``, and any error that ``check`` raises about the status of the opened file.
     """
     try:
         data = b"".join(slices(path, check=check, max_bytes=max_bytes))
@@ -48,7 +52,7 @@ def load(
 
 
 def decoded(data: bytes, decode: Callable[[bytes], T], place: str) -> T:
-    """Return ``decode(data)``. If that fails, raise MalformedFile, which names ``place`` and the reason."""
+    """Return ``decode(data)``. Raise MalformedFile with ``place`` and the reason if decoding fails."""
     try:
         return decode(data)
     except UNDECODABLE as problem:
@@ -77,14 +81,14 @@ def slices(
     check: Callable[[os.stat_result], None] | None = None,
     max_bytes: int | None = None,
 ) -> Iterator[bytes]:
-    """Yield the content of a file piece by piece. Raise OSError, also if it is a pipe, a device or the like.
+    """Yield the content of a file in pieces. Raise OSError, also for pipes, devices and the like.
 
-    With ``pipe_silence_s`` a pipe is read, too, unless nobody writes into it for so long. ``check`` may refuse the file
-    by its status. A file that is longer than ``max_bytes`` is an OSError (EFBIG).
+    With ``pipe_silence_s``, read a pipe too, and raise OSError after that time without data. ``check`` may refuse
+    the file by its status. A file longer than ``max_bytes`` raises OSError (EFBIG).
     """
     fd = os.open(path, _OPEN)
     try:
-        # The status of the opened file, not of its name: a link may lead anywhere, and may change meanwhile.
+        # Status of the descriptor, not of the path: a link may lead anywhere and may change meanwhile.
         status = os.fstat(fd)
         if check is not None:
             check(status)
@@ -107,7 +111,7 @@ def slices(
 
 
 def _piped(fd: int, path: str, silence_s: float) -> Iterator[bytes]:
-    import select  # Few pipes are read.
+    import select  # Imported lazily: pipes are rare.
 
     poll, size = select.poll(), 0
     poll.register(fd, select.POLLIN)
@@ -122,28 +126,23 @@ def _piped(fd: int, path: str, silence_s: float) -> Iterator[bytes]:
     raise OSError(errno.ETIMEDOUT, f"a pipe into which nobody has written for {silence_s:g} s", path)
 
 
-#: How long to wait for another zot that changes the same file; it holds the lock for milliseconds.
-LOCK_S = 5.0
-_LOOK_AGAIN_S = 0.02
-
-
 def make_directory(path: str) -> None:
-    """Make a directory, and those above it that are missing, for us alone whatever the umask. Raise OSError.
+    """Create a directory and its missing parents with mode 0700, whatever the umask. Raise OSError.
 
-    One that exists stays as it is.
+    An existing directory is left unchanged.
     """
     if not path or os.path.isdir(path):
         return
     make_directory(os.path.dirname(path))
     try:
         os.mkdir(path, 0o700)
-    except FileExistsError:  # somebody was faster, or it is no directory: who uses it will be told
+    except FileExistsError:  # created meanwhile, or not a directory: using it will fail
         return
-    os.chmod(path, 0o700)  # The umask may have taken away our own rights, too.
+    os.chmod(path, 0o700)  # The umask may have removed our own permissions.
 
 
 def write_new(path: str, pieces: Iterable[bytes]) -> None:
-    """Write a new file; it does not stay if it is not complete. Raise UserError if that cannot be done."""
+    """Write a new file; remove it if writing fails. Raise UserError."""
     try:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
             try:
@@ -157,7 +156,7 @@ def write_new(path: str, pieces: Iterable[bytes]) -> None:
 
 
 def replace_file(path: str, data: bytes, *, mode: int = 0o600) -> None:
-    """Replace a file, whole or not at all; a link to it stays a link. Raise ConfigError."""
+    """Replace a file atomically; a link to it stays a link. Raise ConfigError."""
     target = os.path.realpath(path)
     temp = f"{target}.{os.urandom(8).hex()}"
     try:
@@ -178,7 +177,7 @@ def replace_file(path: str, data: bytes, *, mode: int = 0o600) -> None:
 
 @contextmanager
 def exclusive(directory: str) -> Iterator[None]:
-    """Hold the lock on a directory, which is made if it is missing. Raise ConfigError after LOCK_S without it."""
+    """Hold the lock on a directory, creating it if missing. Raise ConfigError after LOCK_S."""
     try:
         make_directory(directory)
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -201,7 +200,7 @@ def _lock(descriptor: int, directory: str) -> None:
         except BlockingIOError:
             if time.monotonic() > deadline:
                 raise ConfigError(f"{directory} has been locked by another zot for {LOCK_S:g} s; try again") from None
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(_POLL_S)
         except OSError as problem:
             raise ConfigError(f"{directory} cannot be locked: {problem.strerror}") from None
         else:

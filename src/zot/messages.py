@@ -1,8 +1,8 @@
-"""What is said: messages, their content blocks, and the counters of what it cost.
+"""Messages, their content blocks, and usage counters.
 
-Two forms of a message exist. The *transcript* form (`Message`) holds everything a provider needs to be told
-again: image bytes, thinking with its signature. The *shown* form (`ShownMessage`) is what clients see on every
-wire: images as a byte count, no thinking. `show` is the only way from one to the other.
+A message has two forms. The *transcript* form (`Message`) holds everything a provider needs: image bytes, thinking
+with its signature. The *shown* form (`ShownMessage`) goes to clients on every protocol: images as a byte count, no
+thinking. `show` is the only conversion from the first to the second.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class ImageBlock(Block, tag="image", frozen=True, gc=False):
 
 
 class ThinkingBlock(Block, tag="thinking", frozen=True, gc=False):
-    """What the model thought. ``signature`` proves it to the API that made it, ``redacted`` is its sealed form.
+    """Thinking of the model. ``signature`` authenticates it to the API that made it.
 
-    ``id`` is the name that API knows it by, where it gives one.
+    ``redacted`` is its encrypted form, ``id`` that API's id of the block, if it has one.
     """
 
     text: str = ""
@@ -44,9 +44,9 @@ class ThinkingBlock(Block, tag="thinking", frozen=True, gc=False):
 
 
 class CallBlock(Block, tag="tool_call", frozen=True, gc=False):
-    """The model wants a tool run. ``args`` is None when what it wrote is not a JSON object; ``malformed`` has it.
+    """A tool call. ``args`` is None if the model did not write a JSON object; ``malformed`` has its text.
 
-    ``signature`` seals what the model thought before it, for the APIs that want that back with the call.
+    ``signature`` seals the thinking before the call, for APIs that require it back with the call.
     """
 
     id: str
@@ -66,10 +66,10 @@ TranscriptBlock: TypeAlias = TextBlock | ImageBlock | ThinkingBlock | CallBlock 
 
 
 class Message(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """One message of the transcript, complete. ``shown_text`` is what clients see where that differs from its text.
+    """One complete message of the transcript. ``shown_text`` replaces its text for clients, if set.
 
-    ``origin`` is the provider whose model said it: signatures and sealed thoughts mean nothing to any other. Of what a
-    user said it is the channel where that was, if somebody told.
+    ``origin`` of an assistant message is the provider that produced it: signatures and encrypted thinking are valid
+    only there. ``origin`` of a user message is its channel, if the client named one.
     """
 
     role: Role
@@ -108,9 +108,9 @@ class ShownMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 class PastMessage(ShownMessage, frozen=True):
-    """One as a face shows it that was not there: with what the model thought, as far as clients may know that.
+    """A past message for a user interface, with the thinking that clients may see.
 
-    ``stop`` is how its turn ended if nothing more was said there, ``error`` why, if it failed.
+    ``stop`` is how its turn ended if it was the turn's last message, ``error`` the reason of a failure.
     """
 
     thought: str = ""
@@ -119,9 +119,9 @@ class PastMessage(ShownMessage, frozen=True):
 
 
 class ToolSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the model is told about a tool. ``schema`` is the JSON Schema of its arguments.
+    """A tool's description for the model. ``schema`` is the JSON Schema of its arguments.
 
-    ``extension`` names whose it is, which the model is not told; "" for our own.
+    ``extension`` names the extension that provides it, "" for built-in tools; the model does not see it.
     """
 
     name: str
@@ -131,9 +131,9 @@ class ToolSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Counters(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """Tokens and money. ``input`` excludes what was read from or written to the provider's cache.
+    """Tokens and cost. ``input`` excludes tokens read from or written to the provider's cache.
 
-    ``reasoning`` is how much of ``output`` the model thought, where the provider tells.
+    ``reasoning`` is the part of ``output`` spent on thinking, if the provider reports it.
     """
 
     input: int
@@ -146,7 +146,7 @@ class Counters(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     @property
     def cost(self) -> float | None:
-        """The cost in US dollars, None when no price is known: unknown is not zero."""
+        """The cost in US dollars; None if no price is known, because unknown is not zero."""
         return self.cost_usd if self.price_known else None
 
     def __add__(self, other: Counters) -> Counters:
@@ -174,7 +174,7 @@ def show(message: Message) -> ShownMessage:
 
 
 def thought_of(message: Message) -> str:
-    """Return what the model thought; "" if something else is shown than what it said: then that was held back, too."""
+    """Return the model's thinking; "" if ``shown_text`` replaces its text: the thinking is withheld too."""
     if message.shown_text is not None:
         return ""
     return "".join(block.text for block in message.content if isinstance(block, ThinkingBlock))
@@ -207,18 +207,17 @@ def text_of(content: Iterable[TranscriptBlock | ShownBlock]) -> str:
 
 
 def begins_with(messages: Sequence[Message], known: list[Message]) -> bool:
-    """True if a conversation has the ``known`` messages at its beginning. Hardly costs anything if they are the same
-    objects, as ever, for the comparison of lists looks at that first."""
+    """True if ``messages`` starts with ``known``. Cheap for identical objects: lists compare identity first."""
     head = messages[: len(known)]
-    return known == (head if isinstance(head, list) else list(head))  # One copy is enough.
+    return known == (head if isinstance(head, list) else list(head))  # Copies only non-lists.
 
 
 def timestamp(seconds: float | None = None) -> str:
-    """Return RFC 3339 in UTC with milliseconds and ``Z``; now, unless ``seconds`` since the epoch are given."""
+    """Return RFC 3339 in UTC with milliseconds and ``Z``: of ``seconds`` since the epoch, or of now."""
     whole, millis = divmod(round((_time.time() if seconds is None else seconds) * 1000), 1000)
     return f"{_second(whole)}.{millis:03d}Z"
 
 
-@lru_cache(maxsize=1)  # What happens has a time, and much happens in one second.
+@lru_cache(maxsize=1)  # Many events fall into the same second.
 def _second(whole: int) -> str:
     return _time.strftime("%Y-%m-%dT%H:%M:%S", _time.gmtime(whole))

@@ -1,4 +1,4 @@
-"""Slash commands and panels of extensions: what a front end lists and shows."""
+"""Slash commands and panels of extensions, as front ends list and show them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zot.events import AgentEvent, PanelClosed, PanelOpened, PanelRendered
 
 
 class CommandInfo(msgspec.Struct, frozen=True):
-    """A command that people can run, and whose it is."""
+    """A slash command and the extension that provides it."""
 
     name: str
     description: str
@@ -18,7 +18,10 @@ class CommandInfo(msgspec.Struct, frozen=True):
 
 
 class CommandAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an extension wants done: run ``prompt``, put ``insert`` into the editor, ``display`` a note, or nothing."""
+    """The action an extension requests after a command.
+
+    Run ``prompt``, put ``insert`` into the editor, ``display`` a note, or none.
+    """
 
     extension: str
     action: str
@@ -29,13 +32,13 @@ class CommandAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class OpenPanels:
-    """The panels of one session, by what was heard of them."""
+    """The open panels of one session, updated from its events."""
 
     def __init__(self) -> None:
         self._open: dict[str, PanelOpened] = {}
 
     def hear(self, events: Iterable[AgentEvent]) -> None:
-        """Take what happened."""
+        """Update the panels from ``events``."""
         for event in events:
             match event:
                 case PanelOpened(panel_id=panel_id):
@@ -51,11 +54,11 @@ class OpenPanels:
 
     @property
     def seen(self) -> Mapping[str, PanelOpened]:
-        """What somebody has seen who has heard everything until now."""
+        """A snapshot of the open panels, for `since`."""
         return dict(self._open)
 
     def since(self, seen: Mapping[str, PanelOpened]) -> list[AgentEvent]:
-        """What shows them to somebody who has ``seen`` these."""
+        """Return the events that bring a client from the snapshot ``seen`` to the current panels."""
         closed = (PanelClosed(one.extension, panel_id) for panel_id, one in seen.items() if panel_id not in self._open)
         new = (one for panel_id, one in self._open.items() if panel_id not in seen)
         changed = (one for panel_id, one in self._open.items() if seen.get(panel_id, one) != one)
@@ -64,10 +67,10 @@ class OpenPanels:
 
     @property
     def shown(self) -> list[AgentEvent]:
-        """What opens them for somebody who has seen none of them."""
+        """The events that open all panels for a new client."""
         return [*self._open.values()]
 
     def gone(self) -> list[AgentEvent]:
-        """Forget all of them, and return what closes them."""
+        """Forget all panels and return the events that close them."""
         closed, self._open = [PanelClosed(one.extension, one.panel_id) for one in self._open.values()], {}
         return [*closed]

@@ -8,12 +8,12 @@ from typing import Final
 from zot.events import AgentEvent, AssistantMessage, ExtNotify, TurnEnd, TurnStart, Usage
 from zot.messages import ZERO, Counters, Stop, text_of
 
-#: What is said of an answer that is none, because it has no end.
+#: Error text for a truncated answer.
 CUT_OFF: Final = "the answer was cut off at the model's length limit"
 
 
 class Outcome:
-    """Adds up the events of one run. ``text`` is the model's last message, ``stop`` why its last turn ended.
+    """Accumulator over the events of one run. ``text`` is the model's last message, ``stop`` its stop reason.
 
     ``held_back`` says why an extension blocked that message; "" if none did.
     """
@@ -25,7 +25,7 @@ class Outcome:
         self.held_back = ""
 
     def take(self, events: Sequence[AgentEvent]) -> None:
-        """Hear what happened."""
+        """Add ``events`` to the summary."""
         for event in events:
             match event:
                 case TurnStart():

@@ -1,7 +1,7 @@
-"""Where a session's history goes before anybody sees it.
+"""Append-only history of a session; a row is recorded before any client sees it.
 
-Two kinds of row under one increasing number: *events*, what clients saw, and *changes* of the transcript, what the
-provider needs. A client's view is read from the first, the transcript from the second.
+Two kinds of rows share one sequence: *events*, from which clients' views are built, and *changes*, from which the
+transcript for the provider is built.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Said(msgspec.Struct, frozen=True, gc=False, tag="said", tag_field="type"):
 
 
 class Spliced(msgspec.Struct, frozen=True, gc=False, tag="spliced", tag_field="type", omit_defaults=True):
-    """``messages`` took the place of those from ``start`` up to ``stop``: a compaction, a clearing, a replacement.
+    """``messages`` replaced those from ``start`` up to ``stop``: a compaction, a clearing, a replacement.
 
-    What was replaced stays in the history: a transcript is a view. ``why`` tells what can be undone.
+    The replaced messages stay in the history: a transcript is a view. Only a compaction (``why``) can be undone.
     """
 
     start: int
@@ -36,14 +36,14 @@ class Spliced(msgspec.Struct, frozen=True, gc=False, tag="spliced", tag_field="t
 
     @property
     def is_clearing(self) -> bool:
-        """True if nothing is left of the conversation."""
+        """True if the change removed the whole conversation."""
         return not self.start and not self.messages and not self.why
 
 
 class Configured(msgspec.Struct, frozen=True, gc=False, tag="configured", tag_field="type", omit_defaults=True):
-    """What the session works with from here on, so that one that is resumed asks exactly as it would have.
+    """The session's settings from here on; a resumed session sends identical requests.
 
-    ``agent`` is the name of its agent where there are several to choose from, ``guarded`` if strangers talk to it.
+    ``agent`` names the agent if several are configured; ``guarded`` is set for sessions with untrusted users.
     """
 
     provider: str
@@ -55,7 +55,7 @@ class Configured(msgspec.Struct, frozen=True, gc=False, tag="configured", tag_fi
     guarded: bool = False
 
 
-#: Stands for a content that was not kept, because it is too large or could not be read.
+#: Digest of a content that was not kept: too large or unreadable.
 UNKEPT: Final = ""
 
 
@@ -63,15 +63,14 @@ Digest: TypeAlias = Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{64})?$")]
 
 
 class Wrote(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="wrote", tag_field="type"):
-    """A file gets another content: by the ``call`` of a tool, or by a rewind. No change of the transcript.
+    """A change of a file, by the tool call ``call`` or by a rewind. Does not change the transcript.
 
-    What a tool does is recorded before it is done: it has happened if the result of the call is no error, and may have
-    if it is one. What a rewind does is recorded afterwards.
+    A tool's change is recorded before it is made: it happened if the call's result is no error, and may have
+    happened otherwise. A rewind's change is recorded afterwards.
 
-    ``path`` is relative to the directory the session works in where it is below it, else absolute, with all links
-    followed. ``before`` and ``after`` are SHA-256 in hex, None where there is no file, or `UNKEPT`; ``mode`` has the
-    permissions of a file that was removed. ``contents`` are those that the store may not have yet; it keeps them apart
-    from the row.
+    ``path`` is relative to the session's directory for files below it, else absolute, with links resolved.
+    ``before`` and ``after`` are SHA-256 in hex, None without a file, or `UNKEPT`; ``mode`` has the permissions of a
+    removed file. ``contents`` are those the store may not have yet; it stores them apart from the row.
     """
 
     path: str
@@ -83,9 +82,9 @@ class Wrote(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="wrot
 
 
 class Allowed(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="allowed", tag_field="type"):
-    """A person allowed a ``tool`` for good in this session: for one command or one path, or whatever it is about.
+    """A person allowed a ``tool`` for the rest of the session: for one command, for one path, or always.
 
-    Or has ``revoked`` that.
+    ``revoked`` withdraws the permission.
     """
 
     tool: str
@@ -95,20 +94,20 @@ class Allowed(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="al
 
     @property
     def subject(self) -> str:
-        """What a person calls it: the command or the path; "" if it is allowed whatever it is about."""
+        """The allowed command or path; "" if the tool is always allowed."""
         return self.command or self.path or ""
 
 
 class Began(msgspec.Struct, frozen=True, gc=False, tag="began", tag_field="type"):
-    """A ``call`` of a turn in which a person was asked is about to run: if its result is lost, it may have."""
+    """A tool ``call`` in a turn with an approval is about to start; without a result, it may or may not have run."""
 
     call: str
 
 
 class Guarded(msgspec.Struct, frozen=True, gc=False, tag="guarded", tag_field="type"):
-    """An extension that has connected by itself guards the session, and blocks ``intercept`` whenever it is away.
+    """A self-connected extension guards the session: ``intercept`` is blocked while it is disconnected.
 
-    Nothing is left to ``intercept`` once a person has dismissed it.
+    ``intercept`` is empty after a person has dismissed the extension.
     """
 
     name: str
@@ -116,13 +115,13 @@ class Guarded(msgspec.Struct, frozen=True, gc=False, tag="guarded", tag_field="t
 
 
 class Locked(msgspec.Struct, frozen=True, gc=False, tag="locked", tag_field="type"):
-    """A person has had the tools kept inside the directory from here on, or let out, whatever is configured."""
+    """A person confined the tools to the directory, or lifted that, overriding the configuration."""
 
     locked: bool
 
 
 class Counted(msgspec.Struct, frozen=True, gc=False, tag="counted", tag_field="type"):
-    """A model was asked for the session outside of any run; ``cumulative`` is what it has used by then."""
+    """A model call for the session outside of any run; ``cumulative`` is the session's usage including it."""
 
     time: str
     counters: Counters
@@ -134,64 +133,64 @@ Row: TypeAlias = AgentEvent | Change
 
 
 class Store(Protocol):
-    """An append-only history of one session. A row is *safe* when it would survive whatever the store can survive."""
+    """Append-only history of one session. A row is *safe* once it survives any failure the store can survive."""
 
     @property
     def shared(self) -> bool:
-        """True if others may write to it, too, so that a run must `begin` before it can say anything."""
+        """True if other processes may write too: a run must `begin` before it appends."""
 
     @property
     def keeps(self) -> bool:
-        """True if what is recorded can be had back, so that it makes sense to record the contents of files."""
+        """True if rows can be read back later, so file contents are worth recording."""
 
     async def begin(self) -> Sequence[tuple[int, Row]]:
-        """Become the only writer, for a run; return the rows that others added since we last looked.
+        """Become the only writer for a run; return the rows that others added since the last look.
 
-        Raise SessionBusy if somebody else is the writer, StoreFailed.
+        Raise SessionBusy if another writer is active, or StoreFailed.
         """
 
     def end(self, *, parked: bool = False) -> None:
-        """Let others write; called when everything is settled. Never blocks.
+        """Release the store to other writers, once everything is settled. Never blocks.
 
-        What is ``parked`` did not come to its end: whoever looks for what was left behind finds it.
+        A ``parked`` run is unfinished; recovery finds it.
         """
 
     @property
     def left_behind(self) -> bool:
-        """True if it was found without the end of its newest run, which somebody had begun here."""
+        """True if the newest run was found unfinished when the store was opened."""
 
     def append(self, rows: Sequence[Row], *, run: int, ends: bool = False) -> int:
-        """Number ``rows``, in order, and take them, all or none; return the number of the first. Never blocks.
+        """Number and take ``rows``, all or none; return the first number. Never blocks.
 
-        Between `begin` and `end` only; if they are what ``ends`` the run, nothing follows. Raise StoreFailed if they
-        are refused at once.
+        Only between `begin` and `end`; ``ends`` marks the last rows of the run. Raise StoreFailed if the rows are
+        refused at once.
         """
 
     def watch(self, safe: Callable[[int], None], failed: Callable[[StoreFailed], None]) -> None:
-        """Call ``safe`` with the number up to which all rows are safe, ``failed`` when rows could not be made safe.
+        """Call ``safe`` with the number up to which all rows are safe, ``failed`` if rows could not be made safe.
 
-        In the thread of the event loop; at once, inside `append`, where nothing has to be waited for.
+        Both are called in the event loop's thread; inside `append` if no wait is needed.
         """
 
     @property
     def is_broken(self) -> bool:
-        """True if rows could not be made safe, or are gone: it takes no more, and who goes on opens the session again.
+        """True if rows could not be made safe, or are lost: the store takes no more.
 
-        Costs next to nothing.
+        The session must be reopened. Cheap to read.
         """
 
     @property
     def full(self) -> bool:
-        """True while so much is not yet safe that no more should be said."""
+        """True while too many rows are not yet safe to append more."""
 
     async def room(self) -> None:
-        """Wait until it is not full any more. Raise StoreFailed if that takes too long."""
+        """Wait until the store is not full. Raise StoreFailed if that takes too long."""
 
     async def settled(self) -> None:
-        """Wait until every row is safe that has been taken so far. Raise StoreFailed."""
+        """Wait until every row appended so far is safe. Raise StoreFailed."""
 
     async def synced(self) -> None:
-        """Wait until every row that has been taken so far survives a loss of power. Raise StoreFailed."""
+        """Wait until every row appended so far survives a power loss. Raise StoreFailed."""
 
     async def read(self, after: int, limit: int) -> list[tuple[int, Row]]:
         """Return the oldest safe rows numbered above ``after`` that are still held, with their numbers."""
@@ -203,18 +202,20 @@ class Store(Protocol):
         """Return the safe changes that are still held, with their numbers."""
 
     async def troubled(self) -> Sequence[Row]:
-        """Return the safe changes that are still held, with the events of all runs in which something failed or was cut
-        off among them; nothing if there is no such run. May return more events."""
+        """Return the safe changes still held, with the events of all runs that failed or were cut off.
+
+        Nothing without such a run. May include more events.
+        """
 
     async def content(self, digest: str) -> bytes | None:
-        """Return the content of a file that a row refers to; None if it is not there any more."""
+        """Return the content of a file by its digest; None if it is no longer stored."""
 
     async def fork(self, new_id: str, at: int) -> None:
-        """Make another session of the rows up to number ``at``. Raise UserError if that cannot be."""
+        """Copy the rows up to number ``at`` into a new session. Raise UserError if that is impossible."""
 
     @property
     def epoch(self) -> int:
-        """What differs between two sessions of one name, and between before and after a loss of rows."""
+        """Distinguishes sessions that reuse a name, and a session before and after a loss of rows."""
 
     @property
     def last_seq(self) -> int:
@@ -226,10 +227,9 @@ class Store(Protocol):
 
 
 class MemoryStore:
-    """A store that lives and dies with its process: a row is safe as soon as it is here.
+    """In-memory store: a row is safe at once and lost with the process.
 
-    Nothing can come back to it after a crash, so it keeps only the newest ``keep`` rows; every row still gets its
-    number.
+    It keeps only the newest ``keep`` rows, since nothing is recovered from it; every row is still numbered.
     """
 
     full = False
@@ -247,14 +247,14 @@ class MemoryStore:
         self._run_began = 0
 
     async def begin(self) -> Sequence[tuple[int, Row]]:
-        """There are no others."""
+        """Return nothing: there are no other writers."""
         return ()
 
     def end(self, *, parked: bool = False) -> None:
-        """There are no others."""
+        """Do nothing: there are no other writers."""
 
     def append(self, rows: Sequence[Row], *, run: int, ends: bool = False) -> int:
-        """Take ``rows`` and say that they are safe."""
+        """Take ``rows`` and report them safe."""
         if run != self.last_run:
             self.last_run, self._run_began = run, self.last_seq
         first = self.last_seq + 1
@@ -264,18 +264,18 @@ class MemoryStore:
         return first
 
     def watch(self, safe: Callable[[int], None], failed: Callable[[StoreFailed], None]) -> None:
-        """Call ``safe`` from now on; nothing can fail."""
+        """Register ``safe``; appending never fails."""
         del failed
         self._safe = safe
 
     async def room(self) -> None:
-        """There always is."""
+        """Return at once: memory is never full."""
 
     async def settled(self) -> None:
-        """Everything is."""
+        """Return at once: rows are safe when appended."""
 
     async def synced(self) -> None:
-        """Nothing here survives its process, let alone a loss of power."""
+        """Return at once: nothing here survives the process anyway."""
 
     async def read(self, after: int, limit: int) -> list[tuple[int, Row]]:
         """Return the rows above ``after`` that are still held."""
@@ -283,7 +283,7 @@ class MemoryStore:
         return [(seq, row) for seq, row in enumerate(self._rows, oldest) if seq > after][:limit]
 
     async def newest(self) -> Sequence[tuple[int, Row]]:
-        """Return the rows since the run began, as far as they are held."""
+        """Return the rows of the newest run that are still held."""
         return await self.read(self._run_began, len(self._rows))
 
     async def changes(self) -> Sequence[tuple[int, Change]]:
@@ -292,14 +292,14 @@ class MemoryStore:
         return [(seq, row) for seq, row in rows if isinstance(row, Change)]
 
     async def troubled(self) -> Sequence[Row]:
-        """Return all that is still held."""
+        """Return all rows still held."""
         return tuple(self._rows)
 
     async def content(self, digest: str) -> bytes | None:
-        """Nothing is kept."""
+        """Return None: no contents are kept."""
         del digest
         return None
 
     async def fork(self, new_id: str, at: int) -> None:
-        """Nothing is kept that could be."""
+        """Raise UserError: nothing is kept to fork."""
         raise UserError("this conversation is not kept, so it cannot be forked: use --session")

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+#: Matches escapes of lone surrogates; all other escapes are captured in the group, so none is misread.
+_ESCAPE = (
+    rb"(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\(?!u[dD][89a-fA-F]).)"
+    rb"|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+)
+
 
 def printable(text: str) -> str:
-    """Return ``text`` with a backslash escape for all that would not be seen: controls, line ends, broken bytes."""
+    """Return ``text`` with backslash escapes for unprintable characters: controls, line ends, undecodable bytes."""
     return text if text.isprintable() else "".join(one if one.isprintable() else _escaped(one) for one in text)
 
 
 def printable_line(text: str, limit: int) -> str:
-    """Return ``text`` as one printable line of at most so many characters, and a sign that there was more."""
+    """Return ``text`` as one printable line, cut to ``limit`` characters with an ellipsis."""
     text = printable(" ".join(text.split()))
     return text if len(text) <= limit else f"{text[:limit]}…"
 
 
 def shell_word(text: str) -> str:
-    """Return ``text`` as one word of a command for bash, zsh and others, in which all that there is can be seen."""
+    """Return ``text`` quoted as one shell word, with unprintable characters visible as escapes."""
     from shlex import quote
 
     if text.isprintable():
@@ -31,30 +37,23 @@ def _typed(one: str) -> str:
 
 
 def _escaped(one: str) -> str:
-    if "\udc80" <= one <= "\udcff":  # a byte of a file's name that is no character
+    if "\udc80" <= one <= "\udcff":  # an undecodable byte of a file name
         return f"\\x{ord(one) - 0xDC00:02x}"
     return one.encode("unicode_escape").decode()
 
 
-#: Escapes of half a character, and, so as not to mistake them for one, all others: those are the group.
-_ESCAPE = (
-    rb"(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\(?!u[dD][89a-fA-F]).)"
-    rb"|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
-)
-
-
 def has_half(text: str) -> bool:
-    """True if ``text`` contains half a character."""
+    """True if ``text`` contains a surrogate."""
     return any("\ud800" <= character <= "\udfff" for character in text) if not text.isascii() else False
 
 
 def without_halves(text: str) -> str:
-    """Return ``text`` with halves that belong together joined, and all others as U+FFFD."""
+    """Return ``text`` with surrogate pairs joined and lone surrogates replaced by U+FFFD."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def without_half_escapes(json: bytes) -> bytes:
-    """Return JSON text in which every escape of half a character is one of U+FFFD."""
-    import re  # Rare enough not to be paid for at every start.
+    """Return JSON text with every escape of a lone surrogate replaced by an escape of U+FFFD."""
+    import re  # Imported lazily: rarely needed.
 
     return re.sub(_ESCAPE, lambda escape: escape[1] or rb"\ufffd", json)

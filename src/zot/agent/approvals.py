@@ -1,4 +1,4 @@
-"""Approvals: the policy decides about a tool call or a person does. Questions survive a restart as parked runs."""
+"""Approvals: the policy or a person decides about a tool call. Open questions survive a restart as parked runs."""
 
 from __future__ import annotations
 
@@ -24,46 +24,51 @@ from zot.text import has_half, printable_line
 
 log = logging.getLogger("zot")
 
+Decision: TypeAlias = Literal["allow_once", "allow_always", "reject"]
+#: Outcomes of a question that no person decided.
+Omission: TypeAlias = Literal["expired", "unanswerable", "aborted"]
+
+DEFAULT_TIMEOUT_S = 120.0
 _MAX_ABOUT = 200
-#: What was denied for good is not to be allowed by anybody.
+_MAX_SUMMARY = 200
+#: Advice for a call on a private path, which no policy can allow.
 _FINAL = "no policy allows that"
+_UNATTENDED: Final = "not run: the policy of this session wants a person's approval, and there is nobody to ask"
+#: Recent answers kept to explain why a late answer is refused.
+_MAX_ANSWERS: Final = 100
 
 
 class Denials:
-    """The denials of one request. ``where`` names it; ``advice`` says how more would be allowed.
+    """Logger of one request's denials. ``where`` names the request; ``advice`` says how to allow more.
 
-    ``mask`` takes out of a line what must not be shown.
+    ``mask`` removes secrets from a line.
     """
 
     def __init__(self, where: str, *, advice: str, mask: Callable[[str], str]) -> None:
         self._where = where
         self._advice = advice
         self._mask = mask
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     def note(self, tool: str, about: str, *, is_final: bool) -> str:
-        """Tell the log that a call was denied, unless it knows; return what can be done about it."""
+        """Log a denied call once; return the advice for it."""
         advice = _FINAL if is_final else self._advice
-        # Masked first: half of a secret would not be known for one.
+        # Mask before cutting: a truncated secret would not be recognised.
         said = printable_line(self._mask(about), _MAX_ABOUT)
         line = f"{self._where}: {printable_line(tool, _MAX_ABOUT)} was denied: {said}"
-        if line not in self._told:
-            self._told.add(line)
+        if line not in self._logged:
+            self._logged.add(line)
             log.warning("%s; %s", line, advice)
         return advice
 
 
-DEFAULT_TIMEOUT_S = 120.0
-_MAX_SUMMARY = 200
-
-
 class Approvals:
-    """Judges the tool calls of one session by its policy, and remembers what a person allowed for good."""
+    """Judge of a session's tool calls: applies its policy and remembers permanent permissions."""
 
     def __init__(
         self, policy: Policy, *, cwd: str, timeout_s: float = DEFAULT_TIMEOUT_S, denials: Denials | None = None
     ) -> None:
-        """With ``denials`` there is never anybody to ask, and they hear of all that is denied."""
+        """With ``denials`` no person can be asked; every denial is logged there."""
         self.timeout_s = timeout_s
         self._denials = denials
         self._policy = policy
@@ -71,7 +76,7 @@ class Approvals:
         self._always: set[Allowed] = set()
 
     def judge(self, call: CallBlock, args: dict[str, Any]) -> Question | str | None:
-        """Return None to let a call run, why it must not, or the question that a person must answer first."""
+        """Return None to allow a call, the reason to deny it, or the question for a person."""
         if self._policy.allows_all:
             return None
         subject = subject_of(args, self._cwd)
@@ -90,7 +95,7 @@ class Approvals:
                 return Question(call, args, summarise(call.name, args, subject), subject)
 
     def _denial(self, call: CallBlock, args: dict[str, Any], subject: Subject, reason: str) -> str:
-        """Return what the model is told of a call that is denied, having told whoever wants to know."""
+        """Log a denial, if denials are logged, and return the result for the model."""
         if self._denials is None:
             return f"not run: {reason}"
         is_final = self._policy.is_private(call.name, subject)
@@ -98,39 +103,42 @@ class Approvals:
         return f"not run: {reason}; {advice}"
 
     def remember(self, question: Question) -> Allowed | None:
-        """Let the same call run from now on: the very command, or the tool on the path that it led to when asked."""
+        """Allow the same call from now on: the exact command, or the tool on the resolved path.
+
+        Return the row to record; None if it cannot be recorded faithfully.
+        """
         allowed = _exactly(question.call.name, question.args, question.subject)
         self._always.add(allowed)
-        # What cannot be written down as it is must not come back as something else.
+        # A lone surrogate would be stored as another character.
         return None if has_half(f"{allowed.command}{allowed.path}") else allowed
 
     def recall(self, allowed: Allowed) -> None:
-        """Know again what was remembered, or revoked, in an earlier life of the session."""
+        """Restore a recorded permission, or its revocation."""
         if allowed.revoked:
             self._always.discard(msgspec.structs.replace(allowed, revoked=False))
         else:
             self._always.add(allowed)
 
     def remembered(self) -> list[Allowed]:
-        """Return what was allowed for good."""
+        """Return the permanent permissions."""
         return sorted(self._always, key=lambda one: (one.tool, one.subject))
 
     def forget(self, allowed: Allowed) -> Allowed:
-        """Return what revokes it; once that is recalled, it is asked about again. Raise UserError if not remembered."""
+        """Return the row that revokes ``allowed``; `recall` applies it. Raise UserError if it is not remembered."""
         if allowed not in self._always:
             raise UserError("that is not remembered")
         return msgspec.structs.replace(allowed, revoked=True)
 
 
 def summarise(tool: str, args: dict[str, Any], subject: Subject) -> str:
-    """Return one line that tells a person what a call would do, and where it really does it."""
+    """Return a one-line summary of a call for a person, with the real path."""
     replaces = tool == "write" and isinstance(subject, Target) and os.path.lexists(subject.real)
     loss = ", in place of what is there" if replaces else ""
     return printable_line(f"{tool}: {describe(args, subject)}{loss}", _MAX_SUMMARY)
 
 
 def describe(args: dict[str, Any], subject: Subject) -> str:
-    """Return what a call is about."""
+    """Return the command, path or arguments of a call."""
     path = _place(subject) if isinstance(subject, Target) else args.get("path")
     match args:
         case {"command": str(command)}:
@@ -146,15 +154,15 @@ def describe(args: dict[str, Any], subject: Subject) -> str:
 
 
 def _place(target: Target) -> str:
-    """Return where a path really leads, from the working directory on if it is there."""
+    """Return the resolved path, relative to the working directory if it is inside."""
     inside = os.path.join(os.path.realpath(target.cwd), "")
     return target.real.removeprefix(inside)
 
 
 def _exactly(tool: str, args: dict[str, Any], subject: Subject) -> Allowed:
-    """Return what "always" goes by: of a path where it leads, however it was written.
+    """Return the key of "allow always"; a path is resolved.
 
-    A command says everything only to the shell. What another tool does with one may depend on all its arguments.
+    A command alone identifies a call of the shell. Other tools may depend on all their arguments.
     """
     match subject:
         case Command(text=text) if tool == "bash":
@@ -168,14 +176,14 @@ def _exactly(tool: str, args: dict[str, Any], subject: Subject) -> Allowed:
 
 
 def _written(args: dict[str, Any]) -> str:
-    """Return arguments as one text, the same for the same ones."""
-    import json  # Few sessions ever need it; msgspec would not write halves of characters.
+    """Return a canonical text of ``args``."""
+    import json  # Imported lazily: rarely needed. msgspec cannot encode lone surrogates.
 
     return json.dumps(args, sort_keys=True, ensure_ascii=False)
 
 
 class Parked(msgspec.Struct, frozen=True):
-    """Where a run stands: at a ``call`` of its turn ``step`` about which a person was asked, and may have answered."""
+    """A run that stopped at a ``call`` of turn ``step`` to ask a person, with the answer if there is one."""
 
     request: ApprovalRequest
     answer: ApprovalAnswer | None
@@ -183,12 +191,15 @@ class Parked(msgspec.Struct, frozen=True):
     step: int
 
     def left_s(self, now: float) -> float:
-        """Return for how long a person may still answer; less than 0 if it is too late."""
+        """Return the seconds until the deadline; negative if it has passed."""
         return datetime.fromisoformat(self.request.deadline).timestamp() - now
 
 
 def find_parked(transcript: Transcript, run: Sequence[Row]) -> Parked | None:
-    """Return where a newest run of these rows stands; None if it is over, or nobody can know what it has done since."""
+    """Return where the newest run, with rows ``run``, is parked.
+
+    None if the run is over, or if the call may have started since.
+    """
     calls = transcript.unanswered()
     answer: ApprovalAnswer | None = None
     for row in reversed(run if calls else ()):
@@ -205,15 +216,15 @@ def find_parked(transcript: Transcript, run: Sequence[Row]) -> Parked | None:
 
 
 def missed(parked: Parked, now: str) -> list[Row]:
-    """Return what is recorded of a question whose deadline passed while nobody could have answered it."""
-    told = (TextBlock(too_late(parked.request)),)
-    message = Message("tool", (ResultBlock(parked.call.id, True, told),), now)
-    result = ToolResult(parked.call.id, True, show_result_content(told))
+    """Return the rows to record for a question whose deadline passed while zot was not running."""
+    content = (TextBlock(too_late(parked.request)),)
+    message = Message("tool", (ResultBlock(parked.call.id, True, content),), now)
+    result = ToolResult(parked.call.id, True, show_result_content(content))
     return [ApprovalAnswer(parked.request.id, "expired"), Said(message), result]
 
 
 def too_late(request: ApprovalRequest) -> str:
-    """Return what the model is told of a call that nobody approved by its deadline."""
+    """Return the result for the model of a call not approved by its deadline."""
     return f"not run: nobody approved it by {request.deadline}"
 
 
@@ -221,23 +232,14 @@ def _step(run: Sequence[Row]) -> int:
     return next((row.step for row in reversed(run) if isinstance(row, TurnStart)), 1)
 
 
-Decision: TypeAlias = Literal["allow_once", "allow_always", "reject"]
-#: What a question can come to that no person has decided.
-Omission: TypeAlias = Literal["expired", "unanswerable", "aborted"]
-
-_NOBODY: Final = "not run: the policy of this session wants a person's approval, and there is nobody to ask"
-#: So many answers are remembered, for those who come too late.
-_REMEMBERED: Final = 100
-
-
 class LeftParked(Exception):
-    """Nobody will hear the answer in this process: the question is left to another one."""
+    """The question is left to another process; no answer is awaited here."""
 
 
 class _Open(msgspec.Struct):
-    """A question that waits. ``question`` is None if what the person was shown would not be what is asked now.
+    """An open question. ``question`` is None if the call would now differ from the one the person saw.
 
-    ``outcome`` has what a person decided or why nobody did, and None when it is left to another process.
+    ``outcome`` is the decision, or the reason there is none; None if the question is left to another process.
     """
 
     run: Run
@@ -250,7 +252,7 @@ class _Open(msgspec.Struct):
 
 
 class Questions:
-    """The question of a session that waits for an answer; there is at most one. The first answer counts."""
+    """The open question of a session, at most one. The first answer wins."""
 
     def __init__(self, approver: Approver, *, clock: Callable[[], float] = time.time) -> None:
         self._approver = approver
@@ -265,12 +267,13 @@ class Questions:
         return self._open.request if self._open is not None and not self._open.outcome.done() else None
 
     async def ask(self, run: Run, question: Question, *, number: int, can_ask: bool) -> Answer:
-        """Ask a person about a call and return what came of it.
+        """Ask a person about a call and return the outcome.
 
-        ``number`` is the run's: with it, an answer to a question of an earlier life of the session answers no other.
+        ``number`` is the run's, part of the request's id: a late answer to a question of an earlier run cannot
+        match.
         """
         if not can_ask:
-            return Answer(question, _NOBODY)
+            return Answer(question, _UNATTENDED)
         self._asked += 1
         timeout_s = self._approver.timeout_s
         deadline = timestamp(self._clock() + timeout_s)
@@ -284,7 +287,7 @@ class Questions:
             self._open = None
 
     def reopen(self, run: Run, parked: Parked, newest: Sequence[Row], *, left_s: float) -> None:
-        """Let a question wait again that was asked in an earlier life of ``run``, whose rows are ``newest``."""
+        """Reopen a question asked in an earlier process of ``run``, whose rows are ``newest``."""
         for row in newest:
             if isinstance(row, ApprovalRequest):
                 self._asked = max(self._asked, _number(row.id))
@@ -303,7 +306,7 @@ class Questions:
             self._open.outcome.set_result(parked.answer.decision)
 
     async def resume(self, parked: Parked) -> Answer | None:
-        """Return what came of a question that was reopened; None if what was allowed is not what would run now."""
+        """Return the outcome of a reopened question; None if the call that was allowed has changed since."""
         reopened = self._open
         assert reopened is not None
         try:
@@ -316,12 +319,12 @@ class Questions:
         return Answer(reopened.question or Question(parked.call, parked.request.args, ""), refusal)
 
     def answer(self, request_id: str, decision: str, by: str = "") -> None:
-        """Take a person's decision. Raise UserError if nobody waits for it, or it is none; StoreFailed."""
+        """Record a person's decision. Raise UserError if it is invalid or no such question is open, or StoreFailed."""
         if decision not in get_args(Decision):
             raise UserError(f"{decision!r} is not a decision; it is one of {', '.join(get_args(Decision))}")
         waiting = self._open
         if waiting is None or waiting.request.id != request_id or waiting.outcome.done() or waiting.is_taken:
-            raise UserError(f"no approval request {request_id!r} is waiting: {self._told(request_id)}")
+            raise UserError(f"no approval request {request_id!r} is waiting: {self._reason_closed(request_id)}")
         answer = ApprovalAnswer(request_id, cast(Decision, decision), by)
         waiting.is_taken = True
         try:
@@ -336,17 +339,17 @@ class Questions:
         waiting.outcome.set_result(answer.decision)
 
     def give_up(self, why: Omission) -> None:
-        """Nobody can answer any more, or nobody needs the answer."""
+        """Close the open question without a decision: no person can answer it, or the answer is not needed."""
         if self.pending is not None and self._open is not None:
             self._open.outcome.set_result(why)
 
     def park(self) -> None:
-        """Leave the question to another process: whoever waits here for what comes of it gets LeftParked."""
+        """Leave the open question to another process: waiters here get LeftParked."""
         if self.pending is not None and self._open is not None:
             self._open.outcome.set_result(None)
 
     async def _outcome(self, waiting: _Open) -> Decision | Omission:
-        """Wait for an answer, or the deadline. What no person decided is recorded here."""
+        """Wait for an answer or the deadline. Record an outcome that no person decided."""
         if not waiting.outcome.done():
             await asyncio.wait({waiting.outcome}, timeout=waiting.left_s)
         if not waiting.outcome.done():
@@ -362,11 +365,11 @@ class Questions:
 
     def _remember(self, answer: ApprovalAnswer) -> None:
         self._answers[answer.id] = answer
-        while len(self._answers) > _REMEMBERED:
+        while len(self._answers) > _MAX_ANSWERS:
             del self._answers[next(iter(self._answers))]
 
-    def _told(self, request_id: str) -> str:
-        """Return what is known of a question that does not wait."""
+    def _reason_closed(self, request_id: str) -> str:
+        """Return why a question is not open."""
         answer = self._answers.get(request_id)
         match answer.decision if answer is not None else None:
             case None:
@@ -389,7 +392,7 @@ class Questions:
             case "expired":
                 return expired
             case "unanswerable":
-                return _NOBODY
+                return _UNATTENDED
             case "aborted":
                 return "not run: the run was aborted"
 

@@ -20,229 +20,49 @@ from zot.messages import (
     TranscriptBlock,
     text_of,
 )
-from zot.messages import TranscriptBlock as Block
 from zot.providers.base import Model, common_prefix
 from zot.store import Spliced
 
 if TYPE_CHECKING:
-    from zot.agent.loop import Agent  # It asks us to make room, and we ask it for a summary.
+    from zot.agent.loop import Agent  # Mutual dependency: it calls us to make room, we call it for a summary.
     from zot.agent.run import Run
     from zot.agent.transcript import Transcript
 
-#: How long a summary may be.
+#: Longest summary.
 SUMMARY_TOKENS = 4096
-#: How much is left free for an answer, at most: few are longer, and what is left free is never used.
+#: Newest messages that a summary does not replace, at least.
+KEEP_MESSAGES = 4
+#: Newest messages that pruning does not touch: the model is still working with them.
+KEEP_RECENT = 8
+#: Longest result that pruning leaves unchanged.
+MAX_RESULT_CHARS = 2000
+
+#: Most tokens reserved for an answer: few answers are longer, and the reserve is otherwise wasted.
 _ANSWER_TOKENS = 16_384
-#: An answer gets at least so much, however full the window is.
+#: Least room for an answer, however full the window is.
 _LEAST_ANSWER_TOKENS = 4096
 _BYTES_PER_TOKEN = 4
-#: No token stands for so many bytes: the longest that are known, in any vocabulary, have 128.
+#: Upper bound of bytes in a token: the longest tokens known, in any vocabulary, have 128.
 _MOST_BYTES_PER_TOKEN = 256
-#: What most services count for an image.
+#: Tokens that most services count for an image.
 _IMAGE_TOKENS = 1600
-#: What the form of a block or message takes, besides what is said in it.
+#: Overhead of a block or message besides its content.
 _FORM_BYTES = 16
-#: No window is so many times smaller than we were told.
+#: A real window is never smaller than the configured one by this factor.
 _WRONG_BY = 16
-#: Below this, what a service adds by itself says more than what we sent.
+#: Below this, the overhead a service adds distorts the ratio.
 _TELLING_TOKENS = 2000
 
-
-class Gauge:
-    """Tells how many tokens a conversation takes, by what the service counted last and by the bytes added since.
-
-    Each message is weighed once: what a request costs here does not grow with the conversation.
-    """
-
-    #: What came with the newest request, of any session, besides the messages, and its weight: most have the same.
-    _constant: ClassVar[tuple[str, tuple[ToolSpec, ...], float]] = ("", (), 0.0)
-
-    def __init__(self) -> None:
-        self._messages: list[Message] = []
-        #: The weight of all messages up to and including each, in tokens as estimated.
-        self._sums: list[float] = []
-        #: How many messages were measured, and what they took together with everything else in the request.
-        self._measured = 0
-        self._tokens = 0.0
-        #: How many tokens an estimated one was, when we last knew.
-        self._ratio = 1.0
-        #: What models have refused as too long: the window is smaller than we were told.
-        self._refused: dict[str, int] = {}
-
-    def need(self, system: str, tools: Iterable[ToolSpec], messages: Sequence[Message]) -> int:
-        """Return how many tokens a request with all this takes."""
-        self._follow(messages)
-        if self._measured:
-            return round(self._tokens + self._ratio * (self._sum() - self._sums[self._measured - 1]))
-        return round(self._ratio * (self._fixed(system, tuple(tools)) + self._sum()))
-
-    def measured(self, counters: Counters, system: str, tools: Iterable[ToolSpec], messages: Sequence[Message]) -> None:
-        """A service has counted: ``messages``, the last of which is its answer, have taken so much."""
-        tokens = counters.input + counters.cache_read + counters.cache_write + counters.output
-        self._follow(messages)
-        if not tokens or not messages:
-            return
-        self._measured, self._tokens = len(messages), tokens
-        estimate = self._fixed(system, tuple(tools)) + self._sum()
-        if estimate >= _TELLING_TOKENS:
-            self._ratio = min(3.0, max(0.5, tokens / estimate))
-
-    def weigh(self, messages: Iterable[Message]) -> float:
-        """Return how many tokens ``messages`` take, as estimated by what was measured before."""
-        return self._ratio * sum(map(_weight, messages))
-
-    def rebased(self, messages: Sequence[Message], tokens: float) -> None:
-        """The conversation has been made shorter; a request now takes ``tokens``."""
-        self._follow(messages)
-        self._measured, self._tokens = len(messages), tokens
-
-    def refused(self, model: Model, tokens: int) -> None:
-        """The service found so many tokens too long. What is small must have been refused for another reason."""
-        if tokens < model.context_window // _WRONG_BY:
-            return
-        self._refused[model.id] = min(tokens, self._refused.get(model.id, tokens))
-
-    def window(self, model: Model) -> int:
-        """Return how many tokens a model can hold, as far as we know."""
-        return min(model.context_window, self._refused.get(model.id, model.context_window))
-
-    def limit(self, model: Model, at: int | None) -> int:
-        """Return how many tokens a request may take before room must be made; ``at`` is what the user wants."""
-        window = self.window(model)
-        free = max(window - min(model.max_output, _ANSWER_TOKENS) - SUMMARY_TOKENS, window // 2)
-        return free if at is None else min(free, at)
-
-    def _fixed(self, system: str, tools: tuple[ToolSpec, ...]) -> float:
-        """Return the weight of what comes with every request, which hardly ever changes."""
-        *known, weight = Gauge._constant
-        if known != [system, tools]:
-            weight = _weight_of_constant(system, tools)
-            Gauge._constant = system, tools, weight
-        return weight
-
-    def _sum(self) -> float:
-        return self._sums[-1] if self._sums else 0.0
-
-    def _follow(self, messages: Sequence[Message]) -> None:
-        """Know ``messages``, of which most are known already."""
-        same = common_prefix(self._messages, messages)
-        del self._messages[same:], self._sums[same:]
-        if self._measured > same:
-            self._measured = 0  # What was measured is no longer what would be sent.
-        for message in messages[same:]:
-            self._sums.append(self._sum() + _weight(message))
-            self._messages.append(message)
-
-
-def answer_tokens(model: Model, need: int) -> int:
-    """Return how long an answer may be to a request that takes ``need``: services refuse what could overflow.
-
-    What is larger than the window we were told of tells us that it is not the window.
-    """
-    left = model.context_window - need - need // 20
-    if need >= model.context_window or left >= model.max_output:
-        return model.max_output
-    return max(left, min(model.max_output, _LEAST_ANSWER_TOKENS))
-
-
-def least_tokens(text: str) -> int:
-    """Return how many tokens ``text`` takes at least, whoever counts: white space may be merged, or be dropped."""
-    return sum(map(size_of, text.split())) // _MOST_BYTES_PER_TOKEN
-
-
-def size_of(text: str) -> int:
-    """Return how many bytes ``text`` is."""
-    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
-
-
-def _weight_of_constant(system: str, tools: Iterable[ToolSpec]) -> float:
-    described = sum(
-        size_of(tool.name) + size_of(tool.description) + len(msgspec.json.encode(tool.schema)) for tool in tools
-    )
-    return (size_of(system) + described) / _BYTES_PER_TOKEN
-
-
-def _weight(message: Message) -> float:
-    return _FORM_BYTES / _BYTES_PER_TOKEN + sum(map(_block_weight, message.content))
-
-
-def _block_weight(block: Block) -> float:
-    match block:
-        case ImageBlock():
-            return _IMAGE_TOKENS
-        case ResultBlock(content=content):
-            return _FORM_BYTES / _BYTES_PER_TOKEN + sum(map(_block_weight, content))
-        case TextBlock(text=text):
-            size = size_of(text)
-        case ThinkingBlock(text=text, signature=signature, redacted=redacted):
-            size = size_of(text) + len(signature) + len(redacted)
-        case CallBlock(name=name, args=args, malformed=malformed, signature=signature):
-            size = size_of(name) + len(msgspec.json.encode(args)) + size_of(malformed) + len(signature)
-    return (_FORM_BYTES + size) / _BYTES_PER_TOKEN
-
-
-#: How many of the newest messages are not touched: the model is still working with them.
-KEEP_RECENT = 8
-#: Results up to this length stay as they are.
-MAX_RESULT_CHARS = 2000
 _HEAD_CHARS = 700
 _TAIL_CHARS = 500
-
-
-def prune(messages: Sequence[Message], upto: int) -> tuple[list[Message], int]:
-    """Return ``messages`` with shorter results in the first ``upto`` of them, and how many results that were.
-
-    What is not changed is the same object as before. Calls and results stay together: nothing is left out.
-    """
-    pruned, count = list(messages), 0
-    for at, message in enumerate(messages[:upto]):
-        if message.role == "tool":
-            content = tuple(_pruned(block) for block in message.content)
-            changed = sum(new is not old for new, old in zip(content, message.content, strict=True))
-            if changed:
-                pruned[at] = msgspec.structs.replace(message, content=content)
-                count += changed
-    return pruned, count
-
-
-def shorten(text: str, head: int, tail: int) -> str:
-    """Return the beginning and the end of ``text``, and how much is missing between them."""
-    if len(text) <= head + tail:
-        return text
-    end = text[len(text) - tail :]
-    return f"{text[:head]}\n[... {len(text) - head - tail} characters left out ...]\n{end}"
-
-
-def _pruned(block: TranscriptBlock) -> TranscriptBlock:
-    """Return a result that is short; the same one if it is short already."""
-    if not isinstance(block, ResultBlock):
-        return block
-    has_image = any(isinstance(item, ImageBlock) for item in block.content)
-    if (
-        not has_image
-        and sum(len(item.text) for item in block.content if isinstance(item, TextBlock)) <= MAX_RESULT_CHARS
-    ):
-        return block
-    text = "\n".join(_told(item) for item in block.content)
-    return ResultBlock(block.call_id, block.is_error, (TextBlock(shorten(text, _HEAD_CHARS, _TAIL_CHARS)),))
-
-
-def _told(item: TextBlock | ImageBlock) -> str:
-    if isinstance(item, TextBlock):
-        return item.text
-    return f"[an image was here: {item.mime_type}, {len(item.data)} bytes]"
-
-
-#: How many of the newest messages stay as they are, at least.
-KEEP_MESSAGES = 4
 _MAX_BLOCK_CHARS = 4000
-#: Of a conversation that is too long to be read at once: how much may be filled, from the newest message back, with
-#: messages of up to so many characters.
+#: For a conversation too long to summarise whole, from the newest message back: fill this share of the budget with
+#: messages cut to this many characters.
 _SHARES = ((0.5, 1_000_000), (0.8, 1000), (1.0, 200))
 #: The empty line between two messages.
 _GAP = 2
-#: Bytes that a token stands for, at worst, in what is to be summarised.
-_compaction_BYTES_PER_TOKEN = 3
+#: Worst case for the text to summarise.
+_SUMMARY_BYTES_PER_TOKEN = 3
 _HEADING = "## Context Summary (compacted)"
 _CUT_OFF = "[These notes were cut off at the length limit.]"
 _SYSTEM = (
@@ -260,6 +80,195 @@ _UPDATE = (
     f"what the agent needs to carry on: keep what still holds, change what does not, add what is new. {_HEADINGS}"
 )
 
+#: Share of the limit to fill after making room. Compact rarely but much: a change near the beginning invalidates
+#: the service's cache of all that follows.
+_GOAL = 0.7
+#: Least gain that is worth a compaction.
+_PROGRESS = 0.1
+#: HTTP status about bytes, not tokens: says nothing about the window.
+_TOO_MANY_BYTES = 413
+#: An unexplained refusal may mean "too long" if the request takes this share of the window.
+_SUSPECT = 0.7
+#: The user's request stays verbatim up to this share of the limit.
+_MAX_REQUEST = 0.25
+
+
+class Gauge:
+    """Estimator of the tokens a conversation takes: the service's last count plus the bytes added since.
+
+    Each message is weighed once, so the cost of an estimate does not grow with the conversation.
+    """
+
+    #: System prompt, tools and their weight in the newest request of any session: most sessions share them.
+    _constant: ClassVar[tuple[str, tuple[ToolSpec, ...], float]] = ("", (), 0.0)
+
+    def __init__(self) -> None:
+        self._messages: list[Message] = []
+        #: Running sum of the messages' estimated tokens.
+        self._sums: list[float] = []
+        #: Number of messages the service counted, and the tokens it counted for the whole request.
+        self._measured = 0
+        self._tokens = 0.0
+        #: Counted tokens per estimated token, at the last count.
+        self._ratio = 1.0
+        #: Smallest size each model refused as too long: its window is smaller than configured.
+        self._refused: dict[str, int] = {}
+
+    def need(self, system: str, tools: Iterable[ToolSpec], messages: Sequence[Message]) -> int:
+        """Return the estimated tokens of a request."""
+        self._follow(messages)
+        if self._measured:
+            return round(self._tokens + self._ratio * (self._sum() - self._sums[self._measured - 1]))
+        return round(self._ratio * (self._fixed(system, tuple(tools)) + self._sum()))
+
+    def measured(self, counters: Counters, system: str, tools: Iterable[ToolSpec], messages: Sequence[Message]) -> None:
+        """Record the service's count for ``messages``, the last of which is its reply."""
+        tokens = counters.input + counters.cache_read + counters.cache_write + counters.output
+        self._follow(messages)
+        if not tokens or not messages:
+            return
+        self._measured, self._tokens = len(messages), tokens
+        estimate = self._fixed(system, tuple(tools)) + self._sum()
+        if estimate >= _TELLING_TOKENS:
+            self._ratio = min(3.0, max(0.5, tokens / estimate))
+
+    def weigh(self, messages: Iterable[Message]) -> float:
+        """Return the estimated tokens of ``messages``."""
+        return self._ratio * sum(map(_weight, messages))
+
+    def rebased(self, messages: Sequence[Message], tokens: float) -> None:
+        """Record that the conversation was shortened and a request now takes ``tokens``."""
+        self._follow(messages)
+        self._measured, self._tokens = len(messages), tokens
+
+    def refused(self, model: Model, tokens: int) -> None:
+        """Record that the service refused a request of ``tokens`` as too long. A small one must have another cause."""
+        if tokens < model.context_window // _WRONG_BY:
+            return
+        self._refused[model.id] = min(tokens, self._refused.get(model.id, tokens))
+
+    def window(self, model: Model) -> int:
+        """Return the model's window in tokens, as far as known."""
+        return min(model.context_window, self._refused.get(model.id, model.context_window))
+
+    def limit(self, model: Model, at: int | None) -> int:
+        """Return the tokens a request may take before room must be made; ``at`` is the user's own limit."""
+        window = self.window(model)
+        free = max(window - min(model.max_output, _ANSWER_TOKENS) - SUMMARY_TOKENS, window // 2)
+        return free if at is None else min(free, at)
+
+    def _fixed(self, system: str, tools: tuple[ToolSpec, ...]) -> float:
+        """Return the weight of the system prompt and tools, which hardly ever change."""
+        *known, weight = Gauge._constant
+        if known != [system, tools]:
+            weight = _weight_of_constant(system, tools)
+            Gauge._constant = system, tools, weight
+        return weight
+
+    def _sum(self) -> float:
+        return self._sums[-1] if self._sums else 0.0
+
+    def _follow(self, messages: Sequence[Message]) -> None:
+        """Update the sums for ``messages``, most of which are known already."""
+        same = common_prefix(self._messages, messages)
+        del self._messages[same:], self._sums[same:]
+        if self._measured > same:
+            self._measured = 0  # The count no longer describes the messages to send.
+        for message in messages[same:]:
+            self._sums.append(self._sum() + _weight(message))
+            self._messages.append(message)
+
+
+def answer_tokens(model: Model, need: int) -> int:
+    """Return the most tokens an answer may have after a request of ``need``: services refuse a possible overflow.
+
+    If ``need`` exceeds the configured window, that window is wrong and does not limit the answer.
+    """
+    left = model.context_window - need - need // 20
+    if need >= model.context_window or left >= model.max_output:
+        return model.max_output
+    return max(left, min(model.max_output, _LEAST_ANSWER_TOKENS))
+
+
+def least_tokens(text: str) -> int:
+    """Return a lower bound of tokens for ``text`` in any tokenizer, which may merge or drop white space."""
+    return sum(map(size_of, text.split())) // _MOST_BYTES_PER_TOKEN
+
+
+def size_of(text: str) -> int:
+    """Return the length of ``text`` in UTF-8 bytes."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+
+
+def _weight_of_constant(system: str, tools: Iterable[ToolSpec]) -> float:
+    described = sum(
+        size_of(tool.name) + size_of(tool.description) + len(msgspec.json.encode(tool.schema)) for tool in tools
+    )
+    return (size_of(system) + described) / _BYTES_PER_TOKEN
+
+
+def _weight(message: Message) -> float:
+    return _FORM_BYTES / _BYTES_PER_TOKEN + sum(map(_block_weight, message.content))
+
+
+def _block_weight(block: TranscriptBlock) -> float:
+    match block:
+        case ImageBlock():
+            return _IMAGE_TOKENS
+        case ResultBlock(content=content):
+            return _FORM_BYTES / _BYTES_PER_TOKEN + sum(map(_block_weight, content))
+        case TextBlock(text=text):
+            size = size_of(text)
+        case ThinkingBlock(text=text, signature=signature, redacted=redacted):
+            size = size_of(text) + len(signature) + len(redacted)
+        case CallBlock(name=name, args=args, malformed=malformed, signature=signature):
+            size = size_of(name) + len(msgspec.json.encode(args)) + size_of(malformed) + len(signature)
+    return (_FORM_BYTES + size) / _BYTES_PER_TOKEN
+
+
+def prune(messages: Sequence[Message], upto: int) -> tuple[list[Message], int]:
+    """Return ``messages`` with results in the first ``upto`` shortened, and how many were.
+
+    Unchanged messages are the same objects. No call loses its result.
+    """
+    pruned, count = list(messages), 0
+    for at, message in enumerate(messages[:upto]):
+        if message.role == "tool":
+            content = tuple(_pruned(block) for block in message.content)
+            changed = sum(new is not old for new, old in zip(content, message.content, strict=True))
+            if changed:
+                pruned[at] = msgspec.structs.replace(message, content=content)
+                count += changed
+    return pruned, count
+
+
+def shorten(text: str, head: int, tail: int) -> str:
+    """Return the beginning and end of ``text``, with a note of the omitted length between them."""
+    if len(text) <= head + tail:
+        return text
+    end = text[len(text) - tail :]
+    return f"{text[:head]}\n[... {len(text) - head - tail} characters left out ...]\n{end}"
+
+
+def _pruned(block: TranscriptBlock) -> TranscriptBlock:
+    """Return a shortened result; the same object if it is short already."""
+    if not isinstance(block, ResultBlock):
+        return block
+    has_image = any(isinstance(item, ImageBlock) for item in block.content)
+    if (
+        not has_image
+        and sum(len(item.text) for item in block.content if isinstance(item, TextBlock)) <= MAX_RESULT_CHARS
+    ):
+        return block
+    text = "\n".join(_text_of_item(item) for item in block.content)
+    return ResultBlock(block.call_id, block.is_error, (TextBlock(shorten(text, _HEAD_CHARS, _TAIL_CHARS)),))
+
+
+def _text_of_item(item: TextBlock | ImageBlock) -> str:
+    if isinstance(item, TextBlock):
+        return item.text
+    return f"[an image was here: {item.mime_type}, {len(item.data)} bytes]"
+
 
 async def compact(agent: Agent, run: Run) -> None:
     """Replace all but the newest messages by a summary. Raise UserError if there is nothing to gain."""
@@ -276,14 +285,15 @@ def _how_many(messages: Sequence[Message]) -> str:
 
 
 def undo_compaction(transcript: Transcript) -> Spliced:
-    """Return the change that takes the newest compaction back. Raise UserError if there is none."""
+    """Return the change that undoes the newest compaction. Raise UserError if there is none."""
     if transcript.undo is None:
         raise UserError("there is no compaction to undo")
     return transcript.undo
 
 
 def boundary(messages: Sequence[Message], keep: int) -> int:
-    """Return where the newest ``keep`` messages begin, or a little before: a result is never parted from its call."""
+    """Return the index of the newest ``keep`` messages, or an earlier one that does not split a call from its
+    result."""
     at = max(0, len(messages) - keep)
     while at > 0 and messages[at].role == "tool":
         at -= 1
@@ -291,27 +301,27 @@ def boundary(messages: Sequence[Message], keep: int) -> int:
 
 
 def first_new(messages: Sequence[Message]) -> int:
-    """Return where what has not been summarised yet begins."""
+    """Return the index of the first message that is not a summary."""
     return 1 if messages and _earlier_notes(messages[0]) else 0
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """What the model said about a conversation, and what of that clients may see."""
+    """The model's summary of a conversation, and the text of it that clients may see."""
 
     text: str
     shown: str
 
 
 def summary_of(summary: Summary, time: str) -> Message:
-    """Return the message that stands for what was summarised."""
+    """Return the message that replaces the summarised ones."""
     shown = None if summary.shown == summary.text else f"{_HEADING}\n\n{summary.shown}"
     return Message("user", (TextBlock(f"{_HEADING}\n\n{summary.text}"),), time, shown_text=shown)
 
 
 async def summarise(agent: Agent, run: Run, messages: Sequence[Message], *, window: int) -> Summary:
-    """Return what the model says about ``messages``, in a request that fits into ``window`` tokens.
+    """Return the model's summary of ``messages``, from a request that fits into ``window`` tokens.
 
-    Extensions that decide about messages decide about what is shown of it, too: it has all that was said in it.
+    Extensions that intercept messages also decide about the text shown: it repeats the conversation.
 
     Raise EmptySummary, BudgetExhausted, ProviderError and the like.
     """
@@ -333,12 +343,12 @@ async def _shown(agent: Agent, run: Run, text: str) -> str:
 
 
 def _budget_bytes(window: int) -> int:
-    """Return how long the question may be. A quarter of the window stays free: for the answer, and for our errors."""
-    return max(window - SUMMARY_TOKENS, window // 2) * 3 // 4 * _compaction_BYTES_PER_TOKEN
+    """Return the longest question. A quarter of the window stays free for the answer and for estimation errors."""
+    return max(window - SUMMARY_TOKENS, window // 2) * 3 // 4 * _SUMMARY_BYTES_PER_TOKEN
 
 
 def _earlier_notes(message: Message) -> str:
-    """Return the summary that a message is; "" if it is none."""
+    """Return the summary in ``message``; "" if it is not one."""
     text = text_of(message.content)
     return text.removeprefix(_HEADING).strip() if message.role == "user" and text.startswith(_HEADING) else ""
 
@@ -355,20 +365,20 @@ def _question(messages: Sequence[Message], budget_bytes: int) -> str:
 
 
 def _fitted(parts: Sequence[str], budget_bytes: int) -> list[str]:
-    """Return ``parts`` so that they fit together: the older ones shorter, and the oldest left out, if they must be."""
+    """Return ``parts`` cut to fit the budget: older ones shortened, the oldest omitted."""
     if sum(size_of(part) + _GAP for part in parts) <= budget_bytes:
         return list(parts)
-    told: list[str] = []
+    fitted: list[str] = []
     used = 0
     for part in reversed(parts):
         shorter = ((shorten(part, chars // 2, chars // 2), share * budget_bytes) for share, chars in _SHARES)
         text = next((text for text, allowed in shorter if used + size_of(text) + _GAP <= allowed), None)
         if text is None:
             break
-        told.append(text)
+        fitted.append(text)
         used += size_of(text) + _GAP
-    missing = len(parts) - len(told)
-    return [*([f"(the oldest {missing} messages are left out)"] if missing else []), *reversed(told)]
+    missing = len(parts) - len(fitted)
+    return [*([f"(the oldest {missing} messages are left out)"] if missing else []), *reversed(fitted)]
 
 
 def _render(block: TranscriptBlock) -> str:
@@ -390,28 +400,15 @@ def _shorten(text: str) -> str:
     return shorten(text, _MAX_BLOCK_CHARS // 2, _MAX_BLOCK_CHARS // 2)
 
 
-#: How full the conversation may be afterwards, of what it may be: room is made seldom, and then a lot of it, because
-#: whatever changes near the beginning costs what the service has cached behind it.
-_GOAL = 0.7
-#: What must be gained for it to be worth anything.
-_PROGRESS = 0.1
-#: The HTTP status that says nothing about tokens, and so nothing about the window.
-_TOO_MANY_BYTES = 413
-#: A request that the service does not accept, without saying why, may be too long if it takes so much of the window.
-_SUSPECT = 0.7
-#: What a user asked for stays as it was said if it takes no more than this of what fits.
-_MAX_REQUEST = 0.25
-
-
 class AutoCompact(msgspec.Struct, frozen=True):
-    """Whether room is made without being asked for, and from how many tokens on (None: when the window demands it)."""
+    """Automatic compaction: whether it is on, and from how many tokens (None: when the window requires it)."""
 
     on: bool = True
     at: int | None = None
 
 
 class Relief:
-    """Makes room for one model call."""
+    """Makes room in the context for one model call."""
 
     def __init__(self, agent: Agent, run: Run, tools: Sequence[ToolSpec]) -> None:
         self._agent = agent
@@ -419,9 +416,9 @@ class Relief:
         self._tools = tools
 
     async def before(self) -> None:
-        """Make room if the request would not fit, as far as we can tell. If none can be made, the service decides.
+        """Make room if the estimated request would not fit. If no room can be made, the service decides.
 
-        Raise ContextExhausted if the service finds even a part of it too long, ProviderError.
+        Raise ContextExhausted if the service finds even a part of it too long, or ProviderError.
         """
         if not self._agent.auto_compact.on or self._run.cramped:
             return
@@ -430,7 +427,7 @@ class Relief:
             self._run.cramped = not await self._free(need, limit)
 
     async def after(self, refusal: ProviderError) -> None:
-        """Make room if that is why the service refused, once in a run. Raise ``refusal``, or ContextExhausted."""
+        """Make room after a refusal for length, once in a run. Raise ``refusal``, or ContextExhausted."""
         need, window = self._need(), self._window()
         if isinstance(refusal, ContextTooLong):
             if refusal.status != _TOO_MANY_BYTES:
@@ -452,12 +449,12 @@ class Relief:
             raise self._exhausted(need, refusal) from refusal
 
     async def _free(self, need: int, limit: int) -> bool:
-        """Make the conversation so short that it takes ``limit`` tokens instead of ``need``, or much less than it did.
+        """Shorten the conversation from ``need`` to ``limit`` tokens, or at least noticeably.
 
-        Old output of tools goes first; then a summary takes the place of all that is old; then also new output is
-        shortened. False if hardly anything is gained: then it stays as it is.
+        Prune old tool output first; then replace old messages by a summary; then prune new output too. Return
+        False, with no change, if hardly anything is gained.
 
-        Raise ContextExhausted if the service finds even what is to be summarised too long.
+        Raise ContextExhausted if the service finds even the text to summarise too long.
         """
         old = list(self._run.recorder.transcript.messages)
         excess = need - self._weigh(old)
@@ -477,7 +474,7 @@ class Relief:
         return True
 
     async def _summarised(self, messages: Sequence[Message], limit: int) -> tuple[Summary | None, list[Message]]:
-        """Return a summary, and the conversation with it instead of what is old; None if there is nothing to gain."""
+        """Return a summary and the conversation that starts with it; None and no change if nothing is gained."""
         upto = boundary(messages, KEEP_MESSAGES)
         if upto <= first_new(messages) or self._weigh(messages[:upto]) < _PROGRESS * limit:
             return None, list(messages)
@@ -490,7 +487,7 @@ class Relief:
         return summary, [summary_of(summary, self._run.now()), *self._request(messages, upto, limit), *messages[upto:]]
 
     def _request(self, messages: Sequence[Message], upto: int, limit: int) -> list[Message]:
-        """Return what the user asked for last, if that is about to be summarised: it should stay as it was said."""
+        """Return the user's last request if it would be summarised away: it should stay verbatim."""
         if any(message.role == "user" for message in messages[upto:]):
             return []
         said = [message for message in messages[first_new(messages) : upto] if message.role == "user"][-1:]
@@ -516,7 +513,7 @@ class Relief:
 
 
 def _splice(old: Sequence[Message], new: Sequence[Message]) -> Spliced:
-    """Return the change that makes ``new`` of ``old`` and touches no message that is in both, at either end."""
+    """Return the change from ``old`` to ``new`` that leaves common messages at both ends untouched."""
     shorter = min(len(old), len(new))
     head = next((at for at in range(shorter) if old[at] is not new[at]), shorter)
     tail = next((at for at in range(shorter - head) if old[-1 - at] is not new[-1 - at]), shorter - head)

@@ -1,4 +1,4 @@
-"""What others may decide about a run: extensions, and whoever approves tool calls."""
+"""Interfaces through which extensions, approvers and background jobs take part in a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class CallDecision(msgspec.Struct, frozen=True):
-    """What becomes of a tool call: run with ``args``, or refused for a reason. ``note`` goes into the result."""
+    """Decision about a tool call: run it with ``args``, or refuse it. ``note`` is added to the result."""
 
     args: dict[str, Any]
     refusal: str | None = None
@@ -27,7 +27,7 @@ class CallDecision(msgspec.Struct, frozen=True):
 
 
 class MessageDecision(msgspec.Struct, frozen=True):
-    """What becomes of the model's text: shown as ``text``, or blocked by ``extension`` for a reason."""
+    """Decision about the model's text: show ``text``, or block it in the name of ``extension``."""
 
     text: str
     refusal: str | None = None
@@ -35,70 +35,73 @@ class MessageDecision(msgspec.Struct, frozen=True):
 
 
 class Extensions(Protocol):
-    """What runs beside the agent and may watch it, guard it and give it tools. A cancelled question ends at once."""
+    """Extensions of a session: they observe the agent, intercept its steps and provide tools.
+
+    Cancelling a pending decision ends it at once.
+    """
 
     def attach(self, show: Callable[[Sequence[AgentEvent]], None]) -> None:
-        """Take what shows an event, which is no part of any run, to everybody who follows the session."""
+        """Register ``show``, which sends events outside of any run to all subscribers of the session."""
 
     def recall(self, guarded: Guarded) -> None:
-        """Hear who guards the session and may be away. What it guards stays blocked until it is back.
+        """Restore a guard from the journal. Its intercepts stay blocked until it connects.
 
-        One that is recalled with nothing to guard was dismissed.
+        A guard without intercepts was dismissed.
         """
 
     def attends(self, name: str) -> bool:
-        """Tell if there is an extension of this name, and not only one that is missed."""
+        """True if an extension of this name is connected, not merely expected."""
 
     def start(self) -> None:
-        """Start what there is, without waiting for it. Once is enough; `ready` does it, too."""
+        """Start the extensions without waiting. Idempotent; `ready` does it too."""
 
     async def close(self) -> None:
-        """End what was started. Any number of times."""
+        """Stop the extensions. Idempotent."""
 
     def commands(self) -> Sequence[CommandInfo]:
-        """Return the commands that there are now."""
+        """Return the commands available now."""
 
     async def run_command(self, name: str, args: str) -> CommandAnswer:
-        """Run a command. Raise NoSuchCommand if there is none of that name, UserError if it fails."""
+        """Run a command. Raise NoSuchCommand if no extension has it, UserError if it fails."""
 
     def press(self, panel_id: str, key: str, text: str) -> None:
-        """Let an open panel have a key. Raise UserError if there is no such panel or key."""
+        """Send a key to an open panel. Raise UserError if there is no such panel or key."""
 
     def close_panel(self, panel_id: str) -> None:
         """Close a panel. Raise UserError if it is not open."""
 
     @property
     def attentive(self) -> bool:
-        """True if there is anybody to ask: then everything that happened is to be told before the next question."""
+        """True if the session has extensions: then all events must be delivered before the next decision."""
 
     @property
     def holds_messages(self) -> bool:
         """True while an extension intercepts messages: the model's text is then shown only after its decision."""
 
     def text_held(self) -> None:
-        """Show clients who holds back the text that the model is writing. Called once a message."""
+        """Notify clients that an extension withholds the model's text. Called once per message."""
 
     def tools(self) -> Sequence[Tool]:
-        """Return the tools on offer now. Asked before every model call."""
+        """Return the tools offered now. Called before every model call."""
 
     async def ready(self) -> None:
-        """Wait, within a deadline of its own, until a first prompt may begin."""
+        """Wait, within its own deadline, until a first prompt may begin."""
 
     async def turn_starting(self, step: int) -> str | None:
-        """Return why the turn must not begin; None to let it."""
+        """Return why the turn must not begin; None to allow it."""
 
     async def tool_called(self, call: CallBlock, args: dict[str, Any]) -> CallDecision:
-        """Decide about a call before anybody else is asked."""
+        """Decide about a call, before policy and approval."""
 
     async def message_written(self, text: str) -> MessageDecision:
-        """Decide about the model's finished text. Asked only while `holds_messages`."""
+        """Decide about the model's finished text. Called only while `holds_messages`."""
 
     def observe(self, events: Sequence[AgentEvent]) -> None:
-        """Hear what happened, in order, after it was recorded."""
+        """Receive events, in order, after they were recorded."""
 
 
 class Question(msgspec.Struct, frozen=True):
-    """A call that a person must decide about: what would run, on what, and one line that tells what that does."""
+    """A call that a person must approve, with its arguments, subject and a one-line summary."""
 
     call: CallBlock
     args: dict[str, Any]
@@ -107,37 +110,37 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a person decided: why the call must not run, or None to let it run on what was asked about."""
+    """A person's answer: ``refusal`` says why the call must not run; None allows it as asked."""
 
     question: Question
     refusal: str | None
 
 
 class Approver(Protocol):
-    """Says by rule whether a call may run, or that a person must be asked."""
+    """Decides by rule whether a call may run, must not, or needs a person's approval."""
 
     @property
     def timeout_s(self) -> float:
-        """How long a person has to answer."""
+        """Time a person has to answer."""
 
     def judge(self, call: CallBlock, args: dict[str, Any]) -> Question | str | None:
-        """Return None to let a call run, why it must not, fit for the model to read, or what to ask a person."""
+        """Return None to allow a call, the reason to deny it as the model reads it, or the question for a person."""
 
     def remember(self, question: Question) -> Allowed | None:
-        """A person allowed this for good. Return what is to be recorded of that; None if it cannot be."""
+        """Allow this call permanently. Return the row to record; None if it cannot be recorded."""
 
     def recall(self, allowed: Allowed) -> None:
-        """A person allowed this for good, or revoked that, in an earlier life of the session."""
+        """Restore a recorded permission, or its revocation."""
 
     def remembered(self) -> Sequence[Allowed]:
-        """Return what a person allowed for good."""
+        """Return the permanent permissions."""
 
     def forget(self, allowed: Allowed) -> Allowed:
-        """Return what revokes it, to be recorded and recalled. Raise UserError if it is not remembered."""
+        """Return the revocation, to be recorded and recalled. Raise UserError if it is not remembered."""
 
 
 class NoExtensions:
-    """Nobody watches, nobody guards."""
+    """No extensions."""
 
     attentive = False
     holds_messages = False
@@ -192,7 +195,7 @@ class NoExtensions:
 
 
 class AllowAll:
-    """Every call may run."""
+    """An approver that allows every call."""
 
     timeout_s = 0.0
 
@@ -213,24 +216,24 @@ class AllowAll:
 
 
 class Jobs(Protocol):
-    """What tools have left running."""
+    """Processes that tools have left running."""
 
     @property
     def holds(self) -> bool:
-        """True while there is anything that `close` would end or remove."""
+        """True while `close` would end or remove anything."""
 
     async def end(self, owner: str) -> None:
-        """End what was started for ``owner``, a run or a session."""
+        """End the processes of ``owner``, a run or a session."""
 
     async def close(self) -> None:
-        """End everything. Any number of times."""
+        """End all processes. Idempotent."""
 
     def kill(self) -> None:
-        """Kill everything at once, from any thread: the process is about to end."""
+        """Kill all processes at once, from any thread: zot is about to exit."""
 
 
 class NoJobs:
-    """Nothing is ever left running."""
+    """No background processes."""
 
     holds = False
 

@@ -1,4 +1,4 @@
-"""The agent loop: model, tools, model, until the model stops; with the session's budget."""
+"""The agent loop: model, tools, model, until the model stops; within the session's budget."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from zot.store import Configured
 from zot.tools.base import Tool
 
 if TYPE_CHECKING:
-    from zot.agent.output_schema import Expected  # Few want it, and a schema's checks take time to load.
+    from zot.agent.output_schema import Expected  # Imported lazily elsewhere: rarely needed, slow to load.
 
 
 class Budget(msgspec.Struct, frozen=True):
-    """Bounds for all model calls of a session together; None is no bound."""
+    """Limits for all model calls of a session together; None means unlimited."""
 
     max_cost: float | None = None
     max_tokens_total: int | None = None
@@ -41,7 +41,7 @@ class Budget(msgspec.Struct, frozen=True):
     def check(self, used: Counters) -> None:
         """Raise BudgetExhausted if nothing is left for another call.
 
-        Of calls whose price is not known only the tokens count: what they cost may be nothing, or anything.
+        Calls without a known price count only in tokens.
         """
         if self.max_cost is not None and used.cost_usd >= self.max_cost:
             raise BudgetExhausted(
@@ -63,13 +63,13 @@ class Budget(msgspec.Struct, frozen=True):
 
 
 def _dollars(amount: float) -> str:
-    """Return an amount to the cent, or to as many places as it takes to see it."""
+    """Return an amount to the cent, or with as many decimals as it needs."""
     text = f"{amount:.6f}"
     return text[:-4] + text[-4:].rstrip("0")
 
 
 class Agent:
-    """A model with tools, and how it is to be used. ``catalogue`` has the models it may be told to use."""
+    """A model with tools and settings. ``catalogue`` has the models to choose from."""
 
     def __init__(
         self,
@@ -92,9 +92,9 @@ class Agent:
         guarded: bool = False,
         locked: bool = False,
     ) -> None:
-        """``name`` is what it was chosen by, ``guarded`` that it is strangers whom it answers.
+        """``name`` is the name of the configured agent; ``guarded`` means that untrusted users talk to it.
 
-        The tools of one that is ``locked`` are kept inside its directory.
+        ``locked`` confines its tools to the directory.
         """
         self.name = name
         self.guarded = guarded
@@ -102,7 +102,7 @@ class Agent:
         self.provider = provider
         self.catalogue = catalogue
         self.model: Model = catalogue.find(model_id)
-        #: The model of the newest call: what it says is charged to it, whichever has been chosen meanwhile.
+        #: The model of the newest call, which is charged for its usage even if another was chosen meanwhile.
         self.asked = self.model
         self.cwd = cwd
         self.extensions = extensions or NoExtensions()
@@ -116,7 +116,7 @@ class Agent:
         self._calls = CallRunner(self.extensions, self.approver, cwd=cwd, env=env)
         self._encoded = EncodedMessages()
         self.auto_compact = auto_compact or AutoCompact()
-        #: Knows how much of the window the conversation takes.
+        #: Estimates the share of the window that the conversation takes.
         self.gauge = Gauge()
 
     def use_model(self, model_id: str) -> None:
@@ -124,13 +124,13 @@ class Agent:
         self.model = self.catalogue.find(model_id)
 
     def configured(self) -> Configured:
-        """Return what a session works with that has this agent now."""
+        """Return the agent's current settings as a row."""
         return Configured(
             self.provider.name, self.model.id, self.system, self.reasoning, self.cwd, self.name, self.guarded
         )
 
     def use_reasoning(self, level: str) -> None:
-        """Let the model think so much from the next call on. Raise UserError if that is no level."""
+        """Set the reasoning level from the next call on. Raise UserError if there is no such level."""
         if level not in get_args(Reasoning):
             raise UserError(
                 f"{level!r} is not how much a model thinks; that is one of {', '.join(get_args(Reasoning))}"
@@ -138,21 +138,21 @@ class Agent:
         self.reasoning = cast(Reasoning, level)
 
     def charge(self, counters: Counters) -> Counters:
-        """Return ``counters`` with their cost at the prices of the model that was asked last."""
+        """Return ``counters`` priced for the model called last."""
         return self.asked.charge(counters)
 
     def measured(self, usage: Usage, transcript: Transcript) -> None:
-        """Know what the service counted for a reply, the newest message then, that another process has heard."""
+        """Record a service's count for a reply, the newest message, that another process received."""
         counters = Counters(usage.input, usage.output, usage.cache_read, usage.cache_write, usage.cost_usd)
         specs = [tool.spec for tool in self._offered().values()]
         self.gauge.measured(counters, self.system, specs, transcript.messages)
 
     async def run(self, run: Run, steer: Callable[[Run], bool]) -> Question | None:
-        """Answer the newest user message. Return what a person must be asked before it can go on; None when done.
+        """Answer the newest user message. Return the question a person must answer first; None when done.
 
-        It goes by what the transcript says, so a run that was parked goes on when this is called again. ``steer``
-        adds what the user said meanwhile; True if there was something. Raise StepsExhausted, BudgetExhausted,
-        ProviderError and the like; the owner of the run says so.
+        State comes from the transcript, so calling this again continues a parked run. ``steer`` adds prompts sent
+        meanwhile and returns True if there were any. Raise StepsExhausted, BudgetExhausted, ProviderError and the
+        like; the owner of the run reports them.
         """
         await self.extensions.ready()
         while True:
@@ -168,7 +168,7 @@ class Agent:
             await self._turn(run)
 
     def _complain(self, run: Run) -> bool:
-        """Tell the model what is wrong with its answer. True if something is. Raise AnswerRejected."""
+        """Send the model the problems of its answer. True if there are any. Raise AnswerRejected."""
         if self._expected is None:
             return False
         complaint = self._expected.complaint(run.recorder.transcript, made=run.complaints)
@@ -179,7 +179,7 @@ class Agent:
         return True
 
     async def _turn(self, run: Run) -> None:
-        """Ask the model once. What it wants called is then open in the transcript."""
+        """Call the model once. Its tool calls are then open in the transcript."""
         run.turn_started()
         if self.extensions.attentive:
             await run.recorder.settled()
@@ -189,7 +189,7 @@ class Agent:
         await self._ask(run, self._offered())
 
     async def ask_plainly(self, system: str, messages: Sequence[Message], run: Run, *, max_tokens: int) -> Reply:
-        """Ask the model for text alone: no tools, and nothing of it is shown or recorded but what it used.
+        """Ask the model for text alone: no tools; nothing is shown or recorded except usage.
 
         Raise BudgetExhausted, ProviderError and the like.
         """
@@ -214,7 +214,7 @@ class Agent:
             return call.reply()
 
     def check_fit(self, text: str) -> None:
-        """Raise PromptTooLong if a prompt surely does not fit the model's window. What is only likely is asked."""
+        """Raise PromptTooLong if a prompt certainly exceeds the model's window. In doubt the service decides."""
         needed, limit = least_tokens(text), self.model.context_window
         if needed > limit and self.model.window_known:
             raise PromptTooLong(
@@ -224,7 +224,7 @@ class Agent:
             )
 
     def _fits_alone(self, message: Message) -> bool:
-        """True if a message leaves room in the window, as far as we can tell, when it is all that is said."""
+        """True if a message would fit the window, by estimate, as the only one."""
         if not self.auto_compact.on:
             return True
         specs = [tool.spec for tool in self._offered().values()]
@@ -232,9 +232,9 @@ class Agent:
         return needed <= self.gauge.limit(self.model, self.auto_compact.at)
 
     def take_back(self, run: Run, text: str | None) -> None:
-        """There was no room for what was said last: let go of it if it is ``text``, or if there never is any for it.
+        """Withdraw the newest user message after it did not fit, if it is ``text`` or would not fit even alone.
 
-        Otherwise, nothing that is said from then on could be answered.
+        Left in place, it would make every later request fail.
         """
         for said in run.recorder.transcript.messages[-1:]:
             if said.role == "user" and text_of(said.content) != text and not self._fits_alone(said):
@@ -243,11 +243,11 @@ class Agent:
             run.take_back(text)
 
     def need(self, transcript: Transcript, tools: Sequence[ToolSpec]) -> int:
-        """Return how many tokens the next request takes, as far as we can tell."""
+        """Return the estimated tokens of the next request."""
         return self.gauge.need(self.system, tools, transcript.messages)
 
     async def _ask(self, run: Run, tools: Mapping[str, Tool]) -> None:
-        """Make one model call and take its reply."""
+        """Make one model call and record its reply."""
         specs, transcript = tuple(tool.spec for tool in tools.values()), run.recorder.transcript
         with closing(await self._opened(run, specs)) as call:
             holding = self.extensions.holds_messages
@@ -255,11 +255,11 @@ class Agent:
             try:
                 while events := await call.read():
                     if run.heard(events):
-                        await run.recorder.settled()  # The notice follows what was recorded before.
+                        await run.recorder.settled()  # The notice must follow the rows before it.
                         self.extensions.text_held()
                     await run.recorder.drain()
             except ContextTooLong:
-                # Too late to ask again, for the answer has begun; the next prompt makes room first.
+                # Too late to retry: the answer has begun. The next prompt makes room first.
                 self.gauge.refused(self.asked, self.need(transcript, specs))
                 raise
             reply = call.reply()
@@ -268,11 +268,11 @@ class Agent:
         self.gauge.measured(reply.counters, self.system, specs, transcript.messages)
 
     async def _opened(self, run: Run, tools: tuple[ToolSpec, ...]) -> ReplyStream:
-        """Return a model call whose answer has begun, having made room for it where it must be."""
+        """Return a model call whose answer has begun, after making room for it if needed."""
         relief = Relief(self, run, tools)
         await relief.before()
         while True:
-            self._budget.check(run.recorder.totals)  # Making room has its price, too.
+            self._budget.check(run.recorder.totals)  # Making room costs tokens too.
             call = self.provider.call(self._request(run.recorder.transcript, tools), run.retrying)
             try:
                 await call.open()
@@ -305,6 +305,6 @@ class Agent:
         )
 
     def _offered(self) -> Mapping[str, Tool]:
-        """Return the tools the model may call now, by name; a built-in one wins over an extension's."""
-        theirs = {tool.spec.name: tool for tool in self.extensions.tools()}
-        return {**self._tools, **{name: tool for name, tool in theirs.items() if name not in self._tools}}
+        """Return the tools the model may call now, by name; a built-in tool wins over an extension's."""
+        provided = {tool.spec.name: tool for tool in self.extensions.tools()}
+        return {**self._tools, **{name: tool for name, tool in provided.items() if name not in self._tools}}

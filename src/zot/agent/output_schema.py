@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
-from re import _parser  # type: ignore[attr-defined]  # The only reader of Python's expressions; typeshed hides it.
+from re import _parser  # type: ignore[attr-defined]  # The only parser of Python's expressions; typeshed hides it.
 from typing import Any, TypeAlias
 
 import msgspec
@@ -17,25 +17,41 @@ from zot.errors import AnswerRejected, ConfigError, MalformedFile
 from zot.messages import text_of
 
 #: Longer texts are not looked at.
+Schema: TypeAlias = Mapping[str, Any] | bool
+
+#: Longest text that a pattern is matched against.
 MAX_TEXT = 10_000
 _MAX_STATES = 1_000
 _MAX_KNOWN = 1_000
+_MAX_PROBLEMS = 5
+_MAX_DEPTH = 64
+#: Times the model may correct its answer.
+_MAX_CORRECTIONS = 2
 
 _Fits: TypeAlias = Callable[[str], bool]
-#: What stands before a place and what behind it; "" at the ends.
+#: Predicate on the characters before and after a position; "" at the ends.
 _Holds: TypeAlias = Callable[[str, str], bool]
+
+_VALUES: Mapping[Any, frozenset[str]] = {
+    dict: frozenset({"properties", "patternProperties", "$defs", "definitions"}),
+    list: frozenset({"required", "enum", "allOf", "anyOf", "oneOf", "prefixItems"}),
+    str: frozenset({"$ref", "pattern"}),
+    int: frozenset({"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"}),
+    int | float: frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}),
+    bool: frozenset({"uniqueItems"}),
+}
 
 
 @lru_cache(maxsize=100)
 def compiled(expression: str) -> Pattern:
-    """Return the pattern of an expression. Raise ValueError, with the reason, if there is none."""
+    """Return the compiled pattern of an expression. Raise ValueError with the reason if it is not supported."""
     return Pattern(expression)
 
 
 class Pattern:
-    """An expression that can be looked for in a text. Raise ValueError, with the reason, for one that cannot.
+    """A regular expression matched in bounded time. Raise ValueError with the reason if it is not supported.
 
-    `$` is the very end of the text. There are no references to groups, no looking ahead or behind, and no flags.
+    `$` matches only at the very end. Backreferences, lookaround and flags are not supported.
     """
 
     def __init__(self, expression: str) -> None:
@@ -58,8 +74,8 @@ class Pattern:
         """True if some part of ``text`` matches."""
         now: frozenset[int] = frozenset()
         before = ""
-        for behind in (*text, ""):
-            key = (now, before, behind)
+        for after in (*text, ""):
+            key = (now, before, after)
             if key not in self._known:
                 if len(self._known) >= _MAX_KNOWN:
                     self._known.clear()
@@ -67,20 +83,23 @@ class Pattern:
             found, now = self._known[key]
             if found:
                 return True
-            before = behind
+            before = after
         return False
 
-    def _step(self, now: frozenset[int], before: str, behind: str) -> tuple[bool, frozenset[int]]:
-        """Return if the end is reached here, and the states behind the next character. A match may begin anywhere."""
+    def _step(self, now: frozenset[int], before: str, after: str) -> tuple[bool, frozenset[int]]:
+        """Return whether the end is reached here, and the states after the next character.
+
+        A match may begin anywhere.
+        """
         reached, waiting = set[int](), [self._start, *now]
         while waiting:
             state = waiting.pop()
             if state in reached:
                 continue
             reached.add(state)
-            waiting += [to for holds, to in self._jumps[state] if holds is None or holds(before, behind)]
-        moves = (self._steps[state] for state in reached) if behind else ()
-        return self._end in reached, frozenset(to for fits, to in moves if fits(behind))
+            waiting += [to for holds, to in self._jumps[state] if holds is None or holds(before, after)]
+        moves = (self._steps[state] for state in reached) if after else ()
+        return self._end in reached, frozenset(to for fits, to in moves if fits(after))
 
     def _state(self, fits: _Fits = lambda _: False, to: int = -1) -> int:
         if len(self._steps) >= _MAX_STATES:
@@ -123,7 +142,7 @@ class Pattern:
                 to = self._fork([out, self._sequence(inner, to)])
         for _ in range(least):
             if (again := self._sequence(inner, to)) == to:
-                break  # Nothing, however often.
+                break  # An empty match, however often.
             to = again
         return to
 
@@ -134,7 +153,7 @@ class Pattern:
 
 
 def _character(name: str, value: Any) -> _Fits:
-    """Return what tells if a character is meant. Raise ValueError if the part of an expression is no character."""
+    """Return the predicate of a character class. Raise ValueError for any other part of an expression."""
     match name:
         case "LITERAL":
             return lambda character: ord(character) == value
@@ -167,23 +186,17 @@ _CATEGORIES: dict[str, _Fits] = {
     "CATEGORY_NOT_WORD": lambda character: not _is_word(character),
 }
 _PLACES: dict[str, _Holds] = {
-    "AT_BEGINNING": lambda before, behind: not before,
-    "AT_BEGINNING_STRING": lambda before, behind: not before,
-    "AT_END": lambda before, behind: not behind,
-    "AT_END_STRING": lambda before, behind: not behind,
-    "AT_BOUNDARY": lambda before, behind: _is_word(before) != _is_word(behind),
-    "AT_NON_BOUNDARY": lambda before, behind: _is_word(before) == _is_word(behind),
+    "AT_BEGINNING": lambda before, after: not before,
+    "AT_BEGINNING_STRING": lambda before, after: not before,
+    "AT_END": lambda before, after: not after,
+    "AT_END_STRING": lambda before, after: not after,
+    "AT_BOUNDARY": lambda before, after: _is_word(before) != _is_word(after),
+    "AT_NON_BOUNDARY": lambda before, after: _is_word(before) == _is_word(after),
 }
 
 
-Schema: TypeAlias = Mapping[str, Any] | bool
-
-_MAX_PROBLEMS = 5
-_MAX_DEPTH = 64
-
-
 class Problem(msgspec.Struct, frozen=True):
-    """Where a value is wrong, and how."""
+    """A wrong value: its place and the reason."""
 
     place: str
     reason: str
@@ -193,7 +206,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 def load(path: str) -> Schema:
-    """Read a schema from a file. Raise ConfigError, with the place, if it is none or more than we can check."""
+    """Read a schema from a file. Raise ConfigError, with the place, if it is invalid or uses unsupported keywords."""
     try:
         schema = files.load(path, msgspec.json.decode)
     except FileNotFoundError as problem:
@@ -207,7 +220,7 @@ def load(path: str) -> Schema:
 
 
 def checked(schema: Any) -> Schema:
-    """Return ``schema`` if every answer can be checked against it. Raise ConfigError, with the place, if not."""
+    """Return ``schema`` if it is valid and fully supported. Raise ConfigError, with the place, if not."""
     if not isinstance(schema, dict | bool):
         raise ConfigError("a schema is an object, true or false")
     _check(schema, schema, "#")
@@ -215,7 +228,7 @@ def checked(schema: Any) -> Schema:
 
 
 def unfenced(text: str) -> str:
-    """Return what a code fence around the whole of a text has in it; the text itself if there is none."""
+    """Return the content of a code fence around the whole text; the text itself if there is none."""
     first, _, rest = text.strip().partition("\n")
     if first.rstrip().lower() not in ("```", "```json") or not rest.endswith("```"):
         return text
@@ -223,7 +236,7 @@ def unfenced(text: str) -> str:
 
 
 def problems(schema: Schema, value: Any) -> list[Problem]:
-    """Return what is wrong with ``value``, at most the first few; nothing if it is as the schema wants it."""
+    """Return the first few problems of ``value``; none if it satisfies the schema."""
     try:
         return list(islice(_problems(schema, value, _Look(schema, "$", 0)), _MAX_PROBLEMS))
     except RecursionError:
@@ -231,7 +244,7 @@ def problems(schema: Schema, value: Any) -> list[Problem]:
 
 
 class _Look(msgspec.Struct, frozen=True):
-    """Where we are: the whole schema, the place in the value, and how many references we have followed there."""
+    """Position of a check: the whole schema, the place in the value, and the references followed there."""
 
     root: Schema
     place: str
@@ -380,7 +393,7 @@ def _multiple(schema: Mapping[str, Any], wanted: float, value: Any, look: _Look)
 
 
 def _bound(kind: Callable[[Any], bool], measure: Callable[[Any], float], word: str, *, least: bool) -> _Check:
-    """Return the check of a limit, on values of one kind."""
+    """Return the check of a limit, for values of one type."""
 
     def check(schema: Mapping[str, Any], wanted: float, value: Any, look: _Look) -> Iterator[Problem]:
         if kind(value) and (measure(value) < wanted if least else measure(value) > wanted):
@@ -424,7 +437,7 @@ def _shown(value: Any) -> str:
 
 
 def _resolved(root: Schema, reference: str) -> Schema:
-    """Return what a reference inside the schema means. Raise ConfigError if it leads nowhere."""
+    """Resolve a reference inside the schema. Raise ConfigError if its target does not exist."""
     place: Any = root
     for step in reference.removeprefix("#").split("/")[1:]:
         name = step.replace("~1", "/").replace("~0", "~")
@@ -485,7 +498,7 @@ _KEYWORDS: Mapping[str, _Check] = {
 
 
 def _check(schema: Any, root: Schema, place: str) -> None:
-    """Raise ConfigError if a schema uses what we do not check, or uses it wrongly."""
+    """Raise ConfigError if a schema uses an unsupported keyword, or a keyword wrongly."""
     if isinstance(schema, bool):
         return
     if not isinstance(schema, dict):
@@ -521,16 +534,6 @@ def _check_value(keyword: str, wanted: Any, root: Schema, place: str) -> None:
             raise ConfigError(f"{place}: {pattern!r}: {problem}") from None
 
 
-_VALUES: Mapping[Any, frozenset[str]] = {
-    dict: frozenset({"properties", "patternProperties", "$defs", "definitions"}),
-    list: frozenset({"required", "enum", "allOf", "anyOf", "oneOf", "prefixItems"}),
-    str: frozenset({"$ref", "pattern"}),
-    int: frozenset({"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"}),
-    int | float: frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}),
-    bool: frozenset({"uniqueItems"}),
-}
-
-
 def _inner(keyword: str, wanted: Any, place: str) -> Iterator[tuple[str, Any]]:
     """Yield the schemas inside a keyword, with their places."""
     match keyword:
@@ -544,19 +547,15 @@ def _inner(keyword: str, wanted: Any, place: str) -> Iterator[tuple[str, Any]]:
             pass
 
 
-#: How often the model may try again.
-_CHANCES = 2
-
-
 class Expected:
-    """An answer that is JSON and fits a schema."""
+    """The requirement that an answer is JSON and satisfies a schema."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
 
     @property
     def instruction(self) -> str:
-        """What the system prompt says about it."""
+        """The instruction for the system prompt."""
         text = msgspec.json.encode(self._schema).decode()
         return (
             "Your last message must be one JSON value and nothing else: no words around it, no code fence. "
@@ -564,14 +563,14 @@ class Expected:
         )
 
     def complaint(self, transcript: Transcript, *, made: int) -> str | None:
-        """Return what to tell the model about its answer; None if it is as it must be.
+        """Return the correction to send to the model; None if its answer is valid.
 
-        Raise AnswerRejected when it has been told often enough; ``made`` is how often that was.
+        ``made`` is the number of corrections sent so far. Raise AnswerRejected once they are used up.
         """
         wrong = self._wrong(text_of(transcript.messages[-1].content) if len(transcript) else "")
         if wrong is None:
             return None
-        if made >= _CHANCES:
+        if made >= _MAX_CORRECTIONS:
             raise AnswerRejected(f"the answer is not as the output schema wants it: {wrong}")
         return f"That is not the answer that is wanted: {wrong}. Answer again, with the corrected JSON value alone."
 

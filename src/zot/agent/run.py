@@ -1,7 +1,7 @@
-"""One run: what a prompt says and records on its way to `done`. Does no I/O.
+"""One run: the events and transcript changes of a prompt until its `done`. Does no I/O.
 
-The loop that awaits models and tools tells a `Run` what happened; the run decides what is emitted and what goes
-into the transcript, in which order. Its owner ends it, also when the loop was cancelled before its first step.
+The loop that awaits models and tools reports each step to a `Run`; the run decides which events and rows follow, in
+which order. Its owner ends it, also if the loop was cancelled before its first step.
 """
 
 from __future__ import annotations
@@ -59,38 +59,38 @@ ABORTED_RESULT = "aborted before it finished"
 
 
 class Recorder(Protocol):
-    """Where a run's words go: recorded first, then shown."""
+    """Destination of a run's events: recorded first, then shown."""
 
     @property
     def transcript(self) -> Transcript:
         """The conversation so far."""
 
     def say(self, events: Sequence[AgentEvent], *changes: Change) -> None:
-        """Record changes of the transcript and make them; record ``events`` and show them. Raise StoreFailed."""
+        """Record and apply changes of the transcript; record and show ``events``. Raise StoreFailed."""
 
     def count(self, counters: Counters) -> Counters:
-        """Price one reply's tokens, add them up, and return them with their price."""
+        """Price one reply's tokens, add them to the totals, and return them with their price."""
 
     @property
     def totals(self) -> Counters:
-        """What the session has used so far."""
+        """The session's usage so far."""
 
     @property
     def keeps(self) -> bool:
-        """True if what is recorded can be had back."""
+        """True if rows can be read back later."""
 
     async def drain(self) -> None:
-        """Wait until whoever must not miss anything has caught up."""
+        """Wait until the subscribers that must not miss events have caught up."""
 
     async def settled(self) -> None:
-        """Wait until all that was said is safely recorded. Raise StoreFailed."""
+        """Wait until every event so far is safely recorded. Raise StoreFailed."""
 
     async def synced(self) -> None:
-        """Wait until all that was said survives a loss of power. Raise StoreFailed."""
+        """Wait until every event so far survives a power loss. Raise StoreFailed."""
 
 
 class Phase(enum.Enum):
-    """Where a run is, as far as ending it is concerned."""
+    """Phase of a run; ending it depends on this."""
 
     BETWEEN = "between turns"
     ASKING = "asking the model"
@@ -99,40 +99,40 @@ class Phase(enum.Enum):
 
 
 class Run:
-    """What one prompt or compact says and records."""
+    """The events and transcript changes of one prompt or compact."""
 
     def __init__(self, recorder: Recorder, *, owners: tuple[str, ...] = (), now: Callable[[], str] = timestamp) -> None:
         self.recorder = recorder
-        #: The keys by which what its tools leave running is known: its session's, and its own.
+        #: Keys of the processes its tools leave running: the session's, and its own.
         self.owners = owners
         self.now = now
         self._phase = Phase.BETWEEN
         self._partial: Callable[[], Reply] | None = None
         self._holding = False
         self._has_held = False
-        #: How many model calls have been made, and whether the last one left nothing to do.
+        #: Model calls made so far, and whether the last one left nothing to do.
         self.step = 0
         self.answered = False
-        #: How often the model was told that its answer is not as it must be.
+        #: Corrections sent to the model about its answer.
         self.complaints = 0
-        #: Whether the conversation has been made shorter because the service found it too long.
+        #: Whether the conversation was shortened because the service found it too long.
         self.relieved = False
-        #: Whether it should have been made shorter before it was sent, and could not be.
+        #: Whether it should have been shortened before a request, and could not be.
         self.cramped = False
-        #: What was decided about calls, by id: by extensions, and by a person.
+        #: Decisions about calls, by id: of extensions, and of a person.
         self.decisions: dict[str, CallDecision] = {}
         self.answers: dict[str, Answer] = {}
-        #: What calls that were interrupted had to say, by id.
+        #: Final output of interrupted calls, by id.
         self.last_words: dict[str, str] = {}
-        #: Whether a person was asked in this turn: then what is about to run is on record first.
+        #: Whether a person was asked in this turn: then calls are recorded before they start.
         self._careful = False
 
     def go_on(self, step: int) -> None:
-        """Stand where another life of the run waited for a person: in its turn ``step``, with calls open."""
+        """Continue a parked run in its turn ``step``, with calls open."""
         self._phase, self.step, self._careful = Phase.USING_TOOLS, step, True
 
     def prompt(self, text: str, images: Sequence[ImageBlock] = (), *, channel: str = "", prompt_id: str = "") -> None:
-        """The user said something, in a ``channel`` if that is known: the beginning of a run, or steering it."""
+        """Add a user message, from a ``channel`` if known: the start of a run, or steering."""
         blocks: tuple[TranscriptBlock, ...] = (*((TextBlock(text),) if text else ()), *images)
         message = Message("user", blocks, self.now(), origin=channel)
         self.recorder.say(
@@ -140,23 +140,23 @@ class Run:
         )
 
     def resume(self) -> None:
-        """Go on with a prompt that stands in the transcript: what was being said in answer to it is said anew."""
+        """Repeat the newest prompt in the transcript: drop the interrupted answer to it."""
         messages = self.recorder.transcript.messages
         kept = next((at for at in range(len(messages), 0, -1) if messages[at - 1].role != "assistant"), 0)
         dropped = [Spliced(kept, len(messages), ())] if kept < len(messages) else []
         self.recorder.say([], *self._repairs(), *dropped)
 
     def take_back(self, text: str) -> None:
-        """If ``text`` is what was said last, nobody could hear it: it is as if it had not been said."""
+        """Remove the newest message if it is the user's ``text``: the model could not receive it."""
         messages = self.recorder.transcript.messages
         if messages and messages[-1].role == "user" and text_of(messages[-1].content) == text:
             self.recorder.say([], Spliced(len(messages) - 1, len(messages), ()))
 
     def turn_started(self) -> None:
-        """A model call is about to be made."""
+        """Record that a model call is about to be made."""
         self._phase, self.answered = Phase.ASKING, False
         self.step += 1
-        # Ids are the model's, and some give the same one again and again.
+        # Ids come from the model, and some models reuse them.
         self.decisions.clear()
         self.answers.clear()
         self.last_words.clear()
@@ -164,16 +164,19 @@ class Run:
         self.recorder.say([TurnStart(self.step)])
 
     def retrying(self, reason: str, *, attempt: int, delay_s: float) -> None:
-        """The model service failed before it answered; it will be asked again."""
+        """Record that the model service failed before it answered and will be retried."""
         self.recorder.say([Retry(reason, attempt, round(delay_s * 1000))])
 
     def reply_started(self, partial: Callable[[], Reply], *, holding: bool) -> None:
-        """The model began to answer; ``partial`` returns what it said so far. Text is held back if ``holding``."""
+        """Record that the model began to answer; ``partial`` returns its reply so far.
+
+        ``holding`` withholds its text.
+        """
         self._phase, self._partial, self._holding, self._has_held = Phase.HEARING, partial, holding, False
         self.recorder.say([AssistantStart()])
 
     def heard(self, events: Sequence[StreamEvent]) -> bool:
-        """The model said more. Return True if text of its message was held back for the first time."""
+        """Record more of the reply. Return True if text of it is withheld for the first time."""
         shown = events
         if self._holding:
             shown = [event for event in events if not isinstance(event, TextDelta | ThinkingDelta)]
@@ -184,7 +187,7 @@ class Run:
         return is_first
 
     def reply_ended(self, reply: Reply, decision: MessageDecision | None) -> None:
-        """The model has answered. The calls it made are open now, each of which needs a result."""
+        """Record the complete reply. Its tool calls are then open until each has a result."""
         content, stop = _settled(reply)
         calls = tuple(block for block in content if isinstance(block, CallBlock))
         self._say(reply, content, decision, *(ToolCall(call.id, call.name, call.args) for call in calls), TurnEnd(stop))
@@ -192,23 +195,23 @@ class Run:
         self.answered = not calls
 
     def open_calls(self) -> list[CallBlock]:
-        """Return the calls that still need a result, in order."""
+        """Return the calls without a result, in order."""
         return self.recorder.transcript.unanswered() if self._phase is Phase.USING_TOOLS else []
 
     def asked(self, request: ApprovalRequest) -> None:
-        """A person must decide about a call."""
+        """Record that a person must decide about a call."""
         self._careful = True
         self.recorder.say([request])
 
     def decided(self, answer: ApprovalAnswer, *changes: Change) -> None:
-        """That is what came of asking; ``changes`` are what else follows from it."""
+        """Record the outcome of an approval request, with the ``changes`` that follow from it."""
         self.recorder.say([answer], *changes)
 
     async def beginning(self, calls: Sequence[CallBlock], *, changing: bool) -> None:
-        """Record that calls are about to run, as far as a repetition after a crash must know that.
+        """Record that calls are about to start, as far as recovery after a crash needs it.
 
-        Once a person was asked, each call is recorded by name. If one is ``changing`` something, all that was said is
-        synced first: after a loss of power, the transcript still shows the call, and it does not run again.
+        Once a person was asked, each call is recorded by id. If a call is ``changing`` anything, all rows are
+        synced first: after a power loss the transcript still shows the call, and it does not run again.
         """
         if self._careful and self.recorder.keeps and calls:
             self.recorder.say([], *(Began(call.id) for call in calls))
@@ -217,44 +220,44 @@ class Run:
             await self.recorder.synced()
 
     async def progressed(self, call: CallBlock, text: str) -> None:
-        """A running tool has something to show. Waits for those who must see it."""
+        """Show a running tool's progress. Waits for the subscribers that must see it."""
         self.recorder.say([ToolProgress(call.id, text)])
         await self.recorder.drain()
 
     async def writing(self, call: CallBlock, change: Wrote) -> None:
-        """A call is about to change a file. Waits until what the file was is safe."""
+        """Record that a call is about to change a file. Waits until the old content is safe."""
         self.recorder.say([], msgspec.structs.replace(change, call=call.id))
         await self.recorder.settled()
 
     def result(self, call: CallBlock, output: Output, *, is_error: bool, extension: str = "") -> None:
-        """A call has its result, from a tool of ``extension`` if it is not one of our own."""
+        """Record a call's result; ``extension`` names the provider of the tool, "" for built-in ones."""
         details = ResultDetails(extension) if extension else None
         message = Message("tool", (ResultBlock(call.id, is_error, output),), self.now())
         self.recorder.say([ToolResult(call.id, is_error, show_result_content(output), details)], Said(message))
 
     def spent(self, counters: Counters) -> None:
-        """A model call of which nothing is shown has used this much."""
+        """Record the usage of a model call that is not shown."""
         self.recorder.say([self._usage(counters, auto=self._phase is Phase.ASKING)])
 
     def compacted(self, change: Spliced, summary: str, *, pruned: int = 0) -> None:
-        """The conversation is told more shortly from now on. Inside a turn, nobody had asked for that."""
+        """Record a compaction. Inside a turn it was automatic."""
         self.recorder.say([CompactDone(summary, self._phase is Phase.ASKING, pruned)], change)
 
     def failed(self, error: AgentError) -> None:
-        """The run ends because something broke. What had arrived is kept."""
+        """End the run after a failure. The partial reply is kept."""
         if self._phase is Phase.HEARING:
             self._say_partial()
         self._close_calls(f"not run: {error}")
         ending: list[AgentEvent] = []
         if self._phase in (Phase.ASKING, Phase.HEARING):
             ending.append(TurnEnd("error", str(error)))
-        if not isinstance(error, TurnBlocked):  # A guard at work is no fault; the turn's end says why.
+        if not isinstance(error, TurnBlocked):  # A block is no fault; the turn's end has the reason.
             ending.append(Error(str(error)))
         self._phase = Phase.BETWEEN
         self.recorder.say(ending)
 
     def aborted(self) -> None:
-        """The run ends because somebody wanted it to. Says so in every phase."""
+        """End the run on request. Emits `turn_end` in every phase."""
         if self._phase is Phase.HEARING:
             self._say_partial()
         self._close_calls(ABORTED_RESULT)
@@ -262,11 +265,11 @@ class Run:
         self.recorder.say([TurnEnd("aborted")])
 
     def done(self) -> None:
-        """Nothing of this run follows."""
+        """Emit `done`; nothing of this run follows."""
         self.recorder.say([Done()])
 
     def _say_partial(self) -> None:
-        """Keep and show what the model said before it was interrupted; a call it had begun is dropped."""
+        """Record and show an interrupted reply, without its tool calls."""
         assert self._partial is not None
         reply, self._partial = self._partial(), None
         content = tuple(block for block in reply.content if not isinstance(block, CallBlock))
@@ -280,13 +283,13 @@ class Run:
         decision: MessageDecision | None,
         *then: AgentEvent,
     ) -> None:
-        """Record ``content``, what is kept of a reply, and show it, together with what it cost and what follows."""
+        """Record and show ``content``, the part of a reply that is kept, with its usage and the events ``then``."""
         shown_text = None if decision is None else "" if decision.refusal is not None else decision.text
         message = Message("assistant", content, self.now(), shown_text=shown_text, origin=reply.origin)
         events: list[AgentEvent] = [TextDelta(shown_text)] if shown_text else []
         events.append(self._usage(reply.counters))
         if decision is not None and decision.refusal is not None:
-            # A notice, not an `error`: clients take that for the end of a run that failed.
+            # A notice, not an `error`: clients read that as the end of a failed run.
             if decision.refusal:
                 events.append(ExtNotify(decision.extension, "warn", decision.refusal, "assistant_message"))
         elif content:
@@ -308,23 +311,23 @@ class Run:
         )
 
     def _repairs(self) -> list[Change]:
-        """Return the results of calls that lost theirs because it could not be recorded."""
+        """Return results for calls whose own results could not be recorded."""
         lost = (TextBlock("the result was lost: it could not be recorded"),)
         calls = self.recorder.transcript.unanswered()
         return [Said(Message("tool", (ResultBlock(call.id, True, lost),), self.now())) for call in calls]
 
     def _close_calls(self, text: str) -> None:
-        """Give every call that has no result one: providers refuse a transcript with an open call."""
+        """Give every open call a result: providers refuse a transcript with an open call."""
         for call in self.recorder.transcript.unanswered():
             self.result(call, (TextBlock(self.last_words.pop(call.id, text)),), is_error=True)
 
 
 def _settled(reply: Reply) -> tuple[tuple[TranscriptBlock, ...], Stop]:
-    """Return content and stop reason that agree: calls are kept if and only if they will be run."""
+    """Return content and stop reason that agree: calls are kept if and only if they will run."""
     calls = any(isinstance(block, CallBlock) for block in reply.content)
     match reply.stop:
         case "tool_use" | "end_turn":
             return reply.content, "tool_use" if calls else "end_turn"
         case _:
-            # Cut off at the length limit: what it still wanted to call was never announced and is not run.
+            # Cut off at the length limit: an incomplete call was never announced and is not run.
             return tuple(block for block in reply.content if not isinstance(block, CallBlock)), reply.stop

@@ -16,7 +16,7 @@ from zot.tools.base import FailedWith, Output, Tool, ToolContext
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """A call that may run, with these arguments. ``note`` goes into its result."""
+    """A call that may run with these arguments. ``note`` is added to its result."""
 
     tool: Tool
     args: dict[str, Any]
@@ -24,7 +24,7 @@ class Ready(msgspec.Struct, frozen=True):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """A call that must not run, and what the model is told."""
+    """A call that must not run, with the reason for the model."""
 
     reason: str
 
@@ -33,7 +33,7 @@ Prepared: TypeAlias = Ready | Refused
 
 
 class CallRunner:
-    """Runs calls in the model's order. Those that change nothing run side by side; their results keep the order."""
+    """Runner of tool calls in the model's order. Read-only calls run concurrently; results keep the order."""
 
     def __init__(self, extensions: Extensions, approver: Approver, *, cwd: str, env: Mapping[str, str]) -> None:
         self._extensions = extensions
@@ -42,12 +42,13 @@ class CallRunner:
         self._env = env
 
     async def run(self, run: Run, tools: Mapping[str, Tool]) -> Question | None:
-        """Run the open calls of ``run`` until each has its result. Return what a person must be asked first, if so.
+        """Run the open calls of ``run`` until each has a result, or return the question that a person must answer
+        first.
 
-        Called again with the answer, it goes on where it was.
+        Called again with the answer, it continues.
         """
         while calls := run.open_calls():
-            # What the model asked for is on record, and told to extensions, before it has any effect.
+            # A call is recorded, and delivered to extensions, before it has any effect.
             await run.recorder.settled()
             group, question = await self._next_group(run, calls, tools)
             if question is not None and not group:
@@ -59,7 +60,7 @@ class CallRunner:
     async def _next_group(
         self, run: Run, calls: Sequence[CallBlock], tools: Mapping[str, Tool]
     ) -> tuple[list[tuple[CallBlock, Prepared]], Question | None]:
-        """Return the calls that can run together next, or the question that comes first."""
+        """Return the calls that can run together next, and the question that blocks the rest, if any."""
         group: list[tuple[CallBlock, Prepared]] = []
         for call in calls:
             prepared = await self._prepare(run, call, tools)
@@ -114,7 +115,7 @@ class CallRunner:
             run.result(call, output, is_error=is_error, extension=_extension(prepared))
 
     async def _together(self, run: Run, group: Sequence[tuple[CallBlock, Prepared]]) -> list[tuple[Output, bool]]:
-        """Run calls side by side. They show no progress: it would stand among the results of the others."""
+        """Run calls concurrently. They show no progress: it would appear among the results of the others."""
         context = ToolContext(self._cwd, self._env, _no_progress, run.owners)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -127,7 +128,7 @@ class CallRunner:
         return [task.result() for task in running]
 
     async def _outcome(self, prepared: Prepared, context: ToolContext) -> tuple[Output, bool]:
-        """Return the output of a call, and whether it failed. A tool that fails is an answer, not an error."""
+        """Return the output of a call, and whether it failed. A failing tool is a result, not an error."""
         if isinstance(prepared, Refused):
             return (TextBlock(prepared.reason),), True
         try:
@@ -137,7 +138,7 @@ class CallRunner:
         except ToolFailed as problem:
             return (TextBlock(str(problem)),), True
         except OSError as problem:
-            # The world is not as the tool expected it: the model's business, not the end of its run.
+            # A system error is a result for the model, not the end of its run.
             return (TextBlock(f"failed: {problem}"),), True
         return ((*output, TextBlock(prepared.note)) if prepared.note else output), False
 
@@ -147,11 +148,11 @@ def _extension(prepared: Prepared) -> str:
 
 
 def _answered(answer: Answer | None, verdict: Question | str | None) -> Question | str | None:
-    """Return ``verdict``, or what a person has meanwhile said to the question that it is."""
+    """Return ``verdict``, or the answer of a person to that question."""
     if answer is not None and answer.refusal is not None:
         return answer.refusal
     if answer is None or not isinstance(verdict, Question) or answer.question.args != verdict.args:
-        return verdict  # With other arguments it is not what was asked about.
+        return verdict  # With other arguments it is another question.
     if answer.question.subject != verdict.subject:
         return "not run: the path leads elsewhere now than when it was approved"
     return None

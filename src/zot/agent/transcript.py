@@ -1,4 +1,4 @@
-"""The conversation as the model must be told it. Always one that a provider will accept."""
+"""The conversation as sent to the model. Always acceptable to a provider."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from zot.store import Allowed, Began, Change, Configured, Counted, Guarded, Lock
 
 
 class Transcript:
-    """The messages so far. Changes only by `apply`, so that the store can say how it came about."""
+    """The messages so far. Changes only through `apply`, so the store can rebuild it."""
 
     def __init__(self) -> None:
         self._messages: list[Message] = []
-        #: The change that takes the newest compaction back; None if there was none, or something else came after it.
+        #: The change that undoes the newest compaction; None if there is none, or a later splice prevents it.
         self.undo: Spliced | None = None
 
     @property
     def messages(self) -> Sequence[Message]:
-        """The messages, oldest first. A view: do not keep it over a change."""
+        """The messages, oldest first. A view: do not keep it across changes."""
         return self._messages
 
     def __len__(self) -> int:
         return len(self._messages)
 
     def apply(self, change: Change) -> None:
-        """Make a change. Results of one turn gather in one message."""
+        """Apply a change. Results of one turn are merged into one message."""
         match change:
             case Said(message=message):
                 self._append(message)
             case Spliced():
                 self._splice(change)
             case Configured() | Wrote() | Allowed() | Began() | Guarded() | Locked() | Counted():
-                pass  # how the model is asked, what may be done, and what was: not what was said
+                pass  # settings, permissions and files: not messages
 
     def unanswered(self) -> list[CallBlock]:
         """Return the calls of the newest assistant message that have no result yet, in order."""
@@ -53,7 +53,7 @@ class Transcript:
     def _splice(self, change: Spliced) -> None:
         replaced = tuple(self._messages[change.start : change.stop])
         self._messages[change.start : change.stop] = change.messages
-        # Only the newest is kept: what is held for an undo must not grow with the conversation.
+        # Only the newest is kept: memory for an undo must not grow with the conversation.
         is_view = change.why == "compaction"
         stop = change.start + len(change.messages)
         self.undo = Spliced(change.start, stop, replaced, "undo") if is_view else None
@@ -68,7 +68,7 @@ class Transcript:
 
 
 def repaired(messages: Sequence[Message]) -> list[Message]:
-    """Return ``messages`` so that every call has one result, right behind it, and every result its call."""
+    """Return ``messages`` with exactly one result right after every call, and no result without its call."""
     whole: list[Message] = []
     open_calls: dict[str, CallBlock] = {}
     for message in messages:
@@ -92,7 +92,7 @@ def repaired(messages: Sequence[Message]) -> list[Message]:
 
 
 def _lost_results(calls: dict[str, CallBlock], time: str) -> list[Message]:
-    """Return the message that stands for the results of ``calls``; none if there are no calls."""
+    """Return a message with error results for ``calls``; none without calls."""
     if not calls:
         return []
     lost = TextBlock("the result was lost: the run was interrupted")

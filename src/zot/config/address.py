@@ -15,7 +15,7 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """A scheme, host and port: what a connection can be kept for. ``host`` has no brackets."""
+    """Scheme, host and port: the key of reusable connections. ``host`` has no brackets."""
 
     scheme: str
     host: str
@@ -28,7 +28,7 @@ class Origin(msgspec.Struct, frozen=True):
 
     @property
     def authority(self) -> str:
-        """What belongs in the host header: the port only when it is not the default one."""
+        """The value of the host header: the port only if it is not the default one."""
         if self.port == DEFAULT_PORTS[self.scheme]:
             return _bracketed(self.host)
         return self.label
@@ -42,7 +42,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 def split_url(url: str) -> Target:
-    """Cut an http or https URL; a fragment is dropped. Raise ConnectionImpossible, which quotes nothing of it."""
+    """Split an http or https URL; drop a fragment. Raise ConnectionImpossible, which quotes no part of the URL."""
     if not _is_plain(url):
         raise ConnectionImpossible("the URL contains a space, control or non-ASCII character: percent-encode it")
     scheme, separator, rest = url.partition("://")
@@ -57,9 +57,9 @@ def split_url(url: str) -> Target:
 
 
 def split_host(authority: str, default_port: int) -> tuple[str, int]:
-    """Cut ``host``, ``host:port`` or ``[v6]:port``; the host comes back in lower case, without brackets.
+    """Split ``host``, ``host:port`` or ``[v6]:port``; return the host in lower case, without brackets.
 
-    Raise ConnectionImpossible. What is malformed is not quoted: it may be half of a password.
+    Raise ConnectionImpossible. It does not quote malformed input, which may be half of a password.
     """
     if authority.startswith("["):
         host, closed, after = authority[1:].partition("]")
@@ -91,7 +91,7 @@ def _bracketed(host: str) -> str:
 
 
 def api_base(base_url: str) -> str:
-    """Return what the path of a request is added to: bases are given with a version, without one, and even whole."""
+    """Return the base for request paths: a base URL may come with a version, without one, or with the whole path."""
     base = base_url.rstrip("/")
     if base.endswith(COMPLETIONS):
         return base.removesuffix(COMPLETIONS)

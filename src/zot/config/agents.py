@@ -1,4 +1,4 @@
-"""The agents that config.toml names, from one reading of the file."""
+"""The agents of config.toml, from one reading of the file."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from zot.errors import ConfigError
 
 
 class Agents(msgspec.Struct, frozen=True):
-    """A snapshot: what is configured stays as it was read, until somebody asks for another one.
+    """Snapshot of the configured agents; `reloaded` reads the file again.
 
-    ``directory`` is where config.toml is looked for, None for nowhere.
+    ``directory`` is where config.toml is looked up, None for nowhere.
     """
 
     directory: str | None
@@ -24,45 +24,45 @@ class Agents(msgspec.Struct, frozen=True):
 
     @staticmethod
     def load(directory: str | None) -> Agents:
-        """Read config.toml in ``directory``. Raise ConfigError: InvalidConfigFile has all that is wrong, in any table.
+        """Read config.toml in ``directory``. Raise ConfigError: InvalidConfigFile has all problems, in any table.
 
-        What depends on the moment, such as a key or a directory that must be there, is not looked at.
+        Conditions that change over time, such as a key or an existing directory, are not checked.
         """
-        return Agents(directory, read(directory, _senseless))
+        return Agents(directory, read(directory, _semantic_problems))
 
     def reloaded(self) -> Agents:
-        """Return what the file says now. Raise ConfigError as `load` does; this one can be used further, then."""
+        """Return a new snapshot. Raise ConfigError as `load` does; the old snapshot stays usable."""
         return Agents.load(self.directory)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Who may be asked for, the default one first: it is there also if the file does not name it."""
+        """The configured agents, the default one first, even if the file does not name it."""
         return tuple(dict.fromkeys((DEFAULT_AGENT, *self.file.agents)))
 
     @property
     def daemon(self) -> DaemonSettings:
-        """How the file wants the daemon to work."""
+        """The daemon's settings."""
         return self.file.daemon
 
     def config(
         self, alias: str, settings: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None
     ) -> Config:
-        """Return how an agent works, with ``settings`` that win over the file's. Raise NoSuchAgent, ConfigError."""
+        """Return an agent's Config; ``settings`` win over the file. Raise NoSuchAgent, ConfigError."""
         if alias not in self.names:
             raise no_such_agent(alias, self.names)
         return combined({**(settings or {}), "agent": alias}, self.table(alias).settings, env)
 
     def table(self, alias: str) -> AgentTable:
-        """Return what the file says about an agent; nothing, if it does not name it."""
+        """Return an agent's table; an empty one if the file does not name it."""
         return self.file.agents.get(alias, AgentTable())
 
     def has_policy(self, alias: str) -> bool:
-        """True if the file has rules for an agent. One without is to be guarded where strangers talk to it."""
+        """True if the file has rules for an agent; without rules it is guarded when untrusted users talk to it."""
         return bool(self.table(alias).policy)
 
 
-def _senseless(table: AgentTable) -> list[str]:
-    """Return what is wrong with an agent beyond single types, each with its field."""
+def _semantic_problems(table: AgentTable) -> list[str]:
+    """Return an agent's problems beyond single types, each with its field."""
     problems: list[str] = []
     vendor = VENDORS.get(table.provider or Config().provider)
     if vendor is None:

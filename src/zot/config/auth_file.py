@@ -1,4 +1,4 @@
-"""`$ZOT_HOME/auth.json`: the keys that `zot login` stored, and the commands that print one."""
+"""`$ZOT_HOME/auth.json`: the keys that `zot login` stored, and commands that print a key."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _MAX_BYTES = 1024 * 1024
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is stored for one provider. If it has a key and a command, the key counts.
+    """The stored credential of one provider. A key wins over a command.
 
-    It is for the server at ``base_url``, and for no other; without one, for the vendor's own.
+    It is valid only for the server at ``base_url``; without one, for the vendor's own.
     """
 
     key: str = ""
@@ -29,24 +29,24 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     base_url: str = ""
 
     def __repr__(self) -> str:
-        """Say what kind it is, and nothing else."""
+        """Name only the kind of credential, never its value."""
         return f"Entry({'key' if self.key else 'command' if self.command else 'empty'})"
 
 
 def stored(home: str, provider: str) -> Entry | None:
-    """Return what is stored for ``provider``. Raise ConfigError if the file is damaged or open to others."""
+    """Return the credential of ``provider``. Raise ConfigError if the file is damaged or readable by others."""
     raw = _read(path_in(home)).get(provider)
     return None if raw is None else _entry(home, provider, raw)
 
 
 def check(home: str) -> tuple[str, ...] | None:
-    """Return for whom something is stored, None if there is no such file. Raise ConfigError as `stored` does."""
+    """Return the providers with an entry; None without the file. Raise ConfigError as `stored` does."""
     path = path_in(home)
     return tuple(_read(path)) if os.path.lexists(path) else None
 
 
 def addresses(home: str) -> dict[str, str]:
-    """Return the providers that have a usable entry, with its ``base_url``. Raise ConfigError as `stored` does."""
+    """Return the providers with a usable entry, and its ``base_url``. Raise ConfigError as `stored` does."""
     found = {}
     for provider, raw in _read(path_in(home)).items():
         try:
@@ -57,7 +57,7 @@ def addresses(home: str) -> dict[str, str]:
 
 
 def store(home: str, provider: str, entry: Entry) -> None:
-    """Store an entry in place of the provider's old one; those of others stay as they are. Raise ConfigError."""
+    """Store a provider's entry, replacing its old one; keep all others. Raise ConfigError."""
     from zot.files import exclusive
 
     with exclusive(home):
@@ -65,7 +65,7 @@ def store(home: str, provider: str, entry: Entry) -> None:
 
 
 def remove(home: str, provider: str) -> bool:
-    """Forget what is stored for ``provider``; False if nothing was. Raise ConfigError."""
+    """Remove the entry of ``provider``; False if there was none. Raise ConfigError."""
     if not os.path.lexists(path_in(home)):
         return False
     from zot.files import exclusive
@@ -79,18 +79,18 @@ def remove(home: str, provider: str) -> bool:
 
 
 def path_in(home: str) -> str:
-    """Return where the file is, whether or not it exists."""
+    """Return the path of the file, which may not exist."""
     return os.path.join(home, FILE_NAME)
 
 
 def _read(path: str) -> dict[str, msgspec.Raw]:
-    """Return the entries as they stand there: fields of a newer zot must survive a change."""
+    """Return the raw entries: fields of a newer zot must survive a change."""
     try:
         return load(path, _entries, check=partial(_check_private, path), max_bytes=_MAX_BYTES)
     except FileNotFoundError:
         return {}
     except MalformedFile:
-        # Without the decoder's reason: it might quote a piece of a key.
+        # Without the decoder's reason, which might quote part of a key.
         raise ConfigError(f'{path} is damaged: it must be like {{"anthropic": {{"key": "..."}}}}') from None
 
 

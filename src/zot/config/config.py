@@ -15,19 +15,27 @@ from zot.config.vendors import KEY_NAMES, VENDORS, ApiName, same_address
 from zot.encoding import learned
 from zot.errors import ConfigError, NoSuchAgent, UsageError
 
-#: Names that never reach a tool or an extension: our token, and the keys of all providers.
+#: Variables that never reach a tool or an extension: our token, and the keys of all providers.
 SECRET_NAMES = frozenset({"ZOTCORE_RPC_TOKEN", "ANTHROPIC_AUTH_TOKEN"}) | KEY_NAMES
 
-#: Names of addresses that we use ourselves, and that may have a user name and password in them.
+#: Variables with the proxies we use, which may contain a user name and password.
 PROXY_NAMES = ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 _ADDRESS_NAMES = frozenset(name for vendor in VENDORS.values() for name in vendor.base_url_names)
 
-#: Who answers if nobody else was asked for.
+#: The agent used when none is named.
 DEFAULT_AGENT = "default"
+
+TOOL_NAMES = ("bash", "edit", "read", "skill", "write")
+
+#: Settings that a session records and resumes with, unless given.
+RECORDED = ("provider", "model", "reasoning", "cwd")
+
+#: Settings of one provider: its address and key must not be used for another.
+OF_PROVIDER = ("base_url", "api", "api_key", "script", "replay")
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a Runtime is to work. Every field has a sensible default; None means "as usual"."""
+    """Settings of a Runtime. Every field has a default; None means the usual behaviour."""
 
     agent: str = DEFAULT_AGENT
     provider: str = "anthropic"
@@ -71,7 +79,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     env: Mapping[str, str] | None = None
 
     def __repr__(self) -> str:
-        """Say what is set, without the secrets."""
+        """List the settings, without secrets."""
         hidden = ("env", "api_key", "base_url" if "@" in (self.base_url or "") else "")
         pairs = ((name, getattr(self, name)) for name in self.__struct_fields__ if name not in hidden)
         return f"Config({', '.join(f'{name}={value!r}' for name, value in pairs)})"
@@ -100,7 +108,7 @@ def _provider(text: str) -> str:
 
 
 def _rule(text: str) -> str:
-    from zot.config.policy import Rule  # Only who has one waits for it.
+    from zot.config.policy import Rule  # Imported lazily: most runs have no rule.
 
     try:
         Rule.parse(text)
@@ -160,13 +168,13 @@ AGENT_FLAGS: Sequence[Flag] = (
     Flag("--no-session", "keep nothing"),
 )  # fmt: skip
 
-#: How one prompt says which conversation it belongs to; `zot rpc` takes them, and pays no attention.
+#: Select the conversation of one prompt; `zot rpc` accepts and ignores them.
 RESUME_FLAGS: Sequence[Flag] = (
     Flag("--continue", "go on with the newest session of the directory", short="-c"),
     Flag("--resume", "go on with this session; without an id as --continue", value="[ID]", short="-r"),
 )
 
-#: Flags that the original zot takes and that have no effect here, each with the reason.
+#: Flags of the original zot that have no effect here, each with the reason.
 FOREIGN_FLAGS: Sequence[Flag] = (
     Flag("--with-skills", "skills are used unless --no-skill is given"),
     Flag("--with-skill", "skills are used unless --no-skill is given"),
@@ -176,7 +184,7 @@ FOREIGN_FLAGS: Sequence[Flag] = (
 
 
 def ignore_foreign(settings: dict[str, Any]) -> None:
-    """Take the foreign flags out of ``settings``, and name each on standard error."""
+    """Remove the foreign flags from ``settings`` and name each on standard error."""
     for flag in FOREIGN_FLAGS:
         if settings.pop(flag.key, False) and sys.stderr is not None:
             sys.stderr.write(f"zot: {flag.name} has no effect: {flag.help}\n")
@@ -185,10 +193,10 @@ def ignore_foreign(settings: dict[str, Any]) -> None:
 def resolve(settings: Mapping[str, Any], env: Mapping[str, str] | None = None, *, or_default: bool = False) -> Config:
     """Return the Config that flags, environment and files make together; a flag wins over a file.
 
-    The setting ``agent`` names the table of config.toml that counts. One that is not there is an error; or it means
-    the default, and is logged, if that is said with ``or_default``.
+    The setting ``agent`` selects a table of config.toml. A missing table is an error; with ``or_default`` it is
+    logged and the default agent is used.
 
-    Raise NoSuchAgent, or ConfigError with the file and field that is wrong.
+    Raise NoSuchAgent, or ConfigError with the wrong file and field.
     """
     agent: str = settings.get("agent", DEFAULT_AGENT)
     tables = _tables(config_directory(settings, env))
@@ -203,7 +211,7 @@ def resolve(settings: Mapping[str, Any], env: Mapping[str, str] | None = None, *
 
 
 def combined(settings: Mapping[str, Any], stored: Mapping[str, Any], env: Mapping[str, str] | None) -> Config:
-    """Return the Config that ``settings`` make with what a file has ``stored``. Raise UsageError."""
+    """Return the Config of ``settings`` over those ``stored`` in a file. Raise UsageError."""
     given = {name: value for name, value in settings.items() if name != "config_dir"}
     if given.pop("no_tools", False):
         given["tools"] = ()
@@ -219,24 +227,24 @@ def combined(settings: Mapping[str, Any], stored: Mapping[str, Any], env: Mappin
         given["provider"] = _unnamed({**kept, **given}, environment)
     if (cwd := kept.get("cwd", "")).startswith("~/"):
         kept["cwd"] = os.path.join(environment.get("HOME") or "/", cwd[2:])
-    # What the file says still holds where no flag says otherwise.
+    # The file's rules still apply after those of the flags.
     given["policy"] = (*given.get("policy", ()), *stored.get("policy", ()))
     return Config(**{**kept, **given}, env=env)
 
 
 def agent_names(settings: Mapping[str, Any], env: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Return the agents that may be asked for, the default one first. Raise ConfigError."""
+    """Return the configured agents, the default one first. Raise ConfigError."""
     return tuple(dict.fromkeys((DEFAULT_AGENT, *_tables(config_directory(settings, env)))))
 
 
 def no_such_agent(agent: str, known: Iterable[str]) -> NoSuchAgent:
-    """Return the error that says who could be asked for."""
+    """Return an error that lists the configured agents."""
     names = ", ".join(name if name.isprintable() else repr(name) for name in known)
     return NoSuchAgent(f"there is no agent {agent!r} in config.toml; there are: {names}")
 
 
 def config_directory(settings: Mapping[str, Any], env: Mapping[str, str] | None = None) -> str | None:
-    """Return where config.toml is looked for; None if there is no such place. Raise ConfigError."""
+    """Return the directory of config.toml; None if there is no such place. Raise ConfigError."""
     named: str | None = settings.get("config_dir")
     if named is not None and not os.path.isdir(named):
         raise ConfigError(f"--config-dir {named}: no such directory")
@@ -244,16 +252,16 @@ def config_directory(settings: Mapping[str, Any], env: Mapping[str, str] | None 
 
 
 def _tables(directory: str | None) -> Mapping[str, Mapping[str, Any]]:
-    """Return what the file says of each agent. Raise ConfigError."""
+    """Return each agent's settings in the file. Raise ConfigError."""
     if directory is None or not os.path.lexists(os.path.join(directory, "config.toml")):
-        return {}  # Most have none, and do not wait for what would read it.
+        return {}  # Skips the import of the reader: most users have no file.
     from zot.config.file import read
 
     return {name: table.settings for name, table in read(directory).agents.items()}
 
 
 def fitting(stored: Mapping[str, Any], given: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, Any]:
-    """Return what of the file's settings goes with what was given: a model and an address belong to their provider."""
+    """Return the stored settings that fit the given ones: a model and an address belong to their provider."""
     named: str | None = given.get("provider")
     if named is None or named == (stored.get("provider") or _unnamed(stored, env)):
         return dict(stored)
@@ -261,7 +269,7 @@ def fitting(stored: Mapping[str, Any], given: Mapping[str, Any], env: Mapping[st
 
 
 def _unnamed(settings: Mapping[str, Any], env: Mapping[str, str]) -> str:
-    """Return the provider that ``settings`` mean which name none: a key, an address and an API are Anthropic's."""
+    """Return the provider of ``settings`` that name none: a key, an address or an API means Anthropic."""
     is_tied = any(settings.get(name) is not None for name in ("api_key", "base_url", "api"))
     return Config().provider if is_tied else default_provider(env)
 
@@ -269,7 +277,7 @@ def _unnamed(settings: Mapping[str, Any], env: Mapping[str, str]) -> str:
 def default_provider(env: Mapping[str, str]) -> str:
     """Return the first provider, in the order of VENDORS, that has a key or another address; else Anthropic.
 
-    Providers that need no key are never a default. A key in auth.json counts at the address that it was stored for.
+    Providers that need no key are never a default. A key in auth.json counts at the address it was stored for.
     """
     stored: Mapping[str, str] | None = None
     for vendor in VENDORS.values():
@@ -285,8 +293,9 @@ def default_provider(env: Mapping[str, str]) -> str:
 
 
 def _stored_addresses(env: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the providers that auth.json has a key for, with its address. A file that cannot be used has none here:
-    the error comes when a key is looked for.
+    """Return the providers with a key in auth.json, and its address.
+
+    An unusable file counts as empty here: the error comes when the key is read.
     """
     home = zot_home(env)
     if home is None or not os.path.lexists(os.path.join(home, "auth.json")):
@@ -301,19 +310,19 @@ def _stored_addresses(env: Mapping[str, str]) -> Mapping[str, str]:
 
 
 class Given(frozenset[str]):
-    """Names of settings that were given on a command line, which knows how each agent would work with them."""
+    """Names of the settings given on a command line; `config` applies them to another agent."""
 
     settings: Mapping[str, Any]
 
     def config(self, agent: str) -> Config:
-        """Return how an agent works. Raise NoSuchAgent, ConfigError."""
+        """Return an agent's Config with these settings. Raise NoSuchAgent, ConfigError."""
         return resolve({**self.settings, "agent": agent})
 
 
 def chosen(settings: Mapping[str, Any]) -> Given:
-    """Return which settings a session must not replace by what it worked with before: those that were given.
+    """Return the given settings, which a resumed session must not override.
 
-    Who names another agent wants its service, its model and its prompt; it works on where it did.
+    Naming another agent also selects its service, model and prompt, but not its directory.
     """
     of_agent = ("provider", "model", "reasoning", "system_prompt") if "agent" in settings else ()
     given = Given((*settings, *of_agent))
@@ -321,17 +330,10 @@ def chosen(settings: Mapping[str, Any]) -> Given:
     return given
 
 
-#: What a session works with and goes on with, unless something else is given.
-RECORDED = ("provider", "model", "reasoning", "cwd")
-
-#: What holds for one provider only: nobody else is asked there, or with that key.
-OF_PROVIDER = ("base_url", "api", "api_key", "script", "replay")
-
-
 def resumed(config: Config, recorded: Mapping[str, str], given: Container[str]) -> Config:
-    """Return ``config`` with what a session was ``recorded`` to work with, except where a setting was ``given``."""
+    """Return ``config`` with the settings ``recorded`` for a session, except those that were ``given``."""
     taken: dict[str, str | None] = {name: recorded[name] for name in RECORDED if name not in given}
-    if config.provider != recorded["provider"]:  # A model belongs to its provider; so do an address and a key.
+    if config.provider != recorded["provider"]:  # Model, address and key belong to their provider.
         if "provider" in given:
             taken.pop("model", None)
         else:
@@ -339,11 +341,8 @@ def resumed(config: Config, recorded: Mapping[str, str], given: Container[str]) 
     return msgspec.structs.replace(config, **taken)
 
 
-TOOL_NAMES = ("bash", "edit", "read", "skill", "write")
-
-
 def tool_names(config: Config) -> tuple[str, ...]:
-    """Return the names of our own tools that are wanted. Raise ConfigError for one that nobody can have."""
+    """Return the enabled built-in tools. Raise ConfigError for a name that no extension can provide either."""
     names = TOOL_NAMES if config.tools is None else config.tools
     unknown = [name for name in names if name not in TOOL_NAMES]
     if unknown and not extension_places(config):
@@ -352,7 +351,7 @@ def tool_names(config: Config) -> tuple[str, ...]:
 
 
 def extension_places(config: Config) -> list[str]:
-    """Return where extensions may be: those that were named, and the directories that have some."""
+    """Return the directories to look for extensions in: named ones, and the usual ones that exist."""
     if config.no_ext:
         return list(config.ext)
     home = zot_home(config.environment)
@@ -364,7 +363,7 @@ def extension_places(config: Config) -> list[str]:
 
 
 def _is_place(path: str) -> bool:
-    """Tell if something may be in there: also if nobody can tell."""
+    """True if ``path`` is a directory, or may be one."""
     try:
         return stat.S_ISDIR(os.stat(path).st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -374,7 +373,7 @@ def _is_place(path: str) -> bool:
 
 
 def journal_path(config: Config) -> str:
-    """Return where sessions are kept. Raise ConfigError if there is no place for them."""
+    """Return the path of the journal. Raise ConfigError if there is no home directory."""
     if config.journal is not None:
         return config.journal
     home = zot_home(config.environment)
@@ -384,7 +383,7 @@ def journal_path(config: Config) -> str:
 
 
 def zot_home(env: Mapping[str, str]) -> str | None:
-    """Return where zot keeps its files, whether or not it exists; None if there is no home at all."""
+    """Return zot's home directory, which may not exist; None if the environment names none."""
     if home := env.get("ZOT_HOME"):
         return home
     if state := env.get("XDG_STATE_HOME"):
@@ -397,14 +396,14 @@ def zot_home(env: Mapping[str, str]) -> str | None:
 
 
 def kept_in(config: Config) -> str | None:
-    """Return where what is written while agents work is kept: in zot's home, unless it has a place of its own."""
+    """Return the directory for data written at run time: ``data``, or zot's home."""
     return config.data or zot_home(config.environment)
 
 
 def tool_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment that tools may see: everything but our secrets, and no password in a service's address.
+    """Return the environment for tools: without our secrets, and without passwords in service addresses.
 
-    That of a proxy stays: without it, nothing that a tool runs would reach the network.
+    A proxy's password stays: without it, tools could not reach the network.
     """
     return {
         name: without_userinfo(value) if name in _ADDRESS_NAMES else value
@@ -413,12 +412,12 @@ def tool_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def keyless_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment that a command of the user's own may see: everything but our keys and our token."""
+    """Return the environment for the user's own commands: without our keys and our token."""
     return {name: value for name, value in env.items() if name not in SECRET_NAMES}
 
 
 def without_userinfo(address: str) -> str:
-    """Return an address without a user's name and password."""
+    """Return ``address`` without user name and password."""
     scheme, separator, rest = address.rpartition("://")
     return scheme + separator + rest.rpartition("@")[2]
 

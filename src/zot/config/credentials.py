@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 
 class Credential(msgspec.Struct, frozen=True):
-    """A key, or the command that prints it. ``origin`` says where it was found, and is fit to be shown."""
+    """A key, or the command that prints it. ``origin`` says where it was found and can be shown."""
 
     origin: str
     key: str = ""
     command: str = ""
 
     def __repr__(self) -> str:
-        """Say where it was found, and nothing else."""
+        """Name only the origin, never the key."""
         return f"Credential({self.origin})"
 
 
 def find(vendor: Vendor, given: str | None, env: Mapping[str, str], *, base_url: str = "") -> Credential | None:
     """Return the key for ``vendor``; None if there is none. Runs no command. Raise ConfigError for an unusable one.
 
-    What was stored goes only to the address for which it was: the vendor's own, unless it was stored with another.
+    A stored key is sent only to the address it was stored for: the vendor's own, unless stored with another.
     """
     if given:
         return Credential("--api-key", key=checked(vendor.name, given))
@@ -46,13 +46,13 @@ def find(vendor: Vendor, given: str | None, env: Mapping[str, str], *, base_url:
 
 
 def stored_for(vendor: Vendor, env: Mapping[str, str]) -> str:
-    """Return the address for which a key is stored; "" if none is. Raise ConfigError for an unusable file."""
+    """Return the address a key is stored for; "" if none is stored. Raise ConfigError for an unusable file."""
     entry = _stored(vendor, env)
     return "" if entry is None else entry.base_url or vendor.base_url
 
 
 def missing(vendor: Vendor, env: Mapping[str, str]) -> KeyMissing:
-    """Return the error that says how to give a key."""
+    """Return the error that explains how to configure a key."""
     other = " at its own address; one is stored, but for another" if stored_for(vendor, env) else ""
     return KeyMissing(
         f"no key for {vendor.name}{other}: set {' or '.join(vendor.key_names)}, run `zot login {vendor.name}`, "
@@ -70,7 +70,7 @@ def _stored(vendor: Vendor, env: Mapping[str, str]) -> Entry | None:
 
 
 def checked(provider: str, key: str) -> str:
-    """Return ``key`` if it can be one. Raise ConfigError, which does not quote it."""
+    """Return ``key`` if it is well-formed. Raise ConfigError, which does not quote it."""
     if not key.isascii() or not key.isprintable():
         raise ConfigError(f"the key for {provider} has characters that no key has; was it copied whole?")
     return key

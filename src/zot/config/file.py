@@ -18,16 +18,28 @@ from zot.text import printable
 
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
+T = TypeVar("T", bound=msgspec.Struct)
+
+FILE_NAME = "config.toml"
+#: The suffix of a msgspec message that locates the problem.
+_PLACE = re.compile(r" - at (?:`key` in )?`\$\.?(.*)`\Z")
+#: Settings that belong elsewhere.
+_ELSEWHERE = {"api_key": "a key does not belong in this file: run `zot login PROVIDER`, or set the provider's variable"}
+
+#: No user before the host and no query after the path: a token in an address would end up in logs.
+_ADDRESS = re.compile(r"(wss?)://(\[[0-9A-Fa-f:.]+\]|[^\s/:@?#\[\]]+):(\d{1,5})(/[^\s?#]*)?")
+_MAX_PORT = 65_535
+
 
 class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What counts for all sessions of a daemon. Every field has a sensible default.
+    """Settings of a daemon, for all its sessions. Every field has a default.
 
-    ``max_sessions`` is how many are loaded at once, 0 for any number; ``idle_s`` how long one stays loaded that
-    nobody uses; ``listen`` where else than at the socket it is reached; ``grace_s`` how long
-    what runs has when the daemon is to end; ``server_version`` what clients are told instead of zot's own.
+    ``max_sessions`` limits the sessions loaded at once, 0 for no limit; ``idle_s`` is how long an unused session
+    stays loaded; ``listen`` has addresses besides the socket; ``grace_s`` is how long runs may take to finish at
+    shutdown; ``server_version`` replaces zot's version for clients.
 
-    Over HTTP, ``hosts`` are names besides its own by which it may be called, ``origins`` the web pages elsewhere that
-    may call it; ``tls_cert`` and ``tls_key`` are the files with its certificate.
+    For HTTP, ``hosts`` are further host names to accept, ``origins`` the origins of web pages that may connect;
+    ``tls_cert`` and ``tls_key`` are the certificate's files.
     """
 
     max_sessions: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -42,23 +54,14 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     log_level: LogLevel = "info"
 
     def __post_init__(self) -> None:
-        """Raise ValueError for an address at which nobody can listen."""
+        """Raise ValueError for an invalid listen address."""
         if self.listen:
             for address in self.listen:
                 ListenAddress.parse(address)
 
 
-T = TypeVar("T", bound=msgspec.Struct)
-
-FILE_NAME = "config.toml"
-#: How a message of msgspec ends that says where in a table something is wrong.
-_PLACE = re.compile(r" - at (?:`key` in )?`\$\.?(.*)`\Z")
-#: What people look for here and must put elsewhere.
-_ELSEWHERE = {"api_key": "a key does not belong in this file: run `zot login PROVIDER`, or set the provider's variable"}
-
-
 class AgentTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One `[agents.NAME]` table. None is what it does not say."""
+    """One `[agents.NAME]` table. None means not set."""
 
     provider: str | None = None
     model: str | None = None
@@ -86,30 +89,31 @@ class AgentTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     ext_deadlines: dict[DeadlineName, Seconds] | None = None
 
     def __post_init__(self) -> None:
-        """Raise ValueError for what would mean something else in every process."""
+        """Raise ValueError for a path that would depend on the current directory."""
         if self.cwd is not None and not self.cwd.startswith(("/", "~/")):
             raise ValueError("expected a path that begins with / or ~/: a file does not know where zot is started")
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What it says."""
+        """The fields that are set."""
         return {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
 
 
 class ConfigFile(msgspec.Struct, frozen=True):
-    """One reading of it. ``path`` is "" if there is no such file."""
+    """The decoded file. ``path`` is "" if there is none."""
 
     path: str = ""
     agents: Mapping[str, AgentTable] = {}
     daemon: DaemonSettings = DaemonSettings()
-    #: What of the daemon it says itself.
+    #: The daemon's settings that the file sets.
     daemon_names: frozenset[str] = frozenset()
 
 
 def read(directory: str | None, look: Callable[[AgentTable], list[str]] | None = None) -> ConfigFile:
-    """Return what the file in ``directory`` says; there need not be one. ``look`` may find more wrong with an agent.
+    """Return the decoded file in ``directory``; an empty one if there is none.
 
-    Raise InvalidConfigFile with all that is wrong, in whichever table, or ConfigError if it cannot be read.
+    ``look`` may find more problems in an agent. Raise InvalidConfigFile with all problems in all tables, or
+    ConfigError if the file cannot be read.
     """
     path = os.path.join(directory or "", FILE_NAME)
     if directory is None or not os.path.lexists(path):
@@ -127,7 +131,7 @@ def read(directory: str | None, look: Callable[[AgentTable], list[str]] | None =
         problems += [f"{label} {problem}" for problem in (look(agents[name]) if look is not None else ())]
     daemon = _table("[daemon]", found.get("daemon", {}), DaemonSettings, problems)
     if problems:
-        problems = [*map(printable, problems)]  # A name in quotes may have anything in it.
+        problems = [*map(printable, problems)]  # A quoted name may contain any character.
         raise InvalidConfigFile(f"{path}: {'; '.join(problems)}", path=path, problems=tuple(problems))
     return ConfigFile(path, agents, daemon, frozenset(found.get("daemon", ())))
 
@@ -139,14 +143,14 @@ def _parsed(path: str) -> dict[str, Any]:
 
     try:
         return load(path, lambda data: tomllib.loads(data.decode("utf-8-sig")))
-    except FileNotFoundError as problem:  # a link that leads nowhere, or removed just now
+    except FileNotFoundError as problem:  # a dangling link, or removed just now
         raise ConfigError(f"{path}: {problem.strerror}") from None
     except MalformedFile as problem:
         raise InvalidConfigFile(str(problem), path=path, problems=(problem.reason,)) from None
 
 
 def _misplaced(found: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with the names outside of all tables."""
+    """Return the problems of names outside all tables."""
     names = [name for name in found if name not in ("agents", "daemon")]
     return [
         f"{name} belongs to an agent: write it below [agents.default]"
@@ -157,7 +161,7 @@ def _misplaced(found: Mapping[str, Any]) -> list[str]:
 
 
 def _table(label: str, found: object, kind: type[T], problems: list[str]) -> T:
-    """Return a table as ``kind``. What is wrong with it is added to ``problems``; then the table is an empty one."""
+    """Decode a table as ``kind``. Add its problems to ``problems`` and return an empty table if there are any."""
     try:
         return msgspec.convert(found, learned(kind))
     except msgspec.ValidationError:
@@ -166,7 +170,7 @@ def _table(label: str, found: object, kind: type[T], problems: list[str]) -> T:
         problems.append(f"{label} is no table")
         return kind()
     for name, value in found.items():
-        # One by one, for msgspec stops at the first that is wrong.
+        # One by one: msgspec stops at the first problem.
         try:
             if name in kind.__struct_fields__:
                 msgspec.convert({name: value}, learned(kind))
@@ -178,7 +182,7 @@ def _table(label: str, found: object, kind: type[T], problems: list[str]) -> T:
 
 
 def _described(name: str, problem: str, kind: type[msgspec.Struct]) -> str:
-    """Return the place in a table, and what is wrong there, in one order whoever found it."""
+    """Return the place in a table and its problem, in a uniform form."""
     place = _PLACE.search(problem)
     words = _PLACE.sub("", problem).replace(" | null`", "`")
     if words.startswith("Invalid enum value"):
@@ -187,7 +191,7 @@ def _described(name: str, problem: str, kind: type[msgspec.Struct]) -> str:
 
 
 def _choices(kind: type[msgspec.Struct], name: str) -> tuple[str, ...]:
-    """Return what a field may be, or what may be a key in it, where that is one of a few words."""
+    """Return the allowed values of a field, or of its keys, if it is a Literal."""
     import msgspec.inspect as types
 
     described = types.type_info(kind)
@@ -215,13 +219,8 @@ def _unknown(name: str, known: Iterable[str]) -> str:
     return f"unknown setting{f'; did you mean {near[0]}?' if near else ''}"
 
 
-#: Nothing before the host and nothing behind the path: a token in an address would end up in logs.
-_ADDRESS = re.compile(r"(wss?)://(\[[0-9A-Fa-f:.]+\]|[^\s/:@?#\[\]]+):(\d{1,5})(/[^\s?#]*)?")
-_MAX_PORT = 65_535
-
-
 class ListenAddress(msgspec.Struct, frozen=True):
-    """``host`` is a name or a number without brackets; ``port`` 0 is any that is free; ``path`` stands before ours."""
+    """Listen address. ``host`` has no brackets; ``port`` 0 means any free port; ``path`` is a prefix of our paths."""
 
     scheme: str
     host: str
@@ -230,7 +229,7 @@ class ListenAddress(msgspec.Struct, frozen=True):
 
     @staticmethod
     def parse(text: str) -> ListenAddress:
-        """Return what an address says. Raise ValueError if it is none."""
+        """Parse an address. Raise ValueError if it is invalid."""
         found = _ADDRESS.fullmatch(text)
         if found is None or int(found[3]) > _MAX_PORT:
             raise ValueError("expected addresses such as ws://127.0.0.1:7777, without a user, a query or a token")
@@ -238,12 +237,12 @@ class ListenAddress(msgspec.Struct, frozen=True):
 
     @property
     def is_secure(self) -> bool:
-        """True if what is said there is encrypted."""
+        """True if connections are encrypted."""
         return self.scheme == "wss"
 
     @property
     def is_loopback(self) -> bool:
-        """True if nobody on another machine can get there. A name could lead anywhere, but for this one."""
+        """True if only this machine can connect. Names other than localhost may resolve to any address."""
         if self.host.lower() == "localhost":
             return True
         try:
@@ -257,14 +256,14 @@ class ListenAddress(msgspec.Struct, frozen=True):
 
 
 class Tls(msgspec.Struct, frozen=True):
-    """The files of a certificate, with those that vouch for it, and of its key, which may be in the same one."""
+    """Files of a TLS certificate chain and of its key, which may be in the same file."""
 
     cert: str
     key: str | None = None
 
 
 def checked(url: str, tls: Tls | None) -> ListenAddress:
-    """Return an address that we may listen at. Raise ConfigError."""
+    """Return an address that is safe to listen at. Raise ConfigError."""
     try:
         address = ListenAddress.parse(url)
     except ValueError as problem:

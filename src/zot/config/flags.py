@@ -1,4 +1,4 @@
-"""Command-line flags, from a table. Ours, because argparse alone costs half of what `zot rpc` may take to answer."""
+"""Command-line flags from a table. Not argparse: its import costs half of the start-up budget of `zot rpc`."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import msgspec
 
 from zot.errors import UsageError
 
-#: A year: longer waits are none, and some clocks cannot tell their end.
+#: A year: longer waits are pointless, and some clocks overflow.
 MAX_SECONDS = 366 * 24 * 3600
-#: How long something may take, as files and programs say it: above 0, and never for ever.
+#: A duration in settings: above 0, and finite.
 Seconds: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=MAX_SECONDS)]
-#: What an extension may take its time for, see `extensions/peer.py`.
+#: Deadlines of an extension, see `extensions/peer.py`.
 DeadlineName: TypeAlias = Literal["hello", "ready", "silence", "tool", "intercept", "command", "shutdown", "terminate"]
 
 
 class Flag(msgspec.Struct, frozen=True):
-    """One flag. Without ``value`` it is a switch; ``many`` gathers repeated values into a tuple.
+    """One flag. Without ``value`` it is a switch; ``many`` collects repeated values into a tuple.
 
-    A ``value`` in brackets may be left out, and is "" then: at the end of the line, and before another flag.
+    A ``value`` in brackets is optional, and "" if omitted: at the end of the line, and before another flag.
     """
 
     name: str
@@ -33,12 +33,12 @@ class Flag(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """The name of the setting it sets."""
+        """The name of the setting."""
         return self.setting or self.name.removeprefix("--").replace("-", "_")
 
 
 def parse(argv: Sequence[str], flags: Sequence[Flag]) -> tuple[dict[str, Any], list[str]]:
-    """Return what the flags say, and the words that are no flags. Raise UsageError for a wrong one."""
+    """Return the settings of the flags, and the remaining words. Raise UsageError for an invalid flag."""
     table = {name: flag for flag in flags for name in (flag.name, flag.short) if name}
     settings: dict[str, Any] = {}
     words: list[str] = []
@@ -79,7 +79,7 @@ def usage(command: str, summary: str, flags: Sequence[Flag]) -> str:
 
 
 def positive(text: str) -> int:
-    """Read a whole number of at least 1."""
+    """Parse a whole number of at least 1."""
     try:
         number = int(text)
     except ValueError:
@@ -90,7 +90,7 @@ def positive(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """Read a number of seconds above 0."""
+    """Parse a number of seconds above 0."""
     try:
         number = float(text)
     except ValueError:
@@ -101,7 +101,7 @@ def seconds(text: str) -> float:
 
 
 def dollars(text: str) -> float:
-    """Read an amount of money above 0."""
+    """Parse an amount of money above 0."""
     try:
         amount = float(text)
     except ValueError:
@@ -112,12 +112,12 @@ def dollars(text: str) -> float:
 
 
 def switch(text: str) -> bool:
-    """Read on or off."""
+    """Parse on or off."""
     return choice("on", "off")(text) == "on"
 
 
 def choice(*choices: str) -> Callable[[str], str]:
-    """Read one of ``choices``."""
+    """Return a parser of one of ``choices``."""
 
     def read(text: str) -> str:
         if text not in choices:
@@ -134,5 +134,5 @@ def _value(flag: Flag, text: str) -> Any:
         raise UsageError(f"{flag.name} {text}: {problem}") from None
 
 
-#: Of every command that serves lines.
+#: For all commands that serve line protocols.
 MAX_LINE_FLAG = Flag("--max-line-bytes", "longest line that is read (16 MiB)", value="N", parse=positive)

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 
 import msgspec
 
-#: The first of these that a directory has is read.
+#: Only the first that exists in a directory is read.
 FILE_NAMES = ("AGENTS.md", "CLAUDE.md")
 MAX_BYTES = 64 * 1024
 _MAX_FILES = 32
 
 
 class Instructions(msgspec.Struct, frozen=True):
-    """One file of them."""
+    """One instructions file."""
 
     path: str
     text: str
@@ -24,7 +24,7 @@ class Instructions(msgspec.Struct, frozen=True):
 def discover(*, cwd: str, home: str | None) -> tuple[Instructions, ...]:
     """Return the instructions of ``home``, then those of the directories from the root down to ``cwd``.
 
-    A file that another user could have put there is left out: a directory above ours may belong to anybody.
+    Files that another user could have written are skipped: any user may own a parent directory.
     """
     cwd = os.path.abspath(cwd)
     owners = {os.geteuid(), 0, os.stat(cwd).st_uid}
@@ -50,9 +50,9 @@ def _of(directory: str, owners: set[int]) -> Instructions | None:
 
 
 def _read(path: str, owners: set[int]) -> str | None:
-    """Return the text of a file that may speak to the agent; None if there is none."""
+    """Return the text of a trusted file; None if there is none."""
     try:
-        # Without waiting for whoever should write into it: it may turn out to be a pipe.
+        # Non-blocking: it may be a pipe without a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None

@@ -13,18 +13,24 @@ import msgspec
 
 from zot.errors import ConfigError, UsageError
 
-#: How many bytes the path of a socket may have; elsewhere, as on macOS, it is fewer.
+#: Longest socket path in bytes; shorter on other systems, such as macOS.
 _MAX_PATH_BYTES = {"linux": 107}
 _MAX_PATH_BYTES_ELSEWHERE = 103
 _DATA, _JOURNAL = "data", "journal.db"
 _SHORTER = "name a shorter one with --socket or ZEROCLAW_SOCKET"
 
+_WORD = (1 << 64) - 1
+_DRIVE = re.compile(rb"(\\\\\?\\)?([A-Za-z]):")
+_SHARE = re.compile(rb"\\\\([^\\/?.][^\\/]*)[\\/]([^\\/]+)")
+#: Rust's numbers for kinds of path prefixes.
+_IS_VERBATIM_DRIVE, _IS_SHARE, _IS_DRIVE = 2, 4, 5
+
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a daemon is.
+    """Paths of a daemon.
 
     ``socket`` is the path of its socket, or the name of its pipe on Windows. ``config_dir`` is the directory of its
-    `config.toml` and ``journal`` the file where it keeps sessions: None is the usual one, which all commands share.
+    `config.toml` and ``journal`` the file of its sessions: None is the usual one, which all commands share.
     """
 
     socket: str
@@ -34,16 +40,16 @@ class Place(msgspec.Struct, frozen=True):
 
     @property
     def logs(self) -> str:
-        """The directory of what is written down."""
+        """The directory of the logs."""
         return os.path.join(self.data_dir, "logs")
 
 
 def locate(
     env: Mapping[str, str], *, socket: str | None = None, config_dir: str | None = None, platform: str = sys.platform
 ) -> Place:
-    """Return where the daemon of this environment is; ``socket`` and ``config_dir`` are what the flags say.
+    """Return the paths of this environment's daemon; ``socket`` and ``config_dir`` are the flags' values.
 
-    Raise ConfigError if that is nowhere, or the path of the socket is longer than the system allows.
+    Raise ConfigError if no directory is known, or the socket's path is longer than the system allows.
     """
     paths = _paths(platform)
     given = given_config_dir(env, config_dir, paths)
@@ -58,14 +64,14 @@ def locate(
 
 
 def journal_in(config_dir: str) -> str:
-    """Return where a daemon keeps its sessions that has this directory."""
+    """Return the journal of a daemon with this configuration directory."""
     return str(posixpath.join(_absolute(posixpath, config_dir), _DATA, _JOURNAL))
 
 
 def find_socket(
     env: Mapping[str, str], *, socket: str | None = None, config_dir: str | None = None, platform: str = sys.platform
 ) -> str:
-    """Return only where to connect to, which needs no home if it is said. Raise ConfigError as `locate` does."""
+    """Return the socket's path alone, which needs no home if it is given. Raise ConfigError as `locate` does."""
     if socket == "":
         raise UsageError("--socket needs a path, and this one is empty")
     if named := socket or env.get("ZEROCLAW_SOCKET"):
@@ -78,7 +84,7 @@ def find_socket(
 
 
 def given_config_dir(env: Mapping[str, str], flag: str | None, paths: ModuleType = posixpath) -> str | None:
-    """Return the directory of the daemon's `config.toml` if somebody names it: the ``flag``, or the environment."""
+    """Return the directory of the daemon's `config.toml` if ``flag`` or the environment names one."""
     if flag == "":
         raise UsageError("--config-dir needs a directory, and this one is empty")
     return flag or _directory(env, "ZEROCLAW_CONFIG_DIR", paths)
@@ -91,7 +97,7 @@ def _data_dir(env: Mapping[str, str], config_dir: str | None, paths: ModuleType)
 
 
 def _directory(env: Mapping[str, str], name: str, paths: ModuleType) -> str | None:
-    """Return a directory that the environment names; blanks around it do not count, as in other programs."""
+    """Return a directory named in the environment; surrounding blanks are ignored, as in other programs."""
     named = env.get(name, "").strip()
     return _expanded(env, named, paths) if named else None
 
@@ -122,7 +128,7 @@ def _usable(path: str, platform: str, whose: str) -> str:
 
 
 def _absolute(paths: ModuleType, path: str) -> str:
-    """Return a path that means the same in any directory, otherwise as it is: where links lead is not ours to guess."""
+    """Return an absolute path without resolving links."""
     if paths.isabs(path):
         return path
     try:
@@ -139,22 +145,15 @@ def _paths(platform: str) -> ModuleType:
     return ntpath
 
 
-_WORD = (1 << 64) - 1
-_DRIVE = re.compile(rb"(\\\\\?\\)?([A-Za-z]):")
-_SHARE = re.compile(rb"\\\\([^\\/?.][^\\/]*)[\\/]([^\\/]+)")
-#: What Rust calls the kinds of beginnings that a path may have.
-_IS_VERBATIM_DRIVE, _IS_SHARE, _IS_DRIVE = 2, 4, 5
-
-
 def pipe_name(data_dir: str) -> str:
-    """Return the name of the pipe that belongs to a data directory."""
+    """Return the pipe name of a data directory."""
     beginning, rest = _beginning(data_dir.encode("utf-8", "surrogatepass"))
     number = path_hash(rest.replace(b"\\", b"/").split(b"/"), beginning)
     return rf"\\.\pipe\zeroclaw-{number:x}"
 
 
 def path_hash(components: Iterable[bytes], beginning: bytes = b"") -> int:
-    """Return what Rust's default hasher makes of a path: its beginning, such as a drive, and its components."""
+    """Return Rust's default hash of a path: its prefix, such as a drive, and its components."""
     fed, word = [beginning], 0
     for component in components:
         if component in (b"", b"."):
@@ -199,7 +198,7 @@ def _turned(word: int, left: int) -> int:
 
 
 def _beginning(path: bytes) -> tuple[bytes, bytes]:
-    """Return what is fed for the drive or the share that a path begins with, and the rest of the path."""
+    """Return the hash input of a path's drive or share, and the rest of the path."""
     if match := _DRIVE.match(path):
         kind = _IS_VERBATIM_DRIVE if match[1] else _IS_DRIVE
         return kind.to_bytes(8, "little") + match[2].upper(), path[match.end() :]

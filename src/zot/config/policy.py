@@ -15,11 +15,11 @@ from zot.errors import ConfigError
 
 Action: TypeAlias = Literal["allow", "deny", "ask"]
 
-#: A command with one of these may do more than its beginning says, so no pattern can allow it.
+#: A command with one of these may do more than its beginning shows, so no pattern can allow it.
 _SHELL_MAGIC: Final = frozenset(";&|<>$()`\n")
 _TOOL: Final = r"\*|[\w.-]+"
 _GLOB_MAGIC: Final = r"[*?\[]"
-#: What a pattern has for a character that would be magic without the brackets.
+#: An escaped wildcard in a pattern: in brackets.
 _ESCAPED: Final = r"\[([*?\[])\]"
 
 
@@ -29,21 +29,21 @@ class Command(msgspec.Struct, frozen=True):
     text: str
 
     def matches(self, pattern: str, *, loosely: bool) -> bool:
-        """True if ``pattern`` describes it. One that could do more than it shows matches only ``loosely``."""
+        """True if ``pattern`` matches. A command that may do more than it shows matches only ``loosely``."""
         return fnmatchcase(self.text, pattern) and (loosely or not _SHELL_MAGIC & set(self.text))
 
 
 class Target(msgspec.Struct, frozen=True):
-    """A call about a file: where ``written`` really leads, all links resolved. Both are absolute."""
+    """A call on a file: ``real`` is ``written`` with all links resolved. Both are absolute."""
 
     real: str
     written: str
     cwd: str
 
     def matches(self, pattern: str, *, loosely: bool) -> bool:
-        """True if ``pattern`` describes where it really is; ``loosely`` also if it may have been meant to.
+        """True if ``pattern`` matches the real path; ``loosely`` also if it may have been meant to.
 
-        Then links in either are followed, ``~`` is the user's home, ``**/`` may be nothing and ``[`` itself.
+        Loose matching follows links in either, expands ``~``, lets ``**/`` match nothing and ``[`` match itself.
         """
         here = os.path.realpath(self.cwd)
         if not loosely:
@@ -56,20 +56,20 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Nowhere(msgspec.Struct, frozen=True):
-    """A call about a path that no file can have, so that nobody can say which rule is about it."""
+    """A call on a path that no file can have, so no rule can be chosen for it."""
 
     written: str
 
     def matches(self, pattern: str, *, loosely: bool) -> bool:
-        """True ``loosely``: what may be forbidden is."""
+        """True ``loosely``: a possible denial applies."""
         return loosely
 
 
 class Nothing(msgspec.Struct, frozen=True):
-    """A call about nothing that a pattern could match."""
+    """A call without a command or path."""
 
     def matches(self, pattern: str, *, loosely: bool) -> bool:
-        """No pattern is about it."""
+        """Return False: there is nothing to match."""
         return False
 
 
@@ -77,7 +77,7 @@ Subject: TypeAlias = Command | Target | Nowhere | Nothing
 
 
 def subject_of(args: dict[str, Any], cwd: str) -> Subject:
-    """Return what a call with ``args`` is about, as it is at this moment."""
+    """Return the subject of a call with ``args``, with links resolved now."""
     match args:
         case {"command": str(command)}:
             return Command(command)
@@ -85,7 +85,7 @@ def subject_of(args: dict[str, Any], cwd: str) -> Subject:
             written = os.path.join(cwd, path)
             try:
                 return Target(os.path.realpath(written), os.path.normpath(written), cwd)
-            except ValueError:  # a NUL, or half of a character
+            except ValueError:  # a NUL, or a lone surrogate
                 return Nowhere(path)
         case _:
             return Nothing()
@@ -100,7 +100,7 @@ class Rule(msgspec.Struct, frozen=True):
 
     @staticmethod
     def parse(text: str) -> Rule:
-        """Read ``TOOL[:PATTERN]=ACTION``. Raise ConfigError."""
+        """Parse ``TOOL[:PATTERN]=ACTION``. Raise ConfigError."""
         about, _, action = (part.strip() for part in text.rpartition("="))
         tool, colon, pattern = (part.strip() for part in about.partition(":"))
         has_sense = re.fullmatch(_TOOL, tool) and action in get_args(Action) and bool(colon) == bool(pattern)
@@ -109,20 +109,20 @@ class Rule(msgspec.Struct, frozen=True):
         return Rule(tool, pattern, cast(Action, action))
 
     def matches(self, tool: str, subject: Subject) -> bool:
-        """True if the rule is about this call."""
+        """True if the rule applies to this call."""
         if self.tool not in ("*", tool):
             return False
         return not self.pattern or subject.matches(self.pattern, loosely=self.action != "allow")
 
 
 class Private(msgspec.Struct, frozen=True):
-    """Directories that no call about a path gets to, whatever the rules say; some places below them may be read."""
+    """Directories denied to all calls with a path, whatever the rules say; ``readable`` places in them may be read."""
 
     directories: tuple[str, ...]
     readable: tuple[str, ...] = ()
 
     def covers(self, tool: str, subject: Subject) -> bool:
-        """True if a call would get to what is private, or if nobody can say where it would get to."""
+        """True if a call would reach a private path, or its path cannot be resolved."""
         match subject:
             case Target(real=real, written=written):
                 if tool == "read" and any(_is_below(real, os.path.realpath(place)) for place in self.readable):
@@ -135,7 +135,7 @@ class Private(msgspec.Struct, frozen=True):
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """Rules in order; what none of them is about gets ``otherwise``. What is ``private`` is denied before all rules."""
+    """Rules in order; ``otherwise`` applies if none matches. ``private`` is denied before all rules."""
 
     rules: tuple[Rule, ...] = ()
     otherwise: Action = "allow"
@@ -143,11 +143,11 @@ class Policy(msgspec.Struct, frozen=True):
 
     @staticmethod
     def parse(texts: Sequence[str]) -> Policy:
-        """Read a list of rules. Raise ConfigError."""
+        """Parse a list of rules. Raise ConfigError."""
         return Policy(tuple(Rule.parse(text) for text in texts))
 
     def action(self, tool: str, subject: Subject) -> Action:
-        """Return what is to happen with a call."""
+        """Return the action for a call."""
         if self.is_private(tool, subject):
             return "deny"
         return next((rule.action for rule in self.rules if rule.matches(tool, subject)), self.otherwise)
@@ -158,7 +158,7 @@ class Policy(msgspec.Struct, frozen=True):
 
     @property
     def allows_all(self) -> bool:
-        """True if no call needs to be looked at."""
+        """True if no call needs a check."""
         return not self.rules and self.otherwise == "allow" and self.private is None
 
 
@@ -167,19 +167,19 @@ def _is_below(path: str, directory: str) -> bool:
 
 
 def _is_in(path: str, directory: str) -> bool:
-    """True if ``path`` is a directory or below it, also if that goes by other letters, or is mounted elsewhere."""
+    """True if ``path`` is ``directory`` or below it, also on case-insensitive file systems and bind mounts."""
     real = os.path.realpath(directory)
     if path == real or _is_below(path, real):
         return True
     try:
         wanted = os.stat(directory)
     except OSError:
-        return False  # It is not there, so nothing can be in it.
+        return False  # It does not exist, so nothing can be in it.
     return any(_is_same(above, wanted) for above in _up_from(path))
 
 
 def _up_from(path: str) -> Iterator[str]:
-    """Yield ``path`` and all that it is in."""
+    """Yield ``path`` and its parents."""
     while path != os.path.dirname(path):
         yield path
         path = os.path.dirname(path)
@@ -197,13 +197,13 @@ def _covers(pattern: str, path: str) -> bool:
 
 
 def _absolute(pattern: str, base: str) -> str:
-    """Return ``pattern`` from the root on, without dots. In ``base`` nothing is a pattern."""
+    """Return ``pattern`` as a normalised absolute one. Wildcards in ``base`` are literal."""
     path = os.path.normpath(os.path.join(_escaped(base), pattern))
-    return f"/{path.lstrip('/')}"  # two slashes at the beginning would stay
+    return f"/{path.lstrip('/')}"  # normpath keeps two leading slashes
 
 
 def _resolved(pattern: str, base: str) -> str:
-    """Return ``pattern`` with the links resolved that it names before its first wildcard."""
+    """Return ``pattern`` with links resolved up to its first wildcard."""
     names = pattern.split("/")
     literal = list(takewhile(lambda name: not re.search(_GLOB_MAGIC, re.sub(_ESCAPED, "", name)), names))
     start = re.sub(_ESCAPED, r"\1", "/".join(literal)) or ("/" if pattern.startswith("/") else "")

@@ -18,18 +18,18 @@ MAX_DESCRIPTION_CHARACTERS = 1024
 _BUILT_IN = os.path.join(os.path.dirname(__file__), "builtin_skills")
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 _KEY = r"([A-Za-z][\w-]*)\s*:(?:\s+(.*))?"
-# The rest is compiled when it is first needed: our own skills do without, and whoever starts waits for it.
-#: Names of tools, some with a pattern of what they may do.
+# Strings, compiled on first use: built-in skills do not need them. Start-up budget.
+#: A tool's name, with an optional pattern in parentheses.
 _TOOL = r"[^\s,()\[\]]+(?:\([^)]*\))?"
-#: What says that a text follows in the lines below, as they are or folded.
+#: YAML's mark of a literal or folded block.
 _BLOCK = r"[|>](?:[+-]?[1-9]?|[1-9][+-])"
-#: A value that is quoted or not, and the comment behind it.
+#: A value, quoted or not, and the comment after it.
 _COMMENT = r"""^("(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^"'].*?)\s+#.*"""
 _ESCAPES = {"n": "\n", "t": "\t"}
 
 
 class SkillFile(msgspec.Struct, frozen=True):
-    """One skill. ``directory`` has the files it speaks of; None for one that comes with zot."""
+    """One skill. ``directory`` has the files it refers to; None for a built-in one."""
 
     name: str
     description: str
@@ -39,7 +39,7 @@ class SkillFile(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """The skills to offer, the highest in rank first; directories not trusted; and a line for each that is broken."""
+    """Discovered skills, highest precedence first; untrusted directories; and one line for each broken skill."""
 
     skills: tuple[SkillFile, ...]
     untrusted: tuple[str, ...] = ()
@@ -47,10 +47,10 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def discover(*, cwd: str, home: str | None, explicit: Sequence[str] = (), is_trusted: Callable[[str], bool]) -> Found:
-    """Find the skills: those the user named, then the project's in ``cwd``, then those of ``home``, then our own.
+    """Find skills: those the user named, then the project's in ``cwd``, then those of ``home``, then built-in ones.
 
-    The first of a name wins. Those of a project are not even read unless ``is_trusted`` says so of their directory.
-    Raise ConfigError if one that the user named is broken; others that are, are only reported.
+    The first of a name wins. A project's skill is read only if ``is_trusted`` accepts its directory. Raise
+    ConfigError if a skill the user named is broken; other broken ones are only reported.
     """
     found = [load(directory) for directory in explicit]
     untrusted: list[str] = []
@@ -95,7 +95,7 @@ def _within(limit: int, pieces: Iterable[bytes], path: str) -> Iterator[bytes]:
 
 
 def parse(text: str, path: str) -> SkillFile:
-    """Return the skill that ``text`` is. Raise ConfigError that names ``path`` and the line."""
+    """Parse a skill. Raise ConfigError that names ``path`` and the line."""
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
     if lines[0].rstrip() != "---":
         raise ConfigError(f"{path}:1: a skill begins with a line of three dashes")
@@ -111,7 +111,7 @@ def parse(text: str, path: str) -> SkillFile:
 
 
 def manifest(skills: Sequence[SkillFile]) -> str:
-    """Return what the system prompt says about ``skills``; nothing if there are none."""
+    """Return the list of ``skills`` for the system prompt; "" if there are none."""
     if not skills:
         return ""
     head = "Skills are instructions for special tasks. Load the right one with the skill tool before you begin."
@@ -119,10 +119,10 @@ def manifest(skills: Sequence[SkillFile]) -> str:
 
 
 def trust_hint(directory: str) -> str:
-    """Say how to trust a skill: the command as it can be copied, unless the name is not fit to be copied."""
+    """Return the command that trusts a skill, or advice if its name is not safe to copy."""
     if not directory.isprintable():
         return "its name has characters that cannot be seen; rename it before you trust it"
-    from shlex import quote  # Only who has something untrusted needs it.
+    from shlex import quote  # Imported lazily: needed only for untrusted skills.
 
     return f"to use it: zot skills trust {quote(directory)}"
 
@@ -135,7 +135,7 @@ def _manifest_line(skill: SkillFile) -> str:
 
 
 def _directories(parent: str, problems: list[str]) -> list[str]:
-    """Return the directories in ``parent`` that have a skill, by name. What makes that impossible is a problem."""
+    """Return the directories in ``parent`` that contain a skill, sorted. Add an unreadable parent to ``problems``."""
     try:
         names = sorted(os.listdir(parent))
     except (FileNotFoundError, NotADirectoryError):
@@ -155,7 +155,7 @@ def _first_of_each_name(skills: Iterable[SkillFile]) -> Iterator[SkillFile]:
 
 
 class _Field(msgspec.Struct):
-    """What stands behind one key: in its line, and in the indented lines below."""
+    """The value of one key: the rest of its line, and the indented lines below."""
 
     line: int
     value: str
@@ -163,7 +163,7 @@ class _Field(msgspec.Struct):
 
     @property
     def is_block(self) -> bool:
-        """True if all that is indented below is text."""
+        """Return the value as text: plain, quoted, or folded over several lines."""
         return self.value.startswith(("|", ">")) and re.fullmatch(_BLOCK, self.value) is not None
 
     def text(self) -> str:
@@ -173,13 +173,13 @@ class _Field(msgspec.Struct):
         return " ".join(part for part in (_unquoted(self.value), *self.more) if part)
 
     def items(self) -> list[str]:
-        """Return a list: ``[a, b]``, or separated by commas or blanks, or one item a line; quoted or not."""
+        """Return the value as a list: ``[a, b]``, separated by commas or blanks, or one item a line; quoted or not."""
         found = re.findall(_TOOL, " ".join([self.value, *(part.removeprefix("- ") for part in self.more)]))
         return [item for item in (one.strip("\"'") for one in found) if item]
 
 
 def _fields(lines: Sequence[str], path: str) -> dict[str, _Field]:
-    """Read lines of ``key: value``; what is indented, or begins with a dash, belongs to the key above it."""
+    """Parse lines of ``key: value``; an indented line, or one with a dash, belongs to the key above it."""
     fields: dict[str, _Field] = {}
     last = None
     for number, line in enumerate(lines, 2):

@@ -1,4 +1,4 @@
-"""The token file of the daemon. Never shows a token."""
+"""The daemon's token file. Errors never quote a token."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from zot.errors import ConfigError
 from zot.files import make_directory
 
-#: What a file means that cannot be read, or has a line that is no token.
+#: Consequence of an unreadable file or an invalid line.
 VOID = "until that is mended, no token admits anybody"
 
 _BYTES = 32
-#: Whose token it is that has no name.
+#: The name of a token without one.
 _NAMELESS = "default"
-#: What can stand in a header and in the name of a subprotocol, and is too long to be guessed.
+#: Valid in a header and as a subprotocol's name, and too long to guess.
 _TOKEN = re.compile(r"[A-Za-z0-9_.~-]{32,256}")
 _NAME = re.compile(r"[A-Za-z0-9_.@-]{1,64}")
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -25,12 +25,12 @@ _MAX_FILE_BYTES = 1 << 20
 
 
 def path_in(data_dir: str) -> str:
-    """Return where the file of a daemon is."""
+    """Return the path of a daemon's token file."""
     return os.path.join(data_dir, "token")
 
 
 def names_in(path: str) -> tuple[str, ...] | None:
-    """Return whose tokens are in a file; None if there is none, and nothing is made. Raise ConfigError, with VOID."""
+    """Return the names of the tokens in a file; None if it does not exist. Raise ConfigError, with VOID."""
     if not os.path.lexists(path):
         return None
     try:
@@ -40,7 +40,7 @@ def names_in(path: str) -> tuple[str, ...] | None:
 
 
 def make(path: str) -> None:
-    """Make the file, whole, with a token that nobody knows. Raise ConfigError."""
+    """Create the file atomically, with a random token. Raise ConfigError."""
     token = base64.urlsafe_b64encode(os.urandom(_BYTES)).rstrip(b"=")
     beside = f"{path}.{os.urandom(4).hex()}.new"
     try:
@@ -58,7 +58,7 @@ def make(path: str) -> None:
 
 
 def read(path: str) -> Mapping[str, bytes]:
-    """Return the tokens by the names of their bearers. Raise ConfigError."""
+    """Return the tokens by name. Raise ConfigError."""
     try:
         with open(path, "rb", opener=_opened) as file:
             status = os.fstat(file.fileno())
@@ -76,7 +76,9 @@ def read(path: str) -> Mapping[str, bytes]:
             continue
         name, _, token = text.rpartition(":")
         name = name or _NAMELESS
-        if not _TOKEN.fullmatch(token) or not _NAME.fullmatch(name) or name in tokens:  # The line is a secret.
+        if (
+            not _TOKEN.fullmatch(token) or not _NAME.fullmatch(name) or name in tokens
+        ):  # Not quoted: the line is a secret.
             raise ConfigError(f"{path}:{number}: expected a token of 32 to 256 letters, digits and _.~-, or name:token")
         tokens[name] = token.encode()
     if not tokens:

@@ -1,4 +1,4 @@
-"""Trust by content: what this user allowed to run, bound to a fingerprint of its directory."""
+"""Trust by content: directories this user allowed, bound to a fingerprint of their files."""
 
 from __future__ import annotations
 
@@ -16,21 +16,25 @@ from zot.errors import ConfigError, MalformedFile, UserError
 from zot.files import exclusive, load, replace_file, slices
 from zot.messages import timestamp
 
-#: What an extension may change beside its code. The last pattern that matches decides, ``!`` means "not data".
+#: Files an extension may change besides its code. The last matching pattern decides, ``!`` means "not data".
 DEFAULT_DATA = ("data/**", "*.db*", "*.log", "*.json", "!extension.json", "!package.json", "!tsconfig*.json")
 MAX_FILES = 10_000
 MAX_BYTES = 256 * 1024 * 1024
 
-#: They say what runs and what is data, so no pattern makes them data.
+#: They define what runs and what is data, so no pattern makes them data.
 _NEVER_DATA = frozenset({"extension.json", "SKILL.md"})
+
+_VERSION = 1
+_FILE_NAME = "trust.json"
+_OTHERS_MAY_WRITE = 0o022
 
 
 def fingerprint(directory: str, data_patterns: Sequence[str] = ()) -> str:
-    """Return the fingerprint of ``directory``, whatever its own name. Raise UserError if it cannot be taken.
+    """Return the fingerprint of ``directory``, independent of its name. Raise UserError if it cannot be computed.
 
-    A pattern with ``/**`` at its end is a directory of data; one with another ``/`` matches a whole relative path;
-    any other a name at any depth. Refused are directories too large to be looked at on every start, links to
-    directories outside, and what is neither file nor directory nor link.
+    A pattern ending in ``/**`` is a directory of data; one with another ``/`` matches a whole relative path; any
+    other a name at any depth. Directories too large to check on every start, links to directories outside, and
+    special files are refused.
     """
     return _Reader(os.path.realpath(directory), data_patterns).read()
 
@@ -54,7 +58,7 @@ class _Reader:
         return f"sha256:{total.hexdigest()}"
 
     def _paths(self) -> Iterator[str]:
-        """Yield the relative paths of what counts, in no order."""
+        """Yield the relative paths of all files except data, unordered."""
         left = [""]
         while left:
             below = left.pop()
@@ -86,14 +90,14 @@ class _Reader:
         return found
 
     def _parts(self, path: str) -> Iterator[bytes]:
-        """Yield what the fingerprint says of one path: always four parts, so that no two directories look the same."""
+        """Yield the parts of one path that are hashed: always four, so no two directories hash alike."""
         full = os.path.join(self._root, path)
         mode = os.lstat(full).st_mode
         yield os.fsencode(path)
         if stat.S_ISLNK(mode):
             yield b"link"
             yield os.fsencode(os.readlink(full))
-            yield self._behind(full)
+            yield self._target_digest(full)
         elif stat.S_ISREG(mode):
             yield b"file"
             yield b"executable" if mode & 0o111 else b""
@@ -101,10 +105,10 @@ class _Reader:
         else:
             raise UserError(f"{full} is neither a file nor a directory")
 
-    def _behind(self, link: str) -> bytes:
+    def _target_digest(self, link: str) -> bytes:
         try:
             mode = os.stat(link).st_mode
-        except OSError:  # it leads nowhere; once it does, the fingerprint is another
+        except OSError:  # a dangling link; once it has a target, the fingerprint differs
             return b""
         if stat.S_ISDIR(mode) and not f"{os.path.realpath(link)}/".startswith(f"{self._root}/"):
             raise UserError(f"{link} leads to a directory outside, which cannot be checked")
@@ -120,13 +124,8 @@ class _Reader:
         return digest.digest()
 
 
-_VERSION = 1
-_FILE_NAME = "trust.json"
-_OTHERS_MAY_WRITE = 0o022
-
-
 class Trusted(msgspec.Struct, frozen=True):
-    """A directory that the user trusts, with the fingerprint that it had then."""
+    """A trusted directory, with its fingerprint at that time."""
 
     directory: str
     fingerprint: str
@@ -139,9 +138,9 @@ class _File(msgspec.Struct, frozen=True):
 
 
 class TrustStore:
-    """The directories that the user of ``home`` trusts, each by its place and its content, in one file.
+    """The directories that the user of ``home`` trusts, by path and content, in one file.
 
-    Every method raises ConfigError if that file cannot be relied on: damaged, of a newer zot, or open to others.
+    Every method raises ConfigError if the file is not reliable: damaged, of a newer zot, or writable by others.
     """
 
     def __init__(self, home: str, *, now: Callable[[], str] = timestamp) -> None:
@@ -150,9 +149,9 @@ class TrustStore:
         self._now = now
 
     def is_trusted(self, directory: str, data_patterns: Sequence[str] = ()) -> bool:
-        """Tell if ``directory`` was trusted and nothing in it but its data has changed since.
+        """True if ``directory`` was trusted and nothing but its data has changed since.
 
-        What can no longer be checked is not trusted.
+        A directory that can no longer be checked is not trusted.
         """
         entry = self._read().get(os.path.realpath(directory))
         if entry is None:
@@ -171,7 +170,7 @@ class TrustStore:
         return entry
 
     def untrust(self, directory: str) -> bool:
-        """Trust ``directory`` no longer; False if it was not trusted. It need not exist any more."""
+        """Revoke trust in ``directory``, which need not exist; False if it was not trusted."""
         with exclusive(self._home):
             known = self._read()
             entry = known.pop(os.path.realpath(directory), None)
@@ -180,7 +179,7 @@ class TrustStore:
         return entry is not None
 
     def entries(self) -> tuple[Trusted, ...]:
-        """Return what is trusted, by directory, whether or not it has changed since."""
+        """Return the trusted directories, sorted, whether or not they have changed since."""
         return tuple(entry for _, entry in sorted(self._read().items()))
 
     def _read(self) -> dict[str, Trusted]:
@@ -205,9 +204,11 @@ class TrustStore:
 
 
 def _check_owner(path: str, about: os.stat_result) -> None:
-    """Raise ConfigError if somebody else could have written there."""
+    """Raise ConfigError if another user could have written there."""
     if about.st_uid not in (os.geteuid(), 0):
         raise ConfigError(f"{path} belongs to another user, so it cannot say what you trust")
-    is_sticky = stat.S_ISDIR(about.st_mode) and about.st_mode & stat.S_ISVTX  # others cannot replace our files there
+    is_sticky = (
+        stat.S_ISDIR(about.st_mode) and about.st_mode & stat.S_ISVTX
+    )  # other users cannot replace our files there
     if about.st_mode & _OTHERS_MAY_WRITE and not is_sticky:
         raise ConfigError(f"{path} can be changed by others, so it cannot say what you trust; try: chmod go-w {path}")

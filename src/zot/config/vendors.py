@@ -13,9 +13,7 @@ ApiName: TypeAlias = Literal["anthropic", "responses", "chat", "gemini"]
 
 
 class ImageLimits(msgspec.Struct, frozen=True):
-    """Which images are taken: each by itself, and all of one request together. Sizes are before base64, which adds a
-    third.
-    """
+    """Limits on images, single and per request. Sizes are before base64, which adds a third."""
 
     max_bytes: int
     max_count: int
@@ -23,18 +21,18 @@ class ImageLimits(msgspec.Struct, frozen=True):
     types: frozenset[str] = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 
 
-#: What is added to a request for each level of reasoning; a level that is missing adds nothing.
+#: Request fields for each level of reasoning; a missing level adds none.
 Levels: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 
 class ChatQuirks(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the servers of Chat Completions differ in what they want to be told. Reading, we understand all of them.
+    """Differences between Chat Completions servers in the requests they accept. Responses are read uniformly.
 
-    ``reasoning`` has levels by the beginning of the model's id; the first that fits counts. ``thoughts`` is the field
-    in which a model's thoughts are given back: ``reasoning_content`` goes with tool calls, and the service insists on
-    it, so ``no_thought`` stands where none is known; ``reasoning_details`` goes with everything. ``think_tags`` says
-    that models are known to think in ``<think>`` tags at the beginning of their text. A call id that is not like
-    ``call_ids`` is replaced. Where ``user_after_tool`` is false, the model must speak between a result and a user.
+    ``reasoning`` has levels by prefix of the model's id; the first match wins. ``thoughts`` is the field that
+    returns a model's thinking: ``reasoning_content`` goes with tool calls, and the service requires it, so
+    ``no_thought`` is sent if none is known; ``reasoning_details`` goes with all messages. ``think_tags``: models
+    may think in ``<think>`` tags at the beginning of their text. A call id that does not match ``call_ids`` is
+    replaced. If ``user_after_tool`` is false, an assistant message must stand between a result and a user message.
     """
 
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
@@ -52,15 +50,15 @@ _EFFORT: Levels = {level: {"reasoning_effort": level} for level in ("low", "medi
 _THINKING: Levels = {level: {"thinking": {"type": "enabled"}} for level in ("low", "medium", "high")}
 _NO_THINKING = {"thinking": {"type": "disabled"}}
 
-#: A server of which we know nothing but its address.
+#: A server of which only the address is known.
 COMPATIBLE = ChatQuirks(reasoning=(("", _EFFORT),), think_tags=True)
 
 
 class Vendor(msgspec.Struct, frozen=True, kw_only=True):
-    """One model service. The first of ``apis`` is the one it is asked through unless another is named.
+    """One model service. The first of ``apis`` is the default.
 
-    ``open`` says that it serves models nobody can list: any id may be asked for. ``compatible`` is the API that
-    everybody's servers speak, and not only proxies of this one.
+    ``open``: it serves unlisted models, so any id is accepted. ``compatible`` is the API that unrelated servers
+    speak too, not only proxies of this one.
     """
 
     name: str
@@ -104,7 +102,7 @@ _ALL = (
         base_url="https://api.deepseek.com",
         key_names=("DEEPSEEK_API_KEY",),
         chat=ChatQuirks(
-            # It thinks unless it is told not to.
+            # Thinks unless disabled.
             reasoning=(
                 ("", {"off": _NO_THINKING, **{level: {**_THINKING[level], **_EFFORT[level]} for level in _EFFORT}}),
             ),
@@ -118,7 +116,7 @@ _ALL = (
         base_url="https://api.moonshot.ai",
         key_names=("KIMI_API_KEY", "MOONSHOT_API_KEY"),
         chat=ChatQuirks(
-            # The older models have no switch: they think, or do not, by their name.
+            # Older models have no switch: the model's name decides whether it thinks.
             reasoning=(("moonshot-", {}), ("kimi-k2-", {}), ("", {"off": _NO_THINKING, **_THINKING})),
             thoughts="reasoning_content",
         ),
@@ -184,7 +182,7 @@ _ALL = (
         key_names=("XAI_API_KEY",),
         chat=ChatQuirks(
             max_tokens_field="max_completion_tokens",
-            # The other models refuse to be told how much to think.
+            # The other models refuse a reasoning level.
             reasoning=(("grok-3-mini", {**_EFFORT, "medium": {"reasoning_effort": "high"}}),),
             images=ImageLimits(7_500_000, 100, 30_000_000, frozenset({"image/png", "image/jpeg"})),
         ),
@@ -200,14 +198,14 @@ _ALL = (
 
 VENDORS: Mapping[str, Vendor] = {vendor.name: vendor for vendor in _ALL}
 
-#: Every name under which a key may stand in the environment.
+#: All environment variables that may hold a key.
 KEY_NAMES = frozenset(name for vendor in _ALL for name in vendor.key_names)
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """Where and how a service is asked. ``elsewhere`` is not the vendor's own address: it may need no key, or another.
+    """Address and API of a service. ``elsewhere``: not the vendor's own address, so it may need no key, or another.
 
-    At a ``foreign`` one, another server speaks its API, with its own models.
+    ``foreign``: an unrelated server speaks the API, with its own models.
     """
 
     api: ApiName
@@ -217,7 +215,7 @@ class Endpoint(msgspec.Struct, frozen=True):
 
 
 def endpoint(vendor: Vendor, *, api: ApiName | None, base_url: str | None, env: Mapping[str, str]) -> Endpoint:
-    """Return where ``vendor`` is asked, by what was given and by the environment. Raise ConfigError."""
+    """Return the endpoint of ``vendor`` from the given values and the environment. Raise ConfigError."""
     if api is not None and api not in vendor.apis:
         raise ConfigError(f"{vendor.name} does not speak the API {api!r}; it speaks: {', '.join(vendor.apis)}")
     address = _whole(base_url or next((env[name] for name in vendor.base_url_names if env.get(name)), ""), vendor)
@@ -233,8 +231,8 @@ def same_address(one: str, other: str) -> bool:
 
 
 def _place(base_url: str) -> object:
-    """Return what two base URLs have in common that mean the same place, as the transport reads them."""
-    from zot.config.address import COMPLETIONS, split_url  # Few name an address.
+    """Return a canonical form of a base URL, as the transport reads it."""
+    from zot.config.address import COMPLETIONS, split_url  # Imported lazily: few users set an address.
     from zot.errors import ConnectionImpossible
 
     try:
@@ -247,11 +245,11 @@ def _place(base_url: str) -> object:
 
 
 def _whole(address: str, vendor: Vendor) -> str:
-    """Return the address of a server on this machine as a URL: ``OLLAMA_HOST`` may be as little as ``:8080``."""
+    """Return the address of a local server as a URL: ``OLLAMA_HOST`` may be as short as ``:8080``."""
     if not address or "://" in address or not vendor.base_url.startswith("http://localhost:"):
         return address
     has_port = ":" in address and not address.endswith("]")
     host, port = (address[: address.rindex(":")], address[address.rindex(":") + 1 :]) if has_port else (address, "")
-    # Listening on every address is none that can be called.
+    # A wildcard listen address cannot be connected to.
     host = "localhost" if host in ("", "0.0.0.0", "[::]") else host
     return f"http://{host}:{port or vendor.base_url.rpartition(':')[2]}"

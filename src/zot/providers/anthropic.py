@@ -37,6 +37,13 @@ _STOPS: Mapping[str, Stop] = {
     "model_context_window_exceeded": "length",
 }
 
+_THINKING_TOKENS: Mapping[Reasoning, int] = {"low": 2048, "medium": 8192, "high": 16384}
+_ROOM_BEYOND_THINKING = 4096
+#: The API accepts at most 5 MB of base64, 100 images, and 32 MB in all.
+_IMAGES = ImageLimits(3_750_000, 100, 20_000_000)
+_THOUGHTS = frozenset({"thinking", "redacted_thinking"})
+_CACHE = {"cache_control": {"type": "ephemeral"}}
+
 
 class _Usage(msgspec.Struct, gc=False):
     input_tokens: int | None = None
@@ -50,7 +57,7 @@ class _Head(msgspec.Struct, gc=False):
 
 
 class _Part(msgspec.Struct, gc=False):
-    """A content block as it begins; which fields it has depends on its type."""
+    """A content block at its start; its fields depend on its type."""
 
     type: str
     id: str = ""
@@ -139,7 +146,7 @@ _reader: EventReader[_Frame] = EventReader(
 
 
 class _Open:
-    """A content block that is being received."""
+    """A content block in progress."""
 
     __slots__ = ("closed", "part", "pieces", "signature")
 
@@ -151,7 +158,7 @@ class _Open:
 
 
 class AnthropicDecoder(StreamDecoder):
-    """Turns the bytes of one streamed reply into events."""
+    """Decoder of one streamed reply."""
 
     def __init__(self, ids: CallIds) -> None:
         super().__init__()
@@ -161,7 +168,7 @@ class AnthropicDecoder(StreamDecoder):
         self._stop_reason: str | None = None
 
     def finish(self) -> list[StreamEvent]:
-        """Raise StreamBroken if the reply is not whole, ContentRefused if the model would not give one."""
+        """Raise StreamBroken if the reply is incomplete, ContentRefused if the model refused."""
         if self._stop_reason is None:
             raise StreamBroken("the answer ended without its final event")
         if self._stop_reason == "refusal":
@@ -169,7 +176,7 @@ class AnthropicDecoder(StreamDecoder):
         return []
 
     def reply(self) -> Reply:
-        """Return what has been received so far, without a half-written tool call."""
+        """Return the reply so far, without incomplete tool calls."""
         content = tuple(block for _, part in sorted(self._open.items()) if (block := _finished(part)) is not None)
         usage = self._usage
         counters = Counters(
@@ -236,21 +243,21 @@ class AnthropicDecoder(StreamDecoder):
             case _MessageStop():
                 self.is_complete = True
             case _ErrorEvent(error=fault):
-                from zot.providers.api_errors import in_stream  # Who asks for the first time waits for what is loaded.
+                from zot.providers.api_errors import in_stream  # Imported lazily: start-up budget.
 
                 raise in_stream(fault.type, fault.message)
             case _:
                 pass
 
     def _count(self, usage: _Usage) -> None:
-        # Usage may be told twice and grows; the last number of each counter counts, once.
+        # Usage may be reported twice and grows; the last value of each counter wins.
         for name in _Usage.__struct_fields__:
             if getattr(usage, name):
                 setattr(self._usage, name, getattr(usage, name))
 
 
 def _finished(opened: _Open) -> TranscriptBlock | None:
-    """Return the block if it can stand in a transcript as it is."""
+    """Return the block if it is valid in a transcript."""
     text = "".join(opened.pieces)
     match opened.part.type:
         case "text":
@@ -265,16 +272,8 @@ def _finished(opened: _Open) -> TranscriptBlock | None:
             return None
 
 
-_THINKING_TOKENS: Mapping[Reasoning, int] = {"low": 2048, "medium": 8192, "high": 16384}
-_ROOM_BEYOND_THINKING = 4096
-#: The API takes 5 MB of base64 at most, 100 images, and 32 MB in all.
-_IMAGES = ImageLimits(3_750_000, 100, 20_000_000)
-_THOUGHTS = frozenset({"thinking", "redacted_thinking"})
-_CACHE = {"cache_control": {"type": "ephemeral"}}
-
-
 class AnthropicMessages:
-    """The API, at Anthropic's address or at another that speaks it."""
+    """The Messages API, at Anthropic's address or a compatible one."""
 
     def __init__(self, *, base_url: str, origin: str) -> None:
         self._url = f"{base_url.rstrip('/').removesuffix('/v1')}/v1/messages"
@@ -282,7 +281,7 @@ class AnthropicMessages:
         self._appended = partial(_appended, origin)
 
     def request(self, request: Request, key: str) -> HttpRequest:
-        """Return the HTTP request that asks for one streamed reply."""
+        """Return the HTTP request for one streamed reply."""
         return HttpRequest(
             url=self._url,
             headers={
@@ -299,7 +298,7 @@ class AnthropicMessages:
         return AnthropicDecoder(CallIds(request.messages, request.encoded.calls))
 
     def _body(self, request: Request) -> bytes:
-        """Return the request body, made of the parts that were encoded before and those that are new."""
+        """Return the request body, made of cached and newly encoded parts."""
         head: dict[str, Any] = {"model": request.model, "max_tokens": request.max_tokens, "stream": True}
         budget = _THINKING_TOKENS.get(request.reasoning)
         if budget is not None and _may_think(request.messages, self._origin):
@@ -309,11 +308,11 @@ class AnthropicMessages:
             head["system"] = [{"type": "text", "text": request.system, **_CACHE}]
         if request.tools:
             head["tools"] = list(_tools(request.tools))
-        # One copy of what was said before, and no more: a long conversation is a megabyte.
+        # Copies the conversation only once: a long one is a megabyte.
         return b"".join([encode(head)[:-1], b',"messages":[', *self._messages(request), b"]}"])
 
     def _messages(self, request: Request) -> Iterator[bytes | bytearray]:
-        """Yield the messages as the API wants them: roles alternate, none is empty, the end is marked for caching."""
+        """Yield the encoded messages: roles alternate, none is empty, the end is marked for caching."""
         messages = request.encoded.images.of(request.messages, _IMAGES)
         marked, content = _marked(messages)
         text, role = request.encoded.text(messages[:marked], self._appended)
@@ -326,9 +325,9 @@ class AnthropicMessages:
 
 
 def _may_think(messages: Sequence[Message], origin: str) -> bool:
-    """Whether the API lets the model think: while tools are at work, only if it began with a thought after the prompt.
+    """True if the API allows thinking: during tool use, only if the model began its turn with a thought.
 
-    It did not if it was another model then, or if thinking was off.
+    It did not if another model began the turn, or thinking was off.
     """
     opening: Message | None = None
     has_results = False
@@ -337,7 +336,7 @@ def _may_think(messages: Sequence[Message], origin: str) -> bool:
             has_results = True
         elif message.role == "assistant":
             if not has_results:
-                return True  # It has had its say: what comes now is a new turn.
+                return True  # Its turn is complete: a new one begins.
             opening = message
         elif opening is not None:
             break
@@ -354,7 +353,7 @@ def _tools(tools: tuple[ToolSpec, ...]) -> Iterator[dict[str, Any]]:
 
 
 def _marked(messages: Sequence[Message]) -> tuple[int, bytes]:
-    """Return which message is the newest that is not the model's own, and its content marked for caching."""
+    """Return the index of the newest message that is not the model's, and its content marked for caching."""
     for index in range(len(messages) - 1, -1, -1):
         if messages[index].role != "assistant" and (content := _content(messages[index].content, cache=True)):
             return index, content
@@ -366,7 +365,7 @@ def _appended(origin: str, message: Message, role: str) -> tuple[bytes, str]:
 
 
 def _joined(message: Message, content: bytes, role: str) -> tuple[bytes, str]:
-    """Return what continues a list of messages whose last one, of ``role``, is open; and which role is open then."""
+    """Return the continuation of a message list whose last message, of ``role``, is open; and the role open then."""
     if not content:
         return b"", role
     speaker = "assistant" if message.role == "assistant" else "user"
@@ -376,9 +375,9 @@ def _joined(message: Message, content: bytes, role: str) -> tuple[bytes, str]:
 
 
 def _content(content: Sequence[TranscriptBlock], *, cache: bool = False) -> bytes:
-    """Return the blocks of a message, separated by commas, without brackets; b"" if nothing is left to say."""
+    """Return the blocks of a message, separated by commas, without brackets; b"" if none is left."""
     blocks = [shaped for block in content if (shaped := _block(block)) is not None]
-    # The API refuses a message that ends in a thought: nothing came of it.
+    # The API refuses a message that ends in a thought.
     while blocks and blocks[-1]["type"] in _THOUGHTS:
         del blocks[-1]
     if cache and blocks:
@@ -395,14 +394,14 @@ def _block(block: TranscriptBlock) -> dict[str, Any] | None:
         case ThinkingBlock(redacted=data) if data:
             return {"type": "redacted_thinking", "data": data}
         case ThinkingBlock(text=text, signature=signature):
-            # The API takes thinking back only with its signature; an aborted thought has none.
+            # The API accepts thinking only with its signature; an aborted thought has none.
             return {"type": "thinking", "thinking": text, "signature": signature} if signature else None
         case CallBlock(id=id_, name=name, args=args):
             return {"type": "tool_use", "id": acceptable_id(id_), "name": acceptable_name(name), "input": args or {}}
         case ResultBlock(call_id=call_id, is_error=is_error, content=content):
             parts = [part for item in content if (part := _block(item)) is not None]
             if is_error and any(part["type"] == "image" for part in parts):
-                # The API takes nothing but text in what it is told is an error.
+                # The API accepts only text in an error result.
                 parts, is_error = [{"type": "text", "text": "[error]"}, *parts], False
             return {
                 "type": "tool_result",

@@ -54,7 +54,7 @@ _BY_KIND: Mapping[type[ProviderError], tuple[str, ...]] = {
         "invalid_api_key",
         "invalid_authentication_error",
         "incorrect_api_key_error",
-        # Google's: the canonical names of gRPC, and what it says of a key behind INVALID_ARGUMENT.
+        # Google's: gRPC's canonical names, and the reason it adds to INVALID_ARGUMENT for a wrong key.
         "API_KEY_INVALID",
         "UNAUTHENTICATED",
         "PERMISSION_DENIED",
@@ -95,7 +95,7 @@ _BY_KIND: Mapping[type[ProviderError], tuple[str, ...]] = {
 }
 BY_CODE: Mapping[str, type[ProviderError]] = {code: kind for kind, codes in _BY_KIND.items() for code in codes}
 
-#: Words that say no more than "bad request", which is also what some services say to a wrong key: a status says more.
+#: Codes that say no more than "bad request", which some services also send for a wrong key: the status says more.
 VAGUE = frozenset(
     {
         "invalid_request_error",
@@ -119,224 +119,11 @@ VAGUE = frozenset(
 _MAX_MESSAGE = 2000
 _MAX_OPENING = 200
 _HOST = re.compile(r"[A-Za-z0-9._-]+(:\d+)?|\[[0-9A-Fa-f:.]+\](:\d+)?")
-#: By which a request is called bad, and nothing else is said of it.
+#: Statuses that call a request bad without a reason.
 _MALFORMED = (400, 422)
 
-
-class _Hint(msgspec.Struct, rename="camel"):
-    """What Google adds to an error; of each kind of hint we know one field."""
-
-    reason: str | None = None
-    retry_delay: str | None = None
-
-
-class _Detail(msgspec.Struct):
-    type: str | None = None
-    message: str | None = None
-    code: str | int | None = None
-    status: str | int | None = None
-    metadata: dict[str, Any] | None = None
-    details: Any = None
-
-    @property
-    def hints(self) -> list[_Hint]:
-        try:
-            return msgspec.convert(self.details, learned(list[_Hint]))
-        except msgspec.ValidationError:
-            return []  # Others have a field of that name, too.
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """The words for the kind of error, the most telling first."""
-        known = (hint.reason for hint in self.hints if hint.reason in BY_CODE)
-        status = self.status if isinstance(self.status, str) else None
-        return _named(*known, status, self.code, self.type)
-
-    @property
-    def delay_s(self) -> float | None:
-        """The seconds it asks us to wait, as in ``"retryDelay": "34.07s"``."""
-        delays = (_seconds((hint.retry_delay or "").removesuffix("s")) for hint in self.hints)
-        return next((delay for delay in delays if delay is not None), None)
-
-
-class _Body(msgspec.Struct):
-    """Whatever has been seen: most put the details into ``error``, some beside it."""
-
-    error: _Detail | str | None = None
-    message: Any = None
-    type: str | None = None
-    code: str | int | None = None
-    request_id: str | None = None
-
-
-class _Told(msgspec.Struct, frozen=True):
-    """What a body says. ``words`` are those by which a service names the kind of error, the most telling first.
-
-    ``behind`` is what the service behind the service had told it: without that, many say nothing at all.
-    """
-
-    text: str
-    words: tuple[str, ...] = ()
-    request_id: str = ""
-    delay_s: float | None = None
-    behind: _Told | None = None
-
-
-def refusal(status: int, headers: Mapping[str, str], body: bytes, *, now: float) -> ProviderError:
-    """Return the error for a response with a status that is not a success. ``now`` is in seconds since the epoch."""
-    if 300 <= status < 400:
-        return NotFound(f"http {status}: the address has moved{_whither(headers)}", status=status)
-    told, asked_s = _read(body), _retry_after(headers, now)
-    usual = BY_STATUS.get(status) or (ServiceFailed if status >= 500 else BadRequest)
-    kind = _by_words(told.words) or usual
-    return (_closer(told) if kind is BadRequest and status in _MALFORMED else kind)(
-        f"http {status}: {told.text or 'no reason was given'}",
-        status=status,
-        code=next(iter(told.words), ""),
-        request_id=told.request_id or headers.get("request-id", "") or headers.get("x-request-id", ""),
-        retry_after_s=told.delay_s if asked_s is None else asked_s,
-    )
-
-
-def sign(error: ProviderError, *, provider: str, mask: Callable[[str], str]) -> None:
-    """Say whose error it is, in few words, without what ``mask`` hides. Once: it may be raised again."""
-    if error.provider:
-        return
-    error.provider = provider
-    # Before it is shortened: half a key would not be recognised.
-    text = mask(str(error))
-    error.code, error.request_id = mask(error.code), mask(error.request_id)
-    short = text if len(text) <= _MAX_MESSAGE else f"{text[:_MAX_MESSAGE]} ..."
-    error.args = (f"{provider}: {short}",)
-
-
-def not_a_stream(kind: str, opening: bytes, mask: Callable[[str], str]) -> ProviderError:
-    """Return the error for an answer that should have been a stream of events and is ``kind``, beginning so."""
-    try:
-        told = msgspec.json.decode(opening, type=learned(_Body))
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        told = _Body()
-    if told.error is not None:
-        return reported(opening)  # Some say 200, and then what is wrong.
-    shown = mask(_words(opening))  # All of it, before it is shortened: half a key would not be recognised.
-    begins = f", which begins: {shown[:_MAX_OPENING]}" if shown else ", which is empty"
-    return StreamBroken(f"http 200: not a stream of events but {kind}{begins}", status=200)
-
-
-def in_stream(code: str, text: str) -> ProviderError:
-    """Return the error for an error event inside a stream that had begun well."""
-    return _in_stream(_Told(text, _named(code)))
-
-
-def reported(body: bytes) -> ProviderError:
-    """Return the error for an event inside a stream that has the form of an error's body."""
-    return _in_stream(_read(body))
-
-
-def _in_stream(told: _Told) -> ProviderError:
-    code = next(iter(told.words), "")
-    by_status = BY_STATUS.get(int(code)) if code.isascii() and code.isdecimal() and len(code) == 3 else None
-    vague = BadRequest if VAGUE.intersection(told.words) else None
-    kind = _by_words(told.words) or by_status or vague or ServiceFailed
-    text = f"{code}: {told.text}" if code else told.text
-    return (_closer(told) if kind is BadRequest else kind)(text, code=code, retry_after_s=told.delay_s)
-
-
-def _closer(told: _Told) -> type[ProviderError]:
-    """Return what is meant by a request being called bad: some services call everything so."""
-
-    source = told.behind or told
-    by_words = _by_words(source.words) if told.behind is not None else None
-    return by_words or meant((*told.words, *source.words), source.text) or BadRequest
-
-
-def _by_words(words: tuple[str, ...]) -> type[ProviderError] | None:
-    return next((kind for word in words if (kind := BY_CODE.get(word)) is not None), None)
-
-
-def _read(body: bytes) -> _Told:
-    """Return what an error body says, whatever its shape."""
-    try:
-        # Google wraps the object in an array where it would have streamed one.
-        parsed: _Body | list[_Body] = msgspec.json.decode(body, type=learned(_Body | list[_Body]))
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return _Told(_words(body))
-    if isinstance(parsed, list):
-        parsed = parsed[0] if parsed else _Body()
-    request_id = parsed.request_id or ""
-    match parsed.error:
-        case _Detail() as detail:
-            return _explained(detail, body, request_id)
-        case str(text):
-            return _Told(text, _named(parsed.code, parsed.type), request_id)
-        case None:
-            text = parsed.message if isinstance(parsed.message, str) and parsed.message else _words(body)
-            return _Told(text, _named(parsed.code, parsed.type), request_id)
-
-
-def _named(*words: str | int | None) -> tuple[str, ...]:
-    return tuple(str(word) for word in words if word)
-
-
-def _explained(detail: _Detail, body: bytes, request_id: str) -> _Told:
-    text, raw = detail.message or _words(body), (detail.metadata or {}).get("raw")
-    behind = _read(raw.encode(errors="replace")) if isinstance(raw, str) and raw.strip() else None
-    said = f"{text}: {behind.text}" if behind is not None else text
-    return _Told(said, detail.words, request_id, detail.delay_s, behind)
-
-
-def _words(body: bytes) -> str:
-    return " ".join(body.decode("utf-8", "replace").split())
-
-
-def _whither(headers: Mapping[str, str]) -> str:
-    """Return which host a redirect names. Not more of it: the rest may have secrets in it."""
-    from urllib.parse import urlsplit
-
-    try:
-        target = urlsplit(headers.get("location", ""), scheme="https")
-        _ = target.port  # Raises, too, if it is none.
-    except ValueError:
-        return ""
-    host = target.netloc.rpartition("@")[2]
-    return f" to {target.scheme}://{host}" if _HOST.fullmatch(host) and target.scheme in ("http", "https") else ""
-
-
-def _retry_after(headers: Mapping[str, str], now: float) -> float | None:
-    """Return the seconds the service asked for, or those until the date it named."""
-    for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        if (seconds := _seconds(headers.get(name, ""))) is not None:
-            return seconds * scale
-    date = _seconds_since_the_epoch(headers.get("retry-after", ""))
-    return None if date is None else max(0.0, date - now)
-
-
-def _seconds(text: str) -> float | None:
-    """Read a number of seconds; None if it is none that can be waited."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        return None
-    return seconds if 0 <= seconds < float("inf") else None
-
-
-def _seconds_since_the_epoch(date: str) -> float | None:
-    """Read the date of an HTTP header; None if it is none."""
-    if ":" not in date:
-        return None
-    from datetime import UTC
-    from email.utils import parsedate_to_datetime
-
-    try:
-        parsed = parsedate_to_datetime(date)
-    except (ValueError, OverflowError):
-        return None
-    # HTTP knows no other zone; a date that names none is meant so, too.
-    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
-
-
-#: What is said instead of a word that would tell: all that we have heard together with one of the sentences below.
-_UNTELLING = frozenset(
+#: Codes without meaning: all that were seen together with one of the sentences below.
+_MEANINGLESS = frozenset(
     {
         "400", "422", "invalid_request_error", "INVALID_ARGUMENT", "None", "badRequest", "bad_request",
         "BadRequestError",  # vLLM
@@ -346,9 +133,16 @@ _UNTELLING = frozenset(
     }
 )  # fmt: skip
 
-#: How a sentence begins, and what it means. ``N`` stands for a number. Where it tells the part of the conversation
-#: (``INPUT``) from that of the answer, the conversation counts only if it fills half of the window (``LIMIT``): below
-#: that it is the answer that does not fit, and shortening the conversation would be no use.
+_MOVED = range(300, 400)
+#: The server knows the address but not the request.
+_OTHER_API = (405, 406, 415, 501)
+#: Temporary conditions.
+_UNTIMELY = (408, 409, 425)
+_TOO_LARGE = 413
+
+#: Beginnings of messages, and their meaning. ``N`` stands for a number. Where a message separates the tokens of the
+#: conversation (``INPUT``) from those of the answer, the conversation is too long only if it fills half of the
+#: window (``LIMIT``): otherwise the answer does not fit, and compaction would not help.
 _FORMS: tuple[tuple[type[ProviderError], str], ...] = (
     # Anthropic
     (ContextTooLong, r"prompt is too long(: N tokens > N maximum)?\.?$"),
@@ -357,7 +151,7 @@ _FORMS: tuple[tuple[type[ProviderError], str], ...] = (
     (NoCredit, r"you have reached your specified (\w+ )?API usage limits\b"),
     # Gemini
     (ContextTooLong, r"the input token count (\(N\) )?exceeds the maximum number of tokens allowed\b"),
-    # OpenAI of old, DeepSeek, vLLM, OpenRouter and most servers of one's own
+    # Old OpenAI, DeepSeek, vLLM, OpenRouter and most self-hosted servers
     (
         ContextTooLong,
         r"('max_tokens' or 'max_completion_tokens' is too large: N\. )?"
@@ -385,12 +179,224 @@ _FORMS: tuple[tuple[type[ProviderError], str], ...] = (
 _NUMBERS = {"INPUT": r"(?P<input>\d[\d,]{0,14})", "LIMIT": r"(?P<limit>\d[\d,]{0,14})", "N": r"\d[\d,]{0,14}"}
 
 
-def meant(words: Sequence[str], sentence: str) -> type[ProviderError] | None:
-    """Return what a refusal means that names itself by ``words`` and says ``sentence``; None if it is what it seems.
+class _Hint(msgspec.Struct, rename="camel"):
+    """Google's extra details of an error; one known field per kind."""
 
-    Only for a request that was called bad. Any word that may tell more counts more than what is said.
+    reason: str | None = None
+    retry_delay: str | None = None
+
+
+class _Detail(msgspec.Struct):
+    type: str | None = None
+    message: str | None = None
+    code: str | int | None = None
+    status: str | int | None = None
+    metadata: dict[str, Any] | None = None
+    details: Any = None
+
+    @property
+    def hints(self) -> list[_Hint]:
+        try:
+            return msgspec.convert(self.details, learned(list[_Hint]))
+        except msgspec.ValidationError:
+            return []  # Other services use the field differently.
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The codes of the error, most specific first."""
+        known = (hint.reason for hint in self.hints if hint.reason in BY_CODE)
+        status = self.status if isinstance(self.status, str) else None
+        return _named(*known, status, self.code, self.type)
+
+    @property
+    def delay_s(self) -> float | None:
+        """The delay the service asks for, as in ``"retryDelay": "34.07s"``."""
+        delays = (_seconds((hint.retry_delay or "").removesuffix("s")) for hint in self.hints)
+        return next((delay for delay in delays if delay is not None), None)
+
+
+class _Body(msgspec.Struct):
+    """Union of the known shapes: most services put the details into ``error``, some beside it."""
+
+    error: _Detail | str | None = None
+    message: Any = None
+    type: str | None = None
+    code: str | int | None = None
+    request_id: str | None = None
+
+
+class _ErrorInfo(msgspec.Struct, frozen=True):
+    """The content of an error body. ``words`` are the codes of the error, most specific first.
+
+    ``upstream`` is the upstream service's error: a router's own often says nothing.
     """
-    if not _UNTELLING.issuperset(words):
+
+    text: str
+    words: tuple[str, ...] = ()
+    request_id: str = ""
+    delay_s: float | None = None
+    upstream: _ErrorInfo | None = None
+
+
+def refusal(status: int, headers: Mapping[str, str], body: bytes, *, now: float) -> ProviderError:
+    """Return the error for an unsuccessful response. ``now`` is in seconds since the epoch."""
+    if 300 <= status < 400:
+        return NotFound(f"http {status}: the address has moved{_redirect_host(headers)}", status=status)
+    info, asked_s = _read(body), _retry_after(headers, now)
+    usual = BY_STATUS.get(status) or (ServiceFailed if status >= 500 else BadRequest)
+    kind = _by_words(info.words) or usual
+    return (_closer(info) if kind is BadRequest and status in _MALFORMED else kind)(
+        f"http {status}: {info.text or 'no reason was given'}",
+        status=status,
+        code=next(iter(info.words), ""),
+        request_id=info.request_id or headers.get("request-id", "") or headers.get("x-request-id", ""),
+        retry_after_s=info.delay_s if asked_s is None else asked_s,
+    )
+
+
+def sign(error: ProviderError, *, provider: str, mask: Callable[[str], str]) -> None:
+    """Name the provider in an error, shorten it and ``mask`` its secrets. Idempotent: it may be raised again."""
+    if error.provider:
+        return
+    error.provider = provider
+    # Before shortening: a truncated key would not be recognised.
+    text = mask(str(error))
+    error.code, error.request_id = mask(error.code), mask(error.request_id)
+    short = text if len(text) <= _MAX_MESSAGE else f"{text[:_MAX_MESSAGE]} ..."
+    error.args = (f"{provider}: {short}",)
+
+
+def not_a_stream(kind: str, opening: bytes, mask: Callable[[str], str]) -> ProviderError:
+    """Return the error for a response that is not an event stream but ``kind``, starting with ``opening``."""
+    try:
+        info = msgspec.json.decode(opening, type=learned(_Body))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        info = _Body()
+    if info.error is not None:
+        return reported(opening)  # Some services send an error with status 200.
+    shown = mask(_words(opening))  # Mask all of it before shortening: a truncated key would not be recognised.
+    begins = f", which begins: {shown[:_MAX_OPENING]}" if shown else ", which is empty"
+    return StreamBroken(f"http 200: not a stream of events but {kind}{begins}", status=200)
+
+
+def in_stream(code: str, text: str) -> ProviderError:
+    """Return the error for an error event inside a stream."""
+    return _in_stream(_ErrorInfo(text, _named(code)))
+
+
+def reported(body: bytes) -> ProviderError:
+    """Return the error for a stream event shaped like an error body."""
+    return _in_stream(_read(body))
+
+
+def _in_stream(info: _ErrorInfo) -> ProviderError:
+    code = next(iter(info.words), "")
+    by_status = BY_STATUS.get(int(code)) if code.isascii() and code.isdecimal() and len(code) == 3 else None
+    vague = BadRequest if VAGUE.intersection(info.words) else None
+    kind = _by_words(info.words) or by_status or vague or ServiceFailed
+    text = f"{code}: {info.text}" if code else info.text
+    return (_closer(info) if kind is BadRequest else kind)(text, code=code, retry_after_s=info.delay_s)
+
+
+def _closer(info: _ErrorInfo) -> type[ProviderError]:
+    """Return the real kind of a "bad request", which some services send for every error."""
+
+    source = info.upstream or info
+    by_words = _by_words(source.words) if info.upstream is not None else None
+    return by_words or meant((*info.words, *source.words), source.text) or BadRequest
+
+
+def _by_words(words: tuple[str, ...]) -> type[ProviderError] | None:
+    return next((kind for word in words if (kind := BY_CODE.get(word)) is not None), None)
+
+
+def _read(body: bytes) -> _ErrorInfo:
+    """Parse an error body of any shape."""
+    try:
+        # Google wraps the object in an array where it would have streamed.
+        parsed: _Body | list[_Body] = msgspec.json.decode(body, type=learned(_Body | list[_Body]))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return _ErrorInfo(_words(body))
+    if isinstance(parsed, list):
+        parsed = parsed[0] if parsed else _Body()
+    request_id = parsed.request_id or ""
+    match parsed.error:
+        case _Detail() as detail:
+            return _explained(detail, body, request_id)
+        case str(text):
+            return _ErrorInfo(text, _named(parsed.code, parsed.type), request_id)
+        case None:
+            text = parsed.message if isinstance(parsed.message, str) and parsed.message else _words(body)
+            return _ErrorInfo(text, _named(parsed.code, parsed.type), request_id)
+
+
+def _named(*words: str | int | None) -> tuple[str, ...]:
+    return tuple(str(word) for word in words if word)
+
+
+def _explained(detail: _Detail, body: bytes, request_id: str) -> _ErrorInfo:
+    text, raw = detail.message or _words(body), (detail.metadata or {}).get("raw")
+    upstream = _read(raw.encode(errors="replace")) if isinstance(raw, str) and raw.strip() else None
+    message = f"{text}: {upstream.text}" if upstream is not None else text
+    return _ErrorInfo(message, detail.words, request_id, detail.delay_s, upstream)
+
+
+def _words(body: bytes) -> str:
+    return " ".join(body.decode("utf-8", "replace").split())
+
+
+def _redirect_host(headers: Mapping[str, str]) -> str:
+    """Return the host of a redirect. Only the host: the rest may contain secrets."""
+    from urllib.parse import urlsplit
+
+    try:
+        target = urlsplit(headers.get("location", ""), scheme="https")
+        _ = target.port  # Raises if invalid.
+    except ValueError:
+        return ""
+    host = target.netloc.rpartition("@")[2]
+    return f" to {target.scheme}://{host}" if _HOST.fullmatch(host) and target.scheme in ("http", "https") else ""
+
+
+def _retry_after(headers: Mapping[str, str], now: float) -> float | None:
+    """Return the delay the service asked for, in seconds."""
+    for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        if (seconds := _seconds(headers.get(name, ""))) is not None:
+            return seconds * scale
+    date = _seconds_since_the_epoch(headers.get("retry-after", ""))
+    return None if date is None else max(0.0, date - now)
+
+
+def _seconds(text: str) -> float | None:
+    """Parse a number of seconds; None if it is not finite and non-negative."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        return None
+    return seconds if 0 <= seconds < float("inf") else None
+
+
+def _seconds_since_the_epoch(date: str) -> float | None:
+    """Parse an HTTP date; None if it is invalid."""
+    if ":" not in date:
+        return None
+    from datetime import UTC
+    from email.utils import parsedate_to_datetime
+
+    try:
+        parsed = parsedate_to_datetime(date)
+    except (ValueError, OverflowError):
+        return None
+    # HTTP dates are in UTC, also without a zone.
+    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
+
+
+def meant(words: Sequence[str], sentence: str) -> type[ProviderError] | None:
+    """Return the real kind of a "bad request" with codes ``words`` and message ``sentence``; None if unknown.
+
+    Any meaningful code wins over the message.
+    """
+    if not _MEANINGLESS.issuperset(words):
         return None
     plain = " ".join(sentence.split())
     found = ((kind, match) for kind, form in _forms() if (match := form.match(plain)))
@@ -398,11 +404,11 @@ def meant(words: Sequence[str], sentence: str) -> type[ProviderError] | None:
 
 
 def _is_conversation(match: re.Match[str]) -> bool:
-    """Tell if it is the conversation that is too long, as far as the numbers say."""
-    told = match.groupdict()
-    if not told.get("input") or not told.get("limit"):
+    """True if the conversation, not the answer, is too long, as far as the numbers say."""
+    info = match.groupdict()
+    if not info.get("input") or not info.get("limit"):
         return True
-    tokens, limit = (int(told[name].replace(",", "")) for name in ("input", "limit"))
+    tokens, limit = (int(info[name].replace(",", "")) for name in ("input", "limit"))
     return tokens * 2 >= limit
 
 
@@ -415,22 +421,14 @@ def _written(form: str) -> str:
     return re.sub(r"\b(INPUT|LIMIT|N)\b", lambda name: _NUMBERS[name[0]], form)
 
 
-_MOVED = range(300, 400)
-#: Said by a server that knows the address, and not what is done with it there.
-_OTHER_API = (405, 406, 415, 501)
-#: Said of the moment, not of what was asked for.
-_UNTIMELY = (408, 409, 425)
-_TOO_LARGE = 413
-
-
 def advise(error: ProviderError, provider: str) -> None:
-    """Add to an error of ``provider`` what helps against it, if anything is known to."""
+    """Append advice to an error of ``provider``, if there is any."""
     if todo := advice(error, provider):
         error.args = (f"{error} ({todo})",)
 
 
 def advice(error: ProviderError, provider: str) -> str:
-    """Return what helps against an error of ``provider``; "" if nobody knows, or the error says so itself."""
+    """Return advice for an error of ``provider``; "" if there is none, or the error has it already."""
     match error:
         case NoCredit():
             return "the account has no credit left, or may not spend more: see the provider's page for billing"

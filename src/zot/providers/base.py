@@ -24,30 +24,30 @@ from zot.messages import (
     begins_with,
 )
 from zot.providers.models import Catalogue as Catalogue  # noqa: PLC0414
-from zot.providers.models import Model as Model  # noqa: PLC0414 -- the agent sees no other file of ours
+from zot.providers.models import Model as Model  # noqa: PLC0414 -- re-exported: the agent imports no other module of ours
 from zot.providers.models import Price as Price  # noqa: PLC0414
 
 _OUTDATED = TextBlock("[an image was here; it is no longer shown, because there are too many newer ones]")
 
 
 def fits(image: ImageBlock, limits: ImageLimits) -> bool:
-    """Whether an API with these limits takes the image.
+    """True if an API with these limits accepts the image.
 
-    One that it cannot take would make it refuse this and every later request.
+    An image it refuses would make this and every later request fail.
     """
     return image.mime_type in limits.types and 0 < len(image.data) <= limits.max_bytes
 
 
 def left_out(image: ImageBlock) -> str:
-    """Return what the model is told instead."""
+    """Return the text that replaces an image for the model."""
     return f"[an image was left out: {image.mime_type or 'unknown type'}, {len(image.data)} bytes]"
 
 
 class ShownImages:
-    """Sees to it that a conversation never has more images than an API takes in one request.
+    """Limits a conversation to the images an API accepts in one request.
 
-    The oldest go first. They go many at a time, so that the requests in between begin alike, for whoever caches them;
-    and how many depends on the conversation alone, so that it is the same after a restart.
+    The oldest are dropped first, many at a time, so that successive requests share a cacheable prefix. The number
+    depends on the conversation alone, so it is the same after a restart.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class ShownImages:
         self._thinned: list[Message] = []
 
     def of(self, messages: Sequence[Message], limits: ImageLimits) -> Sequence[Message]:
-        """Return the messages with as many images as ``limits`` allow; those that stay as they are, are the same."""
+        """Return the messages with as many images as ``limits`` allow; unchanged messages are the same objects."""
         self._look_at(messages, limits)
         gone = _too_many(self._sizes, limits)
         if not gone:
@@ -68,7 +68,7 @@ class ShownImages:
         return [*self._thinned, *messages[len(self._thinned) :]]
 
     def _look_at(self, messages: Sequence[Message], limits: ImageLimits) -> None:
-        """Note the images that are new; of all messages, if these are not the ones of last time and more."""
+        """Record the sizes of new images; of all, if ``messages`` does not extend the last ones."""
         seen = self._seen
         if limits != self._limits or not begins_with(messages, seen):
             self._limits, self._sizes, self._gone = limits, [], 0
@@ -87,7 +87,7 @@ def _images(content: Iterable[TranscriptBlock]) -> Iterator[ImageBlock]:
 
 
 def _too_many(sizes: Sequence[int], limits: ImageLimits) -> int:
-    """Return how many of the oldest images have to go: by their number and by their size in steps of half a limit."""
+    """Return how many of the oldest images to drop: by count and by size, in steps of half a limit."""
     by_count = _stepped(len(sizes) - limits.max_count, limits.max_count)
     to_free, by_size = _stepped(sum(sizes) - limits.max_total_bytes, limits.max_total_bytes), 0
     while to_free > 0:
@@ -102,7 +102,7 @@ def _stepped(excess: int, limit: int) -> int:
 
 
 def _thinned(messages: Sequence[Message], gone: int, limits: ImageLimits) -> Iterator[Message]:
-    """Yield the messages up to the last image that goes."""
+    """Yield the messages up to the last dropped image."""
     left = gone
 
     def without(content: Iterable[TranscriptBlock]) -> Iterator[TranscriptBlock]:
@@ -124,14 +124,14 @@ def _thinned(messages: Sequence[Message], gone: int, limits: ImageLimits) -> Ite
 
 
 class KnownCalls:
-    """Knows the ids of all calls in a conversation that grows at its end; one that was changed is looked at anew."""
+    """Cache of the call ids in a growing conversation; a changed one is scanned again."""
 
     def __init__(self) -> None:
         self._seen: list[Message] = []
         self._ids: set[str] = set()
 
     def of(self, messages: Sequence[Message]) -> set[str]:
-        """Return the ids of the calls in ``messages``; what is returned is the caller's."""
+        """Return the ids of the calls in ``messages``, as a set of the caller's own."""
         if not begins_with(messages, self._seen):
             self._seen.clear()
             self._ids.clear()
@@ -143,12 +143,12 @@ class KnownCalls:
 
 Reasoning: TypeAlias = Literal["off", "low", "medium", "high"]
 
-#: What a stream decoder produces is what clients see: one object per delta, from the socket to the wire.
+#: Stream decoders produce the events that clients receive: one object per delta, from socket to wire.
 StreamEvent: TypeAlias = TextDelta | ThinkingDelta | ToolUseStart | ToolUseArgs | ToolUseEnd
 
 
 class Request(msgspec.Struct, frozen=True):
-    """One model call. ``encoded`` remembers the wire form of messages already sent."""
+    """One model call. ``encoded`` caches the wire form of messages already sent."""
 
     model: str
     system: str
@@ -160,9 +160,9 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """What a model call gave: all of it, or what had arrived when it ended. ``counters`` has no cost yet.
+    """The result of a model call: complete, or as far as received. ``counters`` has no cost yet.
 
-    ``origin`` is the provider that gave it.
+    ``origin`` is the provider.
     """
 
     content: tuple[TranscriptBlock, ...]
@@ -172,19 +172,19 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class ReplyStream(Protocol):
-    """One model call while it runs."""
+    """One model call in progress."""
 
     async def open(self) -> None:
         """Send the request and wait for the answer to begin. Raise ProviderError."""
 
     async def read(self) -> list[StreamEvent]:
-        """Return what arrived next, in order; an empty list at the end. Raise ProviderError."""
+        """Return the next events, in order; an empty list at the end. Raise ProviderError."""
 
     def reply(self) -> Reply:
-        """Return what has been received. After the end: the whole reply. Before: no half-written tool call."""
+        """Return the reply received: complete after the end; before it, without incomplete tool calls."""
 
     def close(self) -> None:
-        """Stop at once and let go of the connection. Safe at any time, any number of times."""
+        """Stop at once and release the connection. Idempotent, at any time."""
 
 
 class Provider(Protocol):
@@ -194,27 +194,27 @@ class Provider(Protocol):
     def name(self) -> str: ...
 
     def call(self, request: Request, on_retry: OnRetry) -> ReplyStream:
-        """Prepare one model call; nothing happens before `ReplyStream.open`."""
+        """Prepare one model call; nothing is sent before `ReplyStream.open`."""
 
     async def close(self) -> None:
         """Close idle connections."""
 
 
 class OnRetry(Protocol):
-    """Hears that an attempt failed and when the next begins."""
+    """Callback for a failed attempt, with the delay of the next."""
 
     def __call__(self, reason: str, *, attempt: int, delay_s: float) -> None: ...
 
 
-#: Returns what a message adds to the text, and the role whose turn is open after it; is given the one open before.
+#: Encodes a message after one of the given role; returns the text to append and the role open after it.
 EncodeMessage: TypeAlias = Callable[[Message, str], tuple[bytes, str]]
 
 
 class EncodedMessages:
     """The wire form of a conversation, each message encoded once.
 
-    A conversation grows at its end, so a request costs only the messages that are new. A transcript that was
-    cleared, compacted or replaced simply encodes anew from where it differs.
+    A conversation grows at its end, so a request costs only its new messages. A transcript that was cleared,
+    compacted or replaced is encoded again from where it differs.
     """
 
     def __init__(self) -> None:
@@ -222,12 +222,12 @@ class EncodedMessages:
         self._after: list[tuple[int, str]] = []
         self._text = bytearray()
         self._encode: EncodeMessage | None = None
-        #: Which images of it are still sent, and which calls it has.
+        #: Images still sent, and ids of its calls.
         self.images = ShownImages()
         self.calls = KnownCalls()
 
     def text(self, messages: Sequence[Message], encode: EncodeMessage) -> tuple[bytearray, str]:
-        """Return what ``encode`` makes of the messages, joined, and the role left open. The text is ours: copy it."""
+        """Return the joined encoding of the messages and the role left open. The caller must copy the text."""
         if encode != self._encode:
             self._cut(0)
             self._encode = encode
@@ -248,15 +248,15 @@ class EncodedMessages:
 
 
 def common_prefix(known: list[Message], messages: Sequence[Message]) -> int:
-    """Return how many of the messages are known already, from the beginning."""
+    """Return the number of leading messages that are known already."""
     if begins_with(messages, known):
-        return len(known)  # As ever; the rest is for a conversation that was changed.
+        return len(known)  # The usual case; the rest is for a changed conversation.
     pairs = enumerate(zip(known, messages, strict=False))
     return next((index for index, (ours, theirs) in pairs if ours is not theirs), min(len(known), len(messages)))
 
 
 def own_blocks(message: Message, origin: str) -> tuple[TranscriptBlock, ...]:
-    """Return what ``origin`` may be told of a message again: without the sealed thoughts of another provider."""
+    """Return the blocks of a message to send to ``origin``: without encrypted thinking of other providers."""
     if message.origin in ("", origin):
         return message.content
     return tuple(
@@ -267,7 +267,7 @@ def own_blocks(message: Message, origin: str) -> tuple[TranscriptBlock, ...]:
 
 
 class HttpRequest(msgspec.Struct, frozen=True):
-    """One HTTP request. Header names are lower case; ``secret_headers`` names those never to be recorded."""
+    """One HTTP request. Header names are lower case; ``secret_headers`` must never be recorded."""
 
     url: str
     headers: Mapping[str, str]
@@ -276,16 +276,16 @@ class HttpRequest(msgspec.Struct, frozen=True):
     secret_headers: frozenset[str] = frozenset({"authorization", "x-api-key", "x-goog-api-key", "proxy-authorization"})
 
     def secrets(self) -> tuple[str, ...]:
-        """Return what must not be repeated: services like to quote the key they refuse."""
+        """Return the secrets to mask: services quote the key they refuse."""
         return tuple(self.headers.get(name, "").removeprefix("Bearer ") for name in self.secret_headers)
 
     def __repr__(self) -> str:
-        """Say what is asked for, without headers and body: they have secrets in them."""
+        """Show method and size only: headers and body contain secrets."""
         return f"HttpRequest({self.method}, {len(self.body)} bytes)"
 
 
 class Deadlines(msgspec.Struct, frozen=True):
-    """How long we wait for a model service, in seconds."""
+    """Timeouts for a model service, in seconds."""
 
     connect_s: float = 10.0
     headers_s: float = 60.0
@@ -293,7 +293,7 @@ class Deadlines(msgspec.Struct, frozen=True):
 
 
 class HttpResponse(Protocol):
-    """An answer whose head has arrived."""
+    """A response whose head has arrived."""
 
     @property
     def status(self) -> int: ...
@@ -306,11 +306,11 @@ class HttpResponse(Protocol):
         """Return the next bytes of the body; b"" at its proper end. Raise StreamBroken if it was cut short."""
 
     def close(self) -> None:
-        """Let go of it. The connection is kept for the next request only if the body was read to its end."""
+        """Release the response. The connection is reused only if the body was read to its end."""
 
 
 class Transport(Protocol):
-    """Sends HTTP requests. The network, the in-process lab and a recording all are one."""
+    """Sends HTTP requests. Implemented by the network, the in-process lab and recordings."""
 
     async def send(self, request: HttpRequest, deadlines: Deadlines) -> HttpResponse:
         """Return when the response's head has arrived. Raise ConnectionFailed, Stalled or StreamBroken."""
@@ -327,35 +327,35 @@ class Decoder(Protocol):
 
     @property
     def failure(self) -> ProviderError | None:
-        """The error behind the events that were returned last: the reply ends there."""
+        """The error that follows the events returned last: the reply ends there."""
 
     @property
     def progress(self) -> int:
-        """How many meaningful stream events have been seen. Pings and comments do not count."""
+        """Number of meaningful stream events so far. Pings and comments do not count."""
 
     @property
     def is_complete(self) -> bool:
-        """True when the service has sent the event after which nothing follows."""
+        """True once the service has sent its final event."""
 
     def finish(self) -> list[StreamEvent]:
-        """The body has ended properly. Return what was still held. Raise StreamBroken if the reply is not whole."""
+        """Return the remaining events at the proper end of the body. Raise StreamBroken if the reply is incomplete."""
 
     def reply(self) -> Reply:
-        """Return what has been received so far, without a half-written tool call."""
+        """Return the reply so far, without incomplete tool calls."""
 
 
 class Api(Protocol):
-    """One model API: how to ask, and how to understand the answer."""
+    """One model API: encodes requests and decodes replies."""
 
     def request(self, request: Request, key: str) -> HttpRequest:
-        """Return the HTTP request that asks for one streamed reply. ``key`` may be empty where none is needed."""
+        """Return the HTTP request for one streamed reply. ``key`` may be empty if none is needed."""
 
     def decoder(self, request: Request) -> Decoder:
         """Return a decoder for the reply to a request."""
 
 
-#: Where a service's key comes from; asked before each call, because some are made by a command and expire.
+#: Reads a service's key. Called before each call, because keys from commands expire.
 ReadKey: TypeAlias = Callable[[], Awaitable[str]]
 
-#: Is told which key was refused; True if reading it again may give another.
+#: Receives a refused key; returns True if reading it again may give another.
 RenewKey: TypeAlias = Callable[[str], bool]

@@ -18,17 +18,20 @@ from zot.providers.http_connection import Connection
 if TYPE_CHECKING:
     import ssl
 
-#: How long one address may be silent before the next one is tried beside it.
+#: Delay before the next address is tried in parallel.
 _NEXT_ADDRESS_S = 0.25
 
-#: Family, type, protocol, canonical name and address, as `getaddrinfo` has them.
+#: Family, type, protocol, canonical name and address, as `getaddrinfo` returns them.
 _Place: TypeAlias = tuple[int, int, int, str, Any]
+
+#: System directories with one certificate file per subject hash.
+_HASHED_DIRECTORIES = ("/etc/ssl/certs", "/etc/pki/tls/certs")
 
 
 async def connected(host: str, port: int) -> socket.socket:
-    """Return a socket that is connected to ``host``, which is the caller's to close. Raise OSError.
+    """Return a socket connected to ``host``; the caller closes it. Raise OSError.
 
-    When it fails or is cancelled, nothing stays open.
+    On failure or cancellation, nothing stays open.
     """
     waiting = iter(await _places(host, port))
     attempts: list[asyncio.Task[socket.socket]] = []
@@ -53,8 +56,8 @@ async def connected(host: str, port: int) -> socket.socket:
 
 
 async def _places(host: str, port: int) -> Sequence[_Place]:
-    """Return where a host is, the families in turn: if one of them leads nowhere, the next does not wait for all."""
-    try:  # What is no name needs no lookup, which takes a thread.
+    """Return the addresses of a host, alternating between families, so that one broken family costs little."""
+    try:  # A numeric address needs no lookup, which takes a thread.
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except socket.gaierror:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -77,13 +80,13 @@ async def _attempt(place: _Place) -> socket.socket:
 
 
 def _abandon(attempt: asyncio.Task[socket.socket]) -> None:
-    """Close what nobody wants any more: it lost the race, or was won when nobody waited for it."""
+    """Close the socket of an attempt that lost the race, or succeeded after a cancellation."""
     if not attempt.cancelled() and attempt.exception() is None:
         attempt.result().close()
 
 
 def _explained(attempts: Sequence[asyncio.Task[socket.socket]]) -> BaseException:
-    """Return why no address took the connection: the reason of the first, unless they differ in kind."""
+    """Return why no address accepted the connection: the first reason, or all if they differ in type."""
     problems = [problem for one in attempts if (problem := one.exception()) is not None]
     if not problems:
         return OSError("the name has no address")
@@ -98,7 +101,7 @@ class Proxy(msgspec.Struct, frozen=True):
     authorization: str = ""
 
     def __repr__(self) -> str:
-        """Say which one it is, without its password."""
+        """Show the address without the password."""
         return f"Proxy({self.label})"
 
     @property
@@ -111,7 +114,7 @@ def find_proxy(origin: Origin, env: Mapping[str, str]) -> Proxy | None:
     """Return the proxy for this origin, None for a direct connection.
 
     Reads ``https_proxy`` or ``http_proxy``, then ``all_proxy``, unless ``no_proxy`` matches; lower case before
-    upper case, and an empty value counts as absent. Raise ConnectionImpossible for a proxy we cannot use.
+    upper case, and an empty value counts as absent. Raise ConnectionImpossible for an unsupported proxy.
     """
     url = _proxy_url(origin.scheme, env)
     if not url or _is_exempt(origin, env.get("no_proxy") or env.get("NO_PROXY") or ""):
@@ -180,7 +183,7 @@ def _looks_like_ip(host: str) -> bool:
 
 
 def _ip_matches(host: str, entry: str) -> bool:
-    """Compare an address with an address or a network; an entry that is neither matches nothing."""
+    """Compare an address with an address or a network; any other entry matches nothing."""
     from ipaddress import ip_address, ip_network
 
     try:
@@ -189,15 +192,11 @@ def _ip_matches(host: str, entry: str) -> bool:
         return False
 
 
-#: Where systems keep their certificates as one file per subject hash.
-_HASHED_DIRECTORIES = ("/etc/ssl/certs", "/etc/pki/tls/certs")
-
-
 def client_context(env: Mapping[str, str]) -> ssl.SSLContext:
     """Return a context that verifies chain and host name, with TLS 1.2 or later and ALPN http/1.1.
 
-    Trusts what ``SSL_CERT_FILE`` and ``SSL_CERT_DIR`` name and nothing else; without them, the system's
-    certificates. Raise ConnectionImpossible when what they name cannot be read.
+    Trusts only the certificates in ``SSL_CERT_FILE`` and ``SSL_CERT_DIR``; without them, the system's. Raise
+    ConnectionImpossible if they cannot be read.
     """
     import ssl
 
@@ -216,11 +215,11 @@ def client_context(env: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def explain(exc: OSError, label: str, within_s: float) -> ConnectionFailed:
-    """Say what a failed handshake means and what to check. Impossible is what the next attempt would meet again."""
+    """Return the error for a failed handshake. ConnectionImpossible means that a retry would fail too."""
     import ssl
 
     if isinstance(exc, TimeoutError):
-        # Most servers that speak plain http wait for the end of a line that never comes.
+        # Most plain http servers wait for the end of a line that never comes.
         return ConnectionImpossible(
             f"{label} accepts connections, but did not answer the TLS handshake within {within_s:g} s: "
             "check that it speaks https; the address of a server that does not begins with http://"
@@ -258,9 +257,9 @@ def _is_hashed(directory: str) -> bool:
 async def dial(
     origin: Origin, proxy: Proxy | None, *, within_s: float, tls_context: Callable[[], ssl.SSLContext]
 ) -> Connection:
-    """Return a connection on which requests to ``origin`` can be written. Raise ConnectionFailed.
+    """Return a connection ready for requests to ``origin``. Raise ConnectionFailed.
 
-    When it fails or is cancelled, nothing stays open. ``tls_context`` is called for https only.
+    On failure or cancellation, nothing stays open. ``tls_context`` is called for https only.
     """
     label = origin.label if proxy is None else f"{origin.label} (through the proxy {proxy.label})"
     connection = Connection(label)
@@ -281,7 +280,7 @@ async def dial(
 async def _connect(
     connection: Connection, origin: Origin, proxy: Proxy | None, tls_context: Callable[[], ssl.SSLContext]
 ) -> None:
-    # A wrong certificate setting is reported before anything is sent.
+    # Report a wrong certificate setting before sending anything.
     context = tls_context() if origin.scheme == "https" else None
     host, port = (origin.host, origin.port) if proxy is None else (proxy.host, proxy.port)
     loop = asyncio.get_running_loop()
@@ -302,14 +301,14 @@ async def _open_tunnel(connection: Connection, origin: Origin, proxy: Proxy) -> 
         raise ConnectionFailed(f"{exc}: check that {proxy.label} is an HTTP proxy") from exc
     if not 200 <= answer.status < 300:
         advice = "its user name and password" if answer.status == 407 else "the proxy settings and NO_PROXY"
-        # 4xx is a decision of the proxy: it would be the same next time.
+        # 4xx is a decision of the proxy: a retry would get the same.
         raise (ConnectionImpossible if 400 <= answer.status < 500 else ConnectionFailed)(
             f"the proxy {proxy.label} refused to connect to {origin.label} (HTTP {answer.status}): check {advice}"
         )
 
 
 def _explain(exc: OSError, label: str, proxy: Proxy | None, within_s: float) -> str:
-    """Say what failed and what to check."""
+    """Return the reason of a failed connection, with advice."""
     if isinstance(exc, TimeoutError):
         return f"no connection to {label} within {within_s:g} s: check the network and the proxy settings"
     if isinstance(exc, socket.gaierror):

@@ -18,20 +18,29 @@ from zot.text import without_half_escapes
 _BOM = b"\xef\xbb\xbf"
 _LF = 0x0A  # `in` is several times faster for a number than for bytes.
 _DATA = b"data: "
-#: Longer names are not looked for to be alike.
+#: Longest event name that the fast path recognises.
 _NAME_BYTES = 128
 _MAX_EVENT_BYTES = 16 * 1024 * 1024
 
+T = TypeVar("T")
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+#: Deeper arguments help no tool, and encoding them again would overflow the stack.
+_MAX_NESTING = 100
+_USUAL_ID = "[a-zA-Z0-9_-]{1,64}"
+_NOT_IN_A_NAME = "[^a-zA-Z0-9_-]"
+_MAX_NAME = 64
+
 
 class SseParser:
-    """Cut a stream into events. Lines may end in LF, CRLF or CR, split anywhere."""
+    """Incremental parser of server-sent events. Lines may end in LF, CRLF or CR, split anywhere."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
         self._size = 0
         self._at_start = True
         self._after_cr = False
-        #: How most events begin, up to their data.
+        #: The usual prefix of an event, up to its data.
         self._usual = _DATA
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -49,11 +58,11 @@ class SseParser:
         return self._payloads(whole)
 
     def _payloads(self, whole: bytes) -> list[bytes]:
-        """Return the data of whole events. Nearly always one is like the other: then all are cut at once."""
+        """Return the data of whole events. Nearly always all have the same prefix: then one split suffices."""
         usual = self._usual
         if whole.startswith(usual):
             alike = whole[len(usual) :].split(b"\n\n" + usual)
-            # No more line ends than stand around the data: it has none in it, and nothing else is in between.
+            # Exactly the line ends around the data: none inside it, and no other fields in between.
             if whole.count(b"\n") == len(alike) * (usual.count(b"\n") + 2) - 2:
                 return alike
         middle = whole.rfind(b"\n\n", 0, len(whole) // 2) + 1
@@ -87,7 +96,7 @@ class SseParser:
         return data.removeprefix(_BOM)
 
     def _with_lf_only(self, data: bytes) -> bytes:
-        # A CR ends its line at once; if an LF comes next, with these bytes or the following, it belongs to it.
+        # A CR ends its line at once; an LF right after it, even in the next bytes, belongs to the same line end.
         if self._after_cr and data:
             data, self._after_cr = data.removeprefix(b"\n"), False
         self._after_cr = self._after_cr or data.endswith(b"\r")
@@ -95,13 +104,13 @@ class SseParser:
 
 
 def _beginning(block: bytes) -> bytes:
-    """Return how an event begins, up to its data: those around it nearly always do so, too."""
+    """Return the prefix of an event, up to its data; its neighbours nearly always share it."""
     name, end, rest = block.partition(b"\n")
     return name + end + _DATA if name.startswith(b"event: ") and rest.startswith(_DATA) else _DATA
 
 
 def _payloads(events: bytes) -> list[bytes]:
-    """Return the data of whole events, whatever they are like."""
+    """Return the data of whole events of any form."""
     return [payload for block in events.split(b"\n\n") if (payload := _payload(block)) is not None]
 
 
@@ -116,12 +125,12 @@ def _payload(block: bytes) -> bytes | None:
 
 
 class StreamDecoder:
-    """Turns the bytes of one streamed reply into events; which ones, each API says in `_feed`."""
+    """Decoder of one streamed reply; each API implements `_feed`."""
 
     def __init__(self) -> None:
         self._sse = SseParser()
         self.progress = 0
-        #: True when the service has sent the event after which nothing follows.
+        #: True once the service has sent its final event.
         self.is_complete = False
         self.failure: ProviderError | None = None
 
@@ -133,7 +142,7 @@ class StreamDecoder:
         except ProviderError as error:
             if not events:
                 raise
-            self.failure = error  # What was said before it must be heard first.
+            self.failure = error  # The events before it must be delivered first.
         return events
 
     def _feed(self, data: bytes, events: list[StreamEvent]) -> None:
@@ -141,29 +150,25 @@ class StreamDecoder:
         raise NotImplementedError
 
 
-T = TypeVar("T")
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-
-
 class _Tags(msgspec.Struct):
-    """The kinds an event claims to be: its own, and that of the delta inside."""
+    """The types an event claims: its own, and that of its delta."""
 
     type: str = ""
     delta: Any = None
 
 
 class EventReader(Generic[T]):
-    """Reads the events of one API. ``kinds`` are the types it has classes for; events of others are no error."""
+    """Decoder of one API's events. ``kinds`` are the known types; events of other types are ignored."""
 
     def __init__(self, decoder: msgspec.json.Decoder[T], kinds: Iterable[str]) -> None:
         self.decode = decoder.decode
         self._kinds = frozenset(kinds)
 
     def decode_with_care(self, payload: bytes) -> T | None:
-        """Decode what `decode` refused; None if it is of a kind we do not know.
+        """Decode a payload that `decode` refused; None if its type is unknown.
 
-        Half an emoji (a lone surrogate escape) becomes U+FFFD instead of costing the whole reply. Raise
-        StreamBroken if it is not JSON, or not what its own type promises.
+        A lone surrogate escape (half an emoji) becomes U+FFFD instead of failing the reply. Raise StreamBroken if
+        it is not JSON, or violates its own type.
         """
         clean = without_half_escapes(payload.decode("utf-8", "replace").encode())
         try:
@@ -182,28 +187,21 @@ class EventReader(Generic[T]):
         return any(kind is not None and kind not in self._kinds for kind in (tags.type, inner))
 
 
-#: Deeper arguments are no use to any tool, and whoever encodes them again would run out of stack.
-_MAX_NESTING = 100
-_USUAL_ID = "[a-zA-Z0-9_-]{1,64}"
-_NOT_IN_A_NAME = "[^a-zA-Z0-9_-]"
-_MAX_NAME = 64
-
-
 class CallIds:
-    """The ids of a reply's calls, no two of them the same, and none that the conversation before it has.
+    """Assigns ids to a reply's calls, unique within the conversation.
 
-    Some services number the calls of each reply anew, and every API refuses a request in which two have one id.
+    Some services restart their numbering with each reply, and every API refuses duplicate ids in a request.
     """
 
     def __init__(self, messages: Sequence[Message] = (), known: KnownCalls | None = None) -> None:
-        """``known`` has the ids of the messages of earlier requests, so that they need not be looked for again."""
+        """``known`` caches the ids of earlier requests' messages."""
         self._messages = messages
         self._known = known or KnownCalls()
         self._taken: set[str] | None = None
 
     def take(self, given: str) -> str:
-        """Return the id under which a call is known: as the service gave it, or a made-up one if that cannot be."""
-        if self._taken is None:  # Most replies call nothing, and then nobody need look.
+        """Return the id for a call: the service's own, or a generated one if that is empty or taken."""
+        if self._taken is None:  # Scanned lazily: most replies have no calls.
             self._taken = self._known.of(self._messages)
         call_id, number = given, len(self._taken)
         while not call_id or call_id in self._taken:
@@ -216,10 +214,10 @@ class CallIds:
 def finished_call(
     call_id: str, name: str, text: str, given: dict[str, Any] | None = None, *, signature: str = ""
 ) -> CallBlock:
-    """Return the call whose arguments were written as ``text``; blank means those ``given`` with it, or none at all.
+    """Return the call with arguments ``text``; if blank, with those ``given``, or none.
 
-    What is not a JSON object is kept as it was written and never run as something else. One object in an array is
-    taken for the object: some models write it so.
+    Text that is not a JSON object is kept verbatim and never run. One object in an array counts as the object: some
+    models write that.
     """
     args = _object(text) if text.strip() else given or {}
     if args is None or _is_too_deep(args):
@@ -233,18 +231,18 @@ def is_object(text: str) -> bool:
 
 
 def acceptable_id(call_id: str, pattern: str = _USUAL_ID) -> str:
-    """Return an id as an API takes it back. Other services have ids that it refuses; what stands for one is short."""
+    """Return an id that an API accepts; ids of other services are replaced by a short hash."""
     return call_id if re.fullmatch(pattern, call_id) else f"c{crc32(call_id.encode(errors='replace')):08x}"
 
 
 def acceptable_name(name: str) -> str:
-    """Return a tool's name as every API takes it: a model may have called what could not exist."""
+    """Return a tool name that every API accepts: a model may have called a nonexistent tool."""
     return re.sub(_NOT_IN_A_NAME, "_", name)[:_MAX_NAME] or "unknown"
 
 
 def _object(text: str) -> dict[str, Any] | None:
     try:
-        # Half an emoji becomes U+FFFD instead of costing the call.
+        # A lone surrogate becomes U+FFFD instead of failing the call.
         value = msgspec.json.decode(without_half_escapes(text.encode(errors="replace")))
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
@@ -254,7 +252,7 @@ def _object(text: str) -> dict[str, Any] | None:
 
 
 def _is_too_deep(args: dict[str, Any]) -> bool:
-    """Look level by level, not by recursion: what this finds would break that."""
+    """Check level by level: recursion would fail on the input this detects."""
     level: list[Any] = [args]
     for _ in range(_MAX_NESTING):
         children = (child for item in level for child in (item.values() if isinstance(item, dict) else item))

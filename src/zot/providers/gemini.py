@@ -38,10 +38,35 @@ _REFUSED = frozenset(
     }
 )  # fmt: skip
 _FAILED = frozenset({"OTHER", "MALFORMED_RESPONSE", "TOO_MANY_TOOL_CALLS", "NO_IMAGE", "IMAGE_OTHER"})
-#: The model wrote a call that its own service cannot read, or of a tool that it was not offered.
+#: The model wrote a call that the service cannot parse, or called a tool it was not offered.
 _UNUSABLE = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"})
 #: Such calls look like `print(default_api.read(...))`, `call:default_api:read{...}` or `read(...)`.
 _CALLED = re.compile(r"\b(?!print\()([A-Za-z_][\w-]{0,63})[({]")
+
+_PartJson: TypeAlias = dict[str, Any]
+
+#: A request has at most 20 MB. Larger files must be uploaded first, which is not supported.
+_IMAGES = ImageLimits(
+    7_000_000, 500, 13_000_000, frozenset({"image/png", "image/jpeg", "image/webp", "image/heic", "image/heif"})
+)
+#: Google's documented placeholder for the signature of another model's call.
+_NO_SIGNATURE = "skip_thought_signature_validator"
+
+_NUMBER = re.compile(r"gemini-(\d+)(?:\.(\d+))?(?![\d.])")
+#: Generation of an alias such as gemini-flash-latest.
+_NEWEST = (3, 0)
+
+_BUDGETS: Mapping[Reasoning, int] = {"low": 2048, "medium": 8192, "high": 16384}
+#: The smallest budget of 2.5 Pro: its thinking cannot be turned off.
+_LEAST_OF_PRO = 128
+_LEVELS: Mapping[Reasoning, str] = {"off": "LOW", "low": "LOW", "medium": "MEDIUM", "high": "HIGH"}
+#: Models from generation 3 on always think. All accept LOW; these accept MINIMAL, and one lacks MEDIUM.
+_WITH_MINIMAL = ("gemini-3-flash", "gemini-3.1-flash-lite", "gemini-3.5-flash-lite", "gemini-3.6-flash")
+_WITHOUT_MEDIUM = ("gemini-3-pro",)
+
+#: Thinking counts as output, so the limit of a short answer must leave room for it.
+_ROOM_BEYOND_BUDGET = 4096
+_ROOM: Mapping[str, int] = {"MINIMAL": 4096, "LOW": 8192, "MEDIUM": 16384, "HIGH": 32768}
 
 
 class _FunctionCall(msgspec.Struct, gc=False):
@@ -51,7 +76,7 @@ class _FunctionCall(msgspec.Struct, gc=False):
 
 
 class _Part(msgspec.Struct, gc=False, rename="camel"):
-    """A piece of the reply; of the kinds that we do not know, all fields are absent."""
+    """A piece of the reply; all fields are absent for unknown kinds."""
 
     text: str | None = None
     thought: bool | None = None
@@ -95,12 +120,12 @@ class _Chunk(msgspec.Struct, gc=False, rename="camel"):
     error: _Fault | None = None
 
 
-#: Chunks have no type; one that has is of a kind that is new since.
+#: Known chunks have no type; any type is unknown.
 _reader: EventReader[_Chunk] = EventReader(msgspec.json.Decoder(_Chunk), kinds=("",))
 
 
 class GeminiDecoder(StreamDecoder):
-    """Turns the bytes of one streamed reply into events."""
+    """Decoder of one streamed reply."""
 
     def __init__(self, ids: CallIds) -> None:
         super().__init__()
@@ -113,9 +138,9 @@ class GeminiDecoder(StreamDecoder):
         self._remark = ""
 
     def finish(self) -> list[StreamEvent]:
-        """Return a call that the service itself could not read: the model must hear of it.
+        """Return a call that the service could not parse, so that the model gets an error result.
 
-        Raise StreamBroken if the reply is not whole, ContentRefused or ServiceFailed if the service broke it off.
+        Raise StreamBroken if the reply is incomplete, ContentRefused or ServiceFailed if the service ended it.
         """
         reason, remark = self._reason, f": {self._remark}" if self._remark else ""
         if not reason:
@@ -127,7 +152,7 @@ class GeminiDecoder(StreamDecoder):
         return self._unusable_call() if reason in _UNUSABLE else []
 
     def reply(self) -> Reply:
-        """Return what has been received so far."""
+        """Return the reply so far."""
         content = (*self._blocks, *self._opened())
         called = any(isinstance(block, CallBlock) for block in content)
         usage = self._usage
@@ -147,7 +172,7 @@ class GeminiDecoder(StreamDecoder):
                 chunk = _reader.decode_with_care(payload)
             if chunk is not None:
                 self._take(chunk, events)
-                # A chunk that says nothing is a ping.
+                # A chunk without candidates is a ping.
                 self.progress += bool(chunk.candidates)
 
     def _take(self, chunk: _Chunk, events: list[StreamEvent]) -> None:
@@ -157,7 +182,7 @@ class GeminiDecoder(StreamDecoder):
             _check(chunk)
         if not chunk.candidates:
             return
-        candidate = chunk.candidates[0]  # Nobody asks for a second one.
+        candidate = chunk.candidates[0]  # Only one is requested.
         if candidate.content is not None:
             for part in candidate.content.parts or ():
                 if (
@@ -165,12 +190,12 @@ class GeminiDecoder(StreamDecoder):
                     and part.text
                     and not (part.thought or part.thought_signature or part.function_call)
                 ):
-                    self._pieces.append(part.text)  # Nearly all of them are like this.
+                    self._pieces.append(part.text)  # Fast path: nearly all parts.
                     events.append(TextDelta(part.text))
                 else:
                     self._take_part(part, events)
         if candidate.finish_reason:
-            # Some servers say it with every chunk, so it is no end: the last one counts, when the body ends.
+            # Some servers send it with every chunk, so it does not end the reply: the last one counts.
             self._reason, self._remark = candidate.finish_reason, candidate.finish_message or ""
 
     def _take_part(self, part: _Part, events: list[StreamEvent]) -> None:
@@ -219,14 +244,14 @@ class GeminiDecoder(StreamDecoder):
         self._open, self._pieces = None, []
 
     def _opened(self) -> tuple[TranscriptBlock, ...]:
-        """Return the block that is being received, as far as it has come."""
+        """Return the block in progress, as far as received."""
         text = "".join(self._pieces)
         if not text:
             return ()
         return (TextBlock(text),) if self._open == "text" else (ThinkingBlock(text),)
 
     def _sign(self, signature: str, *, thought: bool) -> None:
-        """Keep a signature: with the thought that it came with, or as a thought of its own behind the text."""
+        """Record a signature: on its thought, or as a separate thinking block after the text."""
         text = "".join(self._pieces) if thought and self._open == "thinking" else ""
         if text:
             self._open, self._pieces = None, []
@@ -234,7 +259,7 @@ class GeminiDecoder(StreamDecoder):
         self._blocks.append(ThinkingBlock(text, signature))
 
     def _count(self, usage: _Usage) -> None:
-        # Told with every chunk, and growing; the last number of each counter counts, once.
+        # Reported with every chunk, and growing; the last value of each counter wins.
         known, self._usage = self._usage, usage
         if usage.prompt_token_count is None:
             usage.prompt_token_count = known.prompt_token_count
@@ -249,9 +274,9 @@ class GeminiDecoder(StreamDecoder):
 
 
 def _check(chunk: _Chunk) -> None:
-    """Raise what a chunk reports instead of an answer."""
+    """Raise the error that a chunk reports."""
     if (fault := chunk.error) is not None:
-        from zot.providers.api_errors import in_stream  # Who asks for the first time waits for what is loaded.
+        from zot.providers.api_errors import in_stream  # Imported lazily: start-up budget.
 
         raise in_stream(fault.status or str(fault.code or ""), fault.message or "")
     feedback = chunk.prompt_feedback
@@ -262,30 +287,13 @@ def _check(chunk: _Chunk) -> None:
         )
 
 
-_NUMBER = re.compile(r"gemini-(\d+)(?:\.(\d+))?(?![\d.])")
-#: What an alias such as gemini-flash-latest stands for.
-_NEWEST = (3, 0)
-
-_BUDGETS: Mapping[Reasoning, int] = {"low": 2048, "medium": 8192, "high": 16384}
-#: The least that 2.5 Pro takes: it cannot be told not to think.
-_LEAST_OF_PRO = 128
-_LEVELS: Mapping[Reasoning, str] = {"off": "LOW", "low": "LOW", "medium": "MEDIUM", "high": "HIGH"}
-#: Models from generation 3 on always think. Every one takes LOW; these take less, and one does not know MEDIUM.
-_WITH_MINIMAL = ("gemini-3-flash", "gemini-3.1-flash-lite", "gemini-3.5-flash-lite", "gemini-3.6-flash")
-_WITHOUT_MEDIUM = ("gemini-3-pro",)
-
-#: What is thought counts as output, so a short answer must leave room for it.
-_ROOM_BEYOND_BUDGET = 4096
-_ROOM: Mapping[str, int] = {"MINIMAL": 4096, "LOW": 8192, "MEDIUM": 16384, "HIGH": 32768}
-
-
 def seals_calls(model: str) -> bool:
-    """Whether the model refuses a call of its own that comes back without the signature of its thought."""
+    """True if the model refuses its own calls without the signature of their thought."""
     return (_generation(model) or (0, 0)) >= (3, 0)
 
 
 def thinking(model: str, reasoning: Reasoning) -> tuple[dict[str, Any], int]:
-    """Return the ``thinkingConfig``, empty if there is nothing to say, and how many tokens it needs at least."""
+    """Return the ``thinkingConfig``, which may be empty, and the least output tokens it needs."""
     generation = _generation(model)
     shown = {} if reasoning == "off" else {"includeThoughts": True}
     if generation is None or generation < (2, 5):
@@ -306,25 +314,15 @@ def _level(model: str, reasoning: Reasoning) -> str:
 
 
 def _generation(model: str) -> tuple[int, int] | None:
-    """Return (2, 5) for gemini-2.5-pro; None if it is no Gemini, or one that follows no such order."""
+    """Return (2, 5) for gemini-2.5-pro; None for other families and unnumbered models."""
     found = _NUMBER.match(model)
     if found is None:
         return _NEWEST if model.startswith("gemini-") and model.endswith("-latest") else None
     return int(found[1]), int(found[2] or 0)
 
 
-_gemini_part_Part: TypeAlias = dict[str, Any]
-
-#: A request is 20 MB at most. Larger files are to be uploaded first, which we do not do.
-_IMAGES = ImageLimits(
-    7_000_000, 500, 13_000_000, frozenset({"image/png", "image/jpeg", "image/webp", "image/heic", "image/heif"})
-)
-#: What Google documents for calls that another model made: it stands where the signature would.
-_NO_SIGNATURE = "skip_thought_signature_validator"
-
-
 class GeminiGenerateContent:
-    """The API, at Google's address or at another that speaks it."""
+    """The generateContent API, at Google's address or a compatible one."""
 
     def __init__(self, *, base_url: str, origin: str) -> None:
         self._base = base_url.rstrip("/").removesuffix("/v1beta").removesuffix("/v1")
@@ -332,7 +330,7 @@ class GeminiGenerateContent:
         self._appended_sealed = partial(_appended, origin, seals=True)
 
     def request(self, request: Request, key: str) -> HttpRequest:
-        """Return the HTTP request that asks for one streamed reply. The key is in a header, never in the URL."""
+        """Return the HTTP request for one streamed reply. The key is in a header, never in the URL."""
         model = quote(request.model.removeprefix("models/"), safe="")
         return HttpRequest(
             url=f"{self._base}/v1beta/models/{model}:streamGenerateContent?alt=sse",
@@ -349,7 +347,7 @@ class GeminiGenerateContent:
         return GeminiDecoder(CallIds(request.messages, request.encoded.calls))
 
     def _body(self, request: Request) -> bytes:
-        """Return the request body, made of the parts that were encoded before and those that are new."""
+        """Return the request body, made of cached and newly encoded parts."""
         config, least = thinking(request.model, request.reasoning)
         generation: dict[str, Any] = {"maxOutputTokens": max(request.max_tokens, least)}
         if config:
@@ -361,22 +359,22 @@ class GeminiGenerateContent:
             head["tools"] = [{"functionDeclarations": [*_declarations(request.tools)]}]
         appended = self._appended_sealed if seals_calls(request.model) else self._appended
         contents, state = request.encoded.text(request.encoded.images.of(request.messages, _IMAGES), appended)
-        # One copy of what was said before, and no more: a long conversation is a megabyte.
+        # Copies the conversation only once: a long one is a megabyte.
         return b"".join([encode(head)[:-1], b',"contents":[', contents, b"]}" if state else b"", b"]}"])
 
 
 def _appended(origin: str, message: Message, state: str, *, seals: bool) -> tuple[bytes, str]:
-    """Return what continues contents after ``state``, and the state then: who is speaking, and what was called last.
+    """Return the continuation of the contents after ``state``, and the new state: the open role and the last calls.
 
-    The API names the tool with each result, which we do not.
+    The API requires the tool's name with each result; our results have only the call's id.
     """
     role, _, known = state.partition(" ")
     called = msgspec.json.decode(known, type=dict[str, str]) if known else {}
     if message.role == "assistant":
-        speaker, parts = "model", _spoken(own_blocks(message, origin), seals=seals)
+        speaker, parts = "model", _model_parts(own_blocks(message, origin), seals=seals)
         called = {block.id: block.name for block in message.content if isinstance(block, CallBlock)} or called
     else:
-        speaker, parts = "user", _told(message.content, called)
+        speaker, parts = "user", _user_parts(message.content, called)
     if not parts:
         return b"", state
     content, after = encode(parts)[1:-1], f"{speaker} {encode(called).decode()}"
@@ -385,10 +383,10 @@ def _appended(origin: str, message: Message, state: str, *, seals: bool) -> tupl
     return b'%s{"role":"%s","parts":[%s' % (b"]}," if role else b"", speaker.encode(), content), after
 
 
-def _spoken(blocks: Sequence[TranscriptBlock], *, seals: bool) -> list[_gemini_part_Part]:
-    """Return what the model said; nothing if all it did was think."""
-    parts: list[_gemini_part_Part] = []
-    calls: list[_gemini_part_Part] = []
+def _model_parts(blocks: Sequence[TranscriptBlock], *, seals: bool) -> list[_PartJson]:
+    """Return the parts of a model message; none if it only contains thinking."""
+    parts: list[_PartJson] = []
+    calls: list[_PartJson] = []
     for block in blocks:
         match block:
             case TextBlock(text=text) if text.strip():
@@ -399,17 +397,17 @@ def _spoken(blocks: Sequence[TranscriptBlock], *, seals: bool) -> list[_gemini_p
                 calls.append(_call(block))
                 parts.append(calls[-1])
             case _:
-                pass  # A thought without signature proves nothing: the API wants none back.
+                pass  # The API needs no thought without a signature.
     if seals and calls:
-        # Of calls side by side, only the first is sealed.
+        # Of parallel calls, only the first has a signature.
         calls[0].setdefault("thoughtSignature", _NO_SIGNATURE)
     return parts if any(map(_says_something, parts)) else []
 
 
-def _told(content: Sequence[TranscriptBlock], called: Mapping[str, str]) -> list[_gemini_part_Part]:
-    """Return what the model is told. Images of results follow all of the results: those must stand together."""
-    parts: list[_gemini_part_Part] = []
-    images: list[_gemini_part_Part] = []
+def _user_parts(content: Sequence[TranscriptBlock], called: Mapping[str, str]) -> list[_PartJson]:
+    """Return the parts of a user or tool message. Images come after all results, which must stay together."""
+    parts: list[_PartJson] = []
+    images: list[_PartJson] = []
     for block in content:
         match block:
             case TextBlock(text=text) if text.strip():
@@ -417,14 +415,14 @@ def _told(content: Sequence[TranscriptBlock], called: Mapping[str, str]) -> list
             case ImageBlock():
                 parts.append(_image(block))
             case ResultBlock():
-                # The id stands for a tool that nobody called.
+                # Without a known call, the id stands in for the tool's name.
                 parts.append(_result(block, called.get(block.call_id, block.call_id), images))
             case _:
                 pass
     return [*parts, *images]
 
 
-def _result(block: ResultBlock, tool: str, images: list[_gemini_part_Part]) -> _gemini_part_Part:
+def _result(block: ResultBlock, tool: str, images: list[_PartJson]) -> _PartJson:
     texts = []
     for item in block.content:
         match item:
@@ -449,13 +447,13 @@ def _result(block: ResultBlock, tool: str, images: list[_gemini_part_Part]) -> _
 
 def _declarations(tools: tuple[ToolSpec, ...]) -> Iterator[dict[str, Any]]:
     for tool in tools:
-        # `parameters` is a dialect of its own that refuses half of JSON Schema; this field takes it as it is.
+        # `parameters` is a subset of JSON Schema; this field accepts all of it.
         schema = {name: value for name, value in tool.schema.items() if name != "$schema"}
         yield {"name": tool.name, "description": tool.description, "parametersJsonSchema": schema}
 
 
-def _seal(parts: list[_gemini_part_Part], thought: str, signature: str) -> None:
-    """Put a signature back where it came from: on its thought, on the text before it, or on no text at all."""
+def _seal(parts: list[_PartJson], thought: str, signature: str) -> None:
+    """Attach a signature where it came from: its thought, the text before it, or an empty text."""
     if thought:
         parts.append({"text": thought, "thought": True, "thoughtSignature": signature})
     elif parts and parts[-1].keys() == {"text"}:
@@ -464,12 +462,12 @@ def _seal(parts: list[_gemini_part_Part], thought: str, signature: str) -> None:
         parts.append({"text": "", "thoughtSignature": signature})
 
 
-def _says_something(part: _gemini_part_Part) -> bool:
+def _says_something(part: _PartJson) -> bool:
     return "functionCall" in part or ("thought" not in part and bool(part["text"]))
 
 
-def _call(block: CallBlock) -> _gemini_part_Part:
-    part: _gemini_part_Part = {
+def _call(block: CallBlock) -> _PartJson:
+    part: _PartJson = {
         "functionCall": {"id": acceptable_id(block.id), "name": acceptable_name(block.name), "args": block.args or {}}
     }
     if block.signature:
@@ -477,7 +475,7 @@ def _call(block: CallBlock) -> _gemini_part_Part:
     return part
 
 
-def _image(block: ImageBlock) -> _gemini_part_Part:
+def _image(block: ImageBlock) -> _PartJson:
     if not fits(block, _IMAGES):
         return {"text": left_out(block)}
     return {"inlineData": {"mimeType": block.mime_type, "data": b64encode(block.data).decode()}}

@@ -17,7 +17,7 @@ from zot.version import __version__
 if TYPE_CHECKING:
     import ssl
 
-#: What of an environment makes a difference here: proxies and trusted certificates.
+#: Environment variables that matter here: proxies and trusted certificates.
 DECIDING = (
     *("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY"),
     *("REQUEST_METHOD", "SSL_CERT_FILE", "SSL_CERT_DIR"),
@@ -44,7 +44,7 @@ class HttpTransport:
     async def send(self, request: HttpRequest, deadlines: Deadlines) -> NetworkResponse:
         """Return when the response's head has arrived. Raise ConnectionFailed, Stalled or StreamBroken.
 
-        Raise BadRequest for a header that cannot be sent. Cancelled, it closes the connection at once.
+        Raise BadRequest for an invalid header. Cancellation closes the connection at once.
         """
         target = split_url(request.url)
         proxy = find_proxy(target.origin, self._env)
@@ -54,7 +54,7 @@ class HttpTransport:
             try:
                 return await self._exchange(kept, target.origin, request, data, deadlines)
             except ConnectionFailed:
-                # The server closed it while it was idle: it has not seen this request, so we send it afresh.
+                # The server closed it while idle and has not seen this request, so sending it again is safe.
                 if kept.heard:
                     raise
         fresh = await self._open(target.origin, proxy, deadlines)
@@ -85,7 +85,7 @@ class HttpTransport:
         try:
             answer = await connection.ask(data, bodiless=request.method == "HEAD", within_s=deadlines.headers_s)
         except BaseException:
-            # Cancellation passes through here, too: a request without an answer leaves no open socket.
+            # Also on cancellation: a request without a response leaves no open socket.
             connection.abort()
             raise
         return NetworkResponse(answer, connection, lambda: self._idle.give(origin, connection))
@@ -96,14 +96,14 @@ class HttpTransport:
 
     def _tls_context(self) -> ssl.SSLContext:
         if self._context is None:
-            from zot.providers.connect import client_context  # Not for services on this machine.
+            from zot.providers.connect import client_context  # Imported lazily: local services do not need TLS.
 
             self._context = client_context(self._env)
         return self._context
 
 
 class NetworkResponse:
-    """An `HttpResponse` that is still on its connection."""
+    """An `HttpResponse` still being received on its connection."""
 
     def __init__(self, answer: Answer, connection: Connection, keep: Callable[[], None]) -> None:
         self.status = answer.status
@@ -124,7 +124,7 @@ class NetworkResponse:
         return data
 
     def close(self) -> None:
-        """Let go of it: keep the connection if the body was read to its end, else close it at once."""
+        """Release the connection: keep it if the body was read to its end, else close it at once."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
@@ -136,14 +136,14 @@ class NetworkResponse:
 
 
 class IdleConnections:
-    """Connections that wait for their next request: few per origin, and not for long."""
+    """Pool of idle connections: few per origin, for a short time."""
 
     def __init__(self, idle_s: float) -> None:
         self._idle_s = idle_s
         self._by_origin: dict[Origin, list[tuple[Connection, asyncio.TimerHandle]]] = {}
 
     def take(self, origin: Origin) -> Connection | None:
-        """Return the connection used last, or None. It may be one that the server is just closing."""
+        """Return the connection used last, or None. The server may be closing it already."""
         waiting = self._by_origin.get(origin, [])
         while waiting:
             connection, expiry = waiting.pop()
@@ -153,7 +153,7 @@ class IdleConnections:
         return None
 
     def give(self, origin: Origin, connection: Connection) -> None:
-        """Keep a usable connection; the one that has waited longest makes room."""
+        """Keep a usable connection; evict the oldest if there are too many."""
         waiting = [entry for entry in self._by_origin.get(origin, []) if entry[0].usable]
         expiry = asyncio.get_running_loop().call_later(self._idle_s, connection.abort)
         waiting.append((connection, expiry))
@@ -165,7 +165,7 @@ class IdleConnections:
 
 
 def encode_request(request: HttpRequest, target: Target, proxy: Proxy | None) -> bytes:
-    """Return the bytes of a request; with a proxy, in the form for plain http through it. Raise BadRequest."""
+    """Return the bytes of a request; with a proxy, in absolute form for plain http. Raise BadRequest."""
     headers = {"user-agent": f"zot/{__version__}", **request.headers}
     headers.pop("transfer-encoding", None)
     headers |= {"host": target.origin.authority, "accept-encoding": "identity", "connection": "keep-alive"}
@@ -182,7 +182,7 @@ def encode_request(request: HttpRequest, target: Target, proxy: Proxy | None) ->
 
 
 def _encode_header(name: str, value: str) -> bytes:
-    """Return one header line. The message of a BadRequest names the header and never shows its value."""
+    """Return one header line. BadRequest names the header and never shows its value."""
     try:
         line = f"{name}: {value}".encode("latin-1")
     except UnicodeEncodeError:

@@ -18,9 +18,13 @@ MAX_HEADERS = 100
 MAX_HEAD_BYTES = 64 * 1024
 MAX_INTERIM = 10
 
+PAUSE_BYTES = 1024 * 1024
+#: Approximate limit of one read: an abort waits until it is decoded.
+READ_BYTES = 64 * 1024
+
 
 class Progress(enum.Enum):
-    """How much of the answer is here."""
+    """Progress of a response."""
 
     HEAD = "waiting for the head"
     BODY = "receiving the body"
@@ -29,12 +33,11 @@ class Progress(enum.Enum):
 
 
 class Answer:
-    """The answer to one request, as it arrives.
+    """The response to one request, parsed as it arrives.
 
-    ``label`` names the peer in messages; ``bodiless`` says that no body follows the head whatever the headers
-    claim (HEAD, CONNECT). ``status`` and ``headers`` are meaningful once ``has_head`` is true, ``failure`` once
-    ``progress`` is BROKEN. ``heard`` tells whether any byte has come, ``reusable`` whether the connection may carry
-    another request after this answer.
+    ``label`` names the peer in messages; ``bodiless``: no body follows the head whatever the headers claim (HEAD,
+    CONNECT). ``status`` and ``headers`` are valid once ``has_head`` is true, ``failure`` once ``progress`` is
+    BROKEN. ``heard``: a byte has arrived. ``reusable``: the connection may carry another request afterwards.
     """
 
     def __init__(self, label: str, *, bodiless: bool = False) -> None:
@@ -54,12 +57,12 @@ class Answer:
         self._header_bytes = 0
         self._barren_bytes = 0
         self._parts: list[bytes] = []
-        # The parser calls the list's own append for each piece of body: no Python code runs per chunk.
+        # The parser calls the list's own append for each body piece: no Python code runs per chunk.
         self.on_body: Callable[[bytes], None] = self._parts.append
         self._parser = httptools.HttpResponseParser(self)
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes from the peer."""
+        """Parse the next bytes from the peer."""
         self.heard = True
         if self.progress is not Progress.HEAD and self.progress is not Progress.BODY:
             self.reusable = False
@@ -74,7 +77,7 @@ class Answer:
         self._weigh(len(data), fruitful=len(self._parts) > parts_before)
 
     def end(self, *, clean: bool) -> None:
-        """The connection is gone; ``clean`` if the peer closed it in order. Nothing can follow."""
+        """Record the end of the connection; ``clean`` if the peer closed it properly."""
         self.reusable = False
         if self.progress is Progress.HEAD:
             self.progress = Progress.BROKEN
@@ -90,7 +93,7 @@ class Answer:
                 self._break("was cut short")
 
     def take(self, limit: int) -> bytes:
-        """Return the oldest untaken part of the body, about ``limit`` bytes at most; b"" if there is none."""
+        """Return the oldest unread part of the body, about ``limit`` bytes at most; b"" if there is none."""
         size = count = 0
         for part in self._parts:
             size += len(part)
@@ -98,18 +101,18 @@ class Answer:
             if size >= limit:
                 break
         data = b"".join(self._parts[:count])
-        # Emptied in place: the parser holds on to this very list.
+        # In place: the parser appends to this very list.
         del self._parts[:count]
         self.unread_bytes = max(1, self.unread_bytes - size) if self._parts else 0
         return data
 
     def on_message_begin(self) -> None:
-        """A message begins. One after the whole answer was not asked for."""
+        """Stop at a message after the complete response: it was not requested."""
         if self.progress is Progress.WHOLE:
             raise _Stop
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header or trailer is complete. Trailers are counted, not kept."""
+        """Store a header. Trailers are counted, not stored."""
         self._header_count += 1
         self._header_bytes += len(name) + len(value)
         if self._header_count > MAX_HEADERS or self._header_bytes > MAX_HEAD_BYTES:
@@ -120,7 +123,7 @@ class Answer:
             self.headers[key] = f"{self.headers[key]}, {text}" if key in self.headers else text
 
     def on_headers_complete(self) -> None:
-        """A head is complete; 1xx heads are skipped."""
+        """Record a complete head; skip 1xx heads."""
         self.status = self._parser.get_status_code()
         if self.status < 200:
             self._skip_interim()
@@ -130,12 +133,12 @@ class Answer:
         self.reusable = self._parser.should_keep_alive()
         self._until_close = not self._has_length()
         if self._bodiless:
-            # The parser does not know the method and would wait for the body that the headers announce.
+            # The parser does not know the method and would wait for the announced body.
             self.progress = Progress.WHOLE
             raise _Stop
 
     def on_message_complete(self) -> None:
-        """A message is complete: the answer, unless it was a 1xx head."""
+        """Record the end of the response, unless it was a 1xx head."""
         if self.progress is Progress.BODY:
             self.progress = Progress.WHOLE
 
@@ -151,13 +154,13 @@ class Answer:
         return "content-length" in self.headers or codings[-1].strip() == "chunked"
 
     def _stopped(self, reason: str) -> None:
-        """The parser gave up: what it was fed is malformed, or we stopped it on purpose."""
+        """Record that the parser stopped: on malformed input, or because a callback stopped it."""
         if self.progress is Progress.HEAD or self.progress is Progress.BODY:
             self._break(f"is not valid HTTP ({reason})")
         self.reusable = False
 
     def _weigh(self, size: int, *, fruitful: bool) -> None:
-        """Bound what brings no body: endless heads, trailers and chunk extensions."""
+        """Limit bytes that bring no body: endless heads, trailers and chunk extensions."""
         if fruitful:
             self.unread_bytes += size
             self._barren_bytes = 0
@@ -173,18 +176,13 @@ class Answer:
 
 
 class _Stop(Exception):
-    """Raised inside a parser callback to leave the rest of the input alone."""
-
-
-PAUSE_BYTES = 1024 * 1024
-#: What one read returns at most, roughly: an abort waits no longer than this takes to decode.
-READ_BYTES = 64 * 1024
+    """Raised inside a parser callback to skip the rest of the input."""
 
 
 class Connection(asyncio.Protocol):
     """A TCP or TLS connection. ``label`` names the peer in messages.
 
-    Reading stops while more than `PAUSE_BYTES` wait to be read. Bytes that nobody asked for end the connection.
+    Reading pauses while more than `PAUSE_BYTES` are unread. Unrequested bytes end the connection.
     """
 
     def __init__(self, label: str) -> None:
@@ -196,35 +194,35 @@ class Connection(asyncio.Protocol):
         self._answer: Answer | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._paused = False
-        #: True while the peer's part of a TLS handshake is awaited.
+        #: True while waiting for the peer in a TLS handshake.
         self.in_handshake = False
 
     @property
     def usable(self) -> bool:
-        """Whether a request may be written: connected, and what was asked is sent, answered and read."""
+        """True if a request may be written: connected, and the previous exchange is complete and read."""
         if self._transport is None or self._transport.is_closing() or self._transport.get_write_buffer_size():
             return False
         return self._answer is None or (self._answer.reusable and self.ended)
 
     @property
     def ended(self) -> bool:
-        """Whether the answer has arrived and been read to its proper end."""
+        """True if the response has arrived and been read to its proper end."""
         return self._answer is not None and self._answer.progress is Progress.WHOLE and not self._answer.unread_bytes
 
     @property
     def heard(self) -> bool:
-        """Whether the peer has sent a single byte since the last request was written."""
+        """True if the peer has sent anything since the last request."""
         return self._answer is not None and self._answer.heard
 
     async def ask(self, request: bytes, *, bodiless: bool = False, within_s: float | None = None) -> Answer:
-        """Write a request and return when the head of its answer is here; its body comes from `read`.
+        """Write a request and return when the head of its response has arrived; `read` returns its body.
 
         ``within_s`` counts from the moment the request is written. Raise ConnectionFailed, Stalled or StreamBroken.
         """
         assert self._transport is not None
         self._answer = answer = Answer(self.label, bodiless=bodiless)
         if self._transport.is_closing():
-            # It may have been lost before anybody asked; nothing would tell us a second time.
+            # It may have been lost before the request; `connection_lost` is not called again.
             answer.end(clean=False)
         else:
             self._transport.write(request)
@@ -235,13 +233,13 @@ class Connection(asyncio.Protocol):
         return answer
 
     async def read(self) -> bytes:
-        """Return the body that has arrived since the last call, b"" at its end. Raise StreamBroken if it is cut."""
+        """Return the body received since the last call, b"" at its end. Raise StreamBroken if it is cut short."""
         assert self._answer is not None
         answer = self._answer
         while answer.progress is Progress.BODY and not answer.unread_bytes:
             await self._wait()
         if answer.unread_bytes > READ_BYTES:
-            # Who reads without ever having to wait would keep everyone else from running.
+            # A reader that never waits would starve other tasks.
             await asyncio.sleep(0)
         if answer.unread_bytes:
             data = answer.take(READ_BYTES)
@@ -253,7 +251,7 @@ class Connection(asyncio.Protocol):
         return b""
 
     async def start_tls(self, context: ssl.SSLContext, host: str) -> None:
-        """Encrypt the connection and check that the peer is ``host``. Raise OSError."""
+        """Start TLS and verify that the peer is ``host``. Raise OSError."""
         assert self._transport is not None
         self._answer = None
         self.in_handshake = True
@@ -266,7 +264,7 @@ class Connection(asyncio.Protocol):
         self._adopt(transport)
 
     def abort(self) -> None:
-        """Close the socket at once, whatever is going on. Whoever waits is told. Safe at any time."""
+        """Close the socket at once and wake any waiter. Safe at any time."""
         self._close()
         self._end(clean=False)
 
@@ -298,16 +296,16 @@ class Connection(asyncio.Protocol):
             self.lost.set_result(None)
 
     def resume_writing(self) -> None:
-        # The request has left us: the wait for its answer begins now.
+        # The request is written: the response's deadline starts now.
         self._wake()
 
     def _adopt(self, transport: asyncio.Transport) -> None:
         self._transport = transport
-        # `resume_writing` then means that all is written, not that a quarter of the buffer is left.
+        # `resume_writing` then means that everything is written.
         transport.set_write_buffer_limits(high=0)
 
     async def _step_to_head(self, answer: Answer, transport: asyncio.Transport, within_s: float | None) -> None:
-        """Return when the head is here or the request has got further; raise Stalled when neither happens in time."""
+        """Return when the head has arrived or the request has made progress. Raise Stalled at the deadline."""
         unsent = transport.get_write_buffer_size()
         try:
             async with asyncio.timeout(within_s):
@@ -336,7 +334,7 @@ class Connection(asyncio.Protocol):
         self._wake()
 
     def _close(self) -> None:
-        # Below TLS, if there is any: the TLS transport of early Pythons 3.11 cannot be aborted once it was closed.
+        # Below TLS: early Python 3.11 cannot abort a closed TLS transport.
         if self._socket is not None:
             self._socket.abort()
 

@@ -19,7 +19,7 @@ from zot.providers.base import Deadlines, HttpRequest, HttpResponse, Transport
 from zot.providers.mask import Mask
 from zot.providers.models import Catalogue, Model, unknown_model
 
-#: Who answers in which form; "ollama" is its own list, which also has what was never loaded.
+#: Listing formats; "ollama" is its native list, which includes models never loaded.
 Dialect: TypeAlias = Literal["anthropic", "responses", "chat", "gemini", "ollama"]
 
 _WITHIN_S = 30.0
@@ -27,9 +27,20 @@ _DEADLINES = Deadlines(connect_s=10.0, headers_s=20.0)
 _MAX_BYTES = 8 * 1024 * 1024
 _MAX_PAGES = 10
 
+#: Time limit of a probe.
+WITHIN_S = 8.0
+_PROBE_DEADLINES = Deadlines(connect_s=5.0, headers_s=5.0, silence_s=5.0)
+_MAX_BODY = 64 * 1024
+
+#: ``unclear``: the server answered, but neither accepted nor refused the key.
+Outcome: TypeAlias = Literal["accepted", "refused", "unreachable", "unclear"]
+
+#: Services whose list of models is public: another request must test the key.
+_OTHER_PATHS = {"openrouter": "/v1/key"}
+
 
 class Served(msgspec.Struct, frozen=True):
-    """A model that a service lists, with what it says about it."""
+    """A model that a service lists, with its limits as reported."""
 
     id: str
     name: str = ""
@@ -40,7 +51,7 @@ class Served(msgspec.Struct, frozen=True):
 async def list_models(
     provider: str, dialect: Dialect, transport: Transport, *, base_url: str, key: str, within_s: float = _WITHIN_S
 ) -> tuple[Served, ...]:
-    """Return the models that are served, in the service's order. Raise ProviderError, which says what to do."""
+    """Return the served models, in the service's order. Raise ProviderError with advice."""
     first = models_request(dialect, base_url, key)
     try:
         async with asyncio.timeout(within_s):
@@ -56,7 +67,7 @@ async def list_models(
 
 
 def models_request(dialect: Dialect, base_url: str, key: str, *, mark: str = "", count: int = 1000) -> HttpRequest:
-    """Return the request for one page of models, with ``count`` at most; ``mark`` says which, "" for the first."""
+    """Return the request for one page of at most ``count`` models; ``mark`` selects it, "" for the first."""
     base = base_url.rstrip("/").removesuffix("/v1").removesuffix("/v1beta")
     headers = {"authorization": f"Bearer {key}"} if key else {}
     page = quote(mark, safe="")
@@ -77,7 +88,7 @@ def models_request(dialect: Dialect, base_url: str, key: str, *, mark: str = "",
 async def _pages(
     dialect: Dialect, transport: Transport, first: HttpRequest, *, base_url: str, key: str
 ) -> AsyncIterator[Served]:
-    """Yield the models of one page after the other, as long as the service has more, within reason."""
+    """Yield the models of all pages, up to a limit of pages."""
     http = first
     for _ in range(_MAX_PAGES):
         page, mark = _read(dialect, await _fetch(transport, http))
@@ -89,7 +100,7 @@ async def _pages(
 
 
 def merged(listed: Catalogue, served: Sequence[Served]) -> list[tuple[Model, bool]]:
-    """Return the models of a catalogue, and whether each is served; then those that are served and not listed."""
+    """Return the models of a catalogue, and whether each is served; then the served ones it does not list."""
     ids = {model.id for model in served}
     known = {model.id for model in listed.models}
     dated = {_undated(model_id) for model_id in ids}
@@ -103,17 +114,17 @@ def merged(listed: Catalogue, served: Sequence[Served]) -> list[tuple[Model, boo
 def _described(served: Served, provider: str) -> Model:
     model = unknown_model(served.id, provider)
     window = served.context_window
-    told = {
+    reported = {
         "name": served.name,
         "context_window": window,
         "max_output": served.max_output,
         "window_known": bool(window),
     }
-    return msgspec.structs.replace(model, **{field: value for field, value in told.items() if value})
+    return msgspec.structs.replace(model, **{field: value for field, value in reported.items() if value})
 
 
 def _undated(model_id: str) -> str:
-    """Return an id without the date at its end: vendors list `name-20250929` and answer to `name`."""
+    """Return an id without its trailing date: vendors list `name-20250929` and accept `name`."""
     head, _, tail = model_id.rpartition("-")
     if len(tail) == 8 and tail.isdecimal():
         return head
@@ -163,7 +174,7 @@ class _Top(msgspec.Struct):
 
 
 class _Item(msgspec.Struct):
-    """A model as any of the services describes it."""
+    """A model in the union of all services' formats."""
 
     id: str = ""
     name: str = ""
@@ -181,7 +192,7 @@ class _Item(msgspec.Struct):
     methods: list[str] | None = msgspec.field(default=None, name="supportedGenerationMethods")
 
     def served(self) -> Served:
-        """Return what we want to know of it."""
+        """Return its id, name and limits."""
         output = self.max_tokens or self.max_completion_tokens or self.output_limit
         if output is None and self.top_provider is not None:
             output = self.top_provider.max_completion_tokens
@@ -206,7 +217,7 @@ class _Page(msgspec.Struct):
 
 
 def _read(dialect: Dialect, body: bytes) -> tuple[list[Served], str | None]:
-    """Return the models of one page, and the mark of the next one. Raise StreamBroken if it is none."""
+    """Return the models of one page, and the mark of the next. Raise StreamBroken if it is invalid."""
     try:
         page = msgspec.json.decode(body, type=learned(_Page))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
@@ -217,27 +228,18 @@ def _read(dialect: Dialect, body: bytes) -> tuple[list[Served], str | None]:
     return [served for item in able if (served := item.served()).id], mark
 
 
-#: How long all of it may take.
-WITHIN_S = 8.0
-_probe_DEADLINES = Deadlines(connect_s=5.0, headers_s=5.0, silence_s=5.0)
-_MAX_BODY = 64 * 1024
-
-#: ``unclear``: something answered, but it did not say what it thinks of the key.
-Outcome: TypeAlias = Literal["accepted", "refused", "unreachable", "unclear"]
-
-
 class Probed(msgspec.Struct, frozen=True):
-    """What came of it; ``detail`` is for a person, and quotes nothing that the service said."""
+    """The outcome of a probe; ``detail`` is for a person and quotes nothing from the service."""
 
     outcome: Outcome
     detail: str
 
 
 async def probe(vendor: Vendor, where: Endpoint, key: str, transport: Transport) -> Probed:
-    """Ask for the list of models, which costs nothing. Never raises what the network or the service does."""
+    """Request the list of models, which is free. Never raises errors of the network or the service."""
     try:
         async with asyncio.timeout(WITHIN_S):
-            response = await transport.send(_request(vendor, where, key), _probe_DEADLINES)
+            response = await transport.send(_request(vendor, where, key), _PROBE_DEADLINES)
             try:
                 return _judged(response.status, b"" if response.status == 200 else await _probe_body(response), key)
             finally:
@@ -246,10 +248,6 @@ async def probe(vendor: Vendor, where: Endpoint, key: str, transport: Transport)
         return Probed("unreachable", f"no answer within {WITHIN_S:g} s")
     except ProviderError as problem:
         return Probed("unreachable", str(problem))
-
-
-#: Whose list of models is open to everybody, so that another question is needed.
-_OTHER_PATHS = {"openrouter": "/v1/key"}
 
 
 def _request(vendor: Vendor, where: Endpoint, key: str) -> HttpRequest:
@@ -270,7 +268,7 @@ async def _probe_body(response: HttpResponse) -> bytes:
 def _judged(status: int, body: bytes, key: str) -> Probed:
     if status == 200:
         return Probed("accepted", "it takes the key" if key else "it answers")
-    # Some call a wrong key a bad request; that an account has no credit says nothing against its key.
+    # Some services call a wrong key a bad request. Missing credit does not make a key wrong.
     if status in (401, 403) or type(refusal(status, {}, body, now=0.0)) is AuthFailed:
         return Probed("refused", f"it {'refuses the' if key else 'wants a'} key (http {status})")
     if status >= 500:

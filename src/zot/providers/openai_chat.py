@@ -37,6 +37,30 @@ from zot.providers.decoding import (
     is_object,
 )
 
+_OPEN = "<think>"
+_CLOSE = "</think>"
+
+_READABLE = ("text", "summary")
+#: Fields that grow from piece to piece; of all others the last value wins.
+_GROWING = (*_READABLE, "data")
+
+_STOPS: Mapping[str, Stop] = {
+    "stop": "end_turn",
+    "tool_calls": "tool_use",
+    "function_call": "tool_use",
+    "length": "length",
+    "model_length": "length",
+}
+#: Failures reported as a finish reason: the error and its message. The partial reply is kept.
+_FAILURES: Mapping[str, tuple[type[ProviderError], str]] = {
+    "content_filter": (ContentRefused, "the content filter of the service ended the answer"),
+    "refusal": (ContentRefused, "the model refused to answer this"),
+    "insufficient_system_resource": (Overloaded, "the service ended the answer: it is overloaded"),
+    "error": (ServiceFailed, "the service ended the answer with an error"),
+}
+
+_BRIDGE = b',{"role":"assistant","content":"I see."}'
+
 
 class Function(msgspec.Struct, gc=False):
     """Part of a call. ``arguments`` is a text that grows, or, with some servers, the whole object."""
@@ -46,7 +70,7 @@ class Function(msgspec.Struct, gc=False):
 
 
 class CallPiece(msgspec.Struct, gc=False):
-    """A piece of one call; which one is said by its index, its id, both or neither."""
+    """A piece of a call, identified by its index, its id, both or neither."""
 
     index: int | None = None
     id: str | None = None
@@ -58,7 +82,7 @@ class Words(msgspec.Struct, gc=False):
 
 
 class Part(msgspec.Struct, gc=False):
-    """A part of content that is a list: text, or a thought, which is a text or a list of texts itself."""
+    """A part of list content: text, or a thought, which is a text or a list of texts."""
 
     text: str | None = None
     thinking: str | list[Words] | None = None
@@ -90,7 +114,7 @@ class _CompletionDetails(msgspec.Struct, gc=False):
 
 
 class Usage(msgspec.Struct, gc=False):
-    """Tokens, in every spelling: what was cached is told in three places."""
+    """Token usage in all spellings: servers report cached tokens in three places."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -101,13 +125,13 @@ class Usage(msgspec.Struct, gc=False):
     cached_tokens: int | None = None
 
     def counters(self) -> Counters:
-        """Return what was used. What was cached is part of the prompt everywhere, and is taken out of it."""
+        """Return the counters. Servers include cached tokens in the prompt; they are subtracted here."""
         prompt, output = self.prompt_tokens or 0, self.completion_tokens or 0
         details = self.prompt_tokens_details or _PromptDetails()
         cached = details.cached_tokens or self.prompt_cache_hit_tokens or self.cached_tokens or 0
         written = details.cache_write_tokens or 0
         reasoning = (self.completion_tokens_details or _CompletionDetails()).reasoning_tokens or 0
-        # Where the sum says so, thoughts come on top of the answer.
+        # If the total says so, reasoning is counted on top of the output.
         if reasoning and self.total_tokens == prompt + output + reasoning:
             output += reasoning
         return Counters(max(0, prompt - cached - written), output, cached, written, 0.0, reasoning=reasoning)
@@ -125,7 +149,7 @@ class _Groq(msgspec.Struct, gc=False):
 
 
 class Chunk(msgspec.Struct, gc=False):
-    """One event. ``error`` and ``message`` are read by those who know errors."""
+    """One event. ``error`` and ``message`` are decoded in `api_errors`."""
 
     choices: list[Choice] | None = None
     usage: Usage | None = None
@@ -135,7 +159,7 @@ class Chunk(msgspec.Struct, gc=False):
 
 
 class OpenCall:
-    """A call that is being received. It is announced when its name is known, and what came before that with it."""
+    """A call in progress. It is announced when its name is known, with the arguments received before."""
 
     __slots__ = ("announced", "closed", "given_id", "id", "name", "pieces")
 
@@ -148,7 +172,7 @@ class OpenCall:
         self.closed = False
 
     def take(self, name: str, text: str, events: list[StreamEvent]) -> None:
-        """Take a piece."""
+        """Add a piece."""
         self.name = self.name or name
         if text:
             self.pieces.append(text)
@@ -159,7 +183,7 @@ class OpenCall:
             self._announce(events)
 
     def close(self, events: list[StreamEvent]) -> None:
-        """Nothing follows."""
+        """End the call."""
         if self.closed:
             return
         if not self.announced:
@@ -191,7 +215,7 @@ class OpenCalls:
         self._by_id: dict[str, OpenCall] = {}
 
     def take(self, piece: CallPiece, events: list[StreamEvent]) -> OpenCall | None:
-        """Take a piece of a call. Return the call if this began it."""
+        """Add a piece of a call. Return the call if this began it."""
         function = piece.function or Function()
         name, text, given_id = function.name or "", _text(function.arguments), piece.id or ""
         known = self._known(piece.index, given_id, name, text)
@@ -200,7 +224,7 @@ class OpenCalls:
         return call if known is None else None
 
     def close(self, events: list[StreamEvent]) -> None:
-        """The model has written all of them."""
+        """End all calls."""
         for call in self._calls:
             call.close(events)
 
@@ -214,7 +238,7 @@ class OpenCalls:
         return call
 
     def _known(self, index: int | None, given_id: str, name: str, text: str) -> OpenCall | None:
-        """Return the call that a piece belongs to; None if it is the first of another one."""
+        """Return the call that a piece belongs to; None if it begins another."""
         if index is not None:
             call = self._by_index.get(index)
         elif given_id:
@@ -227,9 +251,9 @@ class OpenCalls:
 
 
 def _begins_another(call: OpenCall, given_id: str, name: str, text: str, *, numbered: bool) -> bool:
-    """Whether a piece that seems to belong to ``call`` does not.
+    """True if a piece that seems to belong to ``call`` begins another.
 
-    Some servers give every call the number 0, some repeat name and id with every piece, and some give no ids at all.
+    Some servers number every call 0, some repeat name and id with every piece, and some send no ids.
     """
     if not name:
         return False
@@ -241,7 +265,7 @@ def _begins_another(call: OpenCall, given_id: str, name: str, text: str, *, numb
 
 
 def _text(arguments: Any) -> str:
-    """Return arguments as they are written: most servers send text, some what it stands for."""
+    """Return arguments as text: most servers send text, some the object."""
     match arguments:
         case None:
             return ""
@@ -251,19 +275,15 @@ def _text(arguments: Any) -> str:
             return encode(arguments).decode()
 
 
-_OPEN = "<think>"
-_CLOSE = "</think>"
-
-
 class _At(enum.Enum):
     START = "before a tag, if one comes"
     THOUGHT = "between the tags"
-    GAP = "behind the thought, before the text"
+    GAP = "after the thought, before the text"
     TEXT = "in the text"
 
 
 class ThinkTags:
-    """Tells thoughts from text while both arrive. Tags anywhere but at the beginning are text like any other."""
+    """Separates thinking from text in a stream. Tags after the beginning are plain text."""
 
     def __init__(self) -> None:
         self._held = ""
@@ -271,11 +291,11 @@ class ThinkTags:
 
     @property
     def is_over(self) -> bool:
-        """True when nothing that comes can be a thought any more."""
+        """True if no more thinking can follow."""
         return self._at is _At.TEXT
 
     def feed(self, text: str) -> tuple[str, str]:
-        """Return what of a thought, and what of the text after it, is certain by now."""
+        """Return the thinking and the text that are certain so far."""
         self._held += text
         if self._at is _At.START:
             self._begin()
@@ -285,7 +305,7 @@ class ThinkTags:
         return thought, self._take(len(self._held)) if self._at is _At.TEXT else ""
 
     def finish(self) -> tuple[str, str]:
-        """There is no more text. Return what was still held."""
+        """Return the rest at the end of the stream."""
         held = self._take(len(self._held))
         at, self._at = self._at, _At.TEXT
         return (held, "") if at is _At.THOUGHT else ("", held if at is _At.START else "")
@@ -302,7 +322,7 @@ class ThinkTags:
         if closed:
             self._held, self._at = rest, _At.GAP
             return thought
-        # What may be the beginning of the tag is held back.
+        # Hold back a possible beginning of the tag.
         sizes = range(len(_CLOSE) - 1, 0, -1)
         keep = next((size for size in sizes if self._held.endswith(_CLOSE[:size])), 0)
         return self._take(len(self._held) - keep)
@@ -312,20 +332,15 @@ class ThinkTags:
         return taken
 
 
-_READABLE = ("text", "summary")
-#: What grows from piece to piece; of everything else the last word counts.
-_GROWING = (*_READABLE, "data")
-
-
 class _Whole:
-    """One thought while it is put together."""
+    """One thought being assembled."""
 
     def __init__(self) -> None:
         self._last: dict[str, Any] = {}
         self._growing: dict[str, list[str]] = {}
 
     def is_continued_by(self, piece: dict[str, Any]) -> bool:
-        """Whether a piece is more of it: the same kind, the same number, and no other id."""
+        """True if a piece continues it: same type, same index, and no other id."""
         same = all(self._last.get(name) == piece.get(name) for name in ("type", "index"))
         return same and (piece.get("id") is None or self._last.get("id") in (None, piece["id"]))
 
@@ -341,12 +356,12 @@ class _Whole:
 
 
 def thought_in(pieces: Iterable[dict[str, Any]]) -> str:
-    """Return what can be read in some pieces."""
+    """Return the readable text of some pieces."""
     return "".join(text for piece in pieces for name in _READABLE if isinstance(text := piece.get(name), str))
 
 
 def sealed(pieces: Iterable[dict[str, Any]]) -> str:
-    """Return all pieces of a reply, put together, as one text; "" if there are none."""
+    """Return all pieces of a reply, assembled, as one text; "" if there are none."""
     thoughts: list[_Whole] = []
     for piece in pieces:
         thought = next((known for known in reversed(thoughts) if known.is_continued_by(piece)), None)
@@ -358,33 +373,19 @@ def sealed(pieces: Iterable[dict[str, Any]]) -> str:
 
 
 def unsealed(text: str) -> list[Any]:
-    """Return what `sealed` made into a text; an empty list if it is somebody else's seal."""
+    """Return the pieces that `sealed` encoded; an empty list for another provider's signature."""
     try:
         return msgspec.json.decode(text, type=list[Any])
     except msgspec.MsgspecError:
         return []
 
 
-_STOPS: Mapping[str, Stop] = {
-    "stop": "end_turn",
-    "tool_calls": "tool_use",
-    "function_call": "tool_use",
-    "length": "length",
-    "model_length": "length",
-}
-#: Ends that are none: which error, and what is said. What had been written is kept.
-_FAILURES: Mapping[str, tuple[type[ProviderError], str]] = {
-    "content_filter": (ContentRefused, "the content filter of the service ended the answer"),
-    "refusal": (ContentRefused, "the model refused to answer this"),
-    "insufficient_system_resource": (Overloaded, "the service ended the answer: it is overloaded"),
-    "error": (ServiceFailed, "the service ended the answer with an error"),
-}
 _NOTHING = Choice()
 _reader: EventReader[Chunk] = EventReader(msgspec.json.Decoder(Chunk), kinds=("",))
 
 
-class _Said:
-    """Text or a thought that is being received."""
+class _OpenText:
+    """Text or thinking in progress."""
 
     __slots__ = ("is_thought", "pieces")
 
@@ -398,12 +399,12 @@ class _Said:
 
 
 class ChatDecoder(StreamDecoder):
-    """Turns the bytes of one streamed reply into events. With ``think_tags``, text may begin with a thought in tags."""
+    """Decoder of one streamed reply. With ``think_tags``, text may begin with thinking in tags."""
 
     def __init__(self, ids: CallIds, *, think_tags: bool = False) -> None:
         super().__init__()
-        self._parts: list[_Said | OpenCall] = []
-        self._open: _Said | None = None
+        self._parts: list[_OpenText | OpenCall] = []
+        self._open: _OpenText | None = None
         self._calls = OpenCalls(ids)
         self._tags = ThinkTags() if think_tags else None
         self._details: list[dict[str, Any]] = []
@@ -412,18 +413,18 @@ class ChatDecoder(StreamDecoder):
         self._stop_reason = ""
 
     def finish(self) -> list[StreamEvent]:
-        """Return what was still open. Raise StreamBroken if the reply is not whole, and what ended it by force."""
+        """End open calls. Raise StreamBroken if the reply is incomplete, or the error that ended it."""
         if not self._stop_reason:
             raise StreamBroken("the answer ended without its final event")
         if (failure := _FAILURES.get(self._stop_reason)) is not None:
             kind, text = failure
             raise kind(text, code=self._stop_reason)
         events: list[StreamEvent] = []
-        self._calls.close(events)  # Calls that came behind the end count, too.
+        self._calls.close(events)  # Some servers send calls after the finish reason.
         return events
 
     def reply(self) -> Reply:
-        """Return what has been received so far, without a half-written tool call."""
+        """Return the reply so far, without incomplete tool calls."""
         content = [block for part in self._parts if (block := part.finished()) is not None]
         if seal := sealed(self._details):
             at = next((index for index, block in enumerate(content) if isinstance(block, ThinkingBlock)), None)
@@ -446,13 +447,13 @@ class ChatDecoder(StreamDecoder):
             if chunk is None:
                 continue
             if chunk.error or (chunk.message and not chunk.choices):
-                from zot.providers.api_errors import reported  # Who asks for the first time waits for what is loaded.
+                from zot.providers.api_errors import reported  # Imported lazily: start-up budget.
 
                 raise reported(payload)
             choice = chunk.choices[0] if chunk.choices else _NOTHING
             delta = choice.delta or choice.message
             said = self._open
-            # Nearly all of them are like this: more of the text that is being said, and nothing else.
+            # Fast path, nearly all chunks: more of the current text and nothing else.
             if (
                 said is not None
                 and delta is not None
@@ -467,7 +468,7 @@ class ChatDecoder(StreamDecoder):
                 events.append(TextDelta(text))
                 is_news = True
             else:
-                # Some servers send empty chunks to keep the line open: those are no progress.
+                # Some servers send empty chunks as keep-alive: those are no progress.
                 is_news = delta is not None and self._take_delta(delta, events)
             if choice.finish_reason:
                 is_news = True
@@ -479,7 +480,7 @@ class ChatDecoder(StreamDecoder):
             self.progress += is_news
 
     def _take_delta(self, delta: Delta, events: list[StreamEvent]) -> bool:
-        """Take what was said. Return whether there was anything."""
+        """Add a delta. Return whether it contained anything."""
         before = len(events)
         if thought := delta.reasoning_content or delta.reasoning:
             self._append(thought, events, is_thought=True)
@@ -498,7 +499,7 @@ class ChatDecoder(StreamDecoder):
         return len(events) > before or bool(delta.tool_calls or delta.reasoning_details or text)
 
     def _take_details(self, details: list[dict[str, Any]], events: list[StreamEvent], *, is_told: bool) -> None:
-        """Keep sealed thoughts; what can be read of them is said unless it was already."""
+        """Record encrypted thinking; emit its readable text unless already emitted."""
         self._details += details
         if not is_told and (thought := thought_in(details)):
             self._append(thought, events, is_thought=True)
@@ -531,7 +532,7 @@ class ChatDecoder(StreamDecoder):
 
     def _append(self, text: str, events: list[StreamEvent], *, is_thought: bool) -> None:
         if self._open is None or self._open.is_thought is not is_thought:
-            self._open = _Said(is_thought=is_thought)
+            self._open = _OpenText(is_thought=is_thought)
             self._parts.append(self._open)
         self._open.pieces.append(text)
         events.append(ThinkingDelta(text) if is_thought else TextDelta(text))
@@ -546,20 +547,17 @@ class ChatDecoder(StreamDecoder):
     def _end(self, reason: str, events: list[StreamEvent]) -> None:
         self._release_tags(events)
         self._calls.close(events)
-        # A refusal in words ends like any other answer; some servers end twice.
+        # A refusal in words ends like any other answer; some servers send two finish reasons.
         self._stop_reason = self._stop_reason or ("refusal" if self._refused else reason)
 
     def _release_tags(self, events: list[StreamEvent]) -> None:
-        """Nothing more can show whether what is held was a tag."""
+        """Emit the held text: no more can follow that makes it a tag."""
         if self._tags is not None:
             self._say_tagged(*self._tags.finish(), events)
 
 
-_BRIDGE = b',{"role":"assistant","content":"I see."}'
-
-
 class ChatCompletions:
-    """The API, as one vendor wants it."""
+    """The Chat Completions API with one vendor's quirks."""
 
     def __init__(self, *, base_url: str, origin: str, quirks: ChatQuirks) -> None:
         self._url = f"{api_base(base_url)}{COMPLETIONS}"
@@ -568,7 +566,7 @@ class ChatCompletions:
         self._call_ids = quirks.call_ids
 
     def request(self, request: Request, key: str) -> HttpRequest:
-        """Return the HTTP request that asks for one streamed reply. Without a key there is no authorization."""
+        """Return the HTTP request for one streamed reply. Without a key there is no authorization header."""
         headers = {"content-type": "application/json", "accept": "text/event-stream"}
         if key:
             headers["authorization"] = f"Bearer {key}"
@@ -579,7 +577,7 @@ class ChatCompletions:
         return ChatDecoder(CallIds(request.messages, request.encoded.calls), think_tags=self._quirks.think_tags)
 
     def _body(self, request: Request) -> bytes:
-        """Return the request body, made of the parts that were encoded before and those that are new."""
+        """Return the request body, made of cached and newly encoded parts."""
         head: dict[str, Any] = {"model": request.model, "stream": True}
         head[self._quirks.max_tokens_field] = request.max_tokens
         if self._quirks.usage_on_request:
@@ -587,7 +585,7 @@ class ChatCompletions:
         head.update(self._reasoning(request))
         if request.tools:
             head["tools"] = [_tool(tool) for tool in request.tools]
-        # One copy of what was said before, and no more: a long conversation is a megabyte.
+        # Copies the conversation only once: a long one is a megabyte.
         return b"".join([encode(head)[:-1], b',"messages":[', *self._messages(request), b"]}"])
 
     def _reasoning(self, request: Request) -> Mapping[str, Any]:
@@ -597,7 +595,7 @@ class ChatCompletions:
     def _messages(self, request: Request) -> Iterator[bytes | bytearray | memoryview]:
         messages = request.encoded.images.of(request.messages, self._quirks.images)
         text, state = request.encoded.text(messages, self._appended)
-        # Every message begins with a comma but the first of all.
+        # Every message begins with a comma except the first.
         if request.system:
             yield encode({"role": "system", "content": request.system})
             yield text
@@ -609,10 +607,10 @@ class ChatCompletions:
             yield _end(state)[1:]
 
     def _appended(self, message: Message, state: str) -> tuple[bytes, str]:
-        """Return what continues the list of messages after ``state``, and the state then.
+        """Return the continuation of the message list after ``state``, and the new state.
 
-        The state is who came last: ``assistant`` or ``tool``; or a user who may go on: ``parts`` if a list of parts is
-        still open, else ``text`` and the texts that are to be sent when the user has finished. "" at the beginning.
+        The state names the last message: ``assistant`` or ``tool``; or a user message that may still grow:
+        ``parts`` if its list of parts is open, else ``text`` followed by its pending texts. "" at the beginning.
         """
         match message.role:
             case "assistant":
@@ -623,7 +621,7 @@ class ChatCompletions:
                 return self._user(self._parts(message.content), state)
 
     def _user(self, parts: Sequence[Mapping[str, Any]], state: str) -> tuple[bytes, str]:
-        """One message for all that a user says in a row: many servers refuse a second one."""
+        """Merge consecutive user messages: many servers refuse a second one."""
         if not parts:
             return b"", state
         if state == "parts":
@@ -647,7 +645,7 @@ class ChatCompletions:
         return _end(state) + b"," + encode(said), "assistant"
 
     def _thoughts(self, thoughts: Sequence[ThinkingBlock], calls: Sequence[Any]) -> Mapping[str, Any]:
-        """Return the thoughts in the form in which the vendor wants them back; nothing where it does not."""
+        """Return thinking in the form the vendor requires; nothing if it requires none."""
         text = "".join(thought.text for thought in thoughts)
         match self._quirks.thoughts:
             case "reasoning_content" if calls:
@@ -659,7 +657,7 @@ class ChatCompletions:
                 return {}
 
     def _call(self, call: CallBlock) -> dict[str, Any]:
-        # Arguments that are none would make the service refuse the conversation; the result says what was written.
+        # Invalid arguments would make the service refuse the conversation; the result quotes them.
         function = {"name": acceptable_name(call.name), "arguments": encode(call.args or {}).decode()}
         return {"id": self._call_id(call.id), "type": "function", "function": function}
 
@@ -667,7 +665,7 @@ class ChatCompletions:
         return acceptable_id(call_id, self._call_ids)
 
     def _results(self, message: Message, state: str) -> tuple[bytes, str]:
-        """Return one message for each result; their images, which none of those can hold, follow as the user's."""
+        """Return one message for each result; their images follow in a user message: results cannot hold them."""
         pieces: list[bytes] = []
         images: list[dict[str, Any]] = []
         for block in message.content:
@@ -692,7 +690,7 @@ class ChatCompletions:
         return {"role": "tool", "tool_call_id": self._call_id(block.call_id), "content": content}
 
     def _parts(self, content: Sequence[TranscriptBlock]) -> list[dict[str, Any]]:
-        """Return text and images as the parts of a message, without what is blank."""
+        """Return text and images as the parts of a message, without blank text."""
         parts: list[dict[str, Any]] = []
         for block in content:
             if isinstance(block, ImageBlock):
@@ -709,18 +707,18 @@ class ChatCompletions:
 
 
 def _held(state: str) -> list[dict[str, Any]]:
-    """Return the texts that a user has said and that are still to be sent."""
+    """Return the user's pending texts."""
     texts = msgspec.json.decode(state[4:], type=list[str]) if state.startswith("text") else []
     return [{"type": "text", "text": text} for text in texts]
 
 
 def _end(state: str) -> bytes:
-    """Return what ends the user's message, if that is what came last."""
+    """Return the end of the user's message, if that is the open one."""
     if state == "parts":
         return b"]}"
     if not (held := _held(state)):
         return b""
-    # One text is sent as it is: servers that know nothing of images often know nothing of lists, either.
+    # A single text is sent as a string: servers without image support often do not accept lists.
     return b"," + encode({"role": "user", "content": held[0]["text"] if len(held) == 1 else held})
 
 

@@ -31,6 +31,28 @@ from zot.messages import (
 from zot.providers.base import Decoder, HttpRequest, Reasoning, Reply, Request, StreamEvent, fits, left_out, own_blocks
 from zot.providers.decoding import CallIds, EventReader, StreamDecoder, acceptable_id, acceptable_name, finished_call
 
+_BETWEEN_THOUGHTS = "\n\n"
+
+_FAMILIES: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = tuple(
+    (re.compile(pattern), tuple(efforts.split()))
+    for pattern, efforts in (
+        (r"gpt-5[\d.]*-chat", ""),
+        (r"gpt-5-pro", "high"),
+        (r"gpt-5[\d.]*-pro", "medium high"),
+        (r"gpt-5[\d.]*-codex-mini", "medium high"),
+        (r"gpt-5[\d.]*-codex", "low medium high"),
+        (r"gpt-5\.\d", "none low medium high"),
+        (r"gpt-5", "minimal low medium high"),
+        (r"o\d|codex-mini", "low medium high"),
+        (r"gpt-(3|4)|chatgpt", ""),
+    )
+)
+#: Ascending.
+_EFFORTS = ("none", "minimal", "low", "medium", "high")
+#: The API accepts at most 20 MB of base64, 500 images, and 50 MB in all.
+_IMAGES = ImageLimits(15_000_000, 250, 30_000_000)
+_MIN_OUTPUT_TOKENS = 16
+
 
 class InputDetails(msgspec.Struct, gc=False):
     cached_tokens: int | None = None
@@ -59,7 +81,7 @@ class Shortfall(msgspec.Struct, gc=False):
 
 
 class Response(msgspec.Struct):
-    """The reply as a whole. Its output is read only if nothing of it was streamed."""
+    """The whole reply. Its output is read only if nothing of it was streamed."""
 
     usage: Usage | None = None
     error: Fault | None = None
@@ -160,7 +182,7 @@ class Failed(msgspec.Struct, tag="response.failed"):
 
 
 class Error(msgspec.Struct, tag="error", gc=False):
-    """Documented as flat, and sent with the same fields inside ``error``."""
+    """Documented as flat, but sent with the same fields inside ``error``."""
 
     code: str | int | None = None
     message: str | None = None
@@ -200,7 +222,7 @@ Frame: TypeAlias = (
 
 
 class Content(msgspec.Struct, gc=False):
-    """A part of a message or of a thought; which field it has depends on its type."""
+    """A part of a message or thought; its fields depend on its type."""
 
     text: str | None = None
     refusal: str | None = None
@@ -236,18 +258,15 @@ _items: EventReader[Item] = EventReader(msgspec.json.Decoder(Item), kinds=_tags(
 
 
 def read_item(raw: msgspec.Raw) -> Item | None:
-    """Return an item; None if it is of a kind we do not know. Raise StreamBroken if it is not what it claims to be."""
+    """Return an item; None if its kind is unknown. Raise StreamBroken if it violates its own type."""
     try:
         return _items.decode(raw)
     except (ValueError, RecursionError):
         return _items.decode_with_care(bytes(raw))
 
 
-_BETWEEN_THOUGHTS = "\n\n"
-
-
 class Part:
-    """A text that is being received."""
+    """A text in progress."""
 
     __slots__ = ("_pieces", "_whole", "is_refusal")
 
@@ -265,14 +284,14 @@ class Part:
         return bool(self._pieces)
 
     def add(self, piece: str) -> str:
-        """Take a piece and return what is new of it: nothing, if the whole is known already."""
+        """Add a piece and return its new text: none if the whole text is known already."""
         if self._whole or not piece:
             return ""
         self._pieces.append(piece)
         return piece
 
     def complete(self, whole: str) -> str:
-        """Take the whole text and return what had been missing at its end. Where the two differ, the whole counts."""
+        """Take the whole text and return its missing end. If it differs from the pieces, the whole text wins."""
         if self._whole:
             return ""
         heard, missing = self.text, ""
@@ -285,19 +304,19 @@ class Part:
 
 
 class Parts(dict[int, Part]):
-    """Parts by their number; they begin when they are first heard of."""
+    """Parts by index, created on first use."""
 
     def __missing__(self, index: int) -> Part:
         part = self[index] = Part()
         return part
 
     def texts(self) -> list[str]:
-        """Return what they say, in order, without the empty ones."""
+        """Return their texts in order, without empty ones."""
         return [part.text for _, part in sorted(self.items()) if part.has_begun]
 
 
 class OpenMessage:
-    """What the model says. Words of refusal are words, too."""
+    """A message in progress. A refusal is text too."""
 
     __slots__ = ("parts",)
 
@@ -320,7 +339,7 @@ class OpenMessage:
 
     @property
     def is_refusal(self) -> bool:
-        """Whether it is nothing but a refusal."""
+        """True if it is only a refusal."""
         parts = [part for part in self.parts.values() if part.has_begun]
         return bool(parts) and all(part.is_refusal for part in parts)
 
@@ -329,7 +348,7 @@ class OpenMessage:
 
 
 class OpenThought:
-    """What the model thinks: a summary in parts, the thought itself, or only its sealed form."""
+    """Thinking in progress: a summary in parts, the text itself, or only its encrypted form."""
 
     __slots__ = ("_id", "_seal", "content", "summary")
 
@@ -353,11 +372,11 @@ class OpenThought:
         for parts, contents in ((self.summary, item.summary), (self.content, item.content)):
             for index, content in enumerate(contents or ()):
                 self.thought(parts[index], content.text or "", events)
-        # Not before it is done: what is sealed until then need not be all of it.
+        # Only when done: an earlier encrypted form may be incomplete.
         self._id, self._seal = item.id or self._id, item.encrypted_content or self._seal
 
     def _between(self, part: Part) -> list[StreamEvent]:
-        """Return what stands between an earlier part and the beginning of this one."""
+        """Return the separator before this part, if another part precedes it."""
         if part.has_begun or not any(other.has_begun for other in (*self.summary.values(), *self.content.values())):
             return []
         return [ThinkingDelta(_BETWEEN_THOUGHTS)]
@@ -368,14 +387,14 @@ class OpenThought:
 
 
 class OpenCall:
-    """A call that the model writes. Before its name is known its arguments are kept back."""
+    """A call in progress. Its arguments are held until its name is known."""
 
-    __slots__ = ("_id", "_name", "_state", "_told", "_written")
+    __slots__ = ("_id", "_item_args", "_name", "_state", "_written")
 
     def __init__(self) -> None:
         self._id = ""
         self._name = ""
-        self._told: str | dict[str, Any] = ""
+        self._item_args: str | dict[str, Any] = ""
         self._written = Part()
         self._state: Literal["unnamed", "open", "whole", "cut off"] = "unnamed"
 
@@ -384,7 +403,7 @@ class OpenCall:
             return
         self._state = "open"
         self._id, self._name = ids.take(item.call_id or ""), item.name or ""
-        self._told = item.arguments or ""
+        self._item_args = item.arguments or ""
         events.append(ToolUseStart(self._id, self._name))
         self._show(self._written.text, events)
 
@@ -396,16 +415,16 @@ class OpenCall:
 
     def close(self, item: CallItem, ids: CallIds, events: list[StreamEvent]) -> None:
         self.start(item, ids, events)
-        self._told = item.arguments or self._told
+        self._item_args = item.arguments or self._item_args
         if item.status == "incomplete":
-            self._state = "cut off"  # At the length limit: what there is of it may even look whole.
+            self._state = "cut off"  # Cut off at the length limit, even if it looks complete.
         self.end(events)
 
     def end(self, events: list[StreamEvent]) -> None:
-        """Nothing more will be written. What was told of the arguments without being written counts, too."""
+        """End the call. Arguments that were sent only with the item count too."""
         if self._state == "open":
-            if isinstance(self._told, str):
-                self.written(self._told, events)
+            if isinstance(self._item_args, str):
+                self.written(self._item_args, events)
             self._state = "whole"
             events.append(ToolUseEnd(self._id))
 
@@ -416,7 +435,7 @@ class OpenCall:
     def blocks(self) -> list[CallBlock]:
         if self._state != "whole":
             return []
-        given = self._told if isinstance(self._told, dict) else None
+        given = self._item_args if isinstance(self._item_args, dict) else None
         return [finished_call(self._id, self._name, self._written.text, given=given)]
 
 
@@ -425,7 +444,7 @@ _O = TypeVar("_O", OpenMessage, OpenThought, OpenCall)
 
 
 class ResponsesDecoder(StreamDecoder):
-    """Turns the bytes of one streamed reply into events."""
+    """Decoder of one streamed reply."""
 
     def __init__(self, ids: CallIds) -> None:
         super().__init__()
@@ -440,7 +459,7 @@ class ResponsesDecoder(StreamDecoder):
         self._shortfall = ""
 
     def finish(self) -> list[StreamEvent]:
-        """Raise StreamBroken if the reply is not whole, ContentRefused if the model would not give one."""
+        """Raise StreamBroken if the reply is incomplete, ContentRefused if the model refused."""
         if self._ending is None:
             raise StreamBroken("the answer ended without its final event")
         is_filtered = self._shortfall == "content_filter"
@@ -450,13 +469,13 @@ class ResponsesDecoder(StreamDecoder):
         return []
 
     def reply(self) -> Reply:
-        """Return what has been received so far, without a half-written tool call."""
+        """Return the reply so far, without incomplete tool calls."""
         content = tuple(block for _, item in sorted(self._open.items()) for block in item.blocks())
         stop: Stop = "tool_use" if any(isinstance(block, CallBlock) for block in content) else "end_turn"
         return Reply(content, _counters(self._usage), "length" if self._ending == "incomplete" else stop)
 
     def _is_refusal(self) -> bool:
-        """Whether all that came of it are words of refusal."""
+        """True if the reply is only a refusal."""
         acts = [item for item in self._open.values() if not isinstance(item, OpenThought) and item.blocks()]
         return bool(acts) and all(isinstance(item, OpenMessage) and item.is_refusal for item in acts)
 
@@ -466,7 +485,7 @@ class ResponsesDecoder(StreamDecoder):
             try:
                 frame = frames.decode(payload)
             except (ValueError, RecursionError):
-                if payload == b"[DONE]":  # Some servers end every stream so.
+                if payload == b"[DONE]":  # Some servers end every stream with it.
                     continue
                 frame = frames.decode_with_care(payload)
             if type(frame) is OutputTextDelta:
@@ -481,12 +500,12 @@ class ResponsesDecoder(StreamDecoder):
             self.progress += 1
 
     def _turn_to(self, item: int, part: int) -> None:
-        """Find where a text belongs; nearly always the next one belongs there, too."""
+        """Select the text that a delta belongs to; the next delta nearly always belongs there too."""
         self._say = self._at(item, OpenMessage).parts[part].add
         self._item, self._part = item, part
 
     def _is_idle(self, frame: Frame) -> bool:
-        """Whether an event only says that somebody is there. That work has begun is news once."""
+        """True for keep-alive events. The first sign that work has begun is progress."""
         if isinstance(frame, InProgress | Queued):
             self._count(frame.response)
             was_begun, self._begun = self._begun, True
@@ -517,7 +536,7 @@ class ResponsesDecoder(StreamDecoder):
                 self._take_whole(frame, events)
 
     def _take_whole(self, frame: Frame, events: list[StreamEvent]) -> None:
-        """Take what tells the whole of one part."""
+        """Add an event that carries a whole part."""
         match frame:
             case ArgumentsDone():
                 self._at(frame.output_index, OpenCall).written(frame.arguments, events)
@@ -537,7 +556,7 @@ class ResponsesDecoder(StreamDecoder):
                 pass
 
     def _turn(self, frame: Created | Completed | Incomplete | Failed | Error, events: list[StreamEvent]) -> None:
-        """Take what is about the reply as a whole. Raise the error that it ends with."""
+        """Process an event about the whole reply. Raise the error it reports."""
         if isinstance(frame, Error):
             raise _failure(frame.error or Fault(frame.code, None, frame.message))
         self._count(frame.response)
@@ -556,7 +575,7 @@ class ResponsesDecoder(StreamDecoder):
                 pass
 
     def _complete(self, response: Response, events: list[StreamEvent]) -> None:
-        """End what was left open. A reply of which nothing was streamed is read from the last event."""
+        """End open calls. Read a reply that was not streamed from the last event."""
         if not self._open:
             for index, raw in enumerate(response.output or ()):
                 self._close(index, read_item(raw), events)
@@ -565,7 +584,7 @@ class ResponsesDecoder(StreamDecoder):
                 item.end(events)
 
     def _at(self, index: int, kind: type[_O]) -> _O:
-        """Return the item at a place of the reply. It need not have been announced."""
+        """Return the item at an index, creating it if it was not announced."""
         item = self._open.get(index)
         if type(item) is kind:
             return item
@@ -597,12 +616,12 @@ class ResponsesDecoder(StreamDecoder):
                 pass
 
     def _count(self, response: Response) -> None:
-        # Usage may be told twice; the last one counts, once.
+        # Usage may be reported twice; the last one wins.
         self._usage = response.usage or self._usage
 
 
 def _counters(usage: Usage) -> Counters:
-    """Return the counters; what the service says was read from or written to its cache is part of its input."""
+    """Return the counters; the service includes cached tokens in its input."""
     given = usage.input_tokens_details or InputDetails()
     made = usage.output_tokens_details or OutputDetails()
     read, written = given.cached_tokens or 0, given.cache_write_tokens or 0
@@ -611,42 +630,21 @@ def _counters(usage: Usage) -> Counters:
 
 
 def _failure(fault: Fault) -> ProviderError:
-    from zot.providers.api_errors import in_stream  # Who asks for the first time waits for what is loaded.
+    from zot.providers.api_errors import in_stream  # Imported lazily: start-up budget.
 
     code = str(fault.code or fault.type or "server_error")
     return in_stream(code, fault.message or "the service gave no reason")
 
 
-_FAMILIES: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = tuple(
-    (re.compile(pattern), tuple(efforts.split()))
-    for pattern, efforts in (
-        (r"gpt-5[\d.]*-chat", ""),
-        (r"gpt-5-pro", "high"),
-        (r"gpt-5[\d.]*-pro", "medium high"),
-        (r"gpt-5[\d.]*-codex-mini", "medium high"),
-        (r"gpt-5[\d.]*-codex", "low medium high"),
-        (r"gpt-5\.\d", "none low medium high"),
-        (r"gpt-5", "minimal low medium high"),
-        (r"o\d|codex-mini", "low medium high"),
-        (r"gpt-(3|4)|chatgpt", ""),
-    )
-)
-#: From least to most.
-_EFFORTS = ("none", "minimal", "low", "medium", "high")
-#: The API takes 20 MB of base64 at most, 500 images, and 50 MB in all.
-_IMAGES = ImageLimits(15_000_000, 250, 30_000_000)
-_MIN_OUTPUT_TOKENS = 16
-
-
 class OpenAIResponses:
-    """The API, at OpenAI's address or at another that speaks it."""
+    """The Responses API, at OpenAI's address or a compatible one."""
 
     def __init__(self, *, base_url: str, origin: str) -> None:
         self._url = f"{base_url.rstrip('/').removesuffix('/v1')}/v1/responses"
         self._appended = partial(_appended, origin)
 
     def request(self, request: Request, key: str) -> HttpRequest:
-        """Return the HTTP request that asks for one streamed reply."""
+        """Return the HTTP request for one streamed reply."""
         headers = {"content-type": "application/json", "accept": "text/event-stream"}
         if key:
             headers["authorization"] = f"Bearer {key}"
@@ -657,7 +655,7 @@ class OpenAIResponses:
         return ResponsesDecoder(CallIds(request.messages, request.encoded.calls))
 
     def _body(self, request: Request) -> bytes:
-        """Return the request body, made of the parts that were encoded before and those that are new."""
+        """Return the request body, made of cached and newly encoded parts."""
         head: dict[str, Any] = {
             "model": request.model,
             "stream": True,
@@ -673,22 +671,22 @@ class OpenAIResponses:
             head["parallel_tool_calls"] = True
         messages = request.encoded.images.of(request.messages, _IMAGES)
         items, _ = request.encoded.text(messages, self._appended)
-        # One copy of what was said before, and no more: a long conversation is a megabyte.
+        # Copies the conversation only once: a long one is a megabyte.
         return b"".join([encode(head)[:-1], b',"input":[', items, b"]}"])
 
 
 def _cache_key(request: Request) -> str:
-    """Return a name for the conversation: requests that share it are sent to where their beginning is cached.
+    """Return a key for the conversation: requests that share it are routed to the same prompt cache.
 
-    Made of how it begins, so that it is the same in every run, and after a restart.
+    Derived from its beginning, so it is the same in every run and after a restart.
     """
     opening = text_of(request.messages[0].content) if request.messages else ""
-    told = f"{request.system}\0{opening}".encode(errors="replace")
-    return f"zot-{blake2s(told, digest_size=16).hexdigest()}"
+    seed = f"{request.system}\0{opening}".encode(errors="replace")
+    return f"zot-{blake2s(seed, digest_size=16).hexdigest()}"
 
 
 def _reasoning(model: str, wanted: Reasoning) -> Mapping[str, Any]:
-    """Return the fields about thinking: none for models that do not."""
+    """Return the reasoning fields; none for models that do not reason."""
     effort = _effort(model, wanted)
     if effort is None:
         return {}
@@ -697,9 +695,9 @@ def _reasoning(model: str, wanted: Reasoning) -> Mapping[str, Any]:
 
 
 def _effort(model: str, wanted: Reasoning) -> str | None:
-    """Return the least effort of the model that is at least what is wanted, or its most; None if it does not think.
+    """Return the model's least effort that meets the wanted level, or None if it has none.
 
-    Each family refuses the efforts it does not have. A model we never heard of gets what was asked for.
+    Each family refuses the efforts it does not have. An unknown model gets the wanted level.
     """
     name = model.rpartition("/")[2]
     offered = next((efforts for pattern, efforts in _FAMILIES if pattern.match(name)), None)
@@ -721,22 +719,22 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
 
 
 def _appended(origin: str, message: Message, before: str) -> tuple[bytes, str]:
-    """Return what a message adds to the list of items, and how many there are then. ``before`` counts them, too."""
+    """Return the items of a message, encoded, and the number of items after it. ``before`` is the number before."""
     count = int(before or 0)
-    items = [*_openai_responses_part_items(message, own_blocks(message, origin))]
+    items = [*_input_items(message, own_blocks(message, origin))]
     for number, item in enumerate(items, count):
         if item.get("role") == "assistant":
-            # The API wants an id, and no two alike. Its own would make it look for the thought that came before.
+            # The API requires unique ids. Its own id would make it require the thought before the message.
             item["id"] = f"msg_{number}"
     if not items:
         return b"", before
     return (b"," if count else b"") + encode(items)[1:-1], str(count + len(items))
 
 
-def _openai_responses_part_items(message: Message, content: Sequence[TranscriptBlock]) -> Iterator[dict[str, Any]]:
+def _input_items(message: Message, content: Sequence[TranscriptBlock]) -> Iterator[dict[str, Any]]:
     match message.role:
         case "assistant":
-            yield from _said_by_the_model(content)
+            yield from _assistant_items(content)
         case "tool":
             yield from (_result(block) for block in content if isinstance(block, ResultBlock))
         case "user":
@@ -744,32 +742,33 @@ def _openai_responses_part_items(message: Message, content: Sequence[TranscriptB
                 yield {"type": "message", "role": "user", "content": parts}
 
 
-def _said_by_the_model(content: Iterable[TranscriptBlock]) -> Iterator[dict[str, Any]]:
-    """Yield the items of a reply. A thought waits for what came of it: the API refuses one that led to nothing."""
+def _assistant_items(content: Iterable[TranscriptBlock]) -> Iterator[dict[str, Any]]:
+    """Yield the items of a reply. Thinking is held until an item follows: the API refuses it otherwise."""
     thoughts: list[dict[str, Any]] = []
     for block in content:
         if isinstance(block, ThinkingBlock):
             thoughts += _thought(block)
-        elif (item := _act(block)) is not None:
+        elif (item := _output_item(block)) is not None:
             yield from thoughts
             yield item
             thoughts = []
 
 
 def _thought(block: ThinkingBlock) -> Iterator[dict[str, Any]]:
-    # Without its seal the service would look the id up, and it has stored nothing. An aborted thought has none.
+    # Without its encrypted content the service would look up the id, and nothing is stored. An aborted thought has
+    # none.
     if block.id and block.signature:
         summary = [{"type": "summary_text", "text": block.text}] if block.text else []
         yield {"type": "reasoning", "id": block.id, "summary": summary, "encrypted_content": block.signature}
 
 
-def _act(block: TranscriptBlock) -> dict[str, Any] | None:
+def _output_item(block: TranscriptBlock) -> dict[str, Any] | None:
     match block:
         case TextBlock(text=text) if text.strip():
             part = {"type": "output_text", "text": text, "annotations": []}
             return {"type": "message", "role": "assistant", "status": "completed", "content": [part]}
         case CallBlock(id=id_, name=name, args=args):
-            # No item id: with it, the service would insist on the thought that came before.
+            # No item id: with it, the service would require the thought before the call.
             arguments = encode(args or {}).decode()
             ident, named = acceptable_id(id_), acceptable_name(name)
             return {"type": "function_call", "call_id": ident, "name": named, "arguments": arguments}
@@ -779,7 +778,7 @@ def _act(block: TranscriptBlock) -> dict[str, Any] | None:
 
 def _result(block: ResultBlock) -> dict[str, Any]:
     parts = [*_parts(block.content)] or [{"type": "input_text", "text": "(no output)"}]
-    if block.is_error:  # The API has no other place to say so.
+    if block.is_error:  # The API has no error flag.
         parts.insert(0, {"type": "input_text", "text": "[error]"})
     is_text = all(part["type"] == "input_text" for part in parts)
     output = "\n".join(part["text"] for part in parts) if is_text else parts

@@ -1,4 +1,4 @@
-"""The user's models.json: models that the catalogue lacks, and what somebody knows better about those that it has."""
+"""The user's models.json: models missing from the catalogue, and overrides of listed ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Text = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class OwnModel(msgspec.Struct, frozen=True, rename="camel"):
-    """One model of the file. What it does not say is as the catalogue says, or not known."""
+    """One model of the file. Unset fields come from the catalogue, or are unknown."""
 
     id: _Text
     name: str | None = None
@@ -30,8 +30,8 @@ class OwnModel(msgspec.Struct, frozen=True, rename="camel"):
     base_url: str | None = None
 
     def over(self, model: Model) -> Model:
-        """Return ``model`` with what is said here."""
-        told = {
+        """Return ``model`` with the fields set here."""
+        overrides = {
             "name": self.name,
             "reasoning": self.reasoning,
             "context_window": self.context_window,
@@ -39,11 +39,11 @@ class OwnModel(msgspec.Struct, frozen=True, rename="camel"):
             "max_output": self.max_tokens,
             "base_url": self.base_url,
         }
-        known = {field: value for field, value in told.items() if value is not None}
+        known = {field: value for field, value in overrides.items() if value is not None}
         return msgspec.structs.replace(model, price=self._price(model.price), as_of="", **known)
 
     def _price(self, listed: Price | None) -> Price | None:
-        """Return the price: as listed if nothing is said of it, else without tiers; None unless both ways are known."""
+        """Return the price: the listed one if none is set, else without tiers; None without input or output."""
         given = (self.price_input, self.price_output, self.price_cache_read, self.price_cache_write)
         if all(value is None for value in given):
             return listed
@@ -61,9 +61,9 @@ class _File(msgspec.Struct, frozen=True):
 
 
 def load(path: str) -> dict[str, tuple[OwnModel, ...]]:
-    """Return the models of a file, by provider; empty if there is no such file. Fields we do not know are ignored.
+    """Return the models of a file, by provider; empty without a file. Unknown fields are ignored.
 
-    Raise ConfigError, with the file and the field, for what is wrong.
+    Raise ConfigError with the file and the wrong field.
     """
     try:
         parsed = files.load(path, decoder(_File).decode)
@@ -73,7 +73,7 @@ def load(path: str) -> dict[str, tuple[OwnModel, ...]]:
 
 
 def overlaid(listed: Catalogue, own: tuple[OwnModel, ...]) -> Catalogue:
-    """Return a catalogue with the user's models: known ones changed in their place, new ones at the end."""
+    """Return a catalogue with the user's models: known ones overridden in place, new ones at the end."""
     models = {model.id: model for model in listed.models}
     for mine in own:
         models[mine.id] = mine.over(models.get(mine.id) or unknown_model(mine.id, listed.provider))

@@ -33,9 +33,28 @@ from zot.providers.mask import Mask, StreamMask
 
 VERSION = 1
 
+log = logging.getLogger("zot")
+
+#: Response headers that identify the account.
+_PRIVATE = frozenset({"set-cookie", "authorization", "openai-organization", "anthropic-organization-id"})
+
+#: Non-blocking, since a pipe is refused later, and without acquiring a controlling terminal.
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_NO_FILE = "not a regular file"
+
+#: Further differences are only counted.
+_MAX_SHOWN = 5
+_MAX_VALUE = 60
+_VARYING = r"(?<=\[still running: )\d+|(?<=/spill/)[0-9a-f]{12}/[^/\s]*?[0-9a-f]{16}(?=\.txt)"
+
+#: Errors a transport may raise, by their recorded name.
+_KINDS: Mapping[str, type[ProviderError]] = {
+    kind.__name__: kind for kind in (ConnectionFailed, ConnectionImpossible, Stalled, StreamBroken)
+}
+
 
 class Header(msgspec.Struct, frozen=True, tag="recording", tag_field="type"):
-    """The first line: whose answers these are, so that they can be understood and priced again."""
+    """The first line: the service, so that replies can be decoded and priced again."""
 
     version: int
     provider: str
@@ -44,7 +63,7 @@ class Header(msgspec.Struct, frozen=True, tag="recording", tag_field="type"):
 
 
 class Asked(msgspec.Struct, frozen=True, tag="request", tag_field="type"):
-    """A request was sent. ``exchange`` counts from 1; the answer's lines carry the same number."""
+    """A request. ``exchange`` counts from 1; the response's lines carry the same number."""
 
     exchange: int
     method: str
@@ -54,7 +73,7 @@ class Asked(msgspec.Struct, frozen=True, tag="request", tag_field="type"):
 
 
 class Answered(msgspec.Struct, frozen=True, tag="response", tag_field="type"):
-    """The head of the answer came ``at_ms`` after the request."""
+    """The head of the response, ``at_ms`` after the request."""
 
     exchange: int
     at_ms: float
@@ -63,7 +82,7 @@ class Answered(msgspec.Struct, frozen=True, tag="response", tag_field="type"):
 
 
 class Chunk(msgspec.Struct, frozen=True, tag="chunk", tag_field="type", omit_defaults=True):
-    """Bytes of the answer, as they were read: as text where they are, else in base64."""
+    """Bytes of the response as read: as text if they are UTF-8, else in base64."""
 
     exchange: int
     at_ms: float
@@ -75,7 +94,7 @@ class Chunk(msgspec.Struct, frozen=True, tag="chunk", tag_field="type", omit_def
         """Return the line for ``data``."""
         try:
             return cls(exchange, at_ms, text=data.decode())
-        except UnicodeDecodeError:  # Cut inside a character, or no text at all.
+        except UnicodeDecodeError:  # Cut inside a character, or not text.
             return cls(exchange, at_ms, base64=base64.b64encode(data).decode())
 
     @property
@@ -85,7 +104,7 @@ class Chunk(msgspec.Struct, frozen=True, tag="chunk", tag_field="type", omit_def
 
 
 class Ended(msgspec.Struct, frozen=True, tag="end", tag_field="type", omit_defaults=True):
-    """The answer is over. ``error`` names the class of what ended it early, or is "closed" if we hung up."""
+    """The end of the response. ``error`` is the class of an error, or "closed" if zot closed the connection."""
 
     exchange: int
     at_ms: float
@@ -98,7 +117,7 @@ _decoder: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
 
 
 class Exchange(msgspec.Struct):
-    """One request and what came of it."""
+    """One request and its response."""
 
     asked: Asked
     answered: Answered | None = None
@@ -107,14 +126,14 @@ class Exchange(msgspec.Struct):
 
 
 class Recording(msgspec.Struct, frozen=True):
-    """Everything a file holds, in the order in which it was asked."""
+    """The decoded content of a file, in the order of requests."""
 
     header: Header
     exchanges: tuple[Exchange, ...]
 
     @classmethod
     def load(cls, path: str) -> Recording:
-        """Read a file. Raise ConfigError, with file and line, if it is none; a last line cut short is left out."""
+        """Read a file. Raise ConfigError, with file and line, if it is invalid; an incomplete last line is ignored."""
         try:
             lines = content(path).split(b"\n")
         except OSError as problem:
@@ -134,7 +153,7 @@ class Recording(msgspec.Struct, frozen=True):
 
 
 def header_of(path: str) -> Header:
-    """Read only the first line of a recording. Raise ConfigError if it is none."""
+    """Read only the first line of a recording. Raise ConfigError if it is not a recording."""
     try:
         first = next(slices(path), b"").partition(b"\n")[0]
     except OSError as problem:
@@ -146,7 +165,7 @@ def header_of(path: str) -> Header:
 
 
 def plain_headers(headers: Mapping[str, str], secret: frozenset[str]) -> dict[str, str]:
-    """Return headers as they may be kept: the secret ones by name only."""
+    """Return headers safe to record: secret ones by name only."""
     return {name: "[secret]" if name in secret else value for name, value in headers.items()}
 
 
@@ -180,20 +199,10 @@ def _take(exchange: Exchange, line: Answered | Chunk | Ended) -> None:
             exchange.ended = line
 
 
-log = logging.getLogger("zot")
-
-#: What of an answer's head says more about the account than about the answer.
-_PRIVATE = frozenset({"set-cookie", "authorization", "openai-organization", "anthropic-organization-id"})
-
-#: Without waiting for the reader of a pipe, which is refused, and without taking a terminal for ours.
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-_NO_FILE = "not a regular file"
-
-
 class RecordingTransport:
-    """Sends through ``inner`` and writes every byte of it to a file, as it comes.
+    """Sends through ``inner`` and records every byte to a file as it arrives.
 
-    If that stops being possible, the log says so and the conversation goes on unrecorded.
+    If writing fails, the failure is logged and the conversation continues unrecorded.
     """
 
     def __init__(self, inner: Transport, path: str, header: Header, *, secrets: Iterable[str] = ()) -> None:
@@ -205,24 +214,24 @@ class RecordingTransport:
         self.write(header)
 
     async def send(self, request: HttpRequest, deadlines: Deadlines) -> HttpResponse:
-        """Send a request, and write down how it went."""
+        """Send a request and record the exchange."""
         self._exchange += 1
         mask = Mask([*self._secrets, *request.secrets()])
-        story = _Story(self, self._exchange, mask)
+        writer = _ExchangeWriter(self, self._exchange, mask)
         headers = _masked(plain_headers(request.headers, request.secret_headers), mask)
         body = mask(request.body.decode("utf-8", "replace"))
-        self.write(Asked(story.exchange, request.method, mask(_without_password(request.url)), headers, body))
+        self.write(Asked(writer.exchange, request.method, mask(_without_password(request.url)), headers, body))
         try:
             response = await self._inner.send(request, deadlines)
         except ProviderError as error:
-            story.end(type(error).__name__, str(error))
+            writer.end(type(error).__name__, str(error))
             raise
         except BaseException:
-            story.end("closed")
+            writer.end("closed")
             raise
         headers = _masked(plain_headers(response.headers, _PRIVATE), mask)
-        self.write(Answered(story.exchange, story.now(), response.status, headers))
-        return _RecordedResponse(response, story)
+        self.write(Answered(writer.exchange, writer.now(), response.status, headers))
+        return _RecordedResponse(response, writer)
 
     async def close(self) -> None:
         """Close every connection, and the file."""
@@ -232,7 +241,7 @@ class RecordingTransport:
         await self._inner.close()
 
     def write(self, line: Line) -> None:
-        """Write one line, at once: what was recorded must survive whatever comes next."""
+        """Write one line at once: it must survive a crash."""
         if self._file is None:
             return
         data = encode(line) + b"\n"
@@ -245,8 +254,8 @@ class RecordingTransport:
             self._file = None
 
 
-class _Story:
-    """What is written of one exchange, with the time since it began."""
+class _ExchangeWriter:
+    """Recorder of one exchange, with the time since its request."""
 
     def __init__(self, recorder: RecordingTransport, exchange: int, mask: Mask) -> None:
         self._recorder = recorder
@@ -261,11 +270,11 @@ class _Story:
         return round((asyncio.get_running_loop().time() - self._began_s) * 1000, 3)
 
     def chunk(self, data: bytes) -> None:
-        """Write bytes of the answer; if they have a key in them, without it, also if it comes in two pieces."""
+        """Record bytes of the response with secrets masked, even across pieces."""
         self._write(self._bytes.feed(data))
 
     def end(self, error: str = "", message: str = "") -> None:
-        """Write how it ended; only the first time."""
+        """Record the end, once."""
         if not self._ended:
             self._ended = True
             self._write(self._bytes.finish())
@@ -277,11 +286,11 @@ class _Story:
 
 
 class _RecordedResponse:
-    """An answer that is written down while it is read."""
+    """A response that is recorded while it is read."""
 
-    def __init__(self, inner: HttpResponse, story: _Story) -> None:
+    def __init__(self, inner: HttpResponse, writer: _ExchangeWriter) -> None:
         self._inner = inner
-        self._story = story
+        self._writer = writer
         self._refused = False
 
     @property
@@ -293,7 +302,7 @@ class _RecordedResponse:
         return self._inner.headers
 
     async def read(self) -> bytes:
-        """Return the next bytes, written down before."""
+        """Return the next bytes after recording them."""
         try:
             data = await self._inner.read()
         except ProviderError as error:
@@ -303,16 +312,16 @@ class _RecordedResponse:
             self._end()
         else:
             self._refused = self.status != 200
-            self._story.chunk(data)
+            self._writer.chunk(data)
         return data
 
     def close(self) -> None:
-        """Let go of it; before its end, that is an end of its own."""
+        """Release the response; before its end, record that it was closed."""
         self._end("" if self._refused else "closed")
         self._inner.close()
 
     def _end(self, error: str = "", message: str = "") -> None:
-        self._story.end(error, message)
+        self._writer.end(error, message)
 
 
 def _masked(headers: Mapping[str, str], mask: Mask) -> dict[str, str]:
@@ -320,7 +329,7 @@ def _masked(headers: Mapping[str, str], mask: Mask) -> dict[str, str]:
 
 
 def _created(path: str) -> int:
-    """Open a new file for us alone. Raise ConfigError if that cannot be, or if it would overwrite another file."""
+    """Create a private file. Raise ConfigError if that fails or would overwrite a file that is not a recording."""
     try:
         if os.path.exists(path) and os.path.getsize(path):
             header_of(path)
@@ -331,15 +340,15 @@ def _created(path: str) -> int:
         reason = _NO_FILE if problem.errno == errno.ENXIO else problem.strerror
         raise ConfigError(f"--record {path}: {reason}") from None
     try:
-        _recording_take(fd)
+        _prepare_file(fd)
     except OSError as problem:
         os.close(fd)
         raise ConfigError(f"--record {path}: {problem.strerror}") from None
     return fd
 
 
-def _recording_take(fd: int) -> None:
-    """Make what was opened empty, and ours alone whatever its mode was. Raise OSError if it is a pipe or the like."""
+def _prepare_file(fd: int) -> None:
+    """Truncate the file and make it private. Raise OSError if it is a pipe or the like."""
     mode = os.fstat(fd).st_mode
     if stat.S_ISREG(mode):
         os.fchmod(fd, 0o600)
@@ -355,17 +364,11 @@ def _without_password(url: str) -> str:
     return f"{scheme}{separator}{address.rpartition('@')[2]}{slash}{path}"
 
 
-#: Differences beyond these are only counted.
-_MAX_SHOWN = 5
-_MAX_VALUE = 60
-_VARYING = r"(?<=\[still running: )\d+|(?<=/spill/)[0-9a-f]{12}/[^/\s]*?[0-9a-f]{16}(?=\.txt)"
-
-
 class ReplayTransport:
-    """Answers the requests in the order in which they were recorded.
+    """Replays recorded responses in order.
 
-    ``paced`` waits as long as the service did. ``checked`` refuses a request that is not the recorded one, and says
-    where they differ.
+    ``paced`` waits as long as the service did. ``checked`` refuses a request that differs from the recorded one,
+    and says where.
     """
 
     def __init__(
@@ -383,7 +386,7 @@ class ReplayTransport:
         self._sleep = sleep
 
     async def send(self, request: HttpRequest, deadlines: Deadlines) -> ReplayedResponse:
-        """Return the recorded answer. Raise what was raised then, or BadRequest if there is no such answer."""
+        """Return the recorded response. Raise the recorded error, or BadRequest if the recording has no more."""
         if not self._left:
             raise BadRequest(f"the recording ends after {self._count} requests; this one was never recorded")
         exchange = self._left.pop()
@@ -396,15 +399,15 @@ class ReplayTransport:
         return ReplayedResponse(exchange, exchange.answered.status, exchange.answered.headers, self._pace)
 
     async def close(self) -> None:
-        """There is no connection to close."""
+        """Do nothing: there is no connection."""
 
     async def _pace(self, milliseconds: float) -> None:
-        # Also at full pace: whoever reads must not shut out the rest of the program.
+        # Yields even at full speed, so that other tasks run.
         await self._sleep(milliseconds / 1000 if self._paced else 0)
 
 
 class ReplayedResponse:
-    """A recorded answer."""
+    """A recorded response."""
 
     def __init__(
         self,
@@ -418,18 +421,18 @@ class ReplayedResponse:
         self._exchange = exchange
         self._chunks: Iterator[Chunk] = iter(exchange.chunks)
         self._pace = pace
-        self._told_ms = exchange.answered.at_ms if exchange.answered else 0.0
+        self._elapsed_ms = exchange.answered.at_ms if exchange.answered else 0.0
         self._closed = False
 
     async def read(self) -> bytes:
-        """Return the next bytes as they were recorded. Raise what was raised then."""
+        """Return the next recorded bytes. Raise the recorded error."""
         if self._closed:
             raise StreamBroken("the response was closed")
         chunk = next(self._chunks, None)
         ended = self._exchange.ended
-        at_ms = chunk.at_ms if chunk is not None else ended.at_ms if ended is not None else self._told_ms
-        await self._pace(max(0.0, at_ms - self._told_ms))
-        self._told_ms = at_ms
+        at_ms = chunk.at_ms if chunk is not None else ended.at_ms if ended is not None else self._elapsed_ms
+        await self._pace(max(0.0, at_ms - self._elapsed_ms))
+        self._elapsed_ms = at_ms
         if chunk is not None:
             return chunk.data
         if ended is not None and not ended.error:
@@ -437,12 +440,12 @@ class ReplayedResponse:
         raise _failure(self._exchange)
 
     def close(self) -> None:
-        """Stop."""
+        """Stop reading."""
         self._closed = True
 
 
 def difference(asked: Asked, request: HttpRequest) -> str:
-    """Return where a request differs from the recorded one; "" if it does not. Where it goes does not matter."""
+    """Return where a request's body differs from the recorded one; "" if it does not. The address may differ."""
     body = request.body.decode("utf-8", "replace")
     if asked.body == body:
         return ""
@@ -466,7 +469,7 @@ def _differences(then: Any, now: Any, place: str) -> Iterator[str]:
 
 
 def _settled(value: Any) -> Any:
-    """Return a value without what differs in every run: the numbers of processes, and the names of spill files."""
+    """Return a value without parts that vary between runs: process ids and names of spill files."""
     return re.sub(_VARYING, "", value) if isinstance(value, str) else value
 
 
@@ -478,14 +481,8 @@ def _short(value: Any) -> str:
 
 
 def _failure(exchange: Exchange) -> ProviderError:
-    """Return the error that ended the exchange when it was recorded."""
+    """Return the recorded error of an exchange."""
     ended = exchange.ended
     if ended is None or ended.error == "closed":
         return StreamBroken("the recording ends here: it was not read any further when it was made", code="recording")
     return _KINDS.get(ended.error, StreamBroken)(ended.message)
-
-
-#: What a transport may raise, by the name under which it is recorded.
-_KINDS: Mapping[str, type[ProviderError]] = {
-    kind.__name__: kind for kind in (ConnectionFailed, ConnectionImpossible, Stalled, StreamBroken)
-}

@@ -40,18 +40,32 @@ from zot.providers.mask import Mask
 
 ATTEMPTS = 3
 _STATUSES = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
-#: Told by a service instead of an answer.
+#: Temporary errors that a service sends instead of an answer.
 IN_PASSING = (RateLimited, Overloaded, ServiceFailed)
 _FIRST_DELAY_S = 0.5
 _LONGEST_WAIT_S = 60.0
 
+log = logging.getLogger("zot")
+
+#: Marks a log record that an event reports too.
+TOLD = {"is_told": True}
+_MAX_REPLY_BYTES = 64 * 1024 * 1024
+_MAX_ERROR_BODY = 64 * 1024
+#: Beginning of a response kept for the error message if it is not a stream.
+_OPENING_BYTES = 4096
+_EVENTS = "text/event-stream"
+#: Wait for the end of the HTTP response after the last event: the connection is reused only with it.
+_EPILOGUE_S = 1.0
+_BAD_REQUEST = 400
+_UNAUTHORIZED = 401
+
 
 def retry_delay(error: ProviderError, *, attempt: int, jitter: float) -> float | None:
-    """Return the seconds to wait after the failed ``attempt`` (1 is the first); None if trying again is no use.
+    """Return the seconds to wait after the failed ``attempt`` (1 is the first); None if a retry is no use.
 
-    ``jitter`` is a random number from 0 to 1. Only for failures before the first delta: after it, a second try
-    would show the answer twice. An error without a status came as the first event of a stream. A service that asks
-    for more than a minute gets its error reported instead.
+    ``jitter`` is a random number from 0 to 1. Only for failures before the first delta: a later retry would show
+    the answer twice. An error without a status came as the first event of a stream. If a service asks for more than
+    a minute, its error is reported instead.
     """
     if attempt >= ATTEMPTS or isinstance(error, ConnectionImpossible | AuthFailed):
         return None
@@ -63,32 +77,17 @@ def retry_delay(error: ProviderError, *, attempt: int, jitter: float) -> float |
 
 
 def _is_passing(error: ProviderError) -> bool:
-    """Whether the service may do better the next time."""
+    """True if the error may be temporary."""
     if error.status:
         return error.status in _STATUSES
     return isinstance(error, IN_PASSING)
 
 
-log = logging.getLogger("zot")
-
-#: A record with this is told by an event, too.
-TOLD = {"is_told": True}
-_MAX_REPLY_BYTES = 64 * 1024 * 1024
-_MAX_ERROR_BODY = 64 * 1024
-#: So much of an answer is kept, to be shown if it is none.
-_OPENING_BYTES = 4096
-_EVENTS = "text/event-stream"
-#: How long the end of the HTTP answer may take after the last event of the reply: the connection is kept only with it.
-_EPILOGUE_S = 1.0
-_BAD_REQUEST = 400
-_UNAUTHORIZED = 401
-
-
 class Service:
-    """A model service. Every error it raises says whose it is, shows no key and is of a bearable length.
+    """A model service. Its errors name the provider, contain no key and are short.
 
-    ``clock`` tells the seconds since the epoch: a service may name the time at which to try again. ``secrets`` are
-    those besides the key that it might quote. ``left_s`` tells how long an answer can still be used.
+    ``clock`` returns seconds since the epoch: a service may name a time for the retry. ``secrets`` are further
+    secrets that it might quote. ``left_s`` returns how long an answer is still useful.
     """
 
     def __init__(
@@ -119,7 +118,7 @@ class Service:
         self._left_s = left_s or _forever
 
     def call(self, request: Request, on_retry: OnRetry) -> _Call:
-        """Prepare one model call; nothing happens before `open`."""
+        """Prepare one model call; nothing is sent before `open`."""
         return _Call(
             self.name,
             self._api,
@@ -142,7 +141,7 @@ class Service:
 
 
 class _Call:
-    """One model call while it runs; a `ReplyStream`."""
+    """One model call in progress; a `ReplyStream`."""
 
     def __init__(
         self,
@@ -176,7 +175,7 @@ class _Call:
         self._on_retry = on_retry
         self._response: HttpResponse | None = None
         self._decoder = api.decoder(request)
-        self._heard: list[StreamEvent] = []
+        self._first_events: list[StreamEvent] = []
         self._failure: ProviderError | None = None
         self._opening = b""
         self._received_bytes = 0
@@ -184,7 +183,7 @@ class _Call:
         self._quiet_since = 0.0
 
     async def open(self) -> None:
-        """Send the request, again where that is safe, until an answer begins. Raise ProviderError."""
+        """Send the request, with retries where safe, until an answer begins. Raise ProviderError."""
         key = await self._read_key()
         http, attempt, may_renew = self._prepared(key), 1, True
         while True:
@@ -213,28 +212,28 @@ class _Call:
         try:
             return await self._next_events(self._response)
         except ProviderError as error:
-            if not error.provider:  # Who reads on after it is told the same again.
+            if not error.provider:  # Signed once: reading again raises the same error.
                 self._sign(error)
                 self._advise(error)
             raise
 
     def reply(self) -> Reply:
-        """Return what has been received."""
+        """Return the reply so far."""
         return msgspec.structs.replace(self._decoder.reply(), origin=self._name)
 
     def close(self) -> None:
-        """Let go of the connection; it dies unless the answer was read to its end."""
+        """Release the connection; it is reused only if the answer was read to its end."""
         if self._response is not None:
             self._response.close()
 
     def _sign(self, error: ProviderError) -> None:
-        """Say whose error it is, without keys and in few words."""
-        from zot.providers.api_errors import sign  # Who asks for the first time waits for what is loaded.
+        """Add the provider's name, mask keys and shorten the error."""
+        from zot.providers.api_errors import sign  # Imported lazily: start-up budget.
 
         sign(error, provider=self._name, mask=self._mask)
 
     def _advise(self, error: ProviderError) -> None:
-        """Say what helps, now that nothing more is tried."""
+        """Append advice, once no retry follows."""
         from zot.providers.api_errors import advise
 
         advise(error, self._name)
@@ -247,14 +246,14 @@ class _Call:
             raise
 
     async def _renewed(self, refused: str) -> str:
-        """Return another key than the one that was refused; "" if there is none."""
+        """Return a key other than the refused one; "" if there is none."""
         if not self._renew(refused):
             return ""
         key = await self._read_key()
         return key if key != refused else ""
 
     def _prepared(self, key: str) -> HttpRequest:
-        """Return the request, having noted what must not be repeated: services like to quote the key they refuse."""
+        """Return the request, and mask its secrets in errors: services quote the key they refuse."""
         http = self._api.request(self._request, key)
         self._mask.add(http.secrets())
         return http
@@ -267,44 +266,44 @@ class _Call:
             body = await self._error_body(response)
         finally:
             response.close()
-        from zot.providers.api_errors import refusal  # Who asks for the first time waits for what is loaded.
+        from zot.providers.api_errors import refusal  # Imported lazily: start-up budget.
 
         raise refusal(response.status, response.headers, body, now=self._clock())
 
     async def _begin(self, http: HttpRequest) -> None:
-        """Ask, and wait for the first sign of an answer: some services say 200, and then that they are overloaded."""
+        """Send the request and wait for the first event: some services answer 200 and then report an overload."""
         self._decoder = self._api.decoder(self._request)
         self._opening, self._received_bytes, self._ended = b"", 0, False
         self._response = await self._attempt(http)
         try:
-            self._heard = await self._listen(self._response, until_begun=True)
+            self._first_events = await self._listen(self._response, until_begun=True)
         except ProviderError as problem:
             error = self._explained(problem, self._response)
             if isinstance(error, IN_PASSING) and not self._decoder.progress:
                 self._response.close()
                 raise error from None
-            self._failure = error  # Like any other failure of an answer that has begun, it is met by who reads.
+            self._failure = error  # Raised by `read`, like any failure after an answer has begun.
 
     def _explained(self, problem: ProviderError, response: HttpResponse) -> ProviderError:
-        """Return why an answer was not understood, if it never was one. Its type alone is no proof: some are wrong."""
+        """Return a clearer error if the response is not an event stream. The content type alone may be wrong."""
         kind = response.headers.get("content-type", "").partition(";")[0].strip()
         if not isinstance(problem, StreamBroken) or self._decoder.progress or kind.lower() in ("", _EVENTS):
             return problem
-        from zot.providers.api_errors import not_a_stream  # Who asks for the first time waits for what is loaded.
+        from zot.providers.api_errors import not_a_stream  # Imported lazily: start-up budget.
 
         return not_a_stream(kind, self._opening, self._mask)
 
     async def _next_events(self, response: HttpResponse) -> list[StreamEvent]:
-        if self._heard:
-            events, self._heard = self._heard, []
+        if self._first_events:
+            events, self._first_events = self._first_events, []
             return events
         if (failure := self._failure or self._decoder.failure) is not None:
             raise failure
         return await self._listen(response)
 
     async def _listen(self, response: HttpResponse, *, until_begun: bool = False) -> list[StreamEvent]:
-        """Return the next events; with ``until_begun`` perhaps none, as soon as there is anything but pings."""
-        # From here, not from the last event: how long we were busy with that is no silence of the service.
+        """Return the next events; with ``until_begun`` possibly none, as soon as anything but pings has arrived."""
+        # From here, not from the last event: our own processing time is no silence of the service.
         self._quiet_since = asyncio.get_running_loop().time()
         while not self._ended and not (until_begun and self._decoder.progress):
             seen = self._decoder.progress
@@ -321,7 +320,7 @@ class _Call:
         return []
 
     async def _next_bytes(self, response: HttpResponse) -> bytes:
-        # What still comes after the last event, or does not, is no part of the answer.
+        # Bytes after the last event are no part of the answer.
         silence_s = _EPILOGUE_S if self._decoder.is_complete else self._deadlines.silence_s
         try:
             async with asyncio.timeout_at(self._quiet_since + silence_s):
@@ -340,19 +339,19 @@ class _Call:
         return data
 
     async def _error_body(self, response: HttpResponse) -> bytes:
-        """Read the body of a refusal: bounded, and whatever came of it is good enough."""
+        """Read the body of an error response: bounded, and possibly incomplete."""
         body = b""
         try:
             async with asyncio.timeout(self._deadlines.connect_s):
                 while len(body) < _MAX_ERROR_BODY and (data := await response.read()):
                     body += data
         except (TimeoutError, ProviderError):
-            pass  # The status says enough; a missing explanation must not hide it.
+            pass  # The status is enough; a missing explanation must not hide it.
         return body[:_MAX_ERROR_BODY]
 
 
 def _is_about_the_key(error: ProviderError) -> bool:
-    """Tell if another key may be taken: that of an account which may not do this, or has no credit, is no better."""
+    """True if another key may help: it does not against missing permission or credit."""
     return error.status == _UNAUTHORIZED or (type(error) is AuthFailed and error.status == _BAD_REQUEST)
 
 
@@ -367,7 +366,7 @@ def _forever() -> float:
 
 
 class ByModel:
-    """A `Provider` that asks ``elsewhere`` for the models named there, and ``usual`` for all others."""
+    """A `Provider` that uses ``elsewhere`` for the models named there, and ``usual`` for all others."""
 
     def __init__(self, usual: Provider, elsewhere: Mapping[str, Provider]) -> None:
         self._usual = usual
@@ -375,11 +374,11 @@ class ByModel:
 
     @property
     def name(self) -> str:
-        """The name of the usual one: to a conversation they are the same."""
+        """The name of the usual provider: for a conversation they are the same."""
         return self._usual.name
 
     def call(self, request: Request, on_retry: OnRetry) -> ReplyStream:
-        """Prepare one model call where its model is served."""
+        """Prepare one model call at the provider of its model."""
         return self._elsewhere.get(request.model, self._usual).call(request, on_retry)
 
     async def close(self) -> None:

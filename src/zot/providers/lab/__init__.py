@@ -1,6 +1,6 @@
-"""lab, the model you script: no key, no network, every event and every fault on demand.
+"""lab, the scripted model: no key, no network, every event and fault on demand.
 
-It speaks HTTP bytes, so the decoders, retries and deadlines that run over it are the real ones. Follow the data:
-`script` (what is written) > `stage` (which reply answers) > `plan` (bytes, waits, faults) > `transport` in process
-or `server` on a socket. What differs between the model APIs is in one file each.
+It produces HTTP bytes, so the decoders, retries and deadlines above it are the real ones. Data flow: `script`
+(grammar) > `service` (chooses the reply) > `performance` (bytes, waits, faults) > `transport` in process or
+`server` on a socket. Each model API has its own module.
 """

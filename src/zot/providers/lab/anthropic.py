@@ -23,7 +23,7 @@ _CODES = {
     529: "overloaded_error",
 }
 _RETRYABLE = (408, 409, 429)
-#: Deltas are most of a stream, so they are filled in rather than encoded.
+#: Formatted, not encoded: deltas are most of a stream.
 _DELTA = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":%b%b}}\n\n'
 _STOPS = {"length": "max_tokens"}
 
@@ -59,7 +59,7 @@ _requests = msgspec.json.Decoder(_Request)
 
 
 class AnthropicApi:
-    """Requests to, and errors of, ``POST /v1/messages``."""
+    """Requests and errors of ``POST /v1/messages``."""
 
     overloaded = 529
 
@@ -84,7 +84,7 @@ class AnthropicApi:
         return _error(code or _CODES.get(status, fallback), message)
 
     def failure_headers(self, status: int) -> Mapping[str, str]:
-        # Claude Code retries even a 401 for minutes unless the service advises against it.
+        # Claude Code retries even a 401 for minutes unless advised against it.
         return {"x-should-retry": "true" if status in _RETRYABLE or status >= 500 else "false"}
 
     def count(self, body: bytes) -> bytes:
@@ -181,8 +181,8 @@ class AnthropicVoice:
 
 
 def _texts(message: _Message) -> list[str]:
-    """Return the texts of a user's message; if it has tool results, those after the last one."""
-    # A prompt after an aborted turn travels in one message with the results of that turn, after them.
+    """Return the texts of a user message; with tool results, only those after the last one."""
+    # A prompt after an aborted turn follows that turn's results in the same message.
     texts: list[str] = []
     for part in message.parts:
         if part.type == "tool_result":
@@ -205,7 +205,7 @@ def _spoken(block: Block) -> dict[str, Any]:
 
 
 def _input(arguments: str) -> Any:
-    """Return the arguments as JSON, or as the text they are: malformed ones have no other form in a whole body."""
+    """Return the arguments as JSON, or as text if malformed: a whole body has no other form for them."""
     try:
         return msgspec.json.decode(arguments)
     except msgspec.DecodeError:

@@ -1,4 +1,4 @@
-"""What lab needs to know of a model API: how to read a request, and how to phrase a reply. None of it does I/O."""
+"""Interface between lab and a model API: reads requests, encodes replies. Does no I/O."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zot.providers.lab.directives import Usage
 
 Kind: TypeAlias = Literal["text", "thinking", "redacted", "call"]
 
-#: The status that goes with an error, by the word for it.
+#: HTTP status by error code.
 STATUSES: Mapping[str, int] = {
     "invalid_request_error": 400,
     "authentication_error": 401,
@@ -30,9 +30,19 @@ STATUSES: Mapping[str, int] = {
 }
 _OUR_CALL = re.compile(r"\w+_lab_(\d+)")
 
+#: Names of shell tools, letters only, by precedence.
+_NAMES = (
+    "bash", "shell", "shellcommand", "execcommand", "runshellcommand", "runcommand", "executecommand", "runterminalcmd",
+    "runinterminal", "executebash", "runbash", "terminal", "sh", "exec", "execute", "command",
+)  # fmt: skip
+#: A tool of another name is a shell if its name contains one of these words and it takes a command.
+_WORDS = re.compile("bash|shell|exec|command|terminal")
+_COMMANDS = ("command", "cmd", "commands", "script")
+_DIRECTORIES = ("cwd", "workdir", "working_directory", "workingDirectory", "directory", "dir_path")
+
 
 class Refusal(Exception):
-    """A request that reads, but cannot be answered. ``code`` and ``param`` are OpenAI's."""
+    """A valid request that cannot be answered. ``code`` and ``param`` are OpenAI's."""
 
     def __init__(self, message: str, *, code: str, param: str) -> None:
         super().__init__(message)
@@ -41,14 +51,14 @@ class Refusal(Exception):
 
 
 class Tool(msgspec.Struct, frozen=True):
-    """A tool that a request offers. ``schema`` is the JSON schema of its arguments."""
+    """A tool offered in a request. ``schema`` is the JSON schema of its arguments."""
 
     name: str
     schema: msgspec.Raw = msgspec.Raw(b"{}")
 
 
 class UserText(msgspec.Struct, frozen=True):
-    """One text block of the user. ``turns`` is the number of replies that follow it in the conversation."""
+    """One text block of the user. ``turns`` is the number of replies after it in the conversation."""
 
     text: str
     turns: int
@@ -57,8 +67,8 @@ class UserText(msgspec.Struct, frozen=True):
 class Ask(msgspec.Struct, frozen=True):
     """A request as the script sees it.
 
-    ``texts`` are the user's texts in the current run, newest first, never empty; ``next_call`` is the number of the
-    next made-up call id, new to this conversation.
+    ``texts`` are the user's texts in the current run, newest first, never empty; ``next_call`` is the number for
+    the next generated call id.
     """
 
     model: str
@@ -75,10 +85,10 @@ class Ask(msgspec.Struct, frozen=True):
 
 
 class Run:
-    """Reads a conversation from its beginning and keeps the user's texts of the current run.
+    """Collects the user's texts of the current run from a conversation.
 
-    A run starts with the user's first text after an answer without tool calls. Texts that come later, between tool
-    results and the next reply, belong to it: agents add reminders there, and users steer.
+    A run starts with the user's first text after an answer without tool calls. Later texts, between tool results
+    and the next reply, belong to it: agents add reminders there, and users steer.
     """
 
     def __init__(self) -> None:
@@ -87,7 +97,7 @@ class Run:
         self._answered = False
 
     def user(self, texts: Iterable[str]) -> None:
-        """Add the texts of one message of the user."""
+        """Add the texts of one user message."""
         for text in texts:
             if self._answered:
                 self._texts, self._replies, self._answered = [], 0, False
@@ -105,7 +115,7 @@ class Run:
 
 
 class Block(msgspec.Struct):
-    """One block of the reply while it is spoken. ``call_index`` counts the calls before it."""
+    """One block of a reply in progress. ``call_index`` counts the calls before it."""
 
     kind: Kind
     index: int
@@ -116,31 +126,31 @@ class Block(msgspec.Struct):
 
     @property
     def text(self) -> str:
-        """What has been said in it."""
+        """Its text so far."""
         return "".join(self.deltas)
 
 
 class Voice(Protocol):
-    """Phrases one reply. Each ``bytes`` is one event of the stream."""
+    """Encodes one reply. Each ``bytes`` is one event of the stream."""
 
     @property
     def call_prefix(self) -> str:
-        """How the made-up ids of calls begin."""
+        """The prefix of generated call ids."""
 
     def begin(self, *, twice: bool) -> list[bytes]:
-        """Open the message. ``twice`` if the usage is to be reported twice."""
+        """Open the message. ``twice``: the usage is reported twice."""
 
     def open(self, block: Block) -> list[bytes]: ...
 
     def delta(self, block: Block, text: str) -> bytes:
-        """Return one delta; b"" where the API says such a block only as a whole."""
+        """Return one delta; b"" if the API sends such a block only as a whole."""
 
     def close(self, block: Block) -> list[bytes]: ...
 
     def end(self, blocks: list[Block], stop: str, *, twice: bool) -> list[bytes]: ...
 
     def whole(self, blocks: list[Block], stop: str) -> bytes:
-        """Return the body that answers a request which does not stream."""
+        """Return the body for a request that does not stream."""
 
     def ping(self) -> bytes: ...
 
@@ -152,42 +162,42 @@ class Api(Protocol):
 
     @property
     def overloaded(self) -> int:
-        """The status with which it says that it has too much to do: one that its clients retry."""
+        """The status of an overload error: one that clients of this API retry."""
 
     def read(self, body: bytes) -> Ask:
-        """Read a request. Raise msgspec.MsgspecError, UnicodeError or RecursionError if it is none."""
+        """Read a request. Raise msgspec.MsgspecError, UnicodeError or RecursionError if it is invalid."""
 
     def voice(self, ask: Ask, number: int, usage: Usage) -> Voice:
-        """Return what phrases the answer to the request with this number."""
+        """Return the encoder of the reply to the request with this number."""
 
     def failure(self, status: int, message: str, code: str = "", *, retry_after: str = "") -> bytes:
-        """Return the body of an error. ``retry_after`` is the header of that name, for APIs that say it in the body."""
+        """Return the body of an error. ``retry_after`` is for APIs that have it in the body instead of a header."""
 
     def failure_headers(self, status: int) -> Mapping[str, str]:
-        """Return the headers that the service adds to an error."""
+        """Return the extra headers of an error."""
 
     def count(self, body: bytes) -> bytes:
-        """Return how many tokens a request has. Raise as ``read`` does."""
+        """Return the response of a token count. Raise as ``read`` does."""
 
     def models(self, name: str) -> bytes:
-        """Return the list of models, with this one in it."""
+        """Return a list of models that contains this one."""
 
     def model(self, name: str) -> bytes:
-        """Return one model. Every name is one: lab answers to all of them."""
+        """Return one model. lab accepts every name."""
 
 
 def tokens_in(body: bytes) -> int:
-    """Return about how many tokens a request has: one for every four bytes."""
+    """Return an estimate of a request's tokens: one for every four bytes."""
     return -(-len(body) // 4)
 
 
 def status_of(code: str) -> int:
-    """Return the HTTP status that goes with the code of an error."""
+    """Return the HTTP status of an error code."""
     return STATUSES.get(code, 500)
 
 
 def next_call(ids: Iterable[str]) -> int:
-    """Return one more than the highest number among the call ids that lab has made up."""
+    """Return one more than the highest number among generated call ids."""
     numbers = [int(found[1]) for id_ in ids if (found := _OUR_CALL.fullmatch(id_)) is not None]
     return max(numbers, default=0) + 1
 
@@ -202,17 +212,6 @@ def encode(value: Any) -> bytes:
         return encode_anything(value)
 
 
-#: What agents call it, letters only; the first one that is offered is taken.
-_NAMES = (
-    "bash", "shell", "shellcommand", "execcommand", "runshellcommand", "runcommand", "executecommand", "runterminalcmd",
-    "runinterminal", "executebash", "runbash", "terminal", "sh", "exec", "execute", "command",
-)  # fmt: skip
-#: A tool of another name is one if its name has one of these words in it and it takes a command.
-_WORDS = re.compile("bash|shell|exec|command|terminal")
-_COMMANDS = ("command", "cmd", "commands", "script")
-_DIRECTORIES = ("cwd", "workdir", "working_directory", "workingDirectory", "directory", "dir_path")
-
-
 class _Property(msgspec.Struct):
     type: Any = None
     default: Any = msgspec.UNSET
@@ -220,7 +219,7 @@ class _Property(msgspec.Struct):
     minimum: float = 0
 
     def is_(self, name: str) -> bool:
-        """True if values of this type are allowed. Gemini writes the types in capitals."""
+        """True if values of this type are allowed. Gemini writes types in capitals."""
         types = self.type if isinstance(self.type, list) else [self.type]
         return any(isinstance(kind, str) and kind.lower() == name for kind in types)
 
@@ -234,7 +233,7 @@ _schemas = msgspec.json.Decoder(_Schema)
 
 
 def offers(tools: Iterable[Tool], name: str, arguments: Iterable[str]) -> bool:
-    """True if a tool of this name is offered and knows these arguments."""
+    """True if a tool of this name is offered and accepts these arguments."""
     found = next((tool for tool in tools if tool.name == name), None)
     if found is None:
         return False
@@ -251,7 +250,7 @@ def shell_of(tools: Sequence[Tool]) -> Tool | None:
 
 
 def call_shell(part: d.Shell, tools: Sequence[Tool]) -> d.Call | d.Say:
-    """Return the call that runs a command with the shell tool of a request, or a text that says that it has none."""
+    """Return a call of the request's shell tool, or a text that says it has none."""
     tool = shell_of(tools)
     if tool is None:
         offered = ", ".join(tool.name for tool in tools)
@@ -276,13 +275,13 @@ def _command_of(schema: _Schema) -> str | None:
 
 
 def _command(command: str, property_: _Property | None) -> str | list[str]:
-    """Return the command as a line, or as the arguments of a program where the tool wants those."""
+    """Return the command as a line, or as a list of arguments if the tool requires that."""
     wants_list = property_ is not None and property_.is_("array") and not property_.is_("string")
     return ["sh", "-c", command] if wants_list else command
 
 
 def _made_up(name: str, properties: Mapping[str, _Property]) -> Any:
-    """Return a value for an argument that must be there besides the command."""
+    """Return a value for another required argument."""
     wanted = properties.get(name, _Property())
     if wanted.default is not msgspec.UNSET:
         return wanted.default
@@ -291,7 +290,7 @@ def _made_up(name: str, properties: Mapping[str, _Property]) -> Any:
     if wanted.is_("boolean"):
         return False
     if wanted.is_("integer") or wanted.is_("number"):
-        # Zero may mean no time at all.
+        # A timeout of 0 may mean no time at all.
         return max(int(wanted.minimum), 60_000 if "timeout" in name.lower() else 0)
     if wanted.is_("array"):
         return []

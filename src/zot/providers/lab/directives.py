@@ -1,4 +1,4 @@
-"""What a reply of the script may do: one struct per word."""
+"""Directives of a scripted reply: one struct per word."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 
 class Say(msgspec.Struct, frozen=True):
-    """Text, one delta each."""
+    """Text, one delta per item."""
 
     deltas: tuple[str, ...]
 
@@ -38,19 +38,19 @@ class Help(msgspec.Struct, frozen=True):
 
 
 class Think(msgspec.Struct, frozen=True):
-    """Thinking, one delta each, signed at its end."""
+    """Thinking, one delta per item, signed at its end."""
 
     deltas: tuple[str, ...]
 
 
 class Redacted(msgspec.Struct, frozen=True):
-    """Thinking in its sealed form."""
+    """Encrypted thinking."""
 
     sealed: str
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A tool call. ``arguments`` is sent as it is, in ``chunks`` deltas; ``id`` is made up when it is None."""
+    """A tool call. ``arguments`` is sent verbatim in ``chunks`` deltas; ``id`` is generated if None."""
 
     tool: str
     arguments: str
@@ -59,7 +59,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Shell(msgspec.Struct, frozen=True):
-    """A call of the shell tool that the request offers, whatever it is called; text if it offers none."""
+    """A call of the request's shell tool, whatever its name; text if there is none."""
 
     command: str
     id: str | None = None
@@ -67,7 +67,7 @@ class Shell(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What the reply is said to have cost, in tokens."""
+    """The usage reported for the reply, in tokens."""
 
     input: int = 100
     output: int = 20
@@ -76,17 +76,17 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class UsageTwice(msgspec.Struct, frozen=True):
-    """The usage is reported twice."""
+    """Report the usage twice."""
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """Why the model stopped. Unknown words are sent as they are."""
+    """The stop reason. Unknown words are sent verbatim."""
 
     reason: str
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """A wait before every delta that follows."""
+    """A wait before each following delta."""
 
     seconds: float
 
@@ -98,7 +98,7 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """From here on the bytes travel in pieces of at most ``size``; 0 ends that."""
+    """Send the following bytes in pieces of at most ``size``; 0 turns that off."""
 
     size: int
 
@@ -116,15 +116,15 @@ class Raw(msgspec.Struct, frozen=True):
 
 
 class Repeat(msgspec.Struct, frozen=True):
-    """The reply is played ``times`` times; for ever when it is None."""
+    """Play the reply ``times`` times; forever if None."""
 
     times: int | None
 
 
 class Status(msgspec.Struct, frozen=True):
-    """An HTTP status instead of a reply; None is the one with which the API says that it is overloaded.
+    """An HTTP status instead of a reply; None is the API's overload status.
 
-    Without ``body`` the error body of the API is made.
+    Without ``body``, the API's own error body is sent.
     """
 
     code: int | None
@@ -133,23 +133,23 @@ class Status(msgspec.Struct, frozen=True):
 
 
 class Refuse(msgspec.Struct, frozen=True):
-    """No connection."""
+    """A refused connection."""
 
 
 class Stall(msgspec.Struct, frozen=True):
-    """Silence for ever, or nothing but pings every so many seconds."""
+    """Silence forever, or only pings every ``pings_every_s`` seconds."""
 
     pings_every_s: float | None = None
 
 
 class Cut(msgspec.Struct, frozen=True):
-    """The connection dies: here, inside a multi-byte character or inside a JSON object."""
+    """A dropped connection: here, inside a multi-byte character or inside a JSON object."""
 
     where: Literal["here", "utf8", "json"] = "here"
 
 
 class NoEnd(msgspec.Struct, frozen=True):
-    """The body ends properly, but the final events of the API are missing."""
+    """A proper end of the body without the API's final events."""
 
 
 class Error(msgspec.Struct, frozen=True):
@@ -160,7 +160,7 @@ class Error(msgspec.Struct, frozen=True):
 
 
 class Play(msgspec.Struct, frozen=True):
-    """``source`` is itself a script, to be played in place of this scene."""
+    """``source`` is a script to play in place of this scene."""
 
     source: str
 

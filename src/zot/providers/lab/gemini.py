@@ -28,9 +28,9 @@ _STATUSES: Mapping[int, str] = {
     504: "DEADLINE_EXCEEDED",
     529: "UNAVAILABLE",
 }
-#: What Google calls the errors that scripts name in the words of others, and the status that it gives them.
+#: Google's status for error codes that scripts name in other vendors' words.
 _CODES: Mapping[str, int] = {**STATUSES, "overloaded_error": 503}
-#: Deltas are most of a stream, so they are filled in rather than encoded.
+#: Formatted, not encoded: deltas are most of a stream.
 _DELTA = b'data: {"candidates":[{"content":{"parts":[{"text":%b%b}],"role":"model"},"index":0}],%b\n\n'
 
 _Part: TypeAlias = dict[str, Any]
@@ -70,7 +70,7 @@ _requests = msgspec.json.Decoder(_Request)
 
 
 class GeminiApi:
-    """Requests to, and errors of, ``POST /v1beta/models/MODEL:streamGenerateContent``, and the same without stream."""
+    """Requests and errors of ``POST /v1beta/models/MODEL:streamGenerateContent``, and the same without stream."""
 
     overloaded = 503
 
@@ -80,7 +80,7 @@ class GeminiApi:
 
     @classmethod
     def at(cls, path: str) -> GeminiApi | None:
-        """Return the API for a path that names a model and a method; None if it does not."""
+        """Return the API for a path that names a model and a method; None otherwise."""
         found = _PATH.fullmatch(path)
         return cls(unquote(found[1]), stream=found[2] == "streamGenerateContent") if found else None
 
@@ -118,10 +118,10 @@ class GeminiApi:
 
 
 class GeminiVoice:
-    """Replies of generateContent. A call is one part, so it is said when its arguments are complete.
+    """Replies of generateContent. A call is one part, sent when its arguments are complete.
 
-    A thought is sealed on what comes of it: the first call, or the end of the text. Arguments that are no object
-    cannot be said at all; the reply then ends as the service ends it, with MALFORMED_FUNCTION_CALL.
+    A thought's signature is attached to the first call, or to the end of the text. Arguments that are not an object
+    cannot be sent; the reply then ends with MALFORMED_FUNCTION_CALL, as the service ends it.
     """
 
     call_prefix = "call_lab_"
@@ -136,7 +136,7 @@ class GeminiVoice:
             "candidatesTokenCount": usage.output,
             "totalTokenCount": prompt + usage.output,
         }
-        # The rest of a chunk that ends nothing.
+        # The end of a chunk that is not the last.
         self._tail = encode({"usageMetadata": self._prompt, **self._about})[1:]
         self._seal = ""
         self._malformed = ""
@@ -167,7 +167,7 @@ class GeminiVoice:
         return [last] * (2 if twice else 1)
 
     def whole(self, blocks: list[Block], stop: str) -> bytes:
-        # What was said in the stream before this is not heard, its seal included.
+        # The stream before this is not sent, nor its signature.
         self._seal = self._malformed = ""
         parts = [part for block in blocks if (part := self._spoken(block)) is not None]
         if self._seal:
@@ -175,7 +175,7 @@ class GeminiVoice:
         return encode({**self._ending(parts, stop), "usageMetadata": self._usage, **self._about})
 
     def ping(self) -> bytes:
-        # A chunk that says nothing: Google's own client takes a comment for broken JSON.
+        # An empty chunk: Google's own client fails on a comment.
         return b"data: {%b\n\n" % self._tail
 
     def error(self, code: str, message: str) -> bytes:
@@ -228,8 +228,8 @@ def _tool(declared: _Function) -> Tool:
 
 
 def _texts(content: _Content) -> list[str]:
-    """Return the texts of a user's content; if it has tool results, those after the last one."""
-    # A prompt after an aborted turn travels with the results of that turn, after them; and so do their images.
+    """Return the texts of a user content; with tool results, only those after the last one."""
+    # A prompt after an aborted turn follows that turn's results and their images in the same content.
     texts: list[str] = []
     for part in content.parts:
         if part.function_response is not None:
@@ -258,7 +258,7 @@ def _error(status: int, message: str, code: str, retry_after: str = "") -> bytes
     named = _STATUSES.get(_CODES.get(code, status), fallback) if code in _CODES or not code else code
     error: dict[str, Any] = {"code": status, "message": message, "status": named}
     if retry_after.isdigit():
-        # Where others send a header, Google's API has a detail in the body.
+        # Google's API has a detail in the body instead of a header.
         error["details"] = [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": f"{retry_after}s"}]
     return encode({"error": error})
 

@@ -58,7 +58,7 @@ _requests = msgspec.json.Decoder(_Request)
 
 
 class OpenAiApi:
-    """What both of OpenAI's APIs have in common."""
+    """Common part of OpenAI's APIs."""
 
     overloaded = 503
 
@@ -80,7 +80,7 @@ class OpenAiApi:
 
 
 class ChatApi(OpenAiApi):
-    """Requests to, and errors of, ``POST /v1/chat/completions``."""
+    """Requests and errors of ``POST /v1/chat/completions``."""
 
     def read(self, body: bytes) -> Ask:
         request = _requests.decode(body)
@@ -101,7 +101,7 @@ class ChatApi(OpenAiApi):
 
 
 class ChatVoice:
-    """Replies of ``POST /v1/chat/completions``. Thinking travels as ``reasoning_content``, as many servers do it."""
+    """Replies of ``POST /v1/chat/completions``. Thinking is sent as ``reasoning_content``, as many servers do."""
 
     call_prefix = "call_lab_"
 
@@ -113,7 +113,7 @@ class ChatVoice:
             "total_tokens": usage.input + usage.cache_read + usage.cache_write + usage.output,
             "prompt_tokens_details": {"cached_tokens": usage.cache_read},
         }
-        if usage.cache_write:  # OpenAI itself knows no such thing; those who do spell it so.
+        if usage.cache_write:  # Not in OpenAI's API; other servers use this field.
             self._usage["prompt_tokens_details"] = {
                 "cached_tokens": usage.cache_read,
                 "cache_write_tokens": usage.cache_write,
@@ -174,13 +174,13 @@ class ChatVoice:
 
 
 def openai_refusal(refusal: Refusal) -> bytes:
-    """Return the body of an error for a request that names something which is not there."""
+    """Return the error body for a request that names a nonexistent resource."""
     error = {"message": str(refusal), "type": "invalid_request_error", "param": refusal.param, "code": refusal.code}
     return encode({"error": error})
 
 
 def openai_error(status: int, message: str, code: str) -> bytes:
-    """Return the body of an error as OpenAI's APIs phrase it."""
+    """Return an error body in OpenAI's format."""
     kind = "server_error" if status >= 500 else "requests" if status == 429 else "invalid_request_error"
     return encode(
         {"error": {"message": message, "type": code or kind, "param": None, "code": code or _CODES.get(status)}}
@@ -192,7 +192,7 @@ def _model(name: str) -> dict[str, Any]:
 
 
 def _texts(message: _Message, before: str) -> list[str]:
-    """Return the texts of a user's message; if it shows the images of a tool, those after the last image."""
+    """Return the texts of a user message; if it has a tool's images, only those after the last image."""
     parts = message.parts
     if before == "tool":
         images = [index for index, part in enumerate(parts) if part.type == "image_url"]

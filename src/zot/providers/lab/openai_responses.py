@@ -15,7 +15,7 @@ from zot.providers.lab.openai_chat import OpenAiApi
 _INCOMPLETE = {"length": "max_output_tokens", "refusal": "content_filter"}
 _MOST_RESPONSES = 256
 _MOST_CHARS = 16 * 1024 * 1024
-#: An item takes room even if it says nothing.
+#: Fixed cost of an item, even an empty one.
 _ITEM_CHARS = 100
 _ITEM_PREFIX = {"text": "msg", "thinking": "rs", "redacted": "rs", "call": "fc"}
 
@@ -52,9 +52,9 @@ _requests = msgspec.json.Decoder(_Request)
 
 
 class Responses:
-    """The conversations that earlier responses ended, by their ids. Bounded: the oldest are forgotten.
+    """Conversations by the id of their last response. Bounded: the oldest are evicted.
 
-    Kept is only what chooses a scene: the user's texts, and that there were replies and calls.
+    Only data that chooses a scene is kept: the user's texts, and whether there were replies and calls.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Responses:
         self._sizes: dict[str, int] = {}
 
     def find(self, id_: str) -> list[_Item]:
-        """Return the conversation up to the response with this id. Raise Refusal if it is not known."""
+        """Return the conversation up to the response with this id. Raise Refusal if it is unknown."""
         if id_ not in self._known:
             raise Refusal(
                 f"Previous response with id '{id_}' not found: lab remembers the last {_MOST_RESPONSES} responses, "
@@ -73,7 +73,7 @@ class Responses:
         return self._known[id_]
 
     def remember(self, id_: str, items: list[_Item]) -> None:
-        """Keep a conversation, and forget the oldest ones if they are too many or too long."""
+        """Store a conversation; evict the oldest ones if there are too many or they are too long."""
         kept = [_Item(item.type, item.role, _kept(item), item.call_id) for item in items]
         self._known[id_] = kept
         self._sizes[id_] = sum(_ITEM_CHARS + sum(map(len, _texts(item))) for item in kept)
@@ -83,7 +83,7 @@ class Responses:
 
 
 class ResponsesApi(OpenAiApi):
-    """One request to, and the errors of, ``POST /v1/responses``."""
+    """One request to ``POST /v1/responses``, and its errors."""
 
     def __init__(self, responses: Responses | None = None) -> None:
         self._responses = responses or Responses()
@@ -105,14 +105,14 @@ class ResponsesApi(OpenAiApi):
         run = Run()
         for spoken, group in groupby(items, _is_spoken):
             if spoken:
-                # Thoughts, text and calls are items of their own: those that follow each other are one reply.
+                # Thoughts, text and calls are separate items: consecutive ones form one reply.
                 run.reply(calls=any(_is_call(item) for item in group))
                 continue
             for item in group:
                 if item.role == "user":
                     run.user(_texts(item))
         ids = (item.call_id for item in items)
-        # The service itself would run the others, or they take no JSON.
+        # Other kinds run in the service itself, or take no JSON.
         tools = tuple(Tool(tool.name, tool.parameters) for tool in request.tools or () if tool.type == "function")
         return Ask(request.model, bool(request.stream), run.texts(), tools, next_call(ids))
 
@@ -125,7 +125,7 @@ class ResponsesApi(OpenAiApi):
 
 
 class ResponsesVoice:
-    """Replies of ``POST /v1/responses``. Its events are numbered, so it speaks one reply only."""
+    """Replies of ``POST /v1/responses``. Events are numbered, so an instance encodes one reply only."""
 
     call_prefix = "call_lab_"
 
@@ -270,7 +270,7 @@ class ResponsesVoice:
         return {"output_index": block.index}
 
     def _inside(self, block: Block) -> dict[str, Any]:
-        """Say which item, and which part of it: messages have contents, reasoning has summaries, calls have none."""
+        """Return the position of a delta: messages have contents, reasoning has summaries, calls have neither."""
         part = {"text": {"content_index": 0}, "thinking": {"summary_index": 0}}.get(block.kind, {})
         return {"item_id": self._item_id(block), **self._place(block), **part}
 
@@ -285,7 +285,7 @@ def _text(text: str) -> dict[str, Any]:
 
 
 def _seal(sealed: str, *, done: bool) -> str:
-    """Return the sealed form of a thought; as long as it is not done, only half of it."""
+    """Return encrypted thinking; only half of it until it is done."""
     return sealed if done else sealed[: len(sealed) // 2]
 
 

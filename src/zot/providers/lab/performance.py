@@ -12,26 +12,26 @@ from zot.providers.lab.api import Block, Kind, Voice
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """Bytes that travel alone: not joined with what comes before or after."""
+    """Bytes sent alone, not joined with their neighbours."""
 
     data: bytes
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """A wait. What comes before it is sent first."""
+    """A wait. Earlier bytes are sent first."""
 
     seconds: float
 
 
 class Silence(msgspec.Struct, frozen=True):
-    """Nothing more is ever said; only ``ping``, if there is one, every so many seconds."""
+    """Silence forever; only ``ping``, if any, every ``every_s`` seconds."""
 
     ping: bytes | None = None
     every_s: float = 0.0
 
 
 class Broken(msgspec.Struct, frozen=True):
-    """The connection dies, or never comes about if nothing has been sent yet."""
+    """A dropped connection; a refused one if nothing has been sent yet."""
 
     how: Literal["refused", "cut"]
 
@@ -41,7 +41,7 @@ Step: TypeAlias = bytes | Piece | Pause | Silence | Broken
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """An answer. Steps before the first bytes happen before the head is sent."""
+    """A response. Steps before the first bytes take place before the head is sent."""
 
     status: int
     headers: Mapping[str, str]
@@ -49,7 +49,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Performance:
-    """Walks through one reply and keeps what has been said."""
+    """Player of one reply; collects its blocks."""
 
     def __init__(
         self, reply: Sequence[d.Directive], voice: Voice, next_call: int, help_text: Callable[[], str]
@@ -66,13 +66,13 @@ class Performance:
         self._chunk_bytes = 0
 
     def steps(self) -> Iterator[Step]:
-        """Yield the reply as a stream of events, cut into pieces where the script asks for that."""
+        """Yield the reply as a stream of events, cut into pieces where the script says so."""
         for part in self._reply:
             yield from self._cut_up(self._play(part))
         yield from self._cut_up(self._end())
 
     def whole(self) -> Iterator[Step]:
-        """Yield the reply as one body. What would end the stream early ends the body halfway."""
+        """Yield the reply as one body. A fault in the stream truncates the body halfway."""
         said = bytearray()
         for step in self.steps():
             match step:
@@ -198,7 +198,7 @@ class Performance:
         yield Broken("cut")
 
     def _end(self) -> Iterator[Step]:
-        """Yield the proper end, unless the script ended the reply itself or wrote all of it as raw bytes."""
+        """Yield the proper end, unless the script ended the reply itself or wrote it as raw bytes."""
         if any(isinstance(part, d.Ending) for part in self._reply):
             return
         if not self._begun and any(isinstance(part, d.Raw) for part in self._reply):
@@ -214,7 +214,7 @@ class Performance:
 
 
 def _split(text: str, count: int) -> Iterator[str]:
-    """Yield ``text`` in ``count`` parts, the first ones longer by one where it does not divide; none is empty."""
+    """Yield ``text`` in ``count`` nonempty parts, the first ones longer by one if it does not divide evenly."""
     size, longer = divmod(len(text), max(1, min(count, len(text))))
     at = 0
     while at < len(text) or at == 0:

@@ -23,19 +23,27 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0}
 
 LiteralText = str | dict[str, Any] | list[Any]
 
+#: Replaces placeholders when a line is checked in advance: valid as text, number, duration and status.
+_ANY = "400"
+_PLACEHOLDERS = {**{str(group): _ANY for group in range(1, 10)}, "chars": _ANY, "model": _ANY, "shell": _ANY}
+_PIPE_SILENCE_S = 5.0
+#: A text that no expression names: one that matches it, such as '(.*)', matches everything.
+_ARBITRARY = "\ue000"
+_CONTENT = {"say", "split", "words", "flood", "help", "think", "redacted", "call", "call-raw", "shell"}
+
 
 class Word(str):
-    """An argument that was written without quotes."""
+    """An argument written without quotes."""
 
     __slots__ = ()
 
 
 class BadLine(Exception):
-    """A line does not read; the text says what was found or expected."""
+    """A line cannot be parsed; the text says why."""
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A line taken apart. The readers below raise BadLine when an argument is not what a directive needs."""
+    """A parsed line. Its methods raise BadLine if an argument has the wrong type."""
 
     number: int
     word: str
@@ -43,17 +51,17 @@ class Line(msgspec.Struct, frozen=True):
     options: Mapping[str, LiteralText] = {}
 
     def filled(self, values: Mapping[str, str]) -> Line:
-        """Return this line with each placeholder that ``values`` knows replaced; others stay as they are."""
+        """Return this line with the placeholders in ``values`` replaced; others stay."""
         options = {name: _fill(value, values) for name, value in self.options.items()}
         return Line(self.number, self.word, tuple(_fill(arg, values) for arg in self.args), options)
 
     def placeholders(self) -> set[str]:
-        """Return the names of the placeholders in it, without the ``$``."""
+        """Return the names of its placeholders, without the ``$``."""
         values = [*self.args, *self.options.values()]
         return {name[1:] for value in values for text in _texts_in(value) for name in _PLACEHOLDER.findall(text)}
 
     def count(self, least: int, most: int) -> None:
-        """Check how many arguments there are."""
+        """Check the number of arguments."""
         if not least <= len(self.args) <= most:
             raise BadLine(f"{len(self.args)} arguments")
 
@@ -64,7 +72,7 @@ class Line(msgspec.Struct, frozen=True):
                 raise BadLine(f"option {name!r}")
 
     def text(self, index: int) -> str:
-        """Return an argument that is text, quoted or not."""
+        """Return a text argument, quoted or not."""
         return _text(self.args[index])
 
     def texts(self) -> tuple[str, ...]:
@@ -73,15 +81,15 @@ class Line(msgspec.Struct, frozen=True):
         return tuple(_text(arg) for arg in self.args)
 
     def integer(self, index: int) -> int:
-        """Return an argument that is a whole number."""
+        """Return a whole-number argument."""
         return _integer(self.args[index])
 
     def positive(self, index: int) -> int:
-        """Return an argument that is a whole number of at least 1."""
+        """Return a whole-number argument of at least 1."""
         return _positive(self.args[index])
 
     def seconds(self, index: int) -> float:
-        """Return an argument that is a duration: 20ms, 1.5s, 2m, or a number of seconds."""
+        """Return a duration argument: 20ms, 1.5s, 2m, or a number of seconds."""
         return _seconds(self.args[index])
 
     def option_integer(self, name: str, default: int) -> int:
@@ -98,7 +106,7 @@ class Line(msgspec.Struct, frozen=True):
 
 
 def parse_line(number: int, source: str) -> Line | None:
-    """Read one line; None if it is blank or a comment. Raise BadLine."""
+    """Parse one line; None if it is blank or a comment. Raise BadLine."""
     tokens: list[LiteralText] = []
     options: dict[str, LiteralText] = {}
     at = _skip_space(source, 0)
@@ -124,7 +132,7 @@ def _skip_space(source: str, at: int) -> int:
 
 
 def _token(source: str, at: int) -> tuple[str | None, LiteralText, int]:
-    """Return the name (of an option), the value and the end of the token that begins at ``at``."""
+    """Return the option's name, the value and the end of the token at ``at``."""
     match = _TOKEN.match(source, at)
     if match is None or (match[5] and match[5][0] in "]}"):
         raise BadLine(f"{source[at:]!r}: a string or bracket that does not close or open")
@@ -147,7 +155,7 @@ def _token(source: str, at: int) -> tuple[str | None, LiteralText, int]:
 
 
 def _closing(source: str, start: int) -> int:
-    """Return the end of the JSON object or array that begins at ``start``."""
+    """Return the end of the JSON object or array at ``start``."""
     depth = 0
     for match in _NESTING.finditer(source, start):
         depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(match[0], 0)
@@ -223,7 +231,7 @@ def _shown(value: LiteralText) -> str:
 
 
 def build(line: Line) -> d.Directive:
-    """Return the directive that a line spells. Raise BadLine, saying how it is written."""
+    """Return the directive of a line. Raise BadLine with the correct form."""
     known = FORMS.get(line.word)
     if known is None:
         raise BadLine(f"there is no directive {line.word!r}; there are: {', '.join(sorted([*FORMS, 'scene']))}, ---")
@@ -235,7 +243,7 @@ def build(line: Line) -> d.Directive:
 
 
 def _plain(kind: Callable[[], d.Directive]) -> Callable[[Line], d.Directive]:
-    """Return the builder of a directive that takes no arguments."""
+    """Return the builder of a directive without arguments."""
 
     def builder(line: Line) -> d.Directive:
         line.count(0, 0)
@@ -291,7 +299,7 @@ def _shell(line: Line) -> d.Shell:
 
 
 def _manner(line: Line) -> tuple[str | None, int]:
-    """Return the id of a call, and in how many deltas its arguments travel."""
+    """Return a call's id, and the number of deltas for its arguments."""
     line.allow("id", "chunks")
     id_ = line.option_text("id", "") if "id" in line.options else None
     return id_, line.option_positive("chunks", 1)
@@ -362,7 +370,7 @@ def _error(line: Line) -> d.Error:
     return d.Error(line.text(0), line.text(1) if len(line.args) == 2 else "The script says so.")
 
 
-#: word -> how it is written, and what builds it
+#: Word to its form and its builder.
 FORMS: Mapping[str, tuple[str, Callable[[Line], d.Directive]]] = {
     "say": ('say "text" ...', _texts(d.Say)),
     "split": ('split COUNT "text"', _split),
@@ -393,28 +401,19 @@ FORMS: Mapping[str, tuple[str, Callable[[Line], d.Directive]]] = {
 }
 
 
-#: Stands for any placeholder when a line is checked before it plays: it reads as text, number, duration and status.
-_ANY = "400"
-_PLACEHOLDERS = {**{str(group): _ANY for group in range(1, 10)}, "chars": _ANY, "model": _ANY, "shell": _ANY}
-_PIPE_SILENCE_S = 5.0
-#: A text that no expression names: one that matches it, such as '(.*)', matches everything.
-_ARBITRARY = "\ue000"
-_CONTENT = {"say", "split", "words", "flood", "help", "think", "redacted", "call", "call-raw", "shell"}
-
-
 class Reply(msgspec.Struct, frozen=True):
-    """What answers one request. ``fails`` when a client has to ask again to get an answer."""
+    """The reply to one request. ``fails``: a client has to retry to get an answer."""
 
     script: str
     lines: tuple[Line, ...]
     fails: bool
 
     def directives(self, values: Mapping[str, str]) -> list[d.Directive]:
-        """Return what to do, with the placeholders filled in. Raise ConfigError if that makes no sense."""
+        """Return the directives with placeholders filled in. Raise ConfigError if one is invalid."""
         return [_built(self.script, line.filled(values)) for line in self.lines]
 
     def times(self, values: Mapping[str, str]) -> int | None:
-        """Return how often it is played in a row; None for ever."""
+        """Return how often it is played in a row; None for forever."""
         for line in self.lines:
             if line.word == "repeat":
                 part = _built(self.script, line.filled(values))
@@ -423,9 +422,9 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Scene(msgspec.Struct, frozen=True):
-    """Replies for the prompts that match: by first word, by regular expression, by the tools of the request.
+    """Replies for matching prompts: by first word, by regular expression, by the tools of the request.
 
-    ``number`` is the line it begins on.
+    ``number`` is its first line.
     """
 
     replies: tuple[Reply, ...]
@@ -437,12 +436,12 @@ class Scene(msgspec.Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """The word or expression that it is chosen by; "any prompt" for a catch-all without one."""
+        """The word or expression that selects it; "any prompt" for a catch-all without one."""
         return self.word or self.pattern or "any prompt"
 
     @property
     def specific(self) -> bool:
-        """False for a catch-all: a scene without a word whose expression, if it has one, matches any text."""
+        """False for a catch-all: a scene without a word whose expression, if any, matches any text."""
         if self.word is not None:
             return True
         return self.pattern is not None and re.search(self.pattern, _ARBITRARY, re.DOTALL) is None
@@ -457,7 +456,7 @@ class Scene(msgspec.Struct, frozen=True):
         return {str(number): group or "" for number, group in enumerate(found, 1)}
 
     def _offered(self, tools: Sequence[Tool]) -> bool:
-        """True if the request offers every tool that this scene calls, with the arguments that it gives."""
+        """True if the request offers every tool that this scene calls, with its arguments."""
         lines = [line for reply in self.replies for line in reply.lines]
         calls = [line for line in lines if line.word in ("call", "call-raw")]
         if any(line.word == "shell" for line in lines) and shell_of(tools) is None:
@@ -468,7 +467,7 @@ class Scene(msgspec.Struct, frozen=True):
         if self.word is None:
             found = re.search(self.pattern or "", prompt, re.DOTALL)
         else:
-            # Compared before any expression is compiled: a script of many scenes costs only the one that plays.
+            # The word first: only the selected scene's expression is compiled.
             first, *rest = prompt.split(None, 1) or [""]
             if first != self.word:
                 return None
@@ -477,7 +476,7 @@ class Scene(msgspec.Struct, frozen=True):
 
 
 class Script(msgspec.Struct, frozen=True):
-    """Scenes in the order in which they are tried. A ``linear`` script has one, which is not chosen but played on."""
+    """Scenes in the order of matching. A ``linear`` script has one, played in sequence without matching."""
 
     name: str
     scenes: tuple[Scene, ...]
@@ -485,7 +484,7 @@ class Script(msgspec.Struct, frozen=True):
 
     @staticmethod
     def parse(text: str, name: str = "script") -> Script:
-        """Read a script. Raise ConfigError with name, line number and what was expected."""
+        """Parse a script. Raise ConfigError with name, line number and the correct form."""
         script = _parse(text, name)
         _check(script)
         return script
@@ -496,27 +495,27 @@ class Script(msgspec.Struct, frozen=True):
         return Script.parse(_text_of(path), os.path.basename(path))
 
     def help(self) -> str:
-        """Return the help of its scenes, a line each."""
+        """Return the help of its scenes, one line each."""
         return "\n".join(scene.help for scene in self.scenes if scene.help)
 
 
 @cache
 def demo() -> Script:
     """Return the built-in script: a demonstration that uses the tools, and scenes that begin with ``!``."""
-    # Not checked line by line: it is ours, a test does that, and a session may be waiting for its first word.
+    # Not checked at run time: a test does that. Start-up budget.
     return _parse(_text_of(os.path.join(os.path.dirname(__file__), "demo.lab")), "demo.lab")
 
 
 def _text_of(path: str) -> str:
     try:
-        # It may be made by a program, as in `--script <(make-script)`.
+        # It may be a pipe, as in `--script <(make-script)`.
         return content(path, pipe_silence_s=_PIPE_SILENCE_S).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigError(f"cannot read the lab script {path}: {exc}") from exc
 
 
 def _parse(text: str, name: str) -> Script:
-    """Cut the lines into scenes at ``scene`` and the scenes into replies at ``---``."""
+    """Split the lines into scenes at ``scene`` and the scenes into replies at ``---``."""
     sections: list[tuple[Line | None, list[list[Line]]]] = [(None, [[]])]
     for line in _lines(text, name):
         if line.word == "scene":
@@ -586,7 +585,7 @@ def _names(arguments: Sequence[object]) -> list[str]:
 
 
 def _fails(lines: list[Line]) -> bool:
-    """True if no client can take the reply for an answer, so that the next one answers the same request."""
+    """True if no client accepts the reply as an answer, so the next one answers the same request."""
     words = {line.word for line in lines}
     if words & {"status", "refuse", "stall", "cut", "error"}:
         return True
@@ -594,7 +593,7 @@ def _fails(lines: list[Line]) -> bool:
 
 
 def _check(script: Script) -> None:
-    """Raise ConfigError where something could go wrong only when it is played."""
+    """Raise ConfigError for errors that would otherwise show only during play."""
     for scene in script.scenes:
         try:
             groups = re.compile(scene.pattern or "").groups
@@ -628,7 +627,7 @@ def _check_reply(reply: Reply, *, last: bool) -> None:
             ended = line.word
         if isinstance(part, d.Repeat) and part.times is None and not last:
             raise _script_error(reply.script, line, "repeat needs a number: only the last reply can be played for ever")
-        # Only as a number in the script: a prompt may well ask for no failures.
+        # Only as a literal in the script: a prompt may ask for no failures.
         if isinstance(part, d.Repeat) and part.times == 0:
             raise _script_error(reply.script, line, "repeat 0: the reply would never be played")
 

@@ -22,9 +22,16 @@ from zot.providers.lab.transport import Sleep
 MAX_BODY_BYTES = 64 * 1024 * 1024
 MAX_HEAD_BYTES = 64 * 1024
 
+_MAX_WAITING = 16
+_BATCH_BYTES = 64 * 1024
+_LINGER_S = 1.0
+_BODYLESS = (204, 304)
+
+log = logging.getLogger(__name__)
+
 
 class Incoming(msgspec.Struct):
-    """A request as far as it has arrived."""
+    """A request as far as received."""
 
     target: str = ""
     headers: dict[str, str] = {}
@@ -35,7 +42,7 @@ class Incoming(msgspec.Struct):
 
 
 class Refused(Exception):
-    """What arrives is not a request we take."""
+    """The input is not an acceptable request."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -43,7 +50,7 @@ class Refused(Exception):
 
 
 class Receiver:
-    """Turns bytes into requests. Does no I/O."""
+    """Parser of requests. Does no I/O."""
 
     def __init__(self) -> None:
         self._parser = httptools.HttpRequestParser(self)
@@ -54,7 +61,7 @@ class Receiver:
         self.wants_continue = False
 
     def feed(self, data: bytes) -> list[Incoming]:
-        """Return the requests that ``data`` completes. Raise Refused if it is not HTTP, or too much."""
+        """Return the requests that ``data`` completes. Raise Refused if it is not HTTP, or too large."""
         self._done = []
         self._head_bytes += len(data) if self._in_head else 0
         try:
@@ -99,14 +106,8 @@ class Receiver:
         self._done.append(self._incoming)
 
 
-_MAX_WAITING = 16
-_BATCH_BYTES = 64 * 1024
-_LINGER_S = 1.0
-_BODYLESS = (204, 304)
-
-
 class Connection(asyncio.Protocol):
-    """Answers one client. ``start`` is given the coroutine that does it, as soon as there is a client."""
+    """Connection of one client. ``start`` receives the coroutine that serves it."""
 
     def __init__(self, service: Service, sleep: Sleep, start: Callable[[Coroutine[Any, Any, None]], object]) -> None:
         self._service = service
@@ -116,7 +117,7 @@ class Connection(asyncio.Protocol):
         self._requests: asyncio.Queue[Incoming | Refused | None] = asyncio.Queue()
         self._input_ended = asyncio.Event()
         self._writable = asyncio.Event()
-        self._leash: asyncio.Timeout | None = None
+        self._timeout: asyncio.Timeout | None = None
         self._answering = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -131,7 +132,7 @@ class Connection(asyncio.Protocol):
             for incoming in self._receiver.feed(data):
                 self._requests.put_nowait(incoming)
         except Refused as exc:
-            # What follows cannot be understood any more.
+            # Later bytes cannot be parsed.
             self._requests.put_nowait(exc)
         if self._receiver.wants_continue and self._requests.empty() and not self._answering:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -142,14 +143,14 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         self._input_ended.set()
         self._requests.put_nowait(None)
-        return True  # what was asked is still answered
+        return True  # pending requests are still answered
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._input_ended.set()
         self._writable.set()
         self._requests.put_nowait(None)
-        if self._leash is not None:
-            self._leash.reschedule(0)
+        if self._timeout is not None:
+            self._timeout.reschedule(0)
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -158,9 +159,9 @@ class Connection(asyncio.Protocol):
         self._writable.set()
 
     async def _run(self) -> None:
-        """Answer until the client or the script ends it."""
+        """Answer until the client or the script ends the connection."""
         try:
-            async with asyncio.timeout(None) as self._leash:
+            async with asyncio.timeout(None) as self._timeout:
                 while await self._answer_next():
                     pass
         except TimeoutError:
@@ -169,7 +170,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
             raise
         finally:
-            self._leash = None
+            self._timeout = None
             self._transport.close()
 
     async def _answer_next(self) -> bool:
@@ -188,7 +189,7 @@ class Connection(asyncio.Protocol):
                 return await _Answer(self, plan, incoming).send() and incoming.keep_alive
 
     async def _refuse(self, status: int, message: str) -> None:
-        """Say what is wrong, then hear the client out for a moment: closing on unread bytes would eat the answer."""
+        """Send an error, then drain the client's input briefly: closing with unread bytes would discard the error."""
         await _Answer(self, self._service.refuse(status, message), Incoming()).send()
         if self._transport.can_write_eof():
             self._transport.write_eof()
@@ -199,7 +200,7 @@ class Connection(asyncio.Protocol):
             pass
 
     async def write(self, data: bytes) -> None:
-        """Send bytes, as fast as the client takes them."""
+        """Send bytes with back-pressure."""
         if data:
             self._transport.write(data)
         await self._writable.wait()
@@ -209,18 +210,18 @@ class Connection(asyncio.Protocol):
         await self._sleep(seconds)
 
     async def hush(self) -> None:
-        """Wait until the client gives up."""
+        """Wait until the client disconnects."""
         await self._input_ended.wait()
 
     def reset(self) -> None:
-        """End the connection the hard way: the client sees a reset."""
+        """Reset the connection."""
         sock = self._transport.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._transport.abort()
 
 
 class _Answer:
-    """One plan on its way out."""
+    """Sender of one plan."""
 
     def __init__(self, connection: Connection, plan: Plan, incoming: Incoming) -> None:
         self._connection = connection
@@ -234,7 +235,7 @@ class _Answer:
         self._batch = bytearray()
 
     async def send(self) -> bool:
-        """Send all of it. False if the connection cannot be used again."""
+        """Send all of it. False if the connection cannot be reused."""
         for step in self._plan.steps:
             match step:
                 case bytes():
@@ -264,7 +265,7 @@ class _Answer:
         return self._keep_alive
 
     def _add(self, data: bytes) -> None:
-        """Put bytes of the body behind what is ready, and the head before the first of them."""
+        """Append body bytes to the batch, and the head before the first of them."""
         if self._head is not None:
             self._batch += self._head
             self._head = None
@@ -292,9 +293,6 @@ def _head(plan: Plan, *, chunked: bool, close: bool) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace")
 
 
-log = logging.getLogger(__name__)
-
-
 async def serve(
     script: Script,
     *,
@@ -304,9 +302,9 @@ async def serve(
     sleep: Sleep = asyncio.sleep,
     log_request: Callable[[str], None] | None = None,
 ) -> None:
-    """Answer HTTP until cancelled. Calls ``ready`` with the base URL, and ``log_request`` with a line per request.
+    """Serve HTTP until cancelled. Call ``ready`` with the base URL, and ``log_request`` with a line per request.
 
-    Raise ConfigError if the port cannot be had.
+    Raise ConfigError if the port is not available.
     """
     service = Service(script, log_request)
     group = asyncio.TaskGroup()
@@ -328,13 +326,13 @@ async def _listen(factory: Callable[[], Connection], host: str, port: int) -> as
     try:
         return await asyncio.get_running_loop().create_server(factory, host, port, start_serving=False)
     except OSError as exc:
-        # Not what asyncio says, which names the address once more; what is no number of the system's is a name's.
+        # asyncio's message repeats the address. A name resolution error has no errno of the system.
         reason = os.strerror(exc.errno) if exc.errno and exc.errno > 0 else exc.strerror or str(exc)
         raise ConfigError(f"cannot listen on {host}:{port}: {reason}") from exc
 
 
 async def _survive(talk: Coroutine[Any, Any, None]) -> None:
-    """Run one connection. A bug costs this connection, not the server."""
+    """Run one connection. A bug ends this connection, not the server."""
     try:
         await talk
     except Exception:

@@ -20,9 +20,37 @@ if TYPE_CHECKING:
 
 _REMEMBERED = 4096
 
+_JSON = {"content-type": "application/json"}
+_STREAM = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
+
+_GET = ("GET", "HEAD")
+#: Names and values for the log, in order.
+_Notes: TypeAlias = dict[str, str]
+_TOOLS_SHOWN = 30
+_SHOWN_CHARS = 200
+_PLAIN = re.compile(r"[\w.,:;/?&=%+*@~!-]+", re.ASCII)
+_LOOPBACK = re.compile(
+    r"https?://(?:localhost|[\w-]+\.localhost|127(?:\.\d{1,3}){3}|\[::1\])(?::\d{1,5})?", re.IGNORECASE
+)
+
+_MODEL = "lab-1"
+_PATHS = """\
+POST /v1/messages, /v1/messages/count_tokens, /v1/chat/completions, /v1/responses, /v1/responses/input_tokens, \
+/v1beta/models/MODEL:generateContent, :streamGenerateContent and :countTokens, \
+GET /v1/models, /v1/models/MODEL, /v1beta/models and /v1beta/models/MODEL"""
+
+_MODELS = re.compile(r"(?:/v1(?:beta|alpha)?)?/models(?:/([^:]+))?/?")
+
+_KEYS = ("x-api-key", "authorization", "x-goog-api-key")
+
+#: Fields of the conversation in each API.
+_CONVERSATION = ("messages", "input", "contents", "previous_response_id")
+#: Fields that may change between retries.
+_METADATA = ("metadata", "cache_control")
+
 
 class Cue(msgspec.Struct, frozen=True):
-    """The reply that answers a request, and where it stands in the script. ``reply`` counts from 1."""
+    """The chosen reply and its place in the script. ``reply`` counts from 1."""
 
     directives: list[d.Directive]
     prompt: str
@@ -32,7 +60,7 @@ class Cue(msgspec.Struct, frozen=True):
 
 
 class _Chosen(msgspec.Struct, frozen=True):
-    """A scene, the text that chose it, and the replies since."""
+    """A scene, the text that selected it, and the replies since."""
 
     scene: Scene
     replies: tuple[Reply, ...]
@@ -41,13 +69,13 @@ class _Chosen(msgspec.Struct, frozen=True):
 
 
 class Stage:
-    """Plays one script.
+    """Player of one script.
 
-    In a script with scenes the conversation itself says where it is: the user's newest text that matches a specific
-    scene chooses it, the replies since then the position; texts that match only a catch-all (reminders that agents
-    add between tool results) leave the scene alone. So conversations cannot disturb each other, and a scene
-    continues after a restart. All that is remembered is how often a request has failed, because the same request
-    comes again. A linear script is a tape: every request takes the next reply.
+    In a script with scenes, the conversation determines the position: the user's newest text that matches a
+    specific scene selects it, and the replies since then give the position; texts that match only a catch-all
+    (reminders that agents add between tool results) do not change the scene. So conversations are independent, and
+    a scene continues after a restart. The only state is how often a request has failed, because a retry is
+    identical. A linear script is a tape: every request takes the next reply.
     """
 
     def __init__(self, script: Script) -> None:
@@ -56,9 +84,9 @@ class Stage:
         self._failures: dict[int, int] = {}
 
     def reply(self, ask: Ask, fingerprint: Callable[[], int]) -> Cue:
-        """Return what answers ``ask``; requests with the same ``fingerprint`` are tries of the same request.
+        """Return the reply to ``ask``; requests with the same ``fingerprint`` are retries.
 
-        The fingerprint is taken only if the scene has failures. Raise ConfigError if the script has no answer.
+        The fingerprint is computed only if the scene has failures. Raise ConfigError if the script has no answer.
         """
         if self.script.linear:
             return self._next_on_tape(ask)
@@ -86,11 +114,11 @@ class Stage:
         raise ConfigError(f"{self.script.name} has no reply left: it has {_counted(replies)}")
 
     def _scene(self, ask: Ask) -> _Chosen:
-        """Return the scene that plays. Raise ConfigError if there is none."""
+        """Return the scene to play. Raise ConfigError if there is none."""
         prompt, general, replaced = ask.prompt, None, -1
         for said in ask.texts:
             found = self._match(said, ask)
-            # A prompt that got no answer stays in the conversation: its failures are not for the prompt after it.
+            # An unanswered prompt stays in the conversation: its failures do not apply to the next prompt.
             failed = said.turns == replaced and found is not None and found.replies[0].fails
             if found is not None and found.scene.specific and not failed:
                 return found
@@ -108,7 +136,7 @@ class Stage:
         first, *_ = text.split(None, 1) or [""]
         for scene in self.script.scenes:
             if scene.word is not None and scene.word != first:
-                continue  # Most are others.
+                continue  # The common case.
             groups = scene.match(text, tools=ask.tools)
             if groups is not None:
                 shell = shell_of(ask.tools)
@@ -129,7 +157,7 @@ def _cue(reply: Reply, replies: tuple[Reply, ...], values: dict[str, str], promp
 
 
 def _inner(replies: tuple[Reply, ...], values: dict[str, str]) -> tuple[tuple[Reply, ...], dict[str, str]]:
-    """Return the replies of the script that a scene consists of, if it is one."""
+    """Return the replies of a nested script, if the scene is one."""
     match replies[0].directives(values):
         case [d.Play(source=source)]:
             return _in_prompt(source), {}
@@ -139,7 +167,7 @@ def _inner(replies: tuple[Reply, ...], values: dict[str, str]) -> tuple[tuple[Re
 
 @lru_cache(maxsize=8)
 def _in_prompt(source: str) -> tuple[Reply, ...]:
-    """Return the replies of a script in a prompt, which comes with every request of its turn. Raise ConfigError."""
+    """Return the replies of a script in a prompt; cached, since it comes with every request. Raise ConfigError."""
     script = Script.parse(source.replace(" ;; ", "\n"), "script in the prompt")
     if not script.linear:
         raise ConfigError("a script in a prompt cannot have scenes")
@@ -147,7 +175,7 @@ def _in_prompt(source: str) -> tuple[Reply, ...]:
 
 
 def _pick(replies: Iterable[Reply], values: Mapping[str, str], turns: int, failures: int) -> Reply | None:
-    """Return the reply after ``turns`` good ones and, from there, ``failures`` bad ones."""
+    """Return the reply after ``turns`` successful ones and, from there, ``failures`` failed ones."""
     for reply in replies:
         times = reply.times(values)
         if reply.fails and turns:
@@ -162,27 +190,12 @@ def _pick(replies: Iterable[Reply], values: Mapping[str, str], turns: int, failu
 
 
 def _is_markup(text: str) -> bool:
-    """True for what agents add to a prompt: <system-reminder>, <environment_context> and the like."""
+    """True for text that agents add to a prompt: <system-reminder>, <environment_context> and the like."""
     return text.lstrip().startswith("<")
 
 
 def _counted(replies: tuple[Reply, ...]) -> str:
     return f"{len(replies)} {'reply' if len(replies) == 1 else 'replies'}, and each request takes one"
-
-
-_JSON = {"content-type": "application/json"}
-_STREAM = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
-
-
-_GET = ("GET", "HEAD")
-#: For the log: names and values, in order.
-_Notes: TypeAlias = dict[str, str]
-_TOOLS_SHOWN = 30
-_SHOWN_CHARS = 200
-_PLAIN = re.compile(r"[\w.,:;/?&=%+*@~!-]+", re.ASCII)
-_LOOPBACK = re.compile(
-    r"https?://(?:localhost|[\w-]+\.localhost|127(?:\.\d{1,3}){3}|\[::1\])(?::\d{1,5})?", re.IGNORECASE
-)
 
 
 class Service:
@@ -195,7 +208,7 @@ class Service:
         self._responses: Responses | None = None
 
     def answer(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Plan:
-        """Plan the answer to a request. Header names are lower case. Whatever is wrong becomes an HTTP error."""
+        """Plan the response to a request. Header names are lower case. Any error becomes an HTTP error."""
         self._number += 1
         notes: _Notes = {}
         plan = self._answer(method, target, headers, body, notes)
@@ -205,7 +218,7 @@ class Service:
         return plan
 
     def refuse(self, status: int, message: str) -> Plan:
-        """Plan the answer to what is no HTTP request."""
+        """Plan the response to invalid HTTP."""
         if self._log is not None:
             self._log(_line("refused", {"status": str(status), "error": message}))
         return _failure(_anthropic(), status, message, {}, {})
@@ -239,7 +252,7 @@ class Service:
             return _failure(route.api, 400, f"not a request: {exc}", common, notes)
 
     def _route(self, target: str, headers: Mapping[str, str]) -> _Route:
-        """Return what a path asks for. Each API is imported when it is first asked for."""
+        """Return the route of a path. Each API is imported on first use."""
         path, _, query = target.partition("?")
         if ":" in path:
             from zot.providers.lab.gemini import GeminiApi
@@ -298,26 +311,16 @@ class Service:
         return Plan(200, {**common, **_JSON}, performance.whole())
 
 
-_MODEL = "lab-1"
-_PATHS = """\
-POST /v1/messages, /v1/messages/count_tokens, /v1/chat/completions, /v1/responses, /v1/responses/input_tokens, \
-/v1beta/models/MODEL:generateContent, :streamGenerateContent and :countTokens, \
-GET /v1/models, /v1/models/MODEL, /v1beta/models and /v1beta/models/MODEL"""
-
-
 class _Route(msgspec.Struct, frozen=True):
-    """Where a request goes. ``what`` is "nothing" for paths that lab does not have: then the API phrases the error."""
+    """Route of a request. ``what`` is "nothing" for unknown paths: then the API encodes the error."""
 
     api: Api
     what: Literal["reply", "count", "models", "model", "nothing"]
     model: str = ""
 
 
-_MODELS = re.compile(r"(?:/v1(?:beta|alpha)?)?/models(?:/([^:]+))?/?")
-
-
 def _vendor(path: str, query: str, headers: Mapping[str, str]) -> Api:
-    """Return the API in whose words to answer where several vendors have the same path."""
+    """Return the API to answer with where several vendors share a path."""
     if path.startswith(("/v1beta", "/v1alpha")) or "x-goog-api-key" in headers or "&key=" in f"&{query}":
         from zot.providers.lab.gemini import GeminiApi
 
@@ -349,7 +352,7 @@ def _failure(api: Api, status: int, message: str, common: Mapping[str, str], not
 
 
 def _origin_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Let pages from this machine read the answer. Pages from elsewhere must not: their browser keeps it from them."""
+    """Allow local pages to read the response. Browsers withhold it from other pages."""
     origin = headers.get("origin", "")
     if not _LOOPBACK.fullmatch(origin):
         return {}
@@ -358,7 +361,7 @@ def _origin_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def _preflight(api: Api, headers: Mapping[str, str], common: Mapping[str, str], notes: _Notes) -> Plan:
-    """Answer OPTIONS, with which browsers ask whether a page may send a request."""
+    """Answer OPTIONS, a browser's CORS preflight."""
     methods = "GET, HEAD, POST, OPTIONS"
     if "origin" not in headers:
         return Plan(204, {**common, "allow": methods}, iter(()))
@@ -374,38 +377,29 @@ def _preflight(api: Api, headers: Mapping[str, str], common: Mapping[str, str], 
     return Plan(204, {**common, **allowed}, iter(()))
 
 
-_KEYS = ("x-api-key", "authorization", "x-goog-api-key")
-
-
-#: Where each API has its conversation, and what it continues.
-_CONVERSATION = ("messages", "input", "contents", "previous_response_id")
-#: Not said by anybody, and not always the same when a client tries again.
-_ASIDE = ("metadata", "cache_control")
-
-
 def _fingerprint(headers: Mapping[str, str], model: str, body: bytes) -> int:
-    """Tell requests apart by model and conversation: clients change the rest, and its order, when they try again.
+    """Return a hash of model and conversation: clients change the rest, and its order, in a retry.
 
-    The key counts too, so that clients with different keys never share a retry.
+    It includes the key, so clients with different keys never share a retry.
     """
     request = msgspec.json.decode(body)
-    said = msgspec.json.encode([_spoken(request.get(name)) for name in _CONVERSATION], order="sorted")
+    said = msgspec.json.encode([_without_metadata(request.get(name)) for name in _CONVERSATION], order="sorted")
     return hash((*(headers.get(name) for name in _KEYS), model, said))
 
 
-def _spoken(value: Any) -> Any:
-    """Return a part of a conversation without what clients note beside it."""
+def _without_metadata(value: Any) -> Any:
+    """Return a part of a conversation without metadata."""
     match value:
         case dict():
-            return {name: _spoken(inner) for name, inner in value.items() if not name.endswith(_ASIDE)}
+            return {name: _without_metadata(inner) for name, inner in value.items() if not name.endswith(_METADATA)}
         case list():
-            return [_spoken(inner) for inner in value]
+            return [_without_metadata(inner) for inner in value]
         case _:
             return value
 
 
 def _status(reply: Sequence[d.Directive], api: Api, ask: Ask) -> d.Status | None:
-    """Return the status that answers instead of a message. Outside a stream an error event can only be that."""
+    """Return the status to answer with instead of a message; outside a stream, also for an error event."""
     for part in reply:
         match part:
             case d.Status():
@@ -423,7 +417,7 @@ def _waits(reply: Sequence[d.Directive]) -> list[Step]:
 
 
 def _asked(ask: Ask) -> _Notes:
-    """Note what a request asks for."""
+    """Return the log fields of a request."""
     names = [tool.name for tool in ask.tools]
     more = [f"+{len(names) - _TOOLS_SHOWN}"] if len(names) > _TOOLS_SHOWN else []
     about = {"model": ask.model, "stream": "yes" if ask.stream else "no", "prompt": ask.prompt.text}
@@ -431,7 +425,7 @@ def _asked(ask: Ask) -> _Notes:
 
 
 def _cued(cue: Cue, reply: Sequence[d.Directive]) -> _Notes:
-    """Note which scene and reply were chosen, by which text, what the reply says, and how it fails."""
+    """Return the log fields of the chosen scene and reply, its text and its faults."""
     said = [_worded(part) for part in reply if isinstance(part, d.Content)]
     said = [word for word, before in zip(said, ["", *said], strict=False) if word != before]
     faults = [_worded(part) for part in reply if isinstance(part, d.Ending)]
@@ -456,12 +450,12 @@ def _worded(part: d.Directive) -> str:
 
 
 def _line(head: str, notes: _Notes) -> str:
-    """Return one line of the log. What is empty is left out."""
+    """Return one line of the log, without empty fields."""
     return " ".join([head, *(f"{name}={_shown(value)}" for name, value in notes.items() if value)])
 
 
 def _shown(text: str) -> str:
-    """Return a text for the log: in quotes unless it is plain, not too long, and with nothing that moves a cursor."""
+    """Return a text for the log: quoted unless plain, shortened, and without control characters."""
     short = text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
     if _PLAIN.fullmatch(short):
         return short

@@ -1,4 +1,4 @@
-"""lab in process: a transport whose answers are scripted and whose faults are real to whoever reads."""
+"""lab in process: a transport with scripted responses and realistic faults."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class LabTransport:
         return LabResponse(plan, first, self._sleep)
 
     async def close(self) -> None:
-        """There is no connection to close."""
+        """Do nothing: there is no connection."""
 
     async def _head(self, steps: Iterator[Step], left_s: float) -> bytes | Piece:
-        """Wait for the first bytes, and return them; an empty body is b"". The time is that of the script."""
+        """Wait for the first bytes and return them; b"" for an empty body. Time is the script's."""
         for step in steps:
             match step:
                 case Pause(seconds=seconds) if seconds < left_s:
@@ -54,7 +54,7 @@ class LabTransport:
 
 
 class LabResponse:
-    """An answer that is being played."""
+    """A response being played."""
 
     def __init__(self, plan: Plan, first: bytes | Piece, sleep: Sleep) -> None:
         self.status = plan.status
@@ -62,12 +62,12 @@ class LabResponse:
         self._steps = plan.steps
         self._held: Step | None = first
         self._sleep = sleep
-        self._leash: asyncio.Timeout | None = None
+        self._timeout: asyncio.Timeout | None = None
         self._closed = False
 
     async def read(self) -> bytes:
-        """Return what is ready, joined; wait where the script waits. Raise StreamBroken at a cut or after close."""
-        # Nothing below waits while bytes are ready, and a reader must not shut out the rest of the program.
+        """Return the bytes that are ready; wait where the script waits. Raise StreamBroken at a cut or after close."""
+        # Yield once: reading ready bytes never waits otherwise, and would starve other tasks.
         await asyncio.sleep(0)
         batch = bytearray()
         while (step := self._next()) is not None:
@@ -94,10 +94,10 @@ class LabResponse:
         return bytes(batch)
 
     def close(self) -> None:
-        """Stop at once; a read that waits fails."""
+        """Stop at once; a waiting read fails."""
         self._closed = True
-        if self._leash is not None:
-            self._leash.reschedule(0)
+        if self._timeout is not None:
+            self._timeout.reschedule(0)
 
     def _next(self) -> Step | None:
         if self._closed:
@@ -106,9 +106,9 @@ class LabResponse:
         return held if held is not None else next(self._steps, None)
 
     async def _pause(self, seconds: float | None) -> None:
-        """Wait so long, or for ever. Raise StreamBroken when closed meanwhile."""
+        """Wait ``seconds``, or forever if None. Raise StreamBroken if closed meanwhile."""
         try:
-            async with asyncio.timeout(None) as self._leash:
+            async with asyncio.timeout(None) as self._timeout:
                 if seconds is None:
                     await asyncio.get_running_loop().create_future()
                 else:
@@ -116,4 +116,4 @@ class LabResponse:
         except TimeoutError as exc:
             raise StreamBroken("the response was closed") from exc
         finally:
-            self._leash = None
+            self._timeout = None
