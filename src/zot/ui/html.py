@@ -65,11 +65,11 @@ hr { border: 0; border-top: 1px solid var(--line); margin: 1.5em 0; }
 """.strip()
 
 
-#: Links lead to these only.
+#: Links to other schemes are shown as text.
 _SCHEMES = ("http://", "https://", "mailto:")
-#: Whoever nests deeper than this means something else.
+#: Nested emphasis beyond this depth is shown as text.
 _DEEPEST = 8
-#: What ends a sentence, and no address.
+#: Punctuation that ends a sentence and not the URL before it.
 _AFTER_ADDRESS = ".,;:!?*_~'\""
 
 _WORDS = re.compile(
@@ -93,12 +93,12 @@ _WORDS = re.compile(
 
 
 def plain(text: str) -> str:
-    """Return text as HTML that shows it as it is; what would not be seen stands there as its escape."""
+    """Return ``text`` escaped for HTML, with invisible characters written as escapes."""
     return escape(escaped(text))
 
 
 def words(text: str, depth: int = 0) -> str:
-    """Return the words of a paragraph as HTML. What is no Markdown stays text."""
+    """Return inline Markdown as HTML. Unrecognised syntax stays text."""
     if depth == _DEEPEST:
         return plain(text)
     parts, at = [], 0
@@ -137,7 +137,7 @@ def _code(said: str) -> str:
 
 
 def _labelled(label: str, url: str, depth: int) -> str:
-    """A link, if it leads where links may; else what it says: nothing is left out."""
+    """Return a link if its scheme is allowed, else its label and URL as text."""
     url = re.sub(r"\\([!-/:-@\[-`{-~])", r"\1", url[1:-1] if url[0] == "<" and url[-1] == ">" else url)
     said = words(label, depth)
     if url.lower().startswith(_SCHEMES):
@@ -151,7 +151,7 @@ def _address(said: str) -> str:
 
 
 def _link(url: str, label: str, kind: str) -> str:
-    """A link. Where it is printed, its address stands behind it, unless it is a ``bare`` address itself."""
+    """Return a link. Print shows its URL after it, unless it is of kind ``bare``: the label is the URL."""
     name = f' class="{kind}"' if kind else ""
     return f'<a{name} href="{plain(url)}" rel="noopener noreferrer">{label}</a>'
 
@@ -160,7 +160,7 @@ RULE = re.compile(r" {0,3}([-*_])(?:[ \t]*\1){2,}[ \t]*$")
 
 
 class Block(msgspec.Struct):
-    """An element, what is in it, and whether a blank line is behind it. ``attributes`` begin with a blank."""
+    """An HTML element. ``is_apart``: a blank line follows. ``attributes`` start with a space."""
 
     tag: str
     inner: str
@@ -173,12 +173,12 @@ class Block(msgspec.Struct):
 
 
 def indent_of(line: str) -> int:
-    """Return how many columns of white space a line begins with."""
+    """Return the width of a line's leading white space, a tab counting as four columns."""
     return sum(4 if one == "\t" else 1 for one in line[: len(line) - len(line.lstrip(" \t"))])
 
 
 def dedented(line: str, columns: int) -> str:
-    """Return a line without so many columns of white space, or as many as it has."""
+    """Return a line without its first ``columns`` columns of white space, or as many as it has."""
     at = 0
     while columns > 0 and at < len(line) and line[at] in " \t":
         columns -= 4 if line[at] == "\t" else 1
@@ -187,7 +187,7 @@ def dedented(line: str, columns: int) -> str:
 
 
 def next_said(lines: list[str], at: int) -> int:
-    """Return the next line that is not blank, or the end."""
+    """Return the index of the next line that is not blank, or the end."""
     while at < len(lines) and not lines[at].strip():
         at += 1
     return at
@@ -200,14 +200,14 @@ _TICKED = '<input type="checkbox" checked disabled>'
 
 
 class _Item(msgspec.Struct):
-    """The lines of a point, and the line behind them."""
+    """The lines of a list item, and the index of the line after it."""
 
     body: list[str]
     end: int
 
 
 def begins_item(line: str, *, within_text: bool = False) -> bool:
-    """True if a point begins here. Not every number ``within_text`` is meant so."""
+    """True if a list item begins here. ``within_text`` only counts markers that may interrupt a paragraph."""
     found = _ITEM.match(line)
     if found is None or indent_of(line) > 3:
         return False
@@ -217,7 +217,10 @@ def begins_item(line: str, *, within_text: bool = False) -> bool:
 def read_list(
     lines: list[str], at: int, inner: Callable[[list[str]], list[Block]], starts: Callable[[str], bool]
 ) -> tuple[Block, int]:
-    """Return a list, and the line behind it. ``inner`` makes blocks of lines, ``starts`` tells where one begins."""
+    """Return a list, and the index of the line after it.
+
+    ``inner`` parses an item's lines into blocks; ``starts`` tells whether a line begins a new block.
+    """
     mark = _mark(lines[at])
     items: list[_Item] = []
     first, end, has_room = at, at, False
@@ -237,7 +240,7 @@ def read_list(
 
 
 def _mark(line: str) -> str:
-    """Return what the points of one list have in common; "" if none begins here."""
+    """Return the marker character that the items of one list share; "" if none begins here."""
     found = _ITEM.match(line)
     return found[2][-1] if found and not RULE.match(line) else ""
 
@@ -250,10 +253,10 @@ def _item(lines: list[str], at: int, starts: Callable[[str], bool]) -> _Item:
     item = _Item([found[4] or ""], at + 1)
     while (at := next_said(lines, item.end)) < len(lines):
         line = lines[at]
-        if indent_of(line) >= min(column, own + 2):  # Many put what is below a number two columns to the right.
+        if indent_of(line) >= min(column, own + 2):  # Two columns are common below a number, too.
             item.body += [*[""] * (at - item.end), dedented(line, column)]
         elif at == item.end and item.body[-1].strip() and not starts(line) and not _mark(line):
-            item.body.append(line.strip())  # A paragraph whose further lines are not indented.
+            item.body.append(line.strip())  # A paragraph continued without indentation.
         else:
             break
         item.end = at + 1
@@ -273,7 +276,7 @@ _CODE = re.compile(r"(?<!`)(`+)(?!`).+?(?<!`)\1(?!`)")
 
 
 def begins_table(lines: list[str], at: int) -> bool:
-    """True if the head of a table stands here, and its rule below."""
+    """True if a table's header is at ``at``, with the delimiter row below it."""
     if at + 1 >= len(lines) or "|" not in lines[at] or "|" not in lines[at + 1]:
         return False
     rule = lines[at + 1].strip()
@@ -281,7 +284,7 @@ def begins_table(lines: list[str], at: int) -> bool:
 
 
 def read_table(lines: list[str], at: int) -> tuple[Block, int]:
-    """Return a table, and the line behind it."""
+    """Return a table, and the index of the line after it."""
     head, sides = _cells(lines[at]), [_side(cell) for cell in _cells(lines[at + 1])]
     end = at + 2
     while end < len(lines) and "|" in lines[end]:
@@ -302,9 +305,9 @@ def _cells(row: str) -> list[str]:
 
 
 def _fitted(row: str, count: int) -> list[str]:
-    """Return the cells of a row, as many as its head has: nothing of it is left out."""
+    """Return a row's cells, as many as the header has; surplus cells are joined into the last one."""
     cells = _cells(row)
-    if len(cells) > count:  # Many forget that a bar within code ends a cell, too.
+    if len(cells) > count:  # Models often forget that a bar within code ends a cell.
         cells = _cells(_CODE.sub(lambda code: _PIPE.sub(r"\\|", code[0]), row))
     cells += [""] * (count - len(cells))
     return [*cells[: count - 1], " | ".join(cells[count - 1 :])]
@@ -325,7 +328,7 @@ def _row(cells: list[str], sides: list[str], tag: str) -> str:
     return f"<tr>{''.join(made)}</tr>"
 
 
-#: Lists and quotes in each other, so many at most: what is deeper is text.
+#: Lists and quotes nested deeper than this are shown as text.
 _blocks_DEEPEST = 24
 
 _FENCE = re.compile(r"( {0,3})(`{3,}(?=[^`]*$)|~{3,})")
@@ -333,12 +336,11 @@ _HEADING = re.compile(r" {0,3}(#{1,6})(?:[ \t]+(.*)|$)")
 _QUOTE = re.compile(r" {0,3}>[ \t]?")
 _UNDERLINE = re.compile(r" {0,3}(=+|-+)[ \t]*$")
 
-#: A block that begins at a line, and the line behind it; None if it does not begin there.
+#: A block that begins at a line, and the index of the line after it; None if it does not begin there.
 _Read: TypeAlias = tuple[Block, int] | None
 
 
 def markdown(text: str) -> str:
-    """Return Markdown as HTML."""
     return "\n".join(block.whole for block in _blocks(text.replace("\r\n", "\n").split("\n"), 0))
 
 
@@ -390,7 +392,7 @@ def _heading(lines: list[str], at: int, depth: int) -> _Read:
 
 
 def _titled(level: int, said: str) -> Block:
-    return Block(f"h{min(6, level + 1)}", words(said))  # The page has a title of its own.
+    return Block(f"h{min(6, level + 1)}", words(said))  # The page's title is the only h1.
 
 
 def _rule(lines: list[str], at: int, depth: int) -> _Read:
@@ -433,7 +435,7 @@ def _said(lines: list[str]) -> str:
 
 
 def _starts(line: str) -> bool:
-    """True if something else than more of a paragraph begins here."""
+    """True if this line interrupts a paragraph."""
     if _FENCE.match(line) or _HEADING.match(line) or RULE.match(line) or _QUOTE.match(line):
         return True
     return begins_item(line, within_text=True)
@@ -444,14 +446,14 @@ _READERS: tuple[Callable[[list[str], int, int], _Read], ...] = (
 )  # fmt: skip
 
 
-#: Nothing is loaded and nothing runs, whatever somebody may have found to say.
+#: Nothing is loaded and no script runs, whatever the messages contain.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'"
 
 
 def page(title: str, messages: Sequence[ShownMessage], *, model: str = "", usage: Counters | None = None) -> str:
-    """Return the page. Whatever was said is text in it: nothing of it can become part of the page.
+    """Return the page. All content is escaped, so that no message can add markup to it.
 
-    How turns ended is told as far as the messages know it.
+    Marks how a run ended where the messages know it.
     """
     results = {
         block.call_id: block for message in messages for block in message.content if isinstance(block, ShownResult)
@@ -491,14 +493,14 @@ def _message(message: ShownMessage, results: dict[str, ShownResult]) -> Iterator
             case ShownCall():
                 yield _call(block, results.get(block.id))
             case ShownResult():
-                pass  # It stands below its call.
+                pass  # `_call` shows it with its call.
         said_at = ""
     if isinstance(message, PastMessage) and (mark := ended(message.stop, message.error)):
         yield f'<p class="ended" dir="auto">{plain(mark)}</p>'
 
 
 def _call(call: ShownCall, result: ShownResult | None) -> str:
-    """A call, folded into a line where it is looked at, and open where it is printed."""
+    """Return a tool call as an element that is folded on screen and open in print."""
     args = call.args or {}
     failed = ' class="failed"' if result is not None and result.is_error else ""
     content = result.content if result is not None else ()
@@ -510,7 +512,7 @@ def _call(call: ShownCall, result: ShownResult | None) -> str:
 
 
 def _arguments(args: dict[str, Any], *, is_named: bool) -> Iterator[str]:
-    """Yield what a call was called with; ``is_named`` if its summary is read in full above."""
+    """Yield the arguments of a call; ``is_named`` if the heading already shows its summary in full."""
     kinds = {"+": "add", "-": "del"}
     rows = [f'<span class="{kinds.get(row[:1], "")}">{row}</span>' for row in changes(args, plain)]
     told = {"edits", "content"} if rows else set()

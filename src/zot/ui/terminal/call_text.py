@@ -17,21 +17,21 @@ _STYLES = {"+": "green", "-": "red"}
 
 
 def changes(args: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what a call would change in a file, as the lines of a diff, each with its style."""
+    """Yield the lines of the diff that a call makes, each with its style."""
     return ((row, _STYLES.get(row[:1], "dim")) for row in readable.changes(args, frank))
 
 
-#: What tells that a question has been decided: here, elsewhere, or by its deadline.
+#: Events that show that an approval was decided: here, in another client, or by its deadline.
 Decided: TypeAlias = ApprovalAnswer | ToolProgress | ToolResult | TurnStart | TurnEnd | Done
-#: A line of what a call would do, and its style.
+#: A line about a call, and its style.
 Line: TypeAlias = tuple[str, str]
 
-#: Arguments look like no line of a command or a diff, which could say the same.
+#: A colour of their own: a command or a diff could contain the same text.
 _ARGUMENT = "yellow"
 
 
 def in_full(request: ApprovalRequest) -> list[Line]:
-    """Return what a call would do: its command or what it would change, and all of its other arguments."""
+    """Return a call's command or diff, and all of its other arguments."""
     args = request.args
     match args:
         case {"command": str(command)}:
@@ -45,13 +45,13 @@ def in_full(request: ApprovalRequest) -> list[Line]:
 
 
 def until(request: ApprovalRequest) -> str:
-    """Return when the time for an answer is over, by the clock of this machine, with the day if it is not today."""
+    """Return the deadline in local time, with the date unless it is today."""
     over = datetime.fromisoformat(request.deadline).astimezone()
     return over.strftime("%H:%M:%S" if over.date() == datetime.now(UTC).astimezone().date() else "%Y-%m-%d %H:%M:%S")
 
 
 def called_with(args: dict[str, Any], *, is_named: bool) -> Iterator[Line]:
-    """Yield what a call was called with; ``is_named`` if its summary is read in full above."""
+    """Yield a call's arguments; ``is_named`` if the heading already shows its summary in full."""
     diff = [*changes(args)]
     match args:
         case {"command": str(command)}:
@@ -70,7 +70,7 @@ def called_with(args: dict[str, Any], *, is_named: bool) -> Iterator[Line]:
 
 
 def beyond_summary(request: ApprovalRequest) -> list[str]:
-    """Return the lines of what a call would do that its summary does not tell."""
+    """Return the lines of `in_full`, or none if the request's summary already shows everything."""
     match request.args:
         case {"command": str(one), **rest} | {"path": str(one), **rest} if not rest:
             if request.summary == f"{request.tool}: {one}":
@@ -81,7 +81,7 @@ def beyond_summary(request: ApprovalRequest) -> list[str]:
 
 
 def _told_by_diff(args: dict[str, Any]) -> set[str]:
-    """Return the names of the arguments of which a diff leaves nothing out."""
+    """Return the names of the arguments that the diff shows in full."""
     match args:
         case {"edits": list(edits)}:
             return {"path", "edits"} if all(map(_is_told, edits)) else {"path"}

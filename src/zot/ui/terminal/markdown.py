@@ -29,14 +29,14 @@ _BOLD = Style(bold=True)
 
 
 class Row(msgspec.Struct):
-    """The cells of a row, and its lines in columns of some widths."""
+    """The cells of a table row, and its lines at the last widths."""
 
     cells: Sequence[Text]
     widths: tuple[int, ...] = ()
     lines: list[Strip] = []
 
     def drawn(self, widths: tuple[int, ...], before: Segment, console: Console) -> list[Strip]:
-        """Return its lines: the same as the last time, if the columns are as wide as they were."""
+        """Return its lines, cached while the column widths are the same."""
         if self.widths != widths:
             self.widths = widths
             self.lines = [Strip([before, *line]) for line in _lines(self.cells, widths, console)]
@@ -44,10 +44,10 @@ class Row(msgspec.Struct):
 
 
 class Table:
-    """A head, and rows to which more can be added. Columns are as wide as all of them need, or as there is room."""
+    """A table that grows row by row. Columns are as wide as their cells need, or as there is room."""
 
     def __init__(self, head: Sequence[Text], rows: Sequence[Row] = (), *, before: Segment | None = None) -> None:
-        """``before`` stands at the beginning of each line."""
+        """``before`` starts each line."""
         self._before = before or Segment("")
         self._head = Row([_headed(cell) for cell in head])
         self._rows: list[Row] = []
@@ -55,7 +55,6 @@ class Table:
         self.extend(rows)
 
     def extend(self, rows: Sequence[Row]) -> None:
-        """There are more rows."""
         self._rows += rows
         self._needs = _needs(self._needs, rows)
 
@@ -82,7 +81,7 @@ def _needs(needs: Sequence[int], rows: Sequence[Row]) -> list[int]:
 
 
 def _fitted(needs: Sequence[int], room: int) -> tuple[int, ...]:
-    """Return how wide columns are: those that need most get less, if there is not room for all."""
+    """Return column widths that fit into ``room``, taken from the widest columns first."""
     widths = [max(1, need) for need in needs]
     over = sum(widths) - room
     while over > 0 and (widest := max(widths)) > 1:
@@ -138,13 +137,13 @@ _STYLES = {
 
 
 _INDENT = Segment("  ")
-#: What is drawn for the marks of lists, quotes and rules where only ASCII can be shown.
+#: ASCII replacements for the marks of lists, quotes and rules.
 _ASCII_MARKS = str.maketrans({"•": "*", "▌": "|", "─": "-", "━": "-", "…": "."})
 
 
 @cache
 def console() -> Console:
-    """Return what lays text out. Nothing is ever written with it."""
+    """Return the console that lays out text. It never writes."""
     return Console(
         width=80, force_terminal=True, color_system="truecolor", legacy_windows=False, highlight=False, markup=False,
         theme=Theme(_STYLES),
@@ -157,7 +156,7 @@ def _options() -> ConsoleOptions:
 
 
 def drawn(renderable: RenderableType, width: int, *, ascii_only: bool = False) -> list[Strip]:
-    """Return the lines of something, at most so wide."""
+    """Return the lines of a renderable at this width."""
     out = console()
     options = _options().update(width=max(1, width), height=None)
     if ascii_only:
@@ -168,19 +167,19 @@ def drawn(renderable: RenderableType, width: int, *, ascii_only: bool = False) -
 
 
 def for_ascii(lines: list[Strip]) -> list[Strip]:
-    """Return the lines with marks that every terminal has."""
+    """Return the lines with ASCII marks."""
     return [Strip([Segment(one.text.translate(_ASCII_MARKS), one.style) for one in line]) for line in lines]
 
 
 @cache
 def _parser() -> Any:
-    from markdown_it import MarkdownIt  # Only an answer needs it.
+    from markdown_it import MarkdownIt  # Imported lazily: start-up budget.
 
     return MarkdownIt("commonmark", {"html": False}).enable("strikethrough").enable("table")
 
 
 def parsed(text: str) -> list[Any]:
-    """Return the tokens of a text, as `markdown_it` has them. An entity may stand for what would not be seen."""
+    """Return the `markdown_it` tokens of a text, with invisible characters that entities decode to escaped."""
     tokens: list[Any] = _parser().parse(text)
     for child in (child for token in tokens for child in token.children or ()):
         child.content = escaped(child.content)
@@ -188,7 +187,7 @@ def parsed(text: str) -> list[Any]:
 
 
 def code(text: str, language: str, width: int, look: Look) -> list[Strip]:
-    """Return the lines of code in colours, a little to the right. What is too long is continued below."""
+    """Return highlighted code as indented lines, long ones wrapped."""
     from rich.syntax import Syntax
 
     syntax = Syntax("", language or "text", theme=look.code_theme, background_color="default")
@@ -197,7 +196,7 @@ def code(text: str, language: str, width: int, look: Look) -> list[Strip]:
 
 
 def plain_line(text: str, style: str, width: int) -> list[Strip]:
-    """Return a line of one style, continued below if it is too long."""
+    """Return a line of one style, wrapped if it is too long."""
     if cell_len(text) > width:
         return drawn(Text(text, style=style), width)
     return [Strip([Segment(text, Style.parse(style))])]
@@ -210,21 +209,21 @@ def _folded(line: Text, width: int) -> list[Strip]:
 
 
 def rows_of(text: str) -> list[Row]:
-    """Return the rows of a table that is all of a text, its head first."""
+    """Return the rows of a text that is one table, its header first."""
     rows: list[Row] = []
     drawn(_ours()(text, code_theme="", rows=rows), 80)
     return rows
 
 
 def markdown(text: str, look: Look) -> RenderableType:
-    """Return a text as it is drawn. The line ends of a paragraph stay where they are: most who write them mean them."""
+    """Return a text as a renderable. Keeps the line breaks of paragraphs: models mostly mean them."""
     made: RenderableType = _ours()(text, code_theme=look.code_theme)
     return made
 
 
 @cache
 def _ours() -> Any:
-    """Return Markdown as we draw it: code on the terminal's own background, headings at the left."""
+    """Return our Markdown class: code on the terminal's own background, headings at the left."""
     from rich.markdown import CodeBlock, Heading, Markdown, TableElement
 
     class Code(CodeBlock):
@@ -258,12 +257,12 @@ def _ours() -> Any:
 
     class Ours(Markdown):
         def __init__(self, text: str, *, code_theme: str, rows: list[Row] | None = None) -> None:
-            self.rows = rows  # Where those of a table are wanted, instead of its lines.
-            # Theirs makes a parser of its own each time, which takes longer than what it is for.
+            self.rows = rows  # If given, receives a table's rows instead of lines.
+            # Rich would create a parser each time, which takes longer than parsing.
             self.markup, self.code_theme, self.hyperlinks = text, code_theme, False
             self.justify, self.style = None, "none"
             self.inline_code_lexer, self.inline_code_theme = None, code_theme
-            self.parsed = parsed(text)  # A tag is text like any other: theirs would be left out.
+            self.parsed = parsed(text)  # Unlike Rich, shows HTML tags as text.
             for child in (child for token in self.parsed for child in token.children or ()):
                 if child.type == "softbreak":
                     child.type = "hardbreak"
@@ -276,12 +275,12 @@ def _ours() -> Any:
 
 
 def with_prefix(lines: list[Strip], first: Segment, others: Segment) -> list[Strip]:
-    """Return the lines, each behind a prefix."""
+    """Return the lines, each after a prefix."""
     return [Strip([others if number else first, *line]) for number, line in enumerate(lines)]
 
 
-#: Long blocks are kept in pieces of so many lines of code, rows of a table, points of a list, or characters of prose:
-#: drawing two of them is what may take place between two keys.
+#: Long blocks are finished in pieces of this many lines, table rows, list items or characters of prose: drawing two
+#: pieces must fit between two keys.
 _LINES = 20
 _ROWS = 15
 _POINTS = 20
@@ -290,14 +289,14 @@ _CHARACTERS = 1200
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,}) *([\w+#-]*)[^\n]*\n")
 _WORD = re.compile(r"\S+")
 _NUMBER = re.compile(r" {0,3}(\d+)")
-#: What may be the beginning of something that ends further on.
+#: Syntax that later text may close.
 _OPEN = re.compile(r"\*(?!\s)|(?<!\w)_|`|~~|!?\[[^\]]*$|<|&\w*$|\\$")
-#: So many ends of lines are tried for one behind which prose no longer changes.
+#: Line ends tried for one before which prose no longer changes.
 _TRIES = 3
 
 
 class _Block(msgspec.Struct):
-    """An outermost block of a text: where it begins, what it is, and where its points begin, if it is a list."""
+    """A top-level block: its start, its token type, and the starts of its items if it is a list."""
 
     start: int
     kind: str
@@ -305,9 +304,9 @@ class _Block(msgspec.Struct):
 
 
 class Flow:
-    """The lines of a text that grows at its end, each behind ``before``.
+    """The lines of a text that grows at its end, each after ``before``.
 
-    A line that is there again is the same object as it was. Of a long block only the last piece is drawn anew.
+    Unchanged lines stay the same objects. Only the last piece of a long block is drawn again.
     """
 
     def __init__(self) -> None:
@@ -315,16 +314,16 @@ class Flow:
         self._begin()
 
     def _begin(self) -> None:
-        #: How much of the text is drawn for good, and its lines.
+        #: The length of the text that is final, and its lines.
         self._stable = 0
         self._done: list[Strip] = []
-        #: What makes the rest of the text what it is, if a block began before it: the first line of code or of a table.
+        #: The opening line of code, or the header of a table, that the rest of a split block must be parsed with.
         self._lead = ""
-        #: The rows of a long table that no longer change.
+        #: The final rows of a long table.
         self._table: Table | None = None
 
     def lines(self, text: str, width: int, look: Look, before: Segment | None = None) -> list[Strip]:
-        """Return the lines of ``text``, which begins with what it was the last time."""
+        """Return the lines of ``text``, which starts with the text of the last call."""
         key = (width, look, before or Segment(""))
         if self._key != key:
             self._key = key
@@ -348,7 +347,7 @@ class Flow:
         return self._behind(self._block(text)) if self._table is None else self._rows(self._table, text)
 
     def _rows(self, table: Table, text: str) -> list[Strip]:
-        """Return the lines of a table whose last rows are this text, which has the head of the table, too."""
+        """Return the lines of a table whose last rows are ``text``, which repeats the header."""
         assert self._key is not None
         width, look, _ = self._key
         lines = table.lines(width, console(), rows_of(text)[1:])
@@ -370,9 +369,9 @@ class Flow:
         return lines
 
     def _keep(self, block: _Block, body: str, lead: str) -> tuple[int, str]:
-        """Keep the first pieces of a long block.
+        """Finish the first pieces of a long block.
 
-        Return how much of it that is, and what must stand before the rest.
+        Return their length, and the lead that the rest must be parsed with.
         """
         match block.kind:
             case "fence":
@@ -400,7 +399,7 @@ class Flow:
         return kept, fence[0]
 
     def _keep_rows(self, body: str) -> tuple[int, str] | None:
-        """The rows that are kept are drawn with those to come: all have the same columns."""
+        """Only collect the rows: column widths depend on later ones."""
         rows = body.split("\n")
         head = "".join(f"{row}\n" for row in rows[:2])
         if len(rows) < 2 * _ROWS + 2:
@@ -418,7 +417,7 @@ class Flow:
         kept = 0
         for number in range(_POINTS, len(points) - _POINTS + 1, _POINTS):
             if block.kind == "ordered_list_open" and not _is_numbered(body, points, number):
-                break  # They would be counted from another number.
+                break  # Numbering would restart wrongly.
             self._done += self._drawn(body[kept : points[number]])
             kept = points[number]
         return kept
@@ -437,7 +436,7 @@ class Flow:
         return 0
 
     def _is_settled(self, text: str, lines: list[Strip]) -> bool:
-        """True if a text is drawn as these lines, whatever follows."""
+        """True if ``text`` is drawn as these lines, whatever follows."""
         inline = next((token for token in parsed(text) if token.type == "inline"), None)
         if inline is None or any(_OPEN.search(one.content) for one in inline.children if one.type == "text"):
             return False
@@ -445,19 +444,19 @@ class Flow:
 
 
 def _pieces(lines: list[str], count: int) -> Iterator[str]:
-    """Yield pieces of so many lines; between one and two of them are left."""
+    """Yield pieces of ``count`` lines; leave one to two pieces."""
     for first in range(0, (len(lines) // count - 1) * count, count):
         yield "\n".join(lines[first : first + count])
 
 
 def _is_numbered(body: str, points: list[int], number: int) -> bool:
-    """True if a point of a list says which one it is."""
+    """True if a list item's own number matches its position."""
     first, this = _NUMBER.match(body, points[0]), _NUMBER.match(body, points[number])
     return first is not None and this is not None and int(this[1]) == int(first[1]) + number
 
 
 def _blocks(text: str) -> Iterator[_Block]:
-    """Yield the outermost blocks of a text."""
+    """Yield the top-level blocks of a text."""
     if not text.strip():
         return
     offsets, at = [], 0
@@ -480,5 +479,5 @@ def _blocks(text: str) -> Iterator[_Block]:
 
 
 def warm() -> None:
-    """Load what the first answer would have to wait for."""
+    """Load the modules that the first answer needs."""
     Flow().lines("# a\n\n```python\nb = 1\n```\n", 40, Look())
