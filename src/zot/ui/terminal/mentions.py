@@ -51,7 +51,7 @@ _MAX_BYTES = 20 * 1024 * 1024
 
 
 async def named_images(text: str, conversation: Conversation) -> list[ImageBlock]:
-    """Return the images that ``text`` mentions, relative to the conversation's directory. Raise UserError as `images_in`."""
+    """Return the images that ``text`` mentions, from the conversation's directory. Raise UserError as `images_in`."""
     return await asyncio.to_thread(images_in, text, (await conversation.state()).cwd)
 
 

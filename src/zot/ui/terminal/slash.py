@@ -1,4 +1,4 @@
-"""Slash commands, and what a terminal offers to them."""
+"""Slash commands, and the `Terminal` interface that they use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Option(msgspec.Struct, Generic[T], frozen=True):
-    """Something that can be chosen: by its ``key``, if it has one, or from a list."""
+    """A choice, made by its ``key`` if it has one, or from a list."""
 
     value: T
     label: str
@@ -30,7 +30,7 @@ class Option(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Terminal(Protocol):
-    """Where a person sits. Questions are None if they are not answered."""
+    """A front end, as commands use it. An unanswered question returns None."""
 
     @property
     def conversation(self) -> Conversation: ...
@@ -40,58 +40,58 @@ class Terminal(Protocol):
 
     @property
     def extension_commands(self) -> Sequence[CommandInfo]:
-        """What extensions offer, as far as it is known."""
+        """The commands of extensions that are known so far."""
 
     def note(self, text: str, level: Level = "info") -> None:
-        """Say something that is no part of the conversation."""
+        """Show a note outside of the conversation."""
 
     def present(self, text: str, source: str) -> None:
-        """Show Markdown that is no part of the conversation."""
+        """Show Markdown outside of the conversation."""
 
     def insert(self, text: str) -> None:
-        """Put text where the person writes."""
+        """Insert text into the editor."""
 
     def now(self) -> float:
-        """Return the time by the terminal's clock."""
+        ...
 
     def enter_panel(self, panel_id: str, since: float) -> None:
-        """Let a panel have the keys that was asked for here at a time, unless something was typed since."""
+        """Focus a panel requested at ``since``, unless the user has typed since."""
 
     def busy(self, text: str) -> AbstractContextManager[None]:
-        """Say what is waited for, as long as the block takes."""
+        """Show ``text`` as the current task during the block."""
 
     async def choose(
         self, title: str, options: Sequence[Option[T]], *, body: str = "", sudden: bool = False
     ) -> T | None:
-        """Let the person choose. ``body`` says what it is about; ``sudden``: nobody has asked for the question."""
+        """Let the user choose. ``body`` describes the subject; ``sudden``: the user did not ask for the question."""
 
     async def ask(self, title: str, *, secret: bool = False) -> str | None:
-        """Let the person write something."""
+        """Let the user type a line."""
 
     async def submit(self, text: str) -> None:
-        """Say something to the model."""
+        """Send a prompt."""
 
     async def retry(self) -> None:
-        """Let the model answer what was said last, which failed."""
+        """Run the newest prompt again, which failed."""
 
     async def compact(self) -> None:
-        """Summarise the conversation."""
+        ...
 
     async def switch(self, session: str | None) -> None:
-        """Go to another session; to a new one without a name."""
+        """Switch to another session, or to a new one."""
 
     async def jump(self) -> None:
-        """Let the person go to something that was said before."""
+        """Let the user go to an earlier message."""
 
     def page(self) -> str:
-        """Return how keys are used here, as Markdown."""
+        """Return the help on keys, as Markdown."""
 
     def leave(self) -> None:
-        """End."""
+        ...
 
 
 async def ask_trust(terminal: Terminal, *kinds: Literal["extension", "skill"]) -> None:
-    """Ask about each extension and skill of the project that nobody trusts yet, or those of some kinds."""
+    """Ask about each untrusted extension and skill of the project, or those of the given kinds."""
     for one in await terminal.home.untrusted():
         if kinds and one.kind not in kinds:
             continue
@@ -120,7 +120,7 @@ Action: TypeAlias = Callable[[Terminal, str], Awaitable[None]]
 
 
 class Command(msgspec.Struct, frozen=True):
-    """Something that can be done by its name."""
+    """A slash command: its action, the usage of its arguments, and its help."""
 
     action: Action
     takes: str
@@ -128,12 +128,12 @@ class Command(msgspec.Struct, frozen=True):
 
 
 def is_command(text: str) -> bool:
-    """True if a text is a command: a path is not one."""
+    """True if a text is a command and not a path."""
     return _COMMAND.match(text) is not None
 
 
 async def run(terminal: Terminal, line: str) -> None:
-    """Do what a line that begins with a slash says. Raise AgentError if it cannot be done."""
+    """Run a line that starts with a slash. Raise AgentError if it fails."""
     (name, args), began = _split(line[1:]), terminal.now()
     try:
         await _obey(terminal, name, args, began)
@@ -158,13 +158,13 @@ async def _obey(terminal: Terminal, name: str, args: str, began: float) -> None:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """Return the first word of a text, and the rest, which may begin in another line."""
+    """Return the first word of a text, and the rest, which may start in another line."""
     first, rest, *_ = [*text.split(maxsplit=1), "", ""]
     return first, rest.strip()
 
 
 async def _extension(terminal: Terminal, name: str, args: str, began: float) -> None:
-    """Run a command of an extension, which was given at ``began``, and do what it wants."""
+    """Run an extension's command, entered at ``began``, and carry out the action that it requests."""
     answer = await terminal.conversation.run_command(name, args)
     match answer.action:
         case "prompt":
@@ -174,7 +174,7 @@ async def _extension(terminal: Terminal, name: str, args: str, began: float) -> 
         case "display":
             terminal.present(answer.display, answer.extension)
         case "open_panel":
-            terminal.enter_panel(answer.panel_id, began)  # It comes as an event.
+            terminal.enter_panel(answer.panel_id, began)  # The panel opens by an event.
         case _:
             pass
 
@@ -212,7 +212,7 @@ async def _login(terminal: Terminal, args: str) -> None:
     provider = args or await terminal.choose("Store the key of", [Option(name, name) for name in known])
     if provider is None:
         return
-    if provider not in known:  # What was typed is not said again: it may be a key.
+    if provider not in known:  # Do not repeat the input: it may be a key.
         raise UserError(f"no such provider has a key; type /login and one of these: {', '.join(known)}")
     key = await terminal.ask(f"Key for {provider} (it is not shown)", secret=True)
     if key:
@@ -287,7 +287,7 @@ async def _kept(terminal: Terminal) -> str:
 
 
 async def _check_idle(terminal: Terminal) -> None:
-    """Refuse to make a session that nobody could go to."""
+    """Raise UserError during a run: a new session could not be switched to."""
     if (await terminal.conversation.state()).busy:
         raise UserError("something is running here; abort it first")
 
@@ -310,7 +310,7 @@ async def _fork(terminal: Terminal, count: str) -> None:
 
 
 def tree(sessions: Sequence[SessionInfo], here: str) -> str:
-    """Return which session came from which, as lines, of the family of ``here``."""
+    """Return the sessions forked from the same root as ``here``, as an indented tree."""
     by_id = {one.id: one for one in sessions}
     root = by_id.get(here)
     while root is not None and root.parent in by_id:
@@ -333,7 +333,7 @@ async def _compact(terminal: Terminal, args: str) -> None:
 
 
 async def _clear(terminal: Terminal, args: str) -> None:
-    await terminal.conversation.clear()  # All terminals hear of it, this one, too.
+    await terminal.conversation.clear()  # The event clears all terminals, this one included.
 
 
 async def _jump(terminal: Terminal, args: str) -> None:
@@ -405,7 +405,7 @@ async def _export(terminal: Terminal, args: str) -> None:
     def write() -> None:
         write_new(path, [page(title, said, model=now.model, usage=now.usage).encode("utf-8", "replace")])
 
-    await asyncio.to_thread(write)  # What is long takes a while.
+    await asyncio.to_thread(write)  # In a thread: long conversations take a while.
     terminal.note(f"the conversation is in {path}", "success")
 
 
@@ -417,7 +417,7 @@ def _place(path: str) -> str:
 
 
 def _unused(name: str, suffix: str) -> str:
-    """Return the path of a file that is not there yet: with a number, if it must be."""
+    """Return the path of a file that does not exist yet, numbered if necessary."""
     numbers = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
     return next(path for number in numbers if not os.path.lexists(path := _place(f"{name}{number}{suffix}")))
 
@@ -448,19 +448,19 @@ COMMANDS: Mapping[str, Command] = {
 }
 
 
-#: So many other models of the same provider are offered.
+#: Other models of the same provider that are offered.
 _SAME = 4
 
 
 async def rescue(terminal: Terminal, failure: str) -> None:
-    """Offer what may help, and do it."""
+    """Offer to retry a failed run, with this model or another."""
     conversation = terminal.conversation
     now = await conversation.state()
     again = ModelInfo(now.provider, now.model)
     options = [Option(again, f"{now.provider}/{now.model}, once more")]
     options += [Option(one, f"{one.provider}/{one.id}") for one in _others(now, await conversation.models())]
     if terminal.conversation is not conversation:
-        return  # Somebody has gone elsewhere.
+        return  # The user has switched sessions.
     title = "The model call failed. Ask again?"
     chosen = await terminal.choose(title, options, body=one_line(failure, 600), sudden=True)
     if chosen is None:
@@ -472,7 +472,7 @@ async def rescue(terminal: Terminal, failure: str) -> None:
 
 
 def _others(now: Snapshot, models: Sequence[ModelInfo]) -> list[ModelInfo]:
-    """Return a few others of this provider, and the first of each other one."""
+    """Return a few other models of this provider, and the first of each other provider."""
     same = [one for one in models if one.provider == now.provider and one.id != now.model]
     firsts: dict[str, ModelInfo] = {}
     for one in models:
