@@ -58,10 +58,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _nobody(path: str) -> str:
-    """Return why nobody can be called."""
+    """Return the reason that no daemon can be called."""
     from zot.client import endpoint
 
-    with suppress(OSError):  # It is not for us to know.
+    with suppress(OSError):  # The lock may be unreadable for this user.
         if (pid := endpoint.owner(path)) is not None:
             who = f"process {pid}" if pid else "another process"
             return f"{who} is the daemon at {path}, but: {endpoint.GONE} {endpoint.STOP}"
@@ -89,7 +89,7 @@ def _call(line: DaemonLine, method: str, params: dict[str, Any], settings: dict[
 
 
 def _params(text: str) -> dict[str, Any]:
-    """Read parameters. Raise UsageError if they are none."""
+    """Parse the parameters. Raise UsageError if they are not a JSON object."""
     try:
         return msgspec.json.decode(sys.stdin.buffer.read() if text == "-" else text, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as problem:

@@ -23,14 +23,14 @@ from zot.providers.models import Model
 from zot.runtime.providers import models_of
 from zot.ui.readable import counted, one_line
 
-#: What a flag without a value says of a setting that has another name.
+#: Flags that set a setting of another name.
 _MEANT = {"tools": "no_tools"}
-#: What nobody sets: it is what all the others were found in.
+#: Not a setting: the environment that the others were read from.
 _UNSHOWN = ("env",)
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Where a value comes from. ``name`` is the flag, the variable, or the file and its table; "" for a default."""
+    """The source of a value. ``name`` is the flag, the variable, or the file and its table; "" for a default."""
 
     source: Literal["flag", "environment", "file", "default"]
     name: str = ""
@@ -40,7 +40,7 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class Setting(msgspec.Struct, frozen=True, rename={"origins": "from"}):
-    """A value as it counts, and where it comes from: rules have several places. Of a key, only that there is one."""
+    """An effective value and its sources: rules have several. The value of a key is only whether it is set."""
 
     value: Any
     origins: tuple[Origin, ...]
@@ -50,7 +50,7 @@ _DEFAULT = (Origin("default"),)
 
 
 def settings_of(agents: Agents, config: Config, given: Mapping[str, Any]) -> dict[str, Setting]:
-    """Return every setting of ``config``, which is what ``given`` flags and the file of ``agents`` make together."""
+    """Return every setting of ``config``, which was resolved from ``given`` flags and the file of ``agents``."""
     table = fitting(agents.table(config.agent).settings, given, config.environment)
     place = Origin("file", f"{agents.file.path} [agents.{config.agent}]")
     found = {
@@ -65,7 +65,7 @@ def settings_of(agents: Agents, config: Config, given: Mapping[str, Any]) -> dic
 
 
 def daemon_settings_of(agents: Agents) -> dict[str, Setting]:
-    """Return every setting of the daemon, and whether the file says it."""
+    """Return every setting of the daemon, and whether the file sets it."""
     place = (Origin("file", f"{agents.file.path} [daemon]"),)
     return {
         name: Setting(value, place if name in agents.file.daemon_names else _DEFAULT)
@@ -84,7 +84,7 @@ def _origins(name: str, given: Mapping[str, Any], table: Mapping[str, Any], plac
 def _directory(config: Config) -> str | None:
     try:
         return os.path.abspath(config.cwd or os.getcwd())
-    except FileNotFoundError:  # It is gone. Who starts an agent there hears of it.
+    except FileNotFoundError:  # It is gone; starting an agent there reports that.
         return None
 
 
@@ -93,7 +93,7 @@ def _flag(key: str) -> str:
 
 
 def _effective(config: Config, found: Mapping[str, Setting]) -> dict[str, Setting]:
-    """Return what the service makes of what was left open: its model, its address, its API and its key."""
+    """Return the defaults that depend on the service: model, address, API and key."""
     shown = {
         "api_key": _api_key(config, ""),
         "base_url": replace(found["base_url"], value=_place(config.base_url or "") or None),
@@ -106,7 +106,7 @@ def _effective(config: Config, found: Mapping[str, Setting]) -> dict[str, Settin
     try:
         where = endpoint(vendor, api=config.api, base_url=address or None, env=config.environment)
     except AgentError:
-        return shown  # What does not go together is shown as it was given.
+        return shown  # Show settings that contradict each other as given.
     return {
         "model": replace(found["model"], value=config.model or (None if model is None else model.id)),
         "api": replace(found["api"], value=where.api),
@@ -116,7 +116,7 @@ def _effective(config: Config, found: Mapping[str, Setting]) -> dict[str, Settin
 
 
 def _model(config: Config) -> Model | None:
-    """Return the model that is asked, None if there is no such model: who wants to look may still look."""
+    """Return the configured model, or None if it is unknown: the other settings are still shown."""
     try:
         return models_of(config).find(config.model)
     except AgentError:
@@ -124,7 +124,7 @@ def _model(config: Config) -> Model | None:
 
 
 def _address_origin(config: Config, model: Model | None) -> tuple[Origin, ...]:
-    """Return where an address comes from that is neither given nor the provider's own; nothing if it is."""
+    """Return the source of an address that is neither given nor the provider's default; empty if it is."""
     if config.base_url:
         return ()
     if model is not None and model.base_url:
@@ -134,12 +134,12 @@ def _address_origin(config: Config, model: Model | None) -> tuple[Origin, ...]:
 
 
 def _place(base_url: str) -> str:
-    """Return an address without what may be secret in it."""
+    """Return an address without userinfo and query, which may be secret."""
     return without_userinfo(base_url).partition("?")[0]
 
 
 def _api_key(config: Config, base_url: str) -> Setting:
-    """Return whether there is a key. One that cannot be one is one, here."""
+    """Return whether a key is set, valid or not."""
     vendor = VENDORS.get(config.provider)
     if config.api_key:
         return Setting("set", (Origin("flag", "--api-key"),))
@@ -212,7 +212,7 @@ def _cell(value: object) -> str:
 
 
 def _agents(request: Request) -> int:
-    """List the agents, and what tells them apart."""
+    """List the agents and their main settings."""
     agents = _load(request)
     configs = [agents.config(name) for name in agents.names]
     if request.json:
@@ -229,7 +229,7 @@ def _agents(request: Request) -> int:
 
 
 def _check(request: Request) -> int:
-    """Say what is wrong with the file; return the exit code."""
+    """Report the errors in the file; return the exit code."""
     directory = _config_part_directory(request)
     path = None if directory is None else os.path.join(directory, FILE_NAME)
     problems: tuple[str, ...] = ()
@@ -239,7 +239,7 @@ def _check(request: Request) -> int:
         names, path = agents.names, agents.file.path or None
     except InvalidConfigFile as problem:
         problems = problem.problems
-    except ConfigError as problem:  # It cannot be read.
+    except ConfigError as problem:  # The file cannot be read.
         problems = (str(problem).removeprefix(f"{path}: "),)
     if request.json:
         write_json({"ok": not problems, "file": path, "agents": names, "problems": problems})
@@ -262,7 +262,7 @@ def _load(request: Request) -> Agents:
 
 
 def _config_part_directory(request: Request) -> str | None:
-    """Return where config.toml is looked for: by the daemon, too, which can be told so by a variable."""
+    """Return the directory of config.toml, or the daemon's if its variable is set."""
     named = given_config_dir(os.environ, request.settings.get("config_dir"))
     if named is None or "config_dir" in request.settings:
         return config_directory(request.settings)

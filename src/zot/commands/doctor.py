@@ -39,7 +39,7 @@ _OTHERS = 0o077
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One thing that was looked at. ``none`` is for what is not there and need not be."""
+    """One check. ``none``: the thing is missing, and optional."""
 
     name: str
     status: Literal["ok", "warn", "fail", "none"]
@@ -47,7 +47,7 @@ class Check(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """All of them; ``ok`` if the provider that would be used works."""
+    """All checks; ``ok`` if the selected provider works."""
 
     ok: bool
     provider: str
@@ -55,7 +55,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 async def examine(config: Config, *, config_dir: str | None, wrong: str, is_offline: bool) -> Report:
-    """Look at everything. ``wrong`` is what is wrong with the settings; the services are asked side by side."""
+    """Run all checks. ``wrong`` is the error in the settings; the services are asked concurrently."""
     cwd = _cwd(config)
     transport = HttpTransport(config.environment)
     try:
@@ -89,7 +89,7 @@ async def examine(config: Config, *, config_dir: str | None, wrong: str, is_offl
 
 
 async def _provider(vendor: Vendor, config: Config, transport: Transport, *, is_offline: bool) -> Check:
-    """Say where a provider's key comes from and what it thinks of it. Only of the one that is used is it a failure."""
+    """Check a provider's key and whether the service accepts it. A failure only of the selected provider."""
     is_used = vendor.name == config.provider
     used = " (the one that is used)" if is_used else ""
     try:
@@ -110,13 +110,13 @@ async def _provider(vendor: Vendor, config: Config, transport: Transport, *, is_
 
 
 def _other_key(vendor: Vendor, env: Mapping[str, str]) -> str:
-    """Say that a key is stored, which is not used because it is for another address; "" if none is."""
+    """Report a stored key that is not used because it is for another address; "" if there is none."""
     address = stored_for(vendor, env)
     return f"a key is stored, but for another address ({_place(address)})" if address else ""
 
 
 def _unasked(vendor: Vendor, found: Credential | None, config: Config) -> str:
-    """Return why a service is not asked: nobody uses it, or it would take a person; "" if it is."""
+    """Return the reason for not asking a service: it is unused, or needs a user's input; "" to ask it."""
     if vendor.name == "lab":
         return "scripted, without a network"
     if vendor.name == config.provider:
@@ -158,7 +158,7 @@ async def _key(vendor: Vendor, found: Credential | None, env: Mapping[str, str])
 
 
 def _place(base_url: str) -> str:
-    """Return the address without anything that could be secret."""
+    """Return the address without parts that could be secret."""
     try:
         return split_url(base_url).origin.label
     except AgentError:
@@ -214,7 +214,7 @@ def _auth_file(home: str | None) -> Check:
 
 
 def _token_file(env: Mapping[str, str], config_dir: str | None) -> Check:
-    """Look at the tokens with which others reach the daemon."""
+    """Check the tokens of the daemon's remote clients."""
     try:
         path = token_path_in(locate(env, config_dir=config_dir).data_dir)
     except ConfigError as problem:
@@ -317,9 +317,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _config(settings: Mapping[str, Any]) -> tuple[Config, str]:
-    """Return the settings, and what is wrong with them: then they are the usual ones."""
+    """Return the config and "", or the default config and the error."""
     try:
-        Agents.load(config_directory(settings))  # Which looks at more than what is used.
+        Agents.load(config_directory(settings))  # Checks the whole file, not only the selected agent.
         return resolve(settings), ""
     except ConfigError as problem:
         return Config(), str(problem)

@@ -17,7 +17,7 @@ from zot.runtime.providers import unused_key
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One thing that was looked at. ``detail`` says what was found, or what is wrong."""
+    """One check. ``detail`` is its result or the error."""
 
     name: str
     ok: bool
@@ -25,7 +25,7 @@ class Check(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """All of them. ``missing_required_env`` names variables of which one must be set."""
+    """All checks. ``missing_required_env`` names variables of which one must be set."""
 
     ok: bool
     status: Literal["PASS", "FAIL"]
@@ -36,9 +36,9 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def examine(problem: ConfigError | None, settings: Mapping[str, Any]) -> Report:
-    """Look at the configuration, the model and its key, and the journal. ``problem`` is one of the flags.
+    """Check the configuration, the model and its key, and the journal. ``problem`` is an error in the flags.
 
-    All agents are looked at. The report names what the default one uses.
+    Checks all agents; the report names the provider and model of the default one.
     """
     agents: dict[str, Config] = {}
     model, missing = "", ""
@@ -82,7 +82,7 @@ def examine(problem: ConfigError | None, settings: Mapping[str, Any]) -> Report:
 
 @contextmanager
 def _named(agent: str) -> Iterator[None]:
-    """Say whose problem it is, if it is not that of the default agent."""
+    """Prefix an error with the agent's name, unless it is the default agent."""
     try:
         yield
     except KeyMissing as problem:

@@ -1,4 +1,4 @@
-"""`zot models`: which models there are, what they can hold and what they cost."""
+"""`zot models`: list models with context windows and prices."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SUMMARY = "Which models there are, what they hold and what they cost; of all pr
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One model for programs. ``listed`` says whether the service names it; None if it was not asked."""
+    """One model for programs. ``listed`` tells whether the service lists it; None if it was not asked."""
 
     provider: str
     id: str
@@ -62,7 +62,7 @@ def _all(settings: dict[str, Any]) -> Iterator[Model]:
 
 
 def _ask(config: Config) -> list[tuple[Model, bool | None]]:
-    """Return the models that are known or served, and whether the service lists them."""
+    """Return the known and the served models, and whether the service lists them."""
     import asyncio
 
     from zot.runtime.providers import with_served

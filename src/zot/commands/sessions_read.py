@@ -1,4 +1,4 @@
-"""`zot sessions list`, `show`, `search`, `check` and `backup`: looking, and changing nothing."""
+"""`zot sessions list`, `show`, `search`, `check` and `backup`, which change no session."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from zot.messages import show as shown
 from zot.store import Configured, Row, Said, Spliced
 from zot.ui.readable import calls_of, counted, described, name, one_line, when
 
-#: So many rows are read at a time: what is shown may be longer than memory.
+#: Rows read at a time: a session may be larger than memory.
 _PAGE = 1024
 _LIMIT = 50
 
 
 async def list_(journal: Look, request: Request) -> int:
-    """Show which sessions there are."""
+    """List the sessions."""
     everywhere = bool(request.settings.get("all"))
     if everywhere and "cwd" in request.settings:
         raise UsageError("--all and --cwd exclude each other")
@@ -48,7 +48,7 @@ async def list_(journal: Look, request: Request) -> int:
 
 
 def told(journal: Look, session: SessionRecord) -> dict[str, Any]:
-    """Return what programs are told of a session."""
+    """Return a session's fields for programs."""
     running = journal.is_running(session)
     return {
         "id": session.id,
@@ -77,7 +77,7 @@ def _listed(journal: Look, sessions: list[SessionRecord], *, everywhere: bool) -
 
 
 async def show(journal: Look, request: Request) -> int:
-    """Show what was said in a session, from its beginning, also what was compacted or cleared since."""
+    """Show all messages of a session, including those compacted or cleared since."""
     session = await chosen(journal, request.words[0])
     full = bool(request.settings.get("full"))
     if request.json:
@@ -157,7 +157,7 @@ def _replaced(start: int, stop: int, count: int) -> str:
 
 
 def _told_row(seq: int, row: Row, *, full: bool) -> Iterator[dict[str, Any]]:
-    """Yield what programs are told of a row."""
+    """Yield a row's fields for programs."""
     match row:
         case Spliced(start=start, stop=stop):
             yield {"type": "replaced", "seq": seq, "start": start, "stop": stop}
@@ -177,7 +177,7 @@ def _told_row(seq: int, row: Row, *, full: bool) -> Iterator[dict[str, Any]]:
 
 
 def _thought(message: Message) -> list[Any]:
-    """Return the content of a message with what the model thought, and its own words."""
+    """Return a message's content with thinking and its original text."""
     found: list[Any] = []
     for block in message.content:
         one = msgspec.structs.replace(message, content=(block,), shown_text=None)
@@ -186,7 +186,7 @@ def _thought(message: Message) -> list[Any]:
 
 
 async def search(journal: Look, request: Request) -> int:
-    """Show where something was said."""
+    """Show the messages that contain a text."""
     limit = request.settings.get("limit", _LIMIT)
     hits = await journal.search(" ".join(request.words), limit=limit)
     if request.json:
@@ -204,7 +204,7 @@ async def search(journal: Look, request: Request) -> int:
 
 
 async def check(path: str, request: Request) -> int:
-    """Say what is wrong with the journal, if something is."""
+    """Report the journal's problems."""
     report = await asyncio.to_thread(look_at, path)
     if request.settings.get("acknowledge") and report.lost:
         if report.damaged:
@@ -228,7 +228,7 @@ async def check(path: str, request: Request) -> int:
 
 
 async def _remedy(path: str, report: Report) -> str:
-    """Return what can be done about the problems of a journal; damage is remembered."""
+    """Return the remedy for a journal's problems; mark a damaged one for recovery."""
     if report.lost and len(report.lost) == len(report.problems):
         return "put a backup in its place, or accept the loss with: zot sessions check --acknowledge"
     if report.unreadable:

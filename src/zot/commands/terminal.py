@@ -33,7 +33,7 @@ _FLAGS = (
 _SUMMARY = "Talk to the agent in a terminal. /help tells what can be done there."
 _NO_SCREEN = ("", "dumb", "unknown")
 _HINT = "zot: without its extra 'tui' there is no screen, only lines; pip install 'zot[tui]' brings it\n"
-#: How long it may take to let go of a session: when somebody leaves, and when a signal ends us.
+#: Time limits for closing a session: when the user leaves, and after a signal.
 _OWN_TIME_S = 8.0
 _SIGNAL_S = 2.0
 
@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def wanted(argv: Sequence[str]) -> Opening | None:
-    """Return what a line asks for; None if that was help, which is shown. Raise ConfigError or UsageError."""
+    """Return the parsed command line; None if it asked for help, which is printed. Raise ConfigError or UsageError."""
     settings, words = flags.parse(argv, (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
     if settings.pop("help", False):
         sys.stdout.write(flags.usage("zot", _SUMMARY, _FLAGS) + "\n")
@@ -60,17 +60,17 @@ def wanted(argv: Sequence[str]) -> Opening | None:
     keep = "no_session" not in settings
     config = resolve(settings)
     if config.session is None and earlier is None:
-        check(config)  # What one that is there works with is known only when it has been opened.
+        check(config)  # The settings of an existing session are known only once it is open.
     return Opening(config, settings, earlier, keep=keep, is_plain=is_plain)
 
 
 class Opening:
-    """How a terminal gets its home and its first session. Nothing is loaded before it is wanted."""
+    """Opens a terminal's home and first session. Imports nothing before it is needed."""
 
     def __init__(
         self, config: Config, given: Mapping[str, Any], earlier: str | None, *, keep: bool, is_plain: bool
     ) -> None:
-        #: True if lines were asked for, whatever the terminal can show.
+        #: True if --plain was given.
         self.is_plain = is_plain
         self._config = config
         self._given = given
@@ -79,28 +79,27 @@ class Opening:
         self._home: LocalHome | None = None
 
     async def home(self) -> Home:
-        """Return the home."""
         from zot.ui.local import LocalHome
 
         self._home = LocalHome(self._config, self._given, keep=self._keep)
         return self._home
 
     async def session(self, home: Home) -> Conversation:
-        """Return the session that was asked for."""
+        """Open the requested session."""
         assert self._home is not None
         if self._earlier is None:
             return await self._home.begin()
         name = self._earlier or await self._home.newest()
         try:
             return await self._home.open(name)
-        except NoSuchSession:  # Its words are for those who are in the terminal already.
+        except NoSuchSession:  # Its message is for users inside the terminal.
             raise NoSuchSession(
                 f"there is no session {name!r}; zot sessions list --all shows those that there are"
             ) from None
 
 
 def finds_screen(env: Mapping[str, str]) -> bool:
-    """True if the terminal can show more than lines, and we have what is needed for that; if only we lack, say so."""
+    """True if the terminal can show a screen and Textual is installed; print a hint if only Textual is missing."""
     if env.get("TERM", "") in _NO_SCREEN:
         return False
     from importlib.util import find_spec
@@ -125,7 +124,7 @@ def _screen(opening: Opening) -> int:
 
 
 def _tell_way_back(left: Snapshot | None) -> None:
-    """Say how to go on with a session that was left, if there is something to go on with."""
+    """Print the command that resumes a session, unless it is empty."""
     from zot.text import shell_word
 
     if left is not None and left.session and left.messages:
@@ -133,7 +132,7 @@ def _tell_way_back(left: Snapshot | None) -> None:
 
 
 async def run_app(app: ZotApp) -> int:
-    """Run the app until somebody leaves it, or a signal comes; the terminal is then as it was."""
+    """Run the app until the user leaves or a signal arrives, and restore the terminal."""
     import asyncio
 
     from zot.serve.stdio import SIGNALS
@@ -152,7 +151,7 @@ async def run_app(app: ZotApp) -> int:
 
 
 async def _closed(app: ZotApp, *, within_s: float) -> None:
-    """Let go of the conversation, in time. The terminal is as it was by now, so a second signal may leave at once."""
+    """Close the conversation within a time limit. The terminal is restored by now, so a second signal exits at once."""
     import asyncio
     from contextlib import suppress
 
@@ -184,7 +183,7 @@ def _plain(opening: Opening) -> int:
 
 
 class NoteHandler(logging.Handler):
-    """Gives warnings and errors to ``note``, in the loop, whichever thread they come from."""
+    """Passes warnings and errors of all threads to ``note``, in the event loop."""
 
     def __init__(self, note: Callable[[str, Level], None]) -> None:
         super().__init__(logging.WARNING)
@@ -192,7 +191,7 @@ class NoteHandler(logging.Handler):
         self._loop = asyncio.get_running_loop()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Leave out what is told by an event, too: the screen shows that."""
+        """Drop records that an event reports, too: the screen shows the event."""
         return not hasattr(record, "is_told") and bool(super().filter(record))
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -202,7 +201,7 @@ class NoteHandler(logging.Handler):
 
 @contextmanager
 def noted(note: Callable[[str, Level], None]) -> Iterator[None]:
-    """Let what is logged be noted meanwhile, and be written nowhere else."""
+    """Pass log records to ``note`` during the block, and to no other handler."""
     log, handler = logging.getLogger("zot"), NoteHandler(note)
     spreads, log.propagate = log.propagate, False
     log.addHandler(handler)

@@ -107,8 +107,7 @@ class Conversation(Protocol):
     async def abort(self) -> None:
         """Abort the active run. Does nothing when idle."""
 
-    async def approve(self, request: str, decision: Decision) -> None:
-        ...
+    async def approve(self, request: str, decision: Decision) -> None: ...
 
     async def remembered(self) -> Sequence[Remembered]:
         """Return the tool calls that are allowed for the rest of the session."""
@@ -125,8 +124,7 @@ class Conversation(Protocol):
     async def press(self, panel_id: str, key: str, text: str = "") -> None:
         """Send a key to an open panel."""
 
-    async def close_panel(self, panel_id: str) -> None:
-        ...
+    async def close_panel(self, panel_id: str) -> None: ...
 
     async def reload_extensions(self) -> Sequence[str]:
         """Reload the extensions from disk, all or none; return the names of the running ones."""
@@ -140,8 +138,7 @@ class Conversation(Protocol):
     async def lock(self, *, locked: bool) -> None:
         """Confine the tools to the working directory, or lift that."""
 
-    async def compact(self) -> None:
-        ...
+    async def compact(self) -> None: ...
 
     async def clear(self) -> None:
         """Remove all messages from the context."""

@@ -59,7 +59,7 @@ class ClientConversation:
         return self._client.is_connected
 
     async def state(self) -> Snapshot:
-        if not self._client.is_connected:  # Fail at once: a user who asks for the state or quits must not wait.
+        if not self._client.is_connected:  # Fail at once: neither a status request nor leaving may wait.
             raise UserError("there is no connection to the daemon")
         async with _plainly():
             state = await self._session.state()
@@ -307,7 +307,7 @@ class ClientHome:
     """A `Home` whose sessions run in the daemon.
 
     ``own`` returns the user's local home for a directory and an agent alias; it is None if the daemon uses another
-    home. A session opened from within another one uses the agent of that session.
+    home. A session opened from within another one uses its agent.
     """
 
     def __init__(

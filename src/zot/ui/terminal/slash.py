@@ -51,8 +51,7 @@ class Terminal(Protocol):
     def insert(self, text: str) -> None:
         """Insert text into the editor."""
 
-    def now(self) -> float:
-        ...
+    def now(self) -> float: ...
 
     def enter_panel(self, panel_id: str, since: float) -> None:
         """Focus a panel requested at ``since``, unless the user has typed since."""
@@ -74,8 +73,7 @@ class Terminal(Protocol):
     async def retry(self) -> None:
         """Run the newest prompt again, which failed."""
 
-    async def compact(self) -> None:
-        ...
+    async def compact(self) -> None: ...
 
     async def switch(self, session: str | None) -> None:
         """Switch to another session, or to a new one."""
@@ -86,8 +84,7 @@ class Terminal(Protocol):
     def page(self) -> str:
         """Return the help on keys, as Markdown."""
 
-    def leave(self) -> None:
-        ...
+    def leave(self) -> None: ...
 
 
 async def ask_trust(terminal: Terminal, *kinds: Literal["extension", "skill"]) -> None:
