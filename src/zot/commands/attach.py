@@ -61,7 +61,7 @@ class Lines:
         if isinstance(event, TextDelta):
             self._in_text = not event.delta.endswith("\n")
             return escaped(event.delta)
-        said = _said(event)
+        said = _line_for(event)
         if said is None:
             return ""
         before = "\n" if self._in_text else ""
@@ -69,7 +69,7 @@ class Lines:
         return f"{before}{said}\n"
 
 
-def _said(event: AgentEvent) -> str | None:
+def _line_for(event: AgentEvent) -> str | None:
     """Return the line for an event; None if it has none."""
     match event:
         case UserMessage(content=content):
@@ -159,7 +159,7 @@ async def _attach(name: str | None, settings: dict[str, Any]) -> int:
         remark(str(problem))
         return _NOT_RUNNING
     try:
-        session = await _chosen(client, name, settings)
+        session = await _open_chosen(client, name, settings)
         if _has_screen(settings):
             return await _on_screen(client, session, settings)
         return await _in_lines(session, settings)
@@ -170,11 +170,11 @@ async def _attach(name: str | None, settings: dict[str, Any]) -> int:
         await client.close()
 
 
-async def _chosen(client: Client, name: str | None, settings: dict[str, Any]) -> ClientSession:
+async def _open_chosen(client: Client, name: str | None, settings: dict[str, Any]) -> ClientSession:
     """Return the session to attach to. Raise UserError if there is none, or more than one."""
     if settings.get("new"):
         return await client.session(agent=settings.get("agent", "default"), cwd=directory(settings.get("cwd")))
-    entry = _found(await client.sessions(), name)
+    entry = _find(await client.sessions(), name)
     if "cwd" not in settings:
         try:  # Reopen it: it may have been closed.
             return await client.session(entry.session_id, entry.agent_alias)
@@ -186,7 +186,7 @@ async def _chosen(client: Client, name: str | None, settings: dict[str, Any]) ->
     return await client.session(entry.session_id, entry.agent_alias, directory(settings["cwd"]))
 
 
-def _found(entries: Sequence[SessionEntry], name: str | None) -> SessionEntry:
+def _find(entries: Sequence[SessionEntry], name: str | None) -> SessionEntry:
     """Return the session ``name``, or the newest without a name. Raise UserError."""
     if name is None:
         if not entries:
@@ -229,7 +229,7 @@ async def _on_screen(client: Client, session: ClientSession, settings: dict[str,
 
     code = await run_app(app := ZotApp(begin, first))
     if app.left is not None:
-        _tell_way_back(app.left.session, settings)
+        _print_attach_command(app.left.session, settings)
     return code
 
 
@@ -245,10 +245,10 @@ async def _in_lines(session: ClientSession, settings: dict[str, Any]) -> int:
         raise
     finally:
         if is_person:
-            _tell_way_back(session.id, settings)
+            _print_attach_command(session.id, settings)
 
 
-def _tell_way_back(session: str, settings: dict[str, Any]) -> None:
+def _print_attach_command(session: str, settings: dict[str, Any]) -> None:
     """Print the command that returns to the session, at the same daemon."""
     words = ["zot", "attach", shell_word(session)]
     for flag in PLACE_FLAGS:
@@ -303,7 +303,7 @@ class Attachment:
             begin, last = after, self._session.opened.last_event_seq
             self._due = last if isinstance(last, int) and last > after else 0  # Older daemons do not report it.
         showing = asyncio.create_task(self._show(begin), name="zot showing")
-        typing = asyncio.create_task(self._obey(), name="zot typing")
+        typing = asyncio.create_task(self._read_input(), name="zot typing")
         await asyncio.wait({showing, typing}, return_when=asyncio.FIRST_COMPLETED)
         for task in (showing, typing, *self._turns):
             task.cancel()
@@ -332,14 +332,14 @@ class Attachment:
                 self._shown = seq or self._shown
                 self._moved.set()
 
-    async def _obey(self) -> None:
+    async def _read_input(self) -> None:
         lines = LineSplitter(max_line_bytes=self._max_line_bytes)
         async for data in read_chunks(0):
             for line in lines.feed(data):
-                if not await self._take(self._text(line)):
+                if not await self._handle_line(self._text(line)):
                     return
         for line in lines.finish():
-            await self._take(self._text(line))
+            await self._handle_line(self._text(line))
         if self._turns:
             await asyncio.wait(self._turns)
         while self._shown < self._due:
@@ -354,7 +354,7 @@ class Attachment:
         remark(f"a line is longer than {line.limit} bytes and was not read; --max-line-bytes raises the limit")
         return ""
 
-    async def _take(self, line: str) -> bool:
+    async def _handle_line(self, line: str) -> bool:
         """Run a typed line. False for /quit."""
         word, _, rest = line.strip().partition(" ")
         try:
@@ -404,7 +404,7 @@ class Attachment:
     def _prompt(self, text: str) -> None:
         turn = self._session.prompt(text)
 
-        async def hear() -> None:
+        async def consume() -> None:
             try:
                 async for _ in turn:
                     pass
@@ -412,14 +412,14 @@ class Attachment:
                 self._failed = True
                 remark(str(problem))
             else:
-                self._judge(turn.outcome)
+                self._note_outcome(turn.outcome)
                 self._due = max(self._due, turn.last_seq)
 
-        task = asyncio.create_task(hear(), name="zot turn")
+        task = asyncio.create_task(consume(), name="zot turn")
         self._turns.add(task)
         task.add_done_callback(self._turns.discard)
 
-    def _judge(self, ended: TurnSummary | None) -> None:
+    def _note_outcome(self, ended: TurnSummary | None) -> None:
         """Note a prompt without an answer, as `zot -p` does: an answer that was cut off counts as none."""
         if ended is not None and ended.stop_reason == "length":
             self._failed = True

@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
         patience = Patience(path, wait_s=settings.get("wait", 0.0))
         line = DaemonLine(path, within_s=_GREETING_S, patience=patience)
     except (FileNotFoundError, ConnectionRefusedError):
-        remark(_nobody(path))
+        remark(_why_unreachable(path))
         return _NOT_RUNNING
     except (OSError, Refused, msgspec.ValidationError) as problem:
         why = whose(path) if isinstance(problem, OSError) else ""
@@ -57,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
         return _call(line, words[0], params, settings)
 
 
-def _nobody(path: str) -> str:
+def _why_unreachable(path: str) -> str:
     """Return the reason that no daemon can be called."""
     from zot.client import endpoint
 

@@ -24,9 +24,21 @@ from zot.runtime.providers import models_of
 from zot.ui.readable import counted, one_line
 
 #: Flags that set a setting of another name.
-_MEANT = {"tools": "no_tools"}
+_OTHER_NAMES = {"tools": "no_tools"}
 #: Not a setting: the environment that the others were read from.
-_UNSHOWN = ("env",)
+_HIDDEN = ("env",)
+
+_FLAGS = (*AGENT_FLAGS, flags.Flag("--json", "for programs"))
+_SUMMARY = """\
+Show every setting of an agent as it counts, and where it comes from: a flag, a variable, a table of config.toml or
+zot itself. The flags are those of `zot rpc`. Of a key it only says where it is.
+
+  zot config           how the default agent works, or that of --agent
+  zot config agents    which agents there are
+  zot config daemon    how the daemon works
+  zot config check     what is wrong with config.toml; the exit code is 0 if nothing is, else 3"""
+_WIDTH = 70
+_INVALID = 3
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -56,7 +68,7 @@ def settings_of(agents: Agents, config: Config, given: Mapping[str, Any]) -> dic
     found = {
         name: Setting(getattr(config, name), _origins(name, given, table, place))
         for name in config.__struct_fields__
-        if name not in _UNSHOWN
+        if name not in _HIDDEN
     }
     found |= {"cwd": replace(found["cwd"], value=_directory(config)), **_effective(config, found)}
     if found["provider"].origins == _DEFAULT and config.provider != Config().provider:
@@ -74,7 +86,7 @@ def daemon_settings_of(agents: Agents) -> dict[str, Setting]:
 
 
 def _origins(name: str, given: Mapping[str, Any], table: Mapping[str, Any], place: Origin) -> tuple[Origin, ...]:
-    key = next((key for key in (_MEANT.get(name), name) if key in given), None)
+    key = next((key for key in (_OTHER_NAMES.get(name), name) if key in given), None)
     flag = () if key is None else (Origin("flag", _flag(key)),)
     if name == "policy":
         return (*flag, *((place,) if table.get(name) else ())) or _DEFAULT
@@ -151,19 +163,6 @@ def _api_key(config: Config, base_url: str) -> Setting:
     return Setting(None, _DEFAULT) if stored is None else Setting("set", (Origin("file", stored.origin),))
 
 
-_FLAGS = (*AGENT_FLAGS, flags.Flag("--json", "for programs"))
-_SUMMARY = """\
-Show every setting of an agent as it counts, and where it comes from: a flag, a variable, a table of config.toml or
-zot itself. The flags are those of `zot rpc`. Of a key it only says where it is.
-
-  zot config           how the default agent works, or that of --agent
-  zot config agents    which agents there are
-  zot config daemon    how the daemon works
-  zot config check     what is wrong with config.toml; the exit code is 0 if nothing is, else 3"""
-_WIDTH = 70
-_INVALID = 3
-
-
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
     settings, words = flags.parse(argv, (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
@@ -181,16 +180,16 @@ def _show(request: Request) -> int:
     agents = _load(request)
     given = {name: value for name, value in request.settings.items() if name not in ("json", "config_dir")}
     config = agents.config(given.get("agent", DEFAULT_AGENT), given)
-    return _tell(request, agents, settings_of(agents, config, given))
+    return _print_settings(request, agents, settings_of(agents, config, given))
 
 
 def _daemon(request: Request) -> int:
     """Show the settings of the daemon."""
     agents = _load(request)
-    return _tell(request, agents, daemon_settings_of(agents))
+    return _print_settings(request, agents, daemon_settings_of(agents))
 
 
-def _tell(request: Request, agents: Agents, found: Mapping[str, Setting]) -> int:
+def _print_settings(request: Request, agents: Agents, found: Mapping[str, Setting]) -> int:
     if request.json:
         write_json({"file": agents.file.path or None, "settings": found})
         return 0
@@ -230,7 +229,7 @@ def _agents(request: Request) -> int:
 
 def _check(request: Request) -> int:
     """Report the errors in the file; return the exit code."""
-    directory = _config_part_directory(request)
+    directory = _config_dir(request)
     path = None if directory is None else os.path.join(directory, FILE_NAME)
     problems: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
@@ -258,10 +257,10 @@ def _verdict(path: str | None, names: Sequence[str]) -> str:
 
 
 def _load(request: Request) -> Agents:
-    return Agents.load(_config_part_directory(request))
+    return Agents.load(_config_dir(request))
 
 
-def _config_part_directory(request: Request) -> str | None:
+def _config_dir(request: Request) -> str | None:
     """Return the directory of config.toml, or the daemon's if its variable is set."""
     named = given_config_dir(os.environ, request.settings.get("config_dir"))
     if named is None or "config_dir" in request.settings:

@@ -36,6 +36,30 @@ WAIT_FLAG = Flag(
 _JSON = Flag("--json", "JSON, for programs")
 _HELP = Flag("--help", "this text", short="-h")
 
+_OWN_FLAGS = (
+    *PLACE_FLAGS,
+    flags.Flag("--ephemeral", "end one second after the last client has gone"),
+    flags.Flag("--listen", "be there for WebSockets, too, such as at ws://127.0.0.1:7777", value="URL", many=True),
+    flags.Flag("--tls-cert", "the certificate for wss://, with those that vouch for it", value="FILE"),
+    flags.Flag("--tls-key", "its key, unless it is in the same file", value="FILE"),
+    flags.MAX_LINE_FLAG,
+    flags.Flag("--replace", "take over from the daemon that runs, without refusing anybody"),
+)
+_OWN = frozenset(flag.key for flag in _OWN_FLAGS)
+#: Not flags of the daemon: its clients choose session, directory and agent.
+_CLIENTS = ("--session", "--no-session", "--cwd", "--agent", *(flag.name for flag in _OWN_FLAGS))
+_FLAGS = (*_OWN_FLAGS, *(flag for flag in AGENT_FLAGS if flag.name not in _CLIENTS))
+_SUMMARY = """\
+Serve many sessions to many clients: JSON-RPC 2.0, one object a line, on a local socket.
+`zot daemon status`, `stop`, `logs` and `audit` are about the one that runs."""
+#: Thread switch interval: the journal's writer thread needs the interpreter often and briefly, and all sessions wait
+#: for it.
+_SWITCH_S = 0.0005
+#: The time for the daemon to be replaced to report its addresses.
+_ASKED_S = 5.0
+#: Exit code if another daemon has the endpoint.
+_TAKEN = 3
+
 
 class Subcommand(msgspec.Struct, frozen=True):
     """A subcommand of `zot daemon`. It takes at most ``words`` words, which ``takes`` names.
@@ -94,31 +118,6 @@ def _usage(name: str, subcommand: Subcommand) -> str:
     return flags.usage(words, f"{subcommand.help[0].upper()}{subcommand.help[1:]}.", (*subcommand.flags, *PLACE_FLAGS))
 
 
-_OWN_FLAGS = (
-    *PLACE_FLAGS,
-    flags.Flag("--ephemeral", "end one second after the last client has gone"),
-    flags.Flag("--listen", "be there for WebSockets, too, such as at ws://127.0.0.1:7777", value="URL", many=True),
-    flags.Flag("--tls-cert", "the certificate for wss://, with those that vouch for it", value="FILE"),
-    flags.Flag("--tls-key", "its key, unless it is in the same file", value="FILE"),
-    flags.MAX_LINE_FLAG,
-    flags.Flag("--replace", "take over from the daemon that runs, without refusing anybody"),
-)
-_OWN = frozenset(flag.key for flag in _OWN_FLAGS)
-#: Not flags of the daemon: its clients choose session, directory and agent.
-_CLIENTS = ("--session", "--no-session", "--cwd", "--agent", *(flag.name for flag in _OWN_FLAGS))
-_FLAGS = (*_OWN_FLAGS, *(flag for flag in AGENT_FLAGS if flag.name not in _CLIENTS))
-_SUMMARY = """\
-Serve many sessions to many clients: JSON-RPC 2.0, one object a line, on a local socket.
-`zot daemon status`, `stop`, `logs` and `audit` are about the one that runs."""
-#: Thread switch interval: the journal's writer thread needs the interpreter often and briefly, and all sessions wait
-#: for it.
-_HOLD_S = 0.0005
-#: The time for the daemon to be replaced to report its addresses.
-_ASKED_S = 5.0
-#: Exit code if another daemon has the endpoint.
-_TAKEN = 3
-
-
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
     if argv and argv[0] in SUBCOMMANDS:
@@ -131,7 +130,7 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"zot daemon does not know {words[0]!r}; it takes flags, or {', '.join(SUBCOMMANDS)}")
     own = {name: value for name, value in settings.items() if name in _OWN}
     place = locate(os.environ, socket=own.get("socket"), config_dir=own.get("config_dir"))
-    sys.setswitchinterval(_HOLD_S)
+    sys.setswitchinterval(_SWITCH_S)
     gc.disable()  # Modules loaded until it listens are no garbage.
     from zot.config.agents import Agents
     from zot.serve.stdio import leave, leave_on_signals
@@ -199,13 +198,13 @@ def _claim(place: Place, listens: Sequence[tuple[str, Tls | None]], *, replaces:
         return claim_endpoint(place.socket)
     from zot.serve.daemon.handover import take_over
 
-    reserved = _reserved(place, listens)
+    reserved = _reserve(place, listens)
     claim = take_over(place.socket) or claim_endpoint(place.socket)
     claim.others += reserved
     return claim
 
 
-def _reserved(place: Place, listens: Sequence[tuple[str, Tls | None]]) -> Sequence[socket.socket]:
+def _reserve(place: Place, listens: Sequence[tuple[str, Tls | None]]) -> Sequence[socket.socket]:
     """Return listening sockets for the addresses that can be bound before the other daemon ends. Raise ConfigError."""
     if not listens:
         return ()
@@ -213,10 +212,10 @@ def _reserved(place: Place, listens: Sequence[tuple[str, Tls | None]]) -> Sequen
 
     from zot.serve.web import reserve
 
-    return asyncio.run(reserve(listens, place.data_dir, held=_held(place.socket)))
+    return asyncio.run(reserve(listens, place.data_dir, held=_ports_in_use(place.socket)))
 
 
-def _held(path: str) -> Container[int]:
+def _ports_in_use(path: str) -> Container[int]:
     """Return the ports of the running daemon; none if it does not report them."""
     from msgspec import ValidationError, convert
 

@@ -56,29 +56,29 @@ async def serve(
     notifier = Notifier(os.environ)
     handler = _log_to(place, agents)
     try:
-        parts = await _furnish(place, agents, given)
+        parts = await _open_parts(place, agents, given)
         from zot.serve.daemon.daemon import Daemon
 
         daemon = Daemon(parts, ephemeral=ephemeral, max_line_bytes=max_line_bytes)
         log.addHandler(daemon.log_feed)
-        failure = _end_without_journal(daemon, parts.journal)
-        _heed_signals(daemon, claim, notifier)
-        leave_socket = await _open(daemon, claim)
+        failure = _stop_on_journal_failure(daemon, parts.journal)
+        _handle_signals(daemon, claim, notifier)
+        leave_socket = await _listen(daemon, claim)
         async with Chores() as chores:
             chores.start(_ping(notifier), "watchdog")
-            chores.start(_stay(daemon, claim, leave_socket), "staying")
-            chores.start(_load(daemon, given.get("provider", "")), "loading")
-            chores.start(_warn(daemon, parts), "warning")
-            is_there = await _attend(daemon, parts, claim, notifier, listens)
+            chores.start(_guard_socket(daemon, claim, leave_socket), "staying")
+            chores.start(_preload(daemon, given.get("provider", "")), "loading")
+            chores.start(_warn_of_unusable_agents(daemon, parts), "warning")
+            is_there = await _serve_until_stopped(daemon, parts, claim, notifier, listens)
         parts.audit.close()
         handler.close()
-        await _give_up(claim, daemon, notifier)
+        await _pass_endpoint_on(claim, daemon, notifier)
     finally:
         claim.release()
     return 0 if is_there and not failure.is_set() else 1
 
 
-def _end_without_journal(daemon: Daemon, journal: Journal) -> asyncio.Event:
+def _stop_on_journal_failure(daemon: Daemon, journal: Journal) -> asyncio.Event:
     """Stop the daemon when its journal fails for good, and set the event: a restarted daemon can serve again."""
     loop, failure = asyncio.get_running_loop(), asyncio.Event()
 
@@ -94,7 +94,7 @@ def _end_without_journal(daemon: Daemon, journal: Journal) -> asyncio.Event:
     return failure
 
 
-async def _furnish(place: Place, agents: Agents, given: Mapping[str, Any]) -> Establishment:
+async def _open_parts(place: Place, agents: Agents, given: Mapping[str, Any]) -> Establishment:
     """Create the daemon's shared parts."""
     loop = asyncio.get_running_loop()
     opening = loop.create_task(Journal.open(journal_of(place, agents)), name="zot journal")
@@ -112,7 +112,7 @@ async def _furnish(place: Place, agents: Agents, given: Mapping[str, Any]) -> Es
         raise
 
 
-async def _open(daemon: Daemon, claim: Claim) -> Callable[[], None]:
+async def _listen(daemon: Daemon, claim: Claim) -> Callable[[], None]:
     """Listen at the socket; return the function that stops listening."""
     from zot.serve.daemon.daemon import listen
 
@@ -122,7 +122,7 @@ async def _open(daemon: Daemon, claim: Claim) -> Callable[[], None]:
     return leave_socket
 
 
-async def _attend(
+async def _serve_until_stopped(
     daemon: Daemon,
     parts: Establishment,
     claim: Claim,
@@ -163,14 +163,14 @@ async def _stopped(daemon: Daemon, claim: Claim, notifier: Notifier, web: Sequen
     return False
 
 
-async def _load(daemon: Daemon, provider: str) -> None:
+async def _preload(daemon: Daemon, provider: str) -> None:
     """Import the modules that requests need; later no descriptor may be left for it."""
     await asyncio.sleep(_LOAD_S)
     assert daemon.handlers
     await preload(provider)
 
 
-async def _warn(daemon: Daemon, parts: Establishment) -> None:
+async def _warn_of_unusable_agents(daemon: Daemon, parts: Establishment) -> None:
     """Log the agents whose configuration is unusable. The others are served."""
     await daemon.greeted(_LOAD_S)
     for alias, problem in (await asyncio.to_thread(parts.unusable)).items():
@@ -183,7 +183,7 @@ async def _watch(daemon: Daemon) -> None:
     await daemon.watch.run()
 
 
-async def _stay(daemon: Daemon, claim: Claim, leave_socket: Callable[[], None]) -> None:
+async def _guard_socket(daemon: Daemon, claim: Claim, leave_socket: Callable[[], None]) -> None:
     """Guard the socket."""
     await daemon.greeted(_LOAD_S)
     from zot.serve.daemon.daemon import stay
@@ -240,18 +240,18 @@ def _announce(*places: str) -> None:
     log.info("the daemon %d listens at %s", os.getpid(), places[0])
 
 
-async def _give_up(claim: Claim, daemon: Daemon, notifier: Notifier) -> None:
+async def _pass_endpoint_on(claim: Claim, daemon: Daemon, notifier: Notifier) -> None:
     """Hand the endpoint to the successor that waits for it, or release it."""
     from zot.serve.daemon.sockets import LocalWire
 
     heir = daemon.heir
-    if heir is None or not isinstance(heir.wire, LocalWire) or not await _is_taken(claim, heir.wire):
+    if heir is None or not isinstance(heir.wire, LocalWire) or not await _handed_over(claim, heir.wire):
         claim.release()
     elif heir.who.pid:
         notifier.succeeded_by(heir.who.pid)
 
 
-async def _is_taken(claim: Claim, wire: LocalWire) -> bool:
+async def _handed_over(claim: Claim, wire: LocalWire) -> bool:
     """Hand the endpoint to the process at the other end. False if that has gone, or is too slow."""
     from zot.serve.daemon.handover import hand_over
 
@@ -268,14 +268,14 @@ def _log_to(place: Place, agents: Agents) -> LogHandler:
     handler = LogHandler(LogFile(os.path.join(place.logs, "daemon.log")))
     log.setLevel(agents.daemon.log_level.upper())
     log.addHandler(handler)
-    beside = logging.StreamHandler(sys.stderr)
-    beside.setFormatter(logging.Formatter("zot: %(message)s"))
-    beside.setLevel(logging.WARNING)
-    log.addHandler(beside)
+    to_stderr = logging.StreamHandler(sys.stderr)
+    to_stderr.setFormatter(logging.Formatter("zot: %(message)s"))
+    to_stderr.setLevel(logging.WARNING)
+    log.addHandler(to_stderr)
     return handler
 
 
-def _heed_signals(daemon: Daemon, claim: Claim, notifier: Notifier) -> None:
+def _handle_signals(daemon: Daemon, claim: Claim, notifier: Notifier) -> None:
     loop = asyncio.get_running_loop()
     asked = 0
 

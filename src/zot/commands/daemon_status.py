@@ -30,6 +30,8 @@ _LOOK_S = 0.02
 _MAX_NAMED = 10
 _MAX_NAME = 80
 
+_POLL_S = 0.2
+
 
 class Status(msgspec.Struct, frozen=True):
     """The state of a daemon. One that owns its endpoint and does not answer has a pid and a problem."""
@@ -49,7 +51,7 @@ class Status(msgspec.Struct, frozen=True):
     token_problem: str | None = None
 
 
-class _Said(msgspec.Struct, frozen=True, rename="camel"):
+class _StatusAnswer(msgspec.Struct, frozen=True, rename="camel"):
     """The fields used of the answer to `status`."""
 
     active_sessions: int = 0
@@ -82,14 +84,14 @@ def look(place: Place, *, within_s: float = _ANSWER_S) -> Status:
     pid = _owner(place)
     try:
         with DaemonLine(place.socket, within_s=within_s) as line:
-            said = msgspec.convert(line.ask("status", {}), learned(_Said))
+            said = msgspec.convert(line.ask("status", {}), learned(_StatusAnswer))
             greeting = line.greeting
     except PermissionError as problem:
         raise UserError(f"{place.socket}: {whose(place.socket) or problem.strerror}") from None
     except (OSError, Refused, msgspec.ValidationError) as problem:
         if pid is None and isinstance(problem, FileNotFoundError | ConnectionRefusedError):
             return nothing
-        return msgspec.structs.replace(nothing, pid=pid or None, problem=_wrong(problem, place.socket))
+        return msgspec.structs.replace(nothing, pid=pid or None, problem=_problem_text(problem, place.socket))
     return msgspec.structs.replace(
         nothing,
         running=True,
@@ -105,7 +107,7 @@ def look(place: Place, *, within_s: float = _ANSWER_S) -> Status:
     )
 
 
-def _wrong(problem: Exception, path: str) -> str:
+def _problem_text(problem: Exception, path: str) -> str:
     """Return the problem of a daemon that owns its endpoint."""
     match problem:
         case TimeoutError():
@@ -131,9 +133,9 @@ def stop(request: Request) -> int:
     within_s: float = request.settings.get("timeout", _STOP_S)
     deadline = time.monotonic() + within_s
     pid = _owner(place)
-    server_pid = _asked_to_stop(place, min(_ANSWER_S, within_s), is_ours=pid is not None)
+    server_pid = _request_stop(place, min(_ANSWER_S, within_s), is_ours=pid is not None)
     if pid is None and server_pid is None:
-        _tell(request, stopped=False, pid=None, text=f"no daemon is running at {place.socket}")
+        _report(request, stopped=False, pid=None, text=f"no daemon is running at {place.socket}")
         return _NOT_RUNNING
     meant = pid or server_pid or 0
     if server_pid is None and meant and _owner(place) == meant:
@@ -142,7 +144,7 @@ def stop(request: Request) -> int:
         if time.monotonic() > deadline:
             raise UserError(f"process {meant} is still the daemon at {place.socket} after {within_s:g} s")
         time.sleep(_LOOK_S)
-    _tell(request, stopped=True, pid=meant, text=f"process {meant}, the daemon at {place.socket}, has ended")
+    _report(request, stopped=True, pid=meant, text=f"process {meant}, the daemon at {place.socket}, has ended")
     return 0
 
 
@@ -154,7 +156,7 @@ def _is_there(place: Place, owned_by: int | None, pid: int) -> bool:
     return _owner(place) in (owned_by, 0)
 
 
-def _asked_to_stop(place: Place, within_s: float, *, is_ours: bool) -> int | None:
+def _request_stop(place: Place, within_s: float, *, is_ours: bool) -> int | None:
     """Send `daemon/stop`. Return the daemon's pid, 0 if it does not report one; None if it cannot be reached.
 
     Raise UserError if it refuses, and has no lock that names a process to signal.
@@ -189,7 +191,7 @@ def _owner(place: Place) -> int | None:
         raise UserError(f"{place.socket}: {why}" if why else f"{place.socket}.lock: {problem.strerror}") from None
 
 
-def _tell(request: Request, *, stopped: bool, pid: int | None, text: str) -> None:
+def _report(request: Request, *, stopped: bool, pid: int | None, text: str) -> None:
     if request.json:
         write_json({"stopped": stopped, "pid": pid})
     else:
@@ -211,7 +213,7 @@ def _described(found: Status) -> str:
             *(("listens", printable(address)) for address in found.listens or ()),
             *((("token", printable(found.token_problem)),) if found.token_problem else ()),
             ("data", printable(found.data_dir)),
-            ("for", "unknown" if found.uptime_s is None else _spoken(found.uptime_s)),
+            ("for", "unknown" if found.uptime_s is None else _uptime_text(found.uptime_s)),
             ("sessions", f"{found.active_sessions}{': ' if names else ''}{', '.join([*names, *more])}"),
         ]
     )
@@ -221,7 +223,7 @@ def _cut(name: str) -> str:
     return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 1]}…"
 
 
-def _spoken(seconds: float) -> str:
+def _uptime_text(seconds: float) -> str:
     whole = int(seconds)
     days, hours, minutes = whole // 86400, whole // 3600 % 24, whole // 60 % 60
     if days:
@@ -229,9 +231,6 @@ def _spoken(seconds: float) -> str:
     if hours:
         return f"{hours} h {minutes} min"
     return f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
-
-
-_POLL_S = 0.2
 
 
 def logs(request: Request) -> int:

@@ -37,6 +37,22 @@ from zot.version import __version__
 _LITTLE_SPACE_BYTES = 200 * 1024 * 1024
 _OTHERS = 0o077
 
+_STATUS: Mapping[Outcome, Literal["ok", "warn", "fail"]] = {
+    "accepted": "ok",
+    "unclear": "warn",
+    "refused": "fail",
+    "unreachable": "fail",
+}
+
+_FLAGS = (
+    *AGENT_FLAGS,
+    flags.Flag("--offline", "ask no service, and run no command that prints a key"),
+    flags.Flag("--json", "one JSON object"),
+)
+_SUMMARY = """\
+Say what is set up and what is missing, one line each, and ask the services that have a key if they take it.
+The exit code is 0 if the provider that would be used works. The flags of zot rpc decide which one that is."""
+
 
 class Check(msgspec.Struct, frozen=True):
     """One check. ``none``: the thing is missing, and optional."""
@@ -102,10 +118,10 @@ async def _provider(vendor: Vendor, config: Config, transport: Transport, *, is_
         advice = f"{lacking or 'no key'}: set {' or '.join(vendor.key_names)}, or run `zot login {vendor.name}`"
         return Check(vendor.name, "fail" if is_used else "none", f"{advice}{used}")
     source = f"{lacking or 'needs no key'}{used}" if found is None else f"key from {found.origin}{used}"
-    reason = "not asked" if is_offline else _unasked(vendor, found, config)
+    reason = "not asked" if is_offline else _why_not_asked(vendor, found, config)
     if reason:
         return Check(vendor.name, "ok" if found or is_used else "none", f"{source}; {reason}")
-    status, detail = await _asked(vendor, where, found, config, transport)
+    status, detail = await _probe(vendor, where, found, config, transport)
     return Check(vendor.name, "warn" if status == "fail" and not is_used else status, f"{source}; {detail}")
 
 
@@ -115,7 +131,7 @@ def _other_key(vendor: Vendor, env: Mapping[str, str]) -> str:
     return f"a key is stored, but for another address ({_place(address)})" if address else ""
 
 
-def _unasked(vendor: Vendor, found: Credential | None, config: Config) -> str:
+def _why_not_asked(vendor: Vendor, found: Credential | None, config: Config) -> str:
     """Return the reason for not asking a service: it is unused, or needs a user's input; "" to ask it."""
     if vendor.name == "lab":
         return "scripted, without a network"
@@ -126,7 +142,7 @@ def _unasked(vendor: Vendor, found: Credential | None, config: Config) -> str:
     return "" if any(config.environment.get(name) for name in vendor.base_url_names) else "not asked"
 
 
-async def _asked(
+async def _probe(
     vendor: Vendor, where: Endpoint, found: Credential | None, config: Config, transport: Transport
 ) -> tuple[Literal["ok", "warn", "fail"], str]:
     try:
@@ -135,14 +151,6 @@ async def _asked(
         return "fail", str(problem)
     probed = await probe(vendor, where, key, transport)
     return _STATUS[probed.outcome], f"{_place(where.base_url)}: {probed.detail}"
-
-
-_STATUS: Mapping[Outcome, Literal["ok", "warn", "fail"]] = {
-    "accepted": "ok",
-    "unclear": "warn",
-    "refused": "fail",
-    "unreachable": "fail",
-}
 
 
 def _where(vendor: Vendor, config: Config) -> Endpoint:
@@ -288,16 +296,6 @@ def _disk(place: str) -> Check:
     return Check("disk", "warn" if free < _LITTLE_SPACE_BYTES else "ok", detail)
 
 
-_FLAGS = (
-    *AGENT_FLAGS,
-    flags.Flag("--offline", "ask no service, and run no command that prints a key"),
-    flags.Flag("--json", "one JSON object"),
-)
-_SUMMARY = """\
-Say what is set up and what is missing, one line each, and ask the services that have a key if they take it.
-The exit code is 0 if the provider that would be used works. The flags of zot rpc decide which one that is."""
-
-
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
     settings, words = flags.parse(argv, (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
@@ -309,8 +307,6 @@ def main(argv: Sequence[str]) -> int:
     is_offline, as_json = settings.pop("offline", False), settings.pop("json", False)
     config_dir = settings.get("config_dir")
     config, wrong = _config(settings)
-    import asyncio
-
     report = asyncio.run(examine(config, config_dir=config_dir, wrong=wrong, is_offline=is_offline))
     _show(report, as_json=as_json)
     return 0 if report.ok else 1

@@ -115,7 +115,7 @@ def run(request: Request) -> int:
 async def _run(request: Request) -> int:
     from zot.serve.streams import read_chunks
 
-    shown = _Traced(json=request.json) if request.json or request.settings.get("trace") else _Told()
+    shown = _FramePrinter(json=request.json) if request.json or request.settings.get("trace") else _Printer()
     async with bench_of(request, shown.heard, shown.trace) as bench:
         typing = asyncio.create_task(_type(bench, shown, read_chunks(0)), name="zot ext run")
         ending = asyncio.create_task(bench.over(), name="zot ext end")
@@ -134,7 +134,7 @@ async def _run(request: Request) -> int:
     return 0
 
 
-async def _type(bench: Bench, shown: _Told, chunks: AsyncIterator[bytes]) -> None:
+async def _type(bench: Bench, shown: _Printer, chunks: AsyncIterator[bytes]) -> None:
     """Run typed commands, one after the other."""
     await bench.settled()
     lines = LineSplitter()
@@ -145,7 +145,7 @@ async def _type(bench: Bench, shown: _Told, chunks: AsyncIterator[bytes]) -> Non
         await _run_line(bench, shown, line)
 
 
-async def _run_line(bench: Bench, shown: _Told, line: bytes | TooLong) -> None:
+async def _run_line(bench: Bench, shown: _Printer, line: bytes | TooLong) -> None:
     text = "" if isinstance(line, TooLong) else line.decode("utf-8", "replace").strip()
     name, _, args = text.removeprefix("/").partition(" ")
     known = [command.name for command in bench.peer.commands]
@@ -156,7 +156,7 @@ async def _run_line(bench: Bench, shown: _Told, line: bytes | TooLong) -> None:
         shown.answered(await bench.run_command(name, args))
 
 
-class _Told:
+class _Printer:
     """Prints an extension's notices and answers. ``failure`` is the final error; "" if there is none."""
 
     def __init__(self) -> None:
@@ -194,7 +194,7 @@ class _Told:
         sys.stdout.flush()
 
 
-class _Traced(_Told):
+class _FramePrinter(_Printer):
     """Prints every frame instead, a line each; with ``json`` as an object with direction and line."""
 
     def __init__(self, *, json: bool) -> None:

@@ -27,6 +27,10 @@ from zot.text import printable
 from zot.tools.guardian import open_processes
 from zot.wire.lines import LineSplitter
 
+FULL_RIGHTS = "full user rights"
+
+_POLL_S = 0.2
+
 
 def home() -> str:
     """Return the directory above the installed extensions. Raise ConfigError if there is none."""
@@ -130,25 +134,22 @@ async def _install(source: str) -> Located:
             loop.remove_signal_handler(number)
 
 
-FULL_RIGHTS = "full user rights"
-
-
 def list_(request: Request) -> int:
     """List the extensions."""
     config = configured()
-    all_of_them = asyncio.run(_tried(found(config), config))
+    all_of_them = asyncio.run(_with_refusals(found(config), config))
     for one in all_of_them:
         last = problem(log_path(home(), one.name)) if one.manifest is not None else None
         if request.json:
             write_json(_described(one, last))
         else:
-            write(_told(one, last))
+            write(_listed(one, last))
     if not all_of_them and not request.json:
         remark("there are no extensions here; zot ext install adds one, zot ext new begins one")
     return 0
 
 
-async def _tried(located: list[Located], config: Config) -> list[Located]:
+async def _with_refusals(located: list[Located], config: Config) -> list[Located]:
     """Return them, with standing "refused" for those that the sandbox cannot confine here."""
     if config.unsandboxed_ext or not any(map(_confined, located)):
         return located
@@ -187,13 +188,13 @@ def _described(one: Located, last: Note | None) -> dict[str, Any]:
     }
 
 
-def _told(one: Located, last: Note | None) -> str:
+def _listed(one: Located, last: Note | None) -> str:
     manifest = one.manifest
     version = f" {printable(manifest.version)}" if manifest and manifest.version else ""
     lines = [f"{printable(one.name)}{version}  {one.source}  {one.standing}"]
     if manifest and manifest.description:
         lines.append(printable(" ".join(manifest.description.split())))
-    lines.append(printable(one.directory) + (f", {_rights_told(manifest)}" if manifest else ""))
+    lines.append(printable(one.directory) + (f", {_rights_text(manifest)}" if manifest else ""))
     if why := _why_not(one):
         lines.append(f"does not run: {printable(why)}")
     if last is not None:
@@ -206,7 +207,7 @@ def _rights(manifest: Manifest) -> object:
     return FULL_RIGHTS if manifest.permissions is None else msgspec.to_builtins(manifest.permissions)
 
 
-def _rights_told(manifest: Manifest) -> str:
+def _rights_text(manifest: Manifest) -> str:
     """Return its rights for people: the scopes and their limits."""
     rights = _rights(manifest)
     if not isinstance(rights, dict):
@@ -225,9 +226,6 @@ def _why_not(one: Located) -> str:
             return f"it is not trusted as it is now; zot ext trust {one.name}"
         case "shadowed" | "refused" | "broken":
             return one.problem
-
-
-_POLL_S = 0.2
 
 
 def logs(request: Request) -> int:

@@ -70,10 +70,10 @@ _STDIN_TIMEOUT_MS = 15_000
 _TTL_S = 60.0
 _AT_ONCE = 8
 #: The shortest deadline of a request, so that there is time for an answer.
-_SOONEST_S = 0.15
+_MIN_DEADLINE_S = 0.15
 #: Time limits for writing: of an answer without a deadline, and of the watchdog's last answer.
-_TAKEN_S = 5.0
-_LAST_S = 0.4
+_WRITE_S = 5.0
+_LAST_WRITE_S = 0.4
 _BAD_INPUT = 2
 _NOT_SET_UP = 3
 _FAILED = 4
@@ -115,7 +115,7 @@ class _Host:
         self._exit_zero = "--exit-zero" in argv
         self._is_mute = sys.stdout is None
         self._relays = False
-        self._is_behind = False
+        self._has_requests_ahead = False
         try:
             given, words = flags.parse(_spelled_out(argv), (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
             self.own = {name: value for name, value in given.items() if name in _OWN or name == "help"}
@@ -178,7 +178,7 @@ class _Host:
         """Answer a request, or let the watchdog do it."""
         from zot.serve.host.watchdog import Slot, Watchdog
 
-        slot = Slot(request.ids, self.began + max(request.timeout_s, _SOONEST_S))
+        slot = Slot(request.ids, self.began + max(request.timeout_s, _MIN_DEADLINE_S))
         watchdog = Watchdog(signals, (self.incoming, self.outgoing), self._answer_soon, stays=False, leave=self._leave)
         self._slot = slot
         watchdog.guard(slot)
@@ -194,7 +194,7 @@ class _Host:
         from zot.serve.host.request import Answering
 
         answering = Answering(
-            request, lambda one: self._open(one, config, self.began, slot.deadline), behind=self._is_behind
+            request, lambda one: self._open(one, config, self.began, slot.deadline), behind=self._has_requests_ahead
         )
         slot.usage, slot.waits, watchdog.kill = answering.usage, lambda: answering.waits, answering.kill
 
@@ -223,7 +223,7 @@ class _Host:
         answered = relay.answer()
         if answered is None:
             self.settings.update(in_its_place(place))
-            self._is_behind = relay.ahead > 0
+            self._has_requests_ahead = relay.ahead > 0
             return relay.request
         if not slot.take():
             self._wait_for_the_end()
@@ -344,9 +344,9 @@ class _Host:
 
     def _answer_soon(self, slot: Slot, response: Response, code: int) -> None:
         """Answer for the watchdog, with a time limit, since nothing would end it."""
-        self._answer(slot, response, code, _LAST_S)
+        self._answer(slot, response, code, _LAST_WRITE_S)
 
-    def _write_or_fail(self, response: Response, code: int, within_s: float | None = _TAKEN_S) -> int:
+    def _write_or_fail(self, response: Response, code: int, within_s: float | None = _WRITE_S) -> int:
         """Write an answer; return ``code``, or another exit code if it could not be written."""
         data = encode_response(response)
         try:
@@ -380,7 +380,7 @@ class _Host:
 
         report = examine(self.problem, self.settings)
         try:
-            write_within(self.outgoing, msgspec.json.encode(report) + b"\n", _TAKEN_S)
+            write_within(self.outgoing, msgspec.json.encode(report) + b"\n", _WRITE_S)
         except OSError as problem:
             return self._unwritten(problem)
         return 0 if report.ok or self._exit_zero else _NOT_SET_UP

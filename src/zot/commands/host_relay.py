@@ -23,9 +23,9 @@ _GREETING_S = 2.0
 _DAEMONS = 3
 _NEXT_S = 5.0
 #: The time to confirm that the answer was delivered.
-_HEARD_S = 1.0
+_CONFIRM_S = 1.0
 #: Flags about the request, its input and output, or the daemon's place. All others are the daemon's.
-_OURS = frozenset(
+_RELAY_FLAGS = frozenset(
     {
         "via_daemon",
         "config_dir",
@@ -55,8 +55,8 @@ def is_wanted(given: Mapping[str, object], env: Mapping[str, str]) -> bool:
     The variable is for command lines of other programs: flags that a daemon would ignore disable it.
     """
     if not given.get("via_daemon"):
-        return env.get(_VARIABLE) == "1" and not _not_ours(given)
-    if foreign := _not_ours(given):
+        return env.get(_VARIABLE) == "1" and not _daemon_flags(given)
+    if foreign := _daemon_flags(given):
         names = ", ".join(f"--{name.replace('_', '-')}" for name in foreign)
         raise ConfigError(f"{names}: with --via-daemon, what the daemon was started with counts, and config.toml")
     return True
@@ -83,7 +83,7 @@ class Relay:
             try:
                 return self._ask(patience_s)
             except Refused as problem:
-                if (ahead := _given_back(problem)) is None:
+                if (ahead := _requests_ahead(problem)) is None:
                     return None
                 self.ahead = ahead
             except (OSError, msgspec.ValidationError):
@@ -96,7 +96,7 @@ class Relay:
         """Relay the request to the current daemon. Raise OSError, Refused, ValidationError."""
         path = self._place.socket
         self._line = DaemonLine(path, within_s=patience_s, patience=Patience(path, starting_s=patience_s))
-        self.request = _keyed(self.request)
+        self.request = _with_key(self.request)
         given = {name: value for name, value in msgspec.to_builtins(self.request).items() if value is not None}
         given["ageMs"] = max(0.0, time.monotonic() - self._began) * 1000
         if self.ahead:
@@ -107,7 +107,7 @@ class Relay:
         """Confirm that the answer was delivered. Unconfirmed, the daemon only keeps the answer for longer."""
         assert self._line is not None
         try:
-            self._line.tell("host/delivered", {"requestId": self.request.ids.request_id}, within_s=_HEARD_S)
+            self._line.tell("host/delivered", {"requestId": self.request.ids.request_id}, within_s=_CONFIRM_S)
         except OSError:
             return
 
@@ -118,13 +118,13 @@ def in_its_place(place: Place) -> dict[str, str]:
     return {name: value for name, value in named.items() if value is not None}
 
 
-def _not_ours(given: Mapping[str, object]) -> list[str]:
+def _daemon_flags(given: Mapping[str, object]) -> list[str]:
     """Return the flags that only the daemon could apply."""
     many = ["single_request"] if given.get("single_request") == "false" else []
-    return [name for name in given if name not in _OURS] + many
+    return [name for name in given if name not in _RELAY_FLAGS] + many
 
 
-def _given_back(problem: Refused) -> int | None:
+def _requests_ahead(problem: Refused) -> int | None:
     """Return the number of preceding requests at a daemon that stops before answering; None if it refuses."""
     from zot.wire.jsonrpc import STOPPING  # Imported lazily: start-up budget.
 
@@ -134,7 +134,7 @@ def _given_back(problem: Refused) -> int | None:
     return ahead if isinstance(ahead, int) else 0
 
 
-def _keyed(request: Request) -> Request:
+def _with_key(request: Request) -> Request:
     """Return the request with an idempotency key, so that another process can resume it."""
     if request.key is not None:
         return request

@@ -71,9 +71,9 @@ def examine(problem: ConfigError | None, settings: Mapping[str, Any]) -> Report:
     def kept() -> str:
         return asyncio.run(check_journal(agents["default"]))
 
-    checks = [_looked("configuration", configured)]
+    checks = [_checked("configuration", configured)]
     if checks[0].ok:
-        checks += [_looked("provider", chosen), _looked("journal", kept)]
+        checks += [_checked("provider", chosen), _checked("journal", kept)]
     ok = all(one.ok for one in checks)
     provider = agents["default"].provider if "default" in agents else settings.get("provider", "")
     needed = VENDORS[missing].key_names if missing else ()
@@ -91,7 +91,7 @@ def _named(agent: str) -> Iterator[None]:
         raise problem if agent == "default" else ConfigError(f"agent {agent!r}: {problem}") from None
 
 
-def _looked(name: str, look: Callable[[], str]) -> Check:
+def _checked(name: str, look: Callable[[], str]) -> Check:
     try:
         return Check(name, True, look())
     except AgentError as problem:

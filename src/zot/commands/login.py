@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
 def _login(vendor: Vendor, where: Endpoint, command: str | None, *, is_probed: bool) -> int:
     home = home_to_store_in()
     entry = _entry(vendor, command, where.base_url if where.elsewhere else "")
-    if is_probed and not _is_welcome(vendor, where, entry):
+    if is_probed and not _is_accepted(vendor, where, entry):
         return 1
     store(home, vendor.name, entry)
     place = f" at {entry.base_url}" if entry.base_url else ""
@@ -88,7 +88,7 @@ def _entry(vendor: Vendor, command: str | None, base_url: str) -> Entry:
     return Entry(command=command, base_url=base_url)
 
 
-def _is_welcome(vendor: Vendor, where: Endpoint, entry: Entry) -> bool:
+def _is_accepted(vendor: Vendor, where: Endpoint, entry: Entry) -> bool:
     """Print the service's verdict on the key; False if it refuses it."""
     import asyncio
 

@@ -23,6 +23,8 @@ _FLAGS = (
 )
 _SUMMARY = "Which models there are, what they hold and what they cost; of all providers, or of one."
 
+_HEAD = ("PROVIDER", "MODEL", "CONTEXT", "OUTPUT", "REASONING", "$IN", "$OUT", "$CACHE READ", "$CACHE WRITE", "AS OF")
+
 
 class Line(msgspec.Struct, frozen=True):
     """One model for programs. ``listed`` tells whether the service lists it; None if it was not asked."""
@@ -85,9 +87,6 @@ def _json(found: Sequence[tuple[Model, bool | None]]) -> Iterator[str]:
             listed,
         )
         yield msgspec.json.encode(line).decode() + "\n"
-
-
-_HEAD = ("PROVIDER", "MODEL", "CONTEXT", "OUTPUT", "REASONING", "$IN", "$OUT", "$CACHE READ", "$CACHE WRITE", "AS OF")
 
 
 def _table(found: Sequence[tuple[Model, bool | None]], *, live: bool) -> Iterator[str]:

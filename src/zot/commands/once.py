@@ -57,7 +57,7 @@ async def open_kept(config: Config, given: Collection[str], *, own_process: bool
         except StoreFailed as problem:
             reason = problem
         else:
-            _tell(new.session or "")
+            _print_session_id(new.session or "")
             return session
     # Recording was not requested, so its failure must not prevent an answer.
     sys.stderr.write(f"zot: this session is not kept: {reason}\n")
@@ -69,20 +69,20 @@ async def open_earlier(config: Config, given: Collection[str], name: str) -> Ses
 
     The newest is never a host's session: it must not be continued by accident, without the host's policy.
     """
-    session_id = await _earlier(config, name)
+    session_id = await _find_earlier(config, name)
     found = msgspec.structs.replace(config, session=session_id)
     session = await open_recorded(found, given, own_process=True)
-    _tell(session_id)
+    _print_session_id(session_id)
     return session
 
 
-def _tell(session_id: str) -> None:
+def _print_session_id(session_id: str) -> None:
     """Print the id of a session that was not named, on a terminal. Programs that need the id set it themselves."""
     if sys.stderr is not None and sys.stderr.isatty():
         sys.stderr.write(f"zot: session {one_line(session_id, 60)}\n")
 
 
-async def _earlier(config: Config, name: str) -> str:
+async def _find_earlier(config: Config, name: str) -> str:
     import asyncio
 
     from zot.commands.subcommands import chosen, directory

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 _READ_BYTES = 64 * 1024
 
+_FLAGS = (*AGENT_FLAGS, flags.MAX_LINE_FLAG)
+_SUMMARY = "Speak zot RPC v1, newline-delimited JSON, on standard input and output."
+
 
 def answer_early(incoming: int, outgoing: int, greeting: Greeting, lines: LineSplitter) -> list[bytes | TooLong]:
     """Answer the greetings that have already arrived. Return the lines left for the server.
@@ -48,10 +51,6 @@ def _answer(lines: list[bytes | TooLong], outgoing: int, greeting: Greeting) -> 
     return []
 
 
-_FLAGS = (*AGENT_FLAGS, flags.MAX_LINE_FLAG)
-_SUMMARY = "Speak zot RPC v1, newline-delimited JSON, on standard input and output."
-
-
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
     known = (*_FLAGS, *RESUME_FLAGS, *FOREIGN_FLAGS, flags.Flag("--help", "this text", short="-h"))
@@ -66,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
         settings.pop(flag.key, None)
     limit = settings.pop("max_line_bytes", MAX_LINE_BYTES)
     token = os.environ.pop("ZOTCORE_RPC_TOKEN", "")
-    config = _as_first_published(resolve(settings))
+    config = _without_auto_compact(resolve(settings))
     model = check(config) if config.session is None else ""
     if os.isatty(0):
         sys.stderr.write("zot: this speaks JSON, one object a line, and Ctrl-D ends it; zot -p PROMPT answers people\n")
@@ -90,7 +89,7 @@ def main(argv: Sequence[str]) -> int:
     leave(asyncio.run(_serve(opening, greeting, lines, waiting, (incoming, outgoing))))
 
 
-def _as_first_published(config: Config) -> Config:
+def _without_auto_compact(config: Config) -> Config:
     """Return ``config`` without automatic compaction unless configured, as version 1 was published."""
     if config.auto_compact is None and config.compact_at is None:
         return replace(config, auto_compact=False)

@@ -30,6 +30,8 @@ _CONFIG_DIR = Flag("--config-dir", "the sessions of the daemon that has this dir
 _YES = Flag("--yes", "do not ask", short="-y")
 _AS = Flag("--as", "the id of the new session", value="ID")
 
+_CENTURY_S = 100 * 365 * 86400
+
 
 class Subcommand(msgspec.Struct, frozen=True):
     """A subcommand of `zot sessions`. ``words`` is the least and the greatest number of words that it takes.
@@ -44,9 +46,6 @@ class Subcommand(msgspec.Struct, frozen=True):
     flags: tuple[Flag, ...] = ()
     #: True if it works without a journal.
     alone: bool = False
-
-
-_CENTURY_S = 100 * 365 * 86400
 
 
 def _days(text: str) -> float:

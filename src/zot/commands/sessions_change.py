@@ -50,6 +50,11 @@ from zot.ui.readable import counted, one_line, size, when
 
 _ALL = 1 << 62
 
+_PIECE = 1 << 20
+_MAX_PROBLEM = 400
+
+_MAX_SHOWN = 200
+
 
 async def rename(journal: Journal, request: Request) -> int:
     name, *words = request.words
@@ -147,11 +152,6 @@ def _size(path: str) -> int:
     return total
 
 
-_PIECE = 1 << 20
-_sessions_move_ALL = 1 << 60
-_MAX_PROBLEM = 400
-
-
 async def export(journal: Look, request: Request) -> int:
     """Write a session's present content, as an export or as an HTML page."""
     session = await chosen(journal, request.words[0])
@@ -176,7 +176,7 @@ def _page(connection: sqlite3.Connection, session: SessionRecord) -> Iterator[by
     """Yield a page of all messages, including those compacted or cleared since."""
     from zot.ui.html import page
 
-    rows = [row for _, row in rows_after(connection, session.number, 0, _sessions_move_ALL)]
+    rows = [row for _, row in rows_after(connection, session.number, 0, _ALL)]
     ended = endings(rows)
     said = [
         recalled(message, ended) for message in everything([row for row in rows if isinstance(row, Said | Spliced)])
@@ -268,9 +268,6 @@ def _home() -> str:
     return "" if home == "~" else os.path.normpath(home)
 
 
-_MAX_SHOWN = 200
-
-
 def _count(text: str) -> int:
     """Parse a whole number of at least 0."""
     if not (text.isascii() and text.isdigit()):
@@ -311,16 +308,16 @@ async def rewind(journal: Journal, asked: Asked) -> int:
     if settings.get("dry_run"):
         record = await journal.record(session.id, create=False)
         plan = await way_back(record, files, wish, cwd=session.cwd)
-        _tell_rewind(asked, len(plan.messages), restored(plan), plan.at, done=False)
+        _print_rewind(asked, len(plan.messages), restored(plan), plan.at, done=False)
         return 0
-    async with _owned(journal, session.id) as (record, history):
+    async with _exclusive(journal, session.id) as (record, history):
         rewound = await go_back(history, record, files, wish, cwd=session.cwd)
-    _tell_rewind(asked, rewound.messages, rewound.files, rewound.undo, done=True)
+    _print_rewind(asked, rewound.messages, rewound.files, rewound.undo, done=True)
     return 0
 
 
 @asynccontextmanager
-async def _owned(journal: Journal, session_id: str) -> AsyncIterator[tuple[Record, History]]:
+async def _exclusive(journal: Journal, session_id: str) -> AsyncIterator[tuple[Record, History]]:
     """Acquire a session's lease and load its history, recovering an interrupted run first."""
     record, past = await journal.resume(session_id, create=False)
     history = History(
@@ -342,15 +339,13 @@ async def _owned(journal: Journal, session_id: str) -> AsyncIterator[tuple[Recor
         record.end()
 
 
-def _tell_rewind(asked: Asked, messages: int, files: Sequence[RestoredFile], row: int, *, done: bool) -> None:
+def _print_rewind(asked: Asked, messages: int, files: Sequence[RestoredFile], row: int, *, done: bool) -> None:
     if asked.json:
         _write_json({"messages": messages, "files": files, "undo" if done else "at": row})
         return
     for file in files:
-        _sessions_change_write(f"{file.change if done else f'to be {file.change}'}  {printable(file.path)}\n")
-    _sessions_change_write(
-        f"{counted(messages, 'message')}{'; --at ' + str(row) + ' undoes this' if done else ' would be left'}\n"
-    )
+        write(f"{file.change if done else f'to be {file.change}'}  {printable(file.path)}\n")
+    write(f"{counted(messages, 'message')}{'; --at ' + str(row) + ' undoes this' if done else ' would be left'}\n")
 
 
 async def diff(journal: Journal, asked: Asked) -> int:
@@ -359,16 +354,14 @@ async def diff(journal: Journal, asked: Asked) -> int:
     branches = compared(await one.changes(), await other.changes())
     files = [(pair, "".join(await _file_rows(one, pair))) for pair in branches.files]
     if asked.json:
-        _write_json(_told(one.id, other.id, branches, files))
+        _write_json(_comparison(one.id, other.id, branches, files))
         return 0
-    _sessions_change_write(
-        f"{counted(branches.shared, 'message')} in common\n--- {printable(one.id)}\n+++ {printable(other.id)}\n"
-    )
+    write(f"{counted(branches.shared, 'message')} in common\n--- {printable(one.id)}\n+++ {printable(other.id)}\n")
     for sign, messages in (("-", branches.one), ("+", branches.other)):
-        _sessions_change_write("".join(f"{sign}{printable(_in_short(message))}\n" for message in messages))
+        write("".join(f"{sign}{printable(_summary_line(message))}\n" for message in messages))
     for _, rows in files:
         for row in rows.removesuffix("\n").split("\n"):
-            _sessions_change_write("\t".join(map(printable, row.split("\t"))) + "\n")
+            write("\t".join(map(printable, row.split("\t"))) + "\n")
     return 0
 
 
@@ -382,7 +375,7 @@ async def _file_rows(store: Store, pair: FilePair) -> list[str]:
     return list(unified(contents[0], contents[1], pair.path))
 
 
-def _told(one: str, other: str, branches: Branches, files: Sequence[tuple[FilePair, str]]) -> dict[str, Any]:
+def _comparison(one: str, other: str, branches: Branches, files: Sequence[tuple[FilePair, str]]) -> dict[str, Any]:
     return {
         "sessions": [one, other],
         "seq": branches.seq,
@@ -392,7 +385,7 @@ def _told(one: str, other: str, branches: Branches, files: Sequence[tuple[FilePa
     }
 
 
-def _in_short(message: Message) -> str:
+def _summary_line(message: Message) -> str:
     parts = [text_of(message.content)]
     for block in message.content:
         match block:
@@ -408,7 +401,3 @@ def _in_short(message: Message) -> str:
 
 def _write_json(value: object) -> None:
     sys.stdout.buffer.write(encode(value) + b"\n")
-
-
-def _sessions_change_write(text: str) -> None:
-    sys.stdout.buffer.write(text.encode("utf-8", "replace"))

@@ -83,15 +83,15 @@ async def show(journal: Look, request: Request) -> int:
     if request.json:
         write_json({"type": "session", **told(journal, session)})
         async for seq, row in _rows(journal, session):
-            for line in _told_row(seq, row, full=full):
+            for line in _row_for_programs(seq, row, full=full):
                 write_json(line)
         return 0
-    write("".join(f"{line}\n" for line in _headed(journal, session)))
+    write("".join(f"{line}\n" for line in _header(journal, session)))
     names: dict[str, str] = {}
     async for _, row in _rows(journal, session):
         for message in _messages(row):
             names = calls_of(message) or names
-        lines = [*_shown_row(row, names, full=full)]
+        lines = [*_row_for_people(row, names, full=full)]
         if lines:
             write("\n" + "".join(f"{line}\n" for line in lines))
     return 0
@@ -105,7 +105,7 @@ async def _rows(journal: Look, session: SessionRecord) -> AsyncIterator[tuple[in
         after = page[-1][0]
 
 
-def _headed(journal: Look, session: SessionRecord) -> Iterator[str]:
+def _header(journal: Look, session: SessionRecord) -> Iterator[str]:
     yield f"session    {name(session.id)}"
     yield f"title      {one_line(session.title) or '(nothing was said)'}"
     yield f"directory  {one_line(session.cwd) or '-'}"
@@ -128,7 +128,7 @@ def _messages(row: Row) -> tuple[Message, ...]:
             return ()
 
 
-def _shown_row(row: Row, names: dict[str, str], *, full: bool) -> Iterator[str]:
+def _row_for_people(row: Row, names: dict[str, str], *, full: bool) -> Iterator[str]:
     match row:
         case Spliced(start=start, stop=stop, messages=messages):
             yield f"-- {_replaced(start, stop, len(messages))}"
@@ -156,7 +156,7 @@ def _replaced(start: int, stop: int, count: int) -> str:
     return f"{what} replaced by these {count}" if count else f"{what} cleared"
 
 
-def _told_row(seq: int, row: Row, *, full: bool) -> Iterator[dict[str, Any]]:
+def _row_for_programs(seq: int, row: Row, *, full: bool) -> Iterator[dict[str, Any]]:
     """Yield a row's fields for programs."""
     match row:
         case Spliced(start=start, stop=stop):
@@ -172,11 +172,11 @@ def _told_row(seq: int, row: Row, *, full: bool) -> Iterator[dict[str, Any]]:
         case _:
             pass
     for message in _messages(row):
-        content = _thought(message) if full else shown(message).content
+        content = _full_content(message) if full else shown(message).content
         yield {"type": "message", "seq": seq, "role": message.role, "content": content, "time": message.time}
 
 
-def _thought(message: Message) -> list[Any]:
+def _full_content(message: Message) -> list[Any]:
     """Return a message's content with thinking and its original text."""
     found: list[Any] = []
     for block in message.content:

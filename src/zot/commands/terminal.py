@@ -7,8 +7,8 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from zot.commands.once import take_earlier
@@ -18,8 +18,6 @@ from zot.errors import NoSuchSession, UsageError
 from zot.runtime.open import check
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from zot.ui.conversation import Conversation, Home, Snapshot
     from zot.ui.local import LocalHome
     from zot.ui.terminal.app import ZotApp
@@ -114,16 +112,14 @@ def _screen(opening: Opening) -> int:
     from zot.ui.terminal.textual_patches import put_off
 
     put_off()
-    import asyncio
-
     from zot.ui.terminal.app import ZotApp
 
     code = asyncio.run(run_app(app := ZotApp(opening.home, opening.session)))
-    _tell_way_back(app.left)
+    _print_resume_command(app.left)
     return code
 
 
-def _tell_way_back(left: Snapshot | None) -> None:
+def _print_resume_command(left: Snapshot | None) -> None:
     """Print the command that resumes a session, unless it is empty."""
     from zot.text import shell_word
 
@@ -133,8 +129,6 @@ def _tell_way_back(left: Snapshot | None) -> None:
 
 async def run_app(app: ZotApp) -> int:
     """Run the app until the user leaves or a signal arrives, and restore the terminal."""
-    import asyncio
-
     from zot.serve.stdio import SIGNALS
     from zot.ui.terminal.textual_patches import write_only_known
 
@@ -146,15 +140,12 @@ async def run_app(app: ZotApp) -> int:
         with noted(app.note):
             code = await app.run_async()
     finally:
-        await _closed(app, within_s=_OWN_TIME_S if code == 0 else _SIGNAL_S)
+        await _close(app, within_s=_OWN_TIME_S if code == 0 else _SIGNAL_S)
     return (app.return_code or 0) if code is None else code
 
 
-async def _closed(app: ZotApp, *, within_s: float) -> None:
+async def _close(app: ZotApp, *, within_s: float) -> None:
     """Close the conversation within a time limit. The terminal is restored by now, so a second signal exits at once."""
-    import asyncio
-    from contextlib import suppress
-
     from zot.serve.stdio import SIGNALS, leave
 
     for number in SIGNALS:
@@ -164,8 +155,6 @@ async def _closed(app: ZotApp, *, within_s: float) -> None:
 
 
 def _plain(opening: Opening) -> int:
-    import asyncio
-
     from zot.ui.terminal.looks import charset
     from zot.ui.terminal.plain import PlainTerminal
 
@@ -176,7 +165,7 @@ def _plain(opening: Opening) -> int:
         terminal = PlainTerminal(opening.home, opening.session)
         with noted(terminal.note):
             code = await terminal.run()
-        _tell_way_back(terminal.left)
+        _print_resume_command(terminal.left)
         return code
 
     return asyncio.run(talk())

@@ -68,11 +68,11 @@ hr { border: 0; border-top: 1px solid var(--line); margin: 1.5em 0; }
 #: Links to other schemes are shown as text.
 _SCHEMES = ("http://", "https://", "mailto:")
 #: Nested emphasis beyond this depth is shown as text.
-_DEEPEST = 8
+_MAX_INLINE_DEPTH = 8
 #: Punctuation that ends a sentence and not the URL before it.
-_AFTER_ADDRESS = ".,;:!?*_~'\""
+_AFTER_URL = ".,;:!?*_~'\""
 
-_WORDS = re.compile(
+_INLINE = re.compile(
     r"""
       \\(?P<escaped>[!-/:-@\[-`{-~])
     | (?<!`)(?P<ticks>`+)(?!`)(?P<code>.+?)(?<!`)(?P=ticks)(?!`)
@@ -91,6 +91,17 @@ _WORDS = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 
+RULE = re.compile(r" {0,3}([-*_])(?:[ \t]*\1){2,}[ \t]*$")
+
+_ITEM = re.compile(r"([ \t]*)([-*+]|\d{1,9}[.)])(?:([ \t]+)(.*)|$)")
+_TASK = re.compile(r"\[([ xX])\][ \t]+(?=\S)")
+_BOX = '<input type="checkbox" disabled>'
+_TICKED = '<input type="checkbox" checked disabled>'
+
+_DELIMITER_ROW = re.compile(r"\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?")
+_PIPE = re.compile(r"(?<!\\)\|")
+_CODE = re.compile(r"(?<!`)(`+)(?!`).+?(?<!`)\1(?!`)")
+
 
 def plain(text: str) -> str:
     """Return ``text`` escaped for HTML, with invisible characters written as escapes."""
@@ -99,64 +110,61 @@ def plain(text: str) -> str:
 
 def words(text: str, depth: int = 0) -> str:
     """Return inline Markdown as HTML. Unrecognised syntax stays text."""
-    if depth == _DEEPEST:
+    if depth == _MAX_INLINE_DEPTH:
         return plain(text)
     parts, at = [], 0
-    for found in _WORDS.finditer(text):
-        parts += [plain(text[at : found.start()]), _word(found, depth + 1)]
+    for found in _INLINE.finditer(text):
+        parts += [plain(text[at : found.start()]), _inline(found, depth + 1)]
         at = found.end()
     return "".join([*parts, plain(text[at:])])
 
 
-def _word(found: re.Match[str], depth: int) -> str:
+def _inline(found: re.Match[str], depth: int) -> str:
     kind = found.lastgroup or ""
-    said = found[kind]
+    text = found[kind]
     match kind:
         case "escaped":
-            return plain(said)
+            return plain(text)
         case "code":
-            return f"<code>{plain(_code(said))}</code>"
+            return f"<code>{plain(_code(text))}</code>"
         case "angled":
-            return _link(said, plain(said.removeprefix("mailto:")), "bare")
+            return _link(text, plain(text.removeprefix("mailto:")), "bare")
         case "url":
-            return _labelled(found["label"], said, depth)
+            return _labelled_link(found["label"], text, depth)
         case "bare":
-            return _address(said)
+            return _bare_link(text)
         case "entity":
-            return plain(unescape(said) if said[1] == "#" or said[1:] in html5 else said)
+            return plain(unescape(text) if text[1] == "#" or text[1:] in html5 else text)
         case "newline":
             return "<br>"
         case _:
             tag = kind.rstrip("_")
-            return f"<{tag}>{words(said, depth)}</{tag}>"
+            return f"<{tag}>{words(text, depth)}</{tag}>"
 
 
-def _code(said: str) -> str:
-    said = said.replace("\n", " ")
-    return said[1:-1] if said[0] == said[-1] == " " and said.strip() else said
+def _code(text: str) -> str:
+    text = text.replace("\n", " ")
+    return text[1:-1] if text[0] == text[-1] == " " and text.strip() else text
 
 
-def _labelled(label: str, url: str, depth: int) -> str:
+def _labelled_link(label: str, url: str, depth: int) -> str:
     """Return a link if its scheme is allowed, else its label and URL as text."""
     url = re.sub(r"\\([!-/:-@\[-`{-~])", r"\1", url[1:-1] if url[0] == "<" and url[-1] == ">" else url)
-    said = words(label, depth)
+    text = words(label, depth)
     if url.lower().startswith(_SCHEMES):
-        return _link(url, said, "bare" if label == url else "")
-    return said if label.strip("`") == url else f"{said} ({plain(url)})"
+        return _link(url, text, "bare" if label == url else "")
+    return text if label.strip("`") == url else f"{text} ({plain(url)})"
 
 
-def _address(said: str) -> str:
-    url = said.rstrip(_AFTER_ADDRESS)
-    return _link(url, plain(url), "bare") + plain(said[len(url) :])
+def _bare_link(text: str) -> str:
+    url = text.rstrip(_AFTER_URL)
+    return _link(url, plain(url), "bare") + plain(text[len(url) :])
 
 
 def _link(url: str, label: str, kind: str) -> str:
     """Return a link. Print shows its URL after it, unless it is of kind ``bare``: the label is the URL."""
     name = f' class="{kind}"' if kind else ""
     return f'<a{name} href="{plain(url)}" rel="noopener noreferrer">{label}</a>'
-
-
-RULE = re.compile(r" {0,3}([-*_])(?:[ \t]*\1){2,}[ \t]*$")
 
 
 class Block(msgspec.Struct):
@@ -193,12 +201,6 @@ def next_said(lines: list[str], at: int) -> int:
     return at
 
 
-_ITEM = re.compile(r"([ \t]*)([-*+]|\d{1,9}[.)])(?:([ \t]+)(.*)|$)")
-_TASK = re.compile(r"\[([ xX])\][ \t]+(?=\S)")
-_BOX = '<input type="checkbox" disabled>'
-_TICKED = '<input type="checkbox" checked disabled>'
-
-
 class _Item(msgspec.Struct):
     """The lines of a list item, and the index of the line after it."""
 
@@ -233,7 +235,7 @@ def read_list(
     made = [inner([item.body[0][task.end() if task else 0 :], *item.body[1:]])
             for item, task in zip(items, tasks, strict=True)]  # fmt: skip
     has_room = has_room or any(block.is_apart for blocks in made for block in blocks[:-1])
-    points = (_point(blocks, task, has_room=has_room) for blocks, task in zip(made, tasks, strict=True))
+    points = (_item_html(blocks, task, has_room=has_room) for blocks, task in zip(made, tasks, strict=True))
     number = "" if mark in "-*+" else lines[first].split(mark)[0].strip().lstrip("0") or "0"
     start = f' start="{number}"' if number not in ("", "1") else ""
     return Block("ol" if number else "ul", "".join(points), attributes=start), end
@@ -263,16 +265,11 @@ def _item(lines: list[str], at: int, starts: Callable[[str], bool]) -> _Item:
     return item
 
 
-def _point(blocks: Sequence[Block], task: re.Match[str] | None, *, has_room: bool) -> str:
+def _item_html(blocks: Sequence[Block], task: re.Match[str] | None, *, has_room: bool) -> str:
     parts = [block.inner if block.tag == "p" and not has_room else block.whole for block in blocks]
     if task is None:
         return f"<li>{''.join(parts)}</li>"
     return f'<li class="task">{_BOX if task[1] == " " else _TICKED}{"".join(parts)}</li>'
-
-
-_RULE = re.compile(r"\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?")
-_PIPE = re.compile(r"(?<!\\)\|")
-_CODE = re.compile(r"(?<!`)(`+)(?!`).+?(?<!`)\1(?!`)")
 
 
 def begins_table(lines: list[str], at: int) -> bool:
@@ -280,7 +277,7 @@ def begins_table(lines: list[str], at: int) -> bool:
     if at + 1 >= len(lines) or "|" not in lines[at] or "|" not in lines[at + 1]:
         return False
     rule = lines[at + 1].strip()
-    return _RULE.fullmatch(rule) is not None and len(_cells(lines[at])) == len(_cells(rule))
+    return _DELIMITER_ROW.fullmatch(rule) is not None and len(_cells(lines[at])) == len(_cells(rule))
 
 
 def read_table(lines: list[str], at: int) -> tuple[Block, int]:
@@ -289,7 +286,7 @@ def read_table(lines: list[str], at: int) -> tuple[Block, int]:
     end = at + 2
     while end < len(lines) and "|" in lines[end]:
         end += 1
-    rows = "".join(_row(_fitted(line, len(head)), sides, "td") for line in lines[at + 2 : end])
+    rows = "".join(_row(_cells_of(line, len(head)), sides, "td") for line in lines[at + 2 : end])
     body = f"<tbody>{rows}</tbody>" if rows else ""
     table = f"<table><thead>{_row(head, sides, 'th')}</thead>{body}</table>"
     return Block("div", table, attributes=' class="table"'), end
@@ -304,7 +301,7 @@ def _cells(row: str) -> list[str]:
     return [cell.strip().replace("\\|", "|") for cell in cells]
 
 
-def _fitted(row: str, count: int) -> list[str]:
+def _cells_of(row: str, count: int) -> list[str]:
     """Return a row's cells, as many as the header has; surplus cells are joined into the last one."""
     cells = _cells(row)
     if len(cells) > count:  # Models often forget that a bar within code ends a cell.
@@ -329,7 +326,7 @@ def _row(cells: list[str], sides: list[str], tag: str) -> str:
 
 
 #: Lists and quotes nested deeper than this are shown as text.
-_blocks_DEEPEST = 24
+_MAX_BLOCK_DEPTH = 24
 
 _FENCE = re.compile(r"( {0,3})(`{3,}(?=[^`]*$)|~{3,})")
 _HEADING = re.compile(r" {0,3}(#{1,6})(?:[ \t]+(.*)|$)")
@@ -361,7 +358,7 @@ def _fence(lines: list[str], at: int, depth: int) -> _Read:
     while end < len(lines) and not _closes(lines[end], fence[2]):
         end += 1
     code = "\n".join(dedented(line, len(fence[1])) for line in lines[at + 1 : end])
-    return _blocks_code(code), end + 1
+    return _code_block(code), end + 1
 
 
 def _closes(line: str, fence: str) -> bool:
@@ -375,10 +372,10 @@ def _indented(lines: list[str], at: int, depth: int) -> _Read:
     end = at
     while end < len(lines) and (not lines[end].strip() or indent_of(lines[end]) >= 4):
         end += 1
-    return _blocks_code("\n".join(dedented(line, 4) for line in lines[at:end]).rstrip()), end
+    return _code_block("\n".join(dedented(line, 4) for line in lines[at:end]).rstrip()), end
 
 
-def _blocks_code(code: str) -> Block:
+def _code_block(code: str) -> Block:
     return Block("pre", f"<code>{plain(code)}</code>")
 
 
@@ -386,13 +383,13 @@ def _heading(lines: list[str], at: int, depth: int) -> _Read:
     heading = _HEADING.match(lines[at])
     if heading is None:
         return None
-    said = (heading[2] or "").strip()
-    bare = said.rstrip("#")
-    return _titled(len(heading[1]), bare.rstrip() if not bare or bare[-1] in " \t" else said), at + 1
+    text = (heading[2] or "").strip()
+    bare = text.rstrip("#")
+    return _heading_block(len(heading[1]), bare.rstrip() if not bare or bare[-1] in " \t" else text), at + 1
 
 
-def _titled(level: int, said: str) -> Block:
-    return Block(f"h{min(6, level + 1)}", words(said))  # The page's title is the only h1.
+def _heading_block(level: int, text: str) -> Block:
+    return Block(f"h{min(6, level + 1)}", words(text))  # The page's title is the only h1.
 
 
 def _rule(lines: list[str], at: int, depth: int) -> _Read:
@@ -400,13 +397,13 @@ def _rule(lines: list[str], at: int, depth: int) -> _Read:
 
 
 def _list(lines: list[str], at: int, depth: int) -> _Read:
-    if depth == _blocks_DEEPEST or not begins_item(lines[at]):
+    if depth == _MAX_BLOCK_DEPTH or not begins_item(lines[at]):
         return None
     return read_list(lines, at, lambda body: [*_blocks(body, depth + 1)], _starts)
 
 
 def _quote(lines: list[str], at: int, depth: int) -> _Read:
-    if depth == _blocks_DEEPEST or not _QUOTE.match(lines[at]):
+    if depth == _MAX_BLOCK_DEPTH or not _QUOTE.match(lines[at]):
         return None
     end = at
     while end < len(lines) and _QUOTE.match(lines[end]):
@@ -423,14 +420,14 @@ def _paragraph(lines: list[str], at: int, depth: int) -> tuple[Block, int]:
     end = at + 1
     while end < len(lines) and lines[end].strip():
         if underline := _UNDERLINE.match(lines[end]):
-            return _titled(1 if underline[1][0] == "=" else 2, _said(lines[at:end])), end + 1
+            return _heading_block(1 if underline[1][0] == "=" else 2, _joined(lines[at:end])), end + 1
         if _starts(lines[end]) or begins_table(lines, end):
             break
         end += 1
-    return Block("p", words(_said(lines[at:end]))), end
+    return Block("p", words(_joined(lines[at:end]))), end
 
 
-def _said(lines: list[str]) -> str:
+def _joined(lines: list[str]) -> str:
     return "\n".join(line.strip() for line in lines)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -55,7 +55,7 @@ class LocalConversation:
         self._unused = unused
         self._config = config
         self._followers: dict[Subscriber, Callable[[], None]] = {}
-        self._overhearing: Overhearing | None = None
+        self._foreign_runs: Overhearing | None = None
         #: Journal rows of the active run of another process, if there is one.
         self._begun: Sequence[tuple[int, Row]] = ()
         self._panels = _Panels(session)
@@ -66,8 +66,8 @@ class LocalConversation:
 
     def follow(self, subscriber: Subscriber) -> Callable[[], None]:
         self._followers[subscriber] = self._session.subscribe(subscriber)
-        if self._overhearing is None and self._config.session is not None:
-            self._overhearing = Overhearing(self._session, self._tell, self._begun)
+        if self._foreign_runs is None and self._config.session is not None:
+            self._foreign_runs = Overhearing(self._session, self._deliver, self._begun)
             self._begun = ()
 
         def stop() -> None:
@@ -101,7 +101,7 @@ class LocalConversation:
         return await self._recalled(self._session.transcript.messages)
 
     async def past(self) -> Sequence[PastMessage]:
-        if self._overhearing is None and self._config.session is not None:
+        if self._foreign_runs is None and self._config.session is not None:
             self._begun = await left_open(self._session)
         known = [row for seq, row in self._begun if seq <= self._session.last_seq]
         messages = self._session.transcript.messages
@@ -126,7 +126,7 @@ class LocalConversation:
         self, text: str, images: Sequence[ImageBlock] = (), *, unsaid: Callable[[], None] = lambda: None
     ) -> None:
         def dropped(why: AgentError) -> None:
-            self._dropped(why)
+            self._notify_dropped(why)
             unsaid()
 
         self._session.prompt(text, images, dropped=dropped)
@@ -134,7 +134,7 @@ class LocalConversation:
     async def steer(self, text: str, images: Sequence[ImageBlock] = (), *, name: str = "") -> None:
         def dropped(why: AgentError) -> None:
             if not isinstance(why, RunCancelled):  # The user withdrew it and has the text back.
-                self._dropped(why)
+                self._notify_dropped(why)
 
         self._check_here("it cannot be steered from here")
         self._session.steer(text, images, prompt_id=name, dropped=dropped)
@@ -151,8 +151,8 @@ class LocalConversation:
 
     async def abort(self) -> None:
         self._asides.abort()
-        if self._overhearing is not None and self._is_elsewhere:
-            await self._overhearing.abort()
+        if self._foreign_runs is not None and self._runs_elsewhere:
+            await self._foreign_runs.abort()
             return
         self._session.abort()
 
@@ -198,7 +198,7 @@ class LocalConversation:
             return
         self._check_idle("another provider cannot be used")
         self._check_here("wait for its end")
-        config, agent = self._working(), self._session.agent
+        config, agent = self._current_config(), self._session.agent
         await self._reopen(**self._left.settings(model.provider), model=model.id)
         self._left.leave(agent.provider.name, config, agent.model)
 
@@ -211,7 +211,7 @@ class LocalConversation:
 
     async def compact(self) -> None:
         self._check_here("wait for its end")
-        self._session.compact(dropped=self._dropped)
+        self._session.compact(dropped=self._notify_dropped)
 
     async def clear(self) -> None:
         over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -226,7 +226,7 @@ class LocalConversation:
         from zot.session.side_question import ask, bare
 
         def opened() -> Session:
-            return open_session(bare(self._working()), past=self._past())
+            return open_session(bare(self._current_config()), past=self._past())
 
         answer = await self._asides.run(ask(self._session, opened, question))
         return Aside(answer.text, answer.usage)
@@ -236,41 +236,41 @@ class LocalConversation:
         for stop in self._followers.values():
             stop()
         self._followers.clear()
-        await self._overhear_no_more()
+        await self._stop_foreign_runs()
         # A pending approval stays pending, for the next process that opens the session.
         await self._session.close(parks=True)
         if self._unused is not None and self._config.session is not None and not self._session.transcript.messages:
             unused, self._unused = self._unused, None
             await unused(self._config.session)
 
-    def _dropped(self, why: AgentError) -> None:
+    def _notify_dropped(self, why: AgentError) -> None:
         """Notify the subscribers that a request will never run, and that it is over."""
-        self._tell(Batch(0, 0, [Error(str(why)), Done()]))
+        self._deliver(Batch(0, 0, [Error(str(why)), Done()]))
 
-    def _tell(self, batch: Batch) -> None:
+    def _deliver(self, batch: Batch) -> None:
         for subscriber in self._followers:
             subscriber.deliver(batch)
 
-    async def _overhear_no_more(self) -> None:
-        overhearing, self._overhearing = self._overhearing, None
-        if overhearing is not None:
-            await overhearing.stop()
+    async def _stop_foreign_runs(self) -> None:
+        following, self._foreign_runs = self._foreign_runs, None
+        if following is not None:
+            await following.stop()
 
     def _check_idle(self, what: str) -> None:
         if self._session.busy:
             raise RuntimeBusy(f"{what} while a prompt or compact is running; abort it first")
 
     @property
-    def _is_elsewhere(self) -> bool:
+    def _runs_elsewhere(self) -> bool:
         """True while another process runs a prompt in the session."""
-        return self._overhearing is not None and self._overhearing.is_elsewhere
+        return self._foreign_runs is not None and self._foreign_runs.is_elsewhere
 
     def _check_here(self, advice: str) -> None:
         """Refuse a request that would fail, and whose failure would seem to end the other process's run."""
-        if self._is_elsewhere:
+        if self._runs_elsewhere:
             raise RuntimeBusy(f"another process is at work in this session; {advice}")
 
-    def _working(self) -> Config:
+    def _current_config(self) -> Config:
         """Return the config with the session's current provider, model, directory and lock."""
         agent = self._session.agent
         # A recording reports its own provider, but the lab provider replays it.
@@ -283,22 +283,22 @@ class LocalConversation:
 
     async def _reopen(self, **changes: Any) -> None:
         """Reopen the session with other settings, then close the old one, which stays if reopening fails."""
-        config = msgspec.structs.replace(self._working(), **changes)
+        config = msgspec.structs.replace(self._current_config(), **changes)
         if config.session is None:
             session = open_session(config, own_process=True, past=self._past(), reloadable=True)
         else:
             given = {"provider", "model", "reasoning", "cwd", "lock", *changes}
             session = await open_recorded(config, given, own_process=True, parks=True, reloadable=True)
-        await self._overhear_no_more()
+        await self._stop_foreign_runs()
         panels, self._panels = self._panels, _Panels(session)
         former, self._session, self._config = self._session, session, config
         if config.session is not None and self._followers:
-            self._overhearing = Overhearing(session, self._tell)
+            self._foreign_runs = Overhearing(session, self._deliver)
         for subscriber, stop in self._followers.items():
             stop()
             self._followers[subscriber] = session.subscribe(subscriber)
         # The subscribers no longer receive the end of the old session's panels.
-        self._tell(Batch(0, 0, panels.gone()))
+        self._deliver(Batch(0, 0, panels.gone()))
         session.start()
         await former.close()
 
@@ -322,9 +322,6 @@ class _Panels(OpenPanels):
 
 def _info(model: Model) -> ModelInfo:
     return ModelInfo(model.provider, model.id, model.name, model.context_window)
-
-
-T = TypeVar("T")
 
 
 class LocalHome:

@@ -15,16 +15,16 @@ _MAX_RESULT_LINES = 8
 _MAX_RESULT_CHARS = 800
 
 #: Control characters, direction marks and surrogates; not LF and not TAB.
-_UNSEEN = re.compile(
+_INVISIBLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 )  # fmt: skip
 #: White space other than one space between other characters.
-_UNNAMED = re.compile(r"[^\S ]|(?<= ) | \Z|\A ")
+_UNUSUAL_SPACE = re.compile(r"[^\S ]|(?<= ) | \Z|\A ")
 
 
 def escaped(text: str) -> str:
     """Return ``text`` with invisible characters written as escapes; LF and TAB stay."""
-    return _UNSEEN.sub(_escape, text.replace("\r\n", "\n"))
+    return _INVISIBLE.sub(_escape, text.replace("\r\n", "\n"))
 
 
 def one_line(text: str, limit: int = 0) -> str:
@@ -35,7 +35,7 @@ def one_line(text: str, limit: int = 0) -> str:
 
 def name(text: str, limit: int = 0) -> str:
     """Return an id in one line, with unusual white space escaped, cut off like `one_line`."""
-    line = _UNNAMED.sub(lambda found: _escape(found) if found[0] != " " else "\\x20", text)
+    line = _UNUSUAL_SPACE.sub(lambda found: _escape(found) if found[0] != " " else "\\x20", text)
     return escaped(line if not limit or len(line) <= limit else f"{line[: limit - 1]}…")
 
 

@@ -61,7 +61,7 @@ class ClientConversation:
     async def state(self) -> Snapshot:
         if not self._client.is_connected:  # Fail at once: neither a status request nor leaving may wait.
             raise UserError("there is no connection to the daemon")
-        async with _plainly():
+        async with _user_errors():
             state = await self._session.state()
         self._agent = state.agent_alias
         used = state.usage.counters
@@ -86,7 +86,7 @@ class ClientConversation:
         return self._agent
 
     async def messages(self) -> Sequence[PastMessage]:
-        async with _plainly():
+        async with _user_errors():
             now = await self._session.messages()
             with suppress(RpcError):  # Older daemons do not report how runs ended.
                 before = (await self._session.past()).messages
@@ -113,18 +113,18 @@ class ClientConversation:
     ) -> None:
         turn = self._session.prompt(text, images)
 
-        async def hear() -> None:
+        async def consume() -> None:
             async for _ in turn:
                 pass
 
-        self._begin(hear(), unsaid)
+        self._begin(consume(), unsaid)
 
     async def steer(self, text: str, images: Sequence[ImageBlock] = (), *, name: str = "") -> None:
-        async with _plainly():
+        async with _user_errors():
             await self._session.steer(text, images, prompt_id=name or None)
 
     async def take_back(self, name: str) -> None:
-        async with _plainly():
+        async with _user_errors():
             await self._session.take_back(name)
 
     async def retry(self) -> None:
@@ -137,7 +137,7 @@ class ClientConversation:
         await self.prompt(text_of(asked[-1].content))
 
     async def abort(self) -> None:
-        async with _plainly():
+        async with _user_errors():
             for aside in tuple(self._asides):
                 with suppress(RpcError):  # It may be answered by now.
                     await self._session.take_back(aside)
@@ -148,52 +148,52 @@ class ClientConversation:
                     raise
 
     async def approve(self, request: str, decision: Decision) -> None:
-        async with _plainly():
+        async with _user_errors():
             await self._session.approve(request, decision)
 
     async def remembered(self) -> Sequence[Remembered]:
-        async with _plainly():
+        async with _user_errors():
             found = await self._client.ask("session/allowed", {"sessionId": self._session.id}, AllowedCalls)
         return [Remembered(one.tool, one.subject) for one in found.allowed]
 
     async def forget(self, one: Remembered) -> None:
-        async with _plainly():
+        async with _user_errors():
             wanted = {"sessionId": self._session.id, "tool": one.tool, "subject": one.subject}
             await self._client.ask("session/forget", wanted, Forgotten)
 
     async def commands(self) -> Sequence[CommandInfo]:
-        async with _plainly():
+        async with _user_errors():
             found = await self._session.commands()
         return [CommandInfo(one.name, one.description, one.extension) for one in found]
 
     async def run_command(self, name: str, args: str) -> CommandAnswer:
-        async with _plainly():
+        async with _user_errors():
             ran = await self._session.run_command(name, args)
         if ran.action == "prompt":
             return CommandAnswer(ran.extension, "noop")
         return CommandAnswer(ran.extension, ran.action, "", ran.insert, ran.display, ran.panel_id)
 
     async def press(self, panel_id: str, key: str, text: str = "") -> None:
-        async with _plainly():
+        async with _user_errors():
             await self._session.press(panel_id, key, text)
 
     async def close_panel(self, panel_id: str) -> None:
-        async with _plainly():
+        async with _user_errors():
             await self._session.close_panel(panel_id)
 
     async def reload_extensions(self) -> Sequence[str]:
-        async with _plainly():
+        async with _user_errors():
             wanted = {"sessionId": self._session.id}
             return (await self._client.ask("session/reload", wanted, Reloaded, within_s=None)).extensions
 
     async def models(self) -> Sequence[ModelInfo]:
-        async with _plainly():
+        async with _user_errors():
             wanted = {"sessionId": self._session.id, "all": True}
             found = await self._client.ask("session/models", wanted, Models)
         return [ModelInfo(one.provider, one.id, one.name, one.context_window) for one in found.models]
 
     async def use_model(self, model: ModelInfo) -> None:
-        async with _plainly():
+        async with _user_errors():
             overrides = {"model": model.id}
             if model.provider != (await self.state()).provider:  # Older daemons do not accept this override.
                 overrides["modelProvider"] = model.provider
@@ -201,7 +201,7 @@ class ClientConversation:
             await self._client.ask("session/configure", wanted, Configured)
 
     async def lock(self, *, locked: bool) -> None:
-        async with _plainly():
+        async with _user_errors():
             await self._client.ask("session/lock", {"sessionId": self._session.id, "locked": locked}, Lock)
 
     async def compact(self) -> None:
@@ -211,18 +211,18 @@ class ClientConversation:
         self._begin(compact())
 
     async def clear(self) -> None:
-        async with _plainly():
+        async with _user_errors():
             await self._session.clear()
 
     async def fork(self, messages: int | None = None) -> str:
-        async with _plainly():
+        async with _user_errors():
             return (await self._session.fork(messages=messages)).id
 
     async def aside(self, question: str) -> Aside:
         wanted = {"sessionId": self._session.id, "question": question, "promptId": os.urandom(8).hex()}
         self._asides.add(wanted["promptId"])
         try:
-            async with _plainly():
+            async with _user_errors():
                 answer = await self._client.ask("session/aside", wanted, Answered, within_s=None)
         finally:
             self._asides.discard(wanted["promptId"])
@@ -248,7 +248,7 @@ class ClientConversation:
                     if subscriber.full:
                         await subscriber.room()
         except AgentError as problem:
-            subscriber.deliver(Batch(0, 0, _over(problem)))
+            subscriber.deliver(Batch(0, 0, _failed_events(problem)))
 
     def _follow_again(self) -> None:
         """Resubscribe those whose stream ended because the session was gone: its id may exist again."""
@@ -256,20 +256,20 @@ class ClientConversation:
             if following.done():
                 self._followers[subscriber] = self._following(subscriber)
 
-    def _begin(self, work: Coroutine[Any, Any, None], undone: Callable[[], None] = lambda: None) -> None:
+    def _begin(self, work: Coroutine[Any, Any, None], on_failure: Callable[[], None] = lambda: None) -> None:
         """Run ``work`` in a task; notify subscribers if it cannot run, unless they learn it anyway (`_is_news`)."""
         self._follow_again()
 
-        async def attend() -> None:
+        async def deliver_failure() -> None:
             try:
                 await work
             except AgentError as problem:
                 if _is_news(problem):
-                    undone()
+                    on_failure()
                 for subscriber in self._followers if _is_news(problem) else ():
-                    subscriber.deliver(Batch(0, 0, _over(problem)))
+                    subscriber.deliver(Batch(0, 0, _failed_events(problem)))
 
-        task = asyncio.create_task(attend(), name="zot turn")
+        task = asyncio.create_task(deliver_failure(), name="zot turn")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -278,7 +278,7 @@ class ClientConversation:
 
 
 @asynccontextmanager
-async def _plainly() -> AsyncIterator[None]:
+async def _user_errors() -> AsyncIterator[None]:
     """Raise the daemon's refusals as UserError."""
     try:
         yield
@@ -299,7 +299,7 @@ def _is_news(problem: AgentError) -> bool:
             return True
 
 
-def _over(problem: AgentError) -> list[AgentEvent]:
+def _failed_events(problem: AgentError) -> list[AgentEvent]:
     return [Error(str(problem)), Done()]
 
 

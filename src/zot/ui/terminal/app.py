@@ -56,7 +56,12 @@ KEYS = """\
 
 
 #: A second press after more than this counts as the first.
-_TWICE_S = 2.0
+_SECOND_PRESS_S = 2.0
+
+#: Extension work that our own commands wait for.
+_AWAITED_BY_COMMAND = {"btw": ("start", "intercept"), "reload-ext": ("start",)}
+
+T = TypeVar("T")
 
 
 class Twice:
@@ -74,20 +79,16 @@ class Twice:
     @property
     def is_pressed(self) -> bool:
         """True while a press would be the second one."""
-        return self._pressed_s is not None and self._clock() - self._pressed_s < _TWICE_S
+        return self._pressed_s is not None and self._clock() - self._pressed_s < _SECOND_PRESS_S
 
     def forget(self) -> None:
         """Note other input: the next press is the first."""
         self._pressed_s = None
 
 
-#: Extension work that our own commands wait for.
-_OURS = {"btw": ("start", "intercept"), "reload-ext": ("start",)}
-
-
 def wanted_by(command: str, *, is_ours: bool) -> tuple[str, ...]:
     """Return the `ExtWaiting` reasons that a command waits for."""
-    return _OURS.get(command, ()) if is_ours else ("start", f"command {command}")
+    return _AWAITED_BY_COMMAND.get(command, ()) if is_ours else ("start", f"command {command}")
 
 
 class Awaiting:
@@ -220,9 +221,6 @@ class Speech:
         self._changed()
 
 
-T = TypeVar("T")
-
-
 class ZotApp(Ground):
     """The app that shows one conversation. ``begin`` returns the home, ``session`` opens a session in it."""
 
@@ -262,7 +260,7 @@ class ZotApp(Ground):
         self.status = Status(self.look)
         self.composer = Composer()
         self.editor, self.queue = self.composer.editor, self.composer.queue
-        heard = Pace(self, self._show_heard).want
+        heard = Pace(self, self._show_events).want
         self.following = Following(self.transcript, self.editor, heard, send=self.send, do=self._do)
         self.asking = Asking(self.composer, clock)
         self._clock = clock
@@ -357,7 +355,7 @@ class ZotApp(Ground):
 
     # Events.
 
-    def _show_heard(self) -> None:
+    def _show_events(self) -> None:
         """Show the events that arrived since the last call."""
         events = self.following.take()[: 0 if self.is_leaving else None]  # An app that is closing starts nothing.
         for event in events:
@@ -540,7 +538,6 @@ class ZotApp(Ground):
         self._show_doing()
 
     async def jump(self) -> None:
-
         await jump(self, self.transcript)
 
     def page(self) -> str:

@@ -15,12 +15,6 @@ from zot.ui.terminal.looks import frank
 
 _STYLES = {"+": "green", "-": "red"}
 
-
-def changes(args: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the lines of the diff that a call makes, each with its style."""
-    return ((row, _STYLES.get(row[:1], "dim")) for row in readable.changes(args, frank))
-
-
 #: Events that show that an approval was decided: here, in another client, or by its deadline.
 Decided: TypeAlias = ApprovalAnswer | ToolProgress | ToolResult | TurnStart | TurnEnd | Done
 #: A line about a call, and its style.
@@ -28,6 +22,11 @@ Line: TypeAlias = tuple[str, str]
 
 #: A colour of their own: a command or a diff could contain the same text.
 _ARGUMENT = "yellow"
+
+
+def changes(args: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the lines of the diff that a call makes, each with its style."""
+    return ((row, _STYLES.get(row[:1], "dim")) for row in readable.changes(args, frank))
 
 
 def in_full(request: ApprovalRequest) -> list[Line]:
@@ -38,7 +37,7 @@ def in_full(request: ApprovalRequest) -> list[Line]:
             said = [(line, "") for line in frank(command).rstrip("\n").split("\n")]
             return [*said, *_others(args, {"command"})]
         case {"path": str()} if diff := [*changes(args)]:
-            return [*diff, *_others(args, _told_by_diff(args))]
+            return [*diff, *_others(args, _shown_by_diff(args))]
         case _:
             written = msgspec.json.format(msgspec.json.encode(args), indent=2).decode()
             return [(line, "") for line in frank(written).split("\n")]
@@ -59,7 +58,7 @@ def called_with(args: dict[str, Any], *, is_named: bool) -> Iterator[Line]:
                 yield from ((f"$ {line}", "cyan") for line in frank(command).strip("\n").split("\n"))
             yield from _others(args, {"command"})
         case {"path": str()}:
-            told = _told_by_diff(args) if diff else {"path"}
+            told = _shown_by_diff(args) if diff else {"path"}
             yield from _others(args, told if is_named else told - {"path"})
             yield from diff
         case _ if not is_named:
@@ -80,16 +79,16 @@ def beyond_summary(request: ApprovalRequest) -> list[str]:
     return [line for line, _ in in_full(request)]
 
 
-def _told_by_diff(args: dict[str, Any]) -> set[str]:
+def _shown_by_diff(args: dict[str, Any]) -> set[str]:
     """Return the names of the arguments that the diff shows in full."""
     match args:
         case {"edits": list(edits)}:
-            return {"path", "edits"} if all(map(_is_told, edits)) else {"path"}
+            return {"path", "edits"} if all(map(_is_shown, edits)) else {"path"}
         case _:
             return {"path", "content"}
 
 
-def _is_told(edit: object) -> bool:
+def _is_shown(edit: object) -> bool:
     match edit:
         case {"oldText": str(old), "newText": str(new), **rest}:
             return not rest and frank(old) != frank(new)

@@ -28,14 +28,29 @@ from zot.ui.terminal.textual_patches import obey
 
 _MAX_FILES = 20_000
 _FRESH_S = 10.0
-_SHOWN = 6
-_MOST = 50
-_ELSEWHERE = ("/", "~/", "../", "./")
-_UNLISTED = {".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv", ".mypy_cache", ".ruff_cache"}
-
+_MAX_OFFERS_SHOWN = 6
+_MAX_OFFERS = 50
+_PATH_PREFIXES = ("/", "~/", "../", "./")
+_SKIPPED = {".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv", ".mypy_cache", ".ruff_cache"}
 
 #: A text, and the row and column of its cursor.
 Place: TypeAlias = tuple[str, tuple[int, int]]
+
+#: Pastes longer than this are folded.
+_FOLD_LINES = 6
+_FOLD_CHARACTERS = 1000
+#: Recalled messages longer than this are folded. The limit is higher: typed text is edited anywhere.
+_LONG_LINES = 30
+_LONG_CHARACTERS = 3000
+#: A first or last line up to this length stays visible.
+_VISIBLE_CHARACTERS = 200
+MARK = re.compile(r"\[pasted #\d+: [^\]]*\]")
+
+#: A word that can be completed: a command or a file.
+_WORD = re.compile(rf"(?:^|(?<=\s))({BEGUN}|/\S*)$")
+_NEWLINE_KEYS = ("ctrl+j", "shift+enter", "alt+enter", "ctrl+enter")
+
+_MAX_QUEUED_SHOWN = 4
 
 
 class Offer(msgspec.Struct, frozen=True):
@@ -81,7 +96,7 @@ class Offers(Static):
 
     def _draw(self) -> None:
         text = Text(no_wrap=True, overflow="ellipsis")
-        shown = _SHOWN if len(self.offers) <= _SHOWN else _SHOWN - 1
+        shown = _MAX_OFFERS_SHOWN if len(self.offers) <= _MAX_OFFERS_SHOWN else _MAX_OFFERS_SHOWN - 1
         first = max(0, min(self._at - shown // 2, len(self.offers) - shown))
         for number, offer in enumerate(self.offers[first : first + shown], first):
             line = Text(_shown(offer.text), style="reverse" if number == self._at else "bold")
@@ -109,14 +124,14 @@ class Files:
         A path that starts with ``/``, ``~``, ``.`` or ``..`` is completed in its own directory.
         """
         path = meant(word)
-        if path.startswith(_ELSEWHERE):
+        if path.startswith(_PATH_PREFIXES):
             return [_offer(one) for one in self._beside(path)]
         if time.monotonic() > self._until:
             self._known = [*self._walk()]
             self._until = time.monotonic() + _FRESH_S
         wanted = path.lower()
         fits = [(_rank(one.lower(), wanted), len(one), one) for one in self._known if _fits(one.lower(), wanted)]
-        return [_offer(one) for _, _, one in sorted(fits)[:_MOST]]
+        return [_offer(one) for _, _, one in sorted(fits)[:_MAX_OFFERS]]
 
     def _beside(self, path: str) -> list[str]:
         """Return the entries of the path's directory whose names start with its last part."""
@@ -130,12 +145,12 @@ class Files:
         hidden = name.startswith(".")
         # An entry that cannot be examined, such as a link to itself, is offered as a file.
         paths = [f"{place}{one.name}{'/' * os.path.isdir(one.path)}" for one in fits if hidden or one.name[0] != "."]
-        return sorted(paths)[:_MOST]
+        return sorted(paths)[:_MAX_OFFERS]
 
     def _walk(self) -> Iterator[str]:
         count = 0
         for place, directories, files in os.walk(self._cwd):
-            directories[:] = sorted(name for name in directories if name not in _UNLISTED)
+            directories[:] = sorted(name for name in directories if name not in _SKIPPED)
             inside = os.path.relpath(place, self._cwd)
             for name in sorted(files):
                 count += 1
@@ -169,17 +184,6 @@ def _rank(path: str, wanted: str) -> int:
     return 2 if wanted in path else 3
 
 
-#: Pastes longer than this are folded.
-_FOLD_LINES = 6
-_FOLD_CHARACTERS = 1000
-#: Recalled messages longer than this are folded. The limit is higher: typed text is edited anywhere.
-_LONG_LINES = 30
-_LONG_CHARACTERS = 3000
-#: A first or last line up to this length stays visible.
-_SEEN_CHARACTERS = 200
-MARK = re.compile(r"\[pasted #\d+: [^\]]*\]")
-
-
 class Folds:
     """The folded texts that can still be brought back."""
 
@@ -190,7 +194,7 @@ class Folds:
         #: The marks in the editor or its undo history; any other mark is literal text.
         self._live: set[str] = set()
         #: The folded form of long submitted messages, by their full text.
-        self._stood: dict[str, str] = {}
+        self._folded_forms: dict[str, str] = {}
 
     def paste(self, text: str) -> str:
         """Return a pasted text, or its mark if it is long."""
@@ -200,18 +204,18 @@ class Folds:
         """Return ``text`` unfolded, and remember its folded form."""
         said = MARK.sub(lambda found: self._folded[found[0]] if found[0] in self._live else found[0], text)
         if said != text or _exceeds(said, _LONG_LINES, _LONG_CHARACTERS):
-            self._stood[said] = text
+            self._folded_forms[said] = text
         self._live.clear()
-        kept = {mark for stood in self._stood.values() for mark in MARK.findall(stood)}
+        kept = {mark for stood in self._folded_forms.values() for mark in MARK.findall(stood)}
         self._folded = {mark: text for mark, text in self._folded.items() if mark in kept}
         return said
 
     def recall(self, said: str) -> str:
         """Return a submitted message in its folded form; fold the middle of a long one that has none."""
-        if said not in self._stood and _exceeds(said, _LONG_LINES, _LONG_CHARACTERS):
+        if said not in self._folded_forms and _exceeds(said, _LONG_LINES, _LONG_CHARACTERS):
             first, middle, last = _cut(said)
-            self._stood[said] = f"{first}{self._fold(middle)}{last}"
-        stood = self._stood.get(said, said)
+            self._folded_forms[said] = f"{first}{self._fold(middle)}{last}"
+        stood = self._folded_forms.get(said, said)
         self._live |= self._folded.keys() & set(MARK.findall(stood))
         return stood
 
@@ -232,14 +236,9 @@ def _exceeds(text: str, lines: int, characters: int) -> bool:
 def _cut(text: str) -> tuple[str, str, str]:
     """Return the first line, the middle with its line ends, and the last line; long lines belong to the middle."""
     first, last = text.partition("\n")[0], text.rpartition("\n")[2]
-    begin = len(first) if len(first) <= _SEEN_CHARACTERS else 0
-    end = len(text) - (len(last) if len(last) <= _SEEN_CHARACTERS else 0)
+    begin = len(first) if len(first) <= _VISIBLE_CHARACTERS else 0
+    end = len(text) - (len(last) if len(last) <= _VISIBLE_CHARACTERS else 0)
     return text[:begin], text[begin:end], text[end:]
-
-
-#: A word that can be completed: a command or a file.
-_WORD = re.compile(rf"(?:^|(?<=\s))({BEGUN}|/\S*)$")
-_NEWLINE_KEYS = ("ctrl+j", "shift+enter", "alt+enter", "ctrl+enter")
 
 
 class Editor(TextArea):
@@ -288,14 +287,14 @@ class Editor(TextArea):
         self.cursor_blink = False
         self._offers = offers
         #: The text and cursor that completions were last requested for.
-        self._asked: Place | None = None
+        self._requested: Place | None = None
         #: Withdraws the newest message that was not sent, into the editor if True; False if there is none.
         self.take_back: Callable[[bool], bool] = lambda keeps: False
         self._history: list[str] = []
         self._at = 0
         self._draft = ""
         #: The text that was recalled last.
-        self._brought: str | None = None
+        self._recalled: str | None = None
         self._folds = Folds()
 
     # All text enters the editor through these two methods, which clean it.
@@ -331,7 +330,7 @@ class Editor(TextArea):
         self._at, self._draft = len(self._history), ""
 
     def _recall(self, step: int) -> bool:
-        if self.text != self._brought:  # Edited or undone: it is the new draft.
+        if self.text != self._recalled:  # Edited or undone: it is the new draft.
             self._at = len(self._history)
         at = self._at + step
         if not 0 <= at <= len(self._history):
@@ -340,7 +339,7 @@ class Editor(TextArea):
             self._draft = self.text
         self._at = at
         self.put(self._draft if at == len(self._history) else self._folds.recall(_clean(self._history[at])))
-        self._brought = self.text
+        self._recalled = self.text
         return True
 
     def action_cursor_up(self, select: bool = False) -> None:
@@ -450,15 +449,15 @@ class Editor(TextArea):
 
     def _offer(self) -> None:
         """Request completions for the cursor position, once."""
-        if self._asked == self._place:
+        if self._requested == self._place:
             return
-        self._asked = self._place
+        self._requested = self._place
         row, column = self.cursor_location
         before = self.document.get_line(row)[:column]
         found = _WORD.search(before)
         word = found[1] if found else ""
         is_first = row == 0 and bool(found) and before.lstrip() == word
-        self.post_message(self.Offered(word if word.startswith("@") or is_first else "", self._asked))
+        self.post_message(self.Offered(word if word.startswith("@") or is_first else "", self._requested))
 
     def _accept(self) -> str:
         """Replace the word before the cursor by the selected completion, and return it."""
@@ -474,9 +473,6 @@ class Editor(TextArea):
 def _clean(text: str) -> str:
     """Return ``text`` with LF line ends and invisible characters as escapes."""
     return escaped(text.replace("\r\n", "\n").replace("\r", "\n"))
-
-
-_queue_SHOWN = 4
 
 
 class Queue(Static):
@@ -543,8 +539,8 @@ class Queue(Static):
     def draw(self) -> None:
         lines = [f"steering: {one_line(safe(text), 200)}" for text in self._steering.values()]
         lines += [f"{number}. {one_line(safe(text), 200)}" for number, text in enumerate(self.waiting, 1)]
-        hidden = len(lines) - _queue_SHOWN
-        text = Text("\n".join(lines[:_queue_SHOWN]), style="dim", no_wrap=True, overflow="ellipsis")
+        hidden = len(lines) - _MAX_QUEUED_SHOWN
+        text = Text("\n".join(lines[:_MAX_QUEUED_SHOWN]), style="dim", no_wrap=True, overflow="ellipsis")
         if lines:
             more = f"{hidden} more; " if hidden > 0 else ""
             text.append(f"\n{more}Up takes one back, Ctrl+R removes it")

@@ -41,7 +41,29 @@ from zot.ui.terminal.markdown import Flow, drawn, plain_line, with_prefix
 _LEVELS: dict[Level, str] = {"info": "dim", "success": "green", "warn": "yellow", "error": "red"}
 DIM = Style(dim=True)
 #: Longer lines of prose are hard to read.
-_WIDEST = 120
+_MAX_PROSE_WIDTH = 120
+
+#: A text and its style.
+Line: TypeAlias = tuple[str, str]
+
+State: TypeAlias = Literal["writing", "waiting", "running", "done", "failed"]
+
+_COLOURS: dict[State, str] = {
+    "writing": "dim",
+    "waiting": "yellow",
+    "running": "yellow",
+    "done": "green",
+    "failed": "red",
+}
+#: Rows shown of a folded call, and of an unfolded one: more than our own tools return.
+_FOLDED_ROWS = 6
+_UNFOLDED_ROWS = 5000
+#: Of these, a command shows its last rows: they tell how it ended.
+_LAST_ROWS = 1
+#: The width of the prefix.
+_INDENT = 4
+#: Kept output of a running tool.
+_LIVE_CHARACTERS = 64 * 1024
 
 
 class Entry:
@@ -123,7 +145,7 @@ class AnswerEntry(Entry):
             self.touch()
 
     def draw(self, width: int, look: Look) -> list[Strip]:
-        return self._flow.lines(self._text, min(width - 2, _WIDEST), look, Segment("  "))
+        return self._flow.lines(self._text, min(width - 2, _MAX_PROSE_WIDTH), look, Segment("  "))
 
 
 class ThoughtEntry(Entry):
@@ -195,10 +217,6 @@ def image(mime_type: str, count: int) -> str:
     return f"[{safe(mime_type)}, {size(count)}]"
 
 
-#: A text and its style.
-Line: TypeAlias = tuple[str, str]
-
-
 def height(lines: Iterable[Line], width: int) -> int:
     """Return the rows that lines take if broken at the width: hardly fewer than with whole words."""
     return sum(_rows(text, width) for text, _ in lines)
@@ -240,26 +258,6 @@ def _rows(text: str, width: int) -> int:
         return 1
     cells = len(text) if text.isascii() else cell_len(text)
     return max(1, -(-cells // width))
-
-
-State: TypeAlias = Literal["writing", "waiting", "running", "done", "failed"]
-
-_COLOURS: dict[State, str] = {
-    "writing": "dim",
-    "waiting": "yellow",
-    "running": "yellow",
-    "done": "green",
-    "failed": "red",
-}
-#: Rows shown of a folded call, and of an unfolded one: more than our own tools return.
-_FOLDED_ROWS = 6
-_UNFOLDED_ROWS = 5000
-#: Of these, a command shows its last rows: they tell how it ended.
-_LAST_ROWS = 1
-#: The width of the prefix.
-_INDENT = 4
-#: Kept output of a running tool.
-_LIVE_CHARACTERS = 64 * 1024
 
 
 class CallEntry(Entry):
@@ -433,7 +431,7 @@ class Story:
     def tell(self, events: Iterable[AgentEvent]) -> None:
         """Add events."""
         for event in events:
-            self._tell(event)
+            self._handle(event)
 
     def call(self, call_id: str) -> CallEntry | None:
         """Return a call without a result, by id."""
@@ -444,9 +442,9 @@ class Story:
         """The first call without a result."""
         return next(iter(self._calls.values()), None)
 
-    def _tell(self, event: AgentEvent) -> None:
+    def _handle(self, event: AgentEvent) -> None:
         """Add one event. Panels, approvals and unknown events add no entry."""
-        told = _TOLD.get(type(event))
+        told = _HANDLERS.get(type(event))
         if told is not None:
             told(self, event)
 
@@ -485,7 +483,7 @@ class Story:
         if event.message != self._error:  # Else the note of the turn's end shows it.
             self._add(NoteEntry(event.message, "error"))
 
-    def _try_again(self, event: Retry) -> None:
+    def _retry(self, event: Retry) -> None:
         when = f"again in {duration(event.delay_ms)} (try {event.attempt + 1})"
         self.doing = f"{when}: {event.reason}"
 
@@ -586,7 +584,7 @@ class Story:
                 self._known(block.id, block.name).called(block.args)
 
 
-_TOLD: dict[type[AgentEvent], Callable[[Story, Any], None]] = {
+_HANDLERS: dict[type[AgentEvent], Callable[[Story, Any], None]] = {
     UserMessage: Story._asked,
     TurnStart: Story._begin_turn,
     AssistantStart: Story._begin_answer,
@@ -602,7 +600,7 @@ _TOLD: dict[type[AgentEvent], Callable[[Story, Any], None]] = {
     Error: Story._fail,
     Done: Story._end,
     CompactDone: Story._compacted,
-    Retry: Story._try_again,
+    Retry: Story._retry,
     ExtWaiting: Story._wait,
     ExtNotify: Story._notice,
 }

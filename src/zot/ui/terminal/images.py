@@ -25,8 +25,8 @@ _MARKS = (
     "\u0364\u0365\u0366\u0367\u0368\u0369\u036a\u036b\u036c\u036d\u036e\u036f\u0483\u0484\u0485\u0486\u0487\u0592"
     "\u0593\u0594\u0595\u0597"
 )
-_MOST_ROWS = 16
-_MOST_BYTES = 8 * 1024 * 1024
+_MAX_ROWS = 16
+_MAX_BYTES = 8 * 1024 * 1024
 #: Assumed cell size in pixels.
 _CELL_WIDTH, _CELL_HEIGHT = 8, 16
 #: An image's id is encoded as a colour; these colours no terminal theme changes.
@@ -58,15 +58,15 @@ class Picture(msgspec.Struct, frozen=True):
 
 def picture(number: int, data: bytes) -> Picture | None:
     """Return the image scaled to cells; None if it is not a PNG, the only format that the terminals take."""
-    if not data.startswith(_PNG) or len(data) < 24 or len(data) > _MOST_BYTES:
+    if not data.startswith(_PNG) or len(data) < 24 or len(data) > _MAX_BYTES:
         return None
     width, height = struct.unpack(">II", data[16:24])
     if not width or not height:
         return None
     columns = min(len(_MARKS), -(-width // _CELL_WIDTH))
     rows = -(-columns * _CELL_WIDTH * height // (width * _CELL_HEIGHT))
-    if rows > _MOST_ROWS:
-        rows, columns = _MOST_ROWS, max(1, _MOST_ROWS * _CELL_HEIGHT * width // (height * _CELL_WIDTH))
+    if rows > _MAX_ROWS:
+        rows, columns = _MAX_ROWS, max(1, _MAX_ROWS * _CELL_HEIGHT * width // (height * _CELL_WIDTH))
     return Picture(number, columns, rows)
 
 
@@ -100,9 +100,9 @@ class Gallery:
     def offer(self, entry: Entry, place: str) -> None:
         """Register the images of an entry."""
         if self._is_able:
-            entry.wanted = lambda: self._do(self._hang(entry, place))
+            entry.wanted = lambda: self._do(self._load(entry, place))
 
-    async def _hang(self, entry: Entry, place: str) -> None:
+    async def _load(self, entry: Entry, place: str) -> None:
         for image in await self._find(place):
             shown = picture(_FIRST + self._sent % _COUNT, image.data)
             if shown is not None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from zot.ui.terminal.transcript import Transcript
 
 #: A feed with more undrawn events pauses the run.
-_MAX_UNSHOWN = 20_000
+_MAX_PENDING = 20_000
 
 
 class Feed:
@@ -29,21 +29,21 @@ class Feed:
 
     def __init__(self, arrived: Callable[[], None]) -> None:
         self._arrived = arrived
-        self._unshown: list[AgentEvent] = []
+        self._pending: list[AgentEvent] = []
         self._taken = asyncio.Event()
 
     def deliver(self, batch: Batch) -> None:
-        self._unshown.extend(batch.events)
+        self._pending.extend(batch.events)
         self._arrived()
 
     @property
     def full(self) -> bool:
-        return len(self._unshown) > _MAX_UNSHOWN
+        return len(self._pending) > _MAX_PENDING
 
     @property
     def waits(self) -> bool:
         """True if there are events to take."""
-        return bool(self._unshown)
+        return bool(self._pending)
 
     async def room(self) -> None:
         while self.full:
@@ -52,7 +52,7 @@ class Feed:
 
     def take(self) -> list[AgentEvent]:
         """Return the queued events, with successive deltas joined."""
-        events, self._unshown = self._unshown, []
+        events, self._pending = self._pending, []
         self._taken.set()
         return _joined(events)
 

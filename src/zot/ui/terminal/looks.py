@@ -18,6 +18,8 @@ from zot.ui.readable import escaped
 _SEQUENCES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _LIGHT_BACKGROUNDS = ("7", "15")
 
+Level: TypeAlias = Literal["info", "success", "warn", "error"]
+
 
 class Look(msgspec.Struct, frozen=True):
     """The marks that a terminal can show, and the theme for code on its background."""
@@ -106,6 +108,3 @@ def tokens(count: int) -> str:
 def shortened(path: str, home: str) -> str:
     """Return a path with ``~`` for the user's home."""
     return "~" + path[len(home) :] if home and (path == home or path.startswith(home + "/")) else path
-
-
-Level: TypeAlias = Literal["info", "success", "warn", "error"]

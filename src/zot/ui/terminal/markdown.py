@@ -27,6 +27,42 @@ _RULE: Final = "─"
 _DIM = Style(dim=True)
 _BOLD = Style(bold=True)
 
+_STYLES = {
+    "markdown.code": "cyan",
+    "markdown.code_block": "none",
+    "markdown.h1": "bold underline",
+    "markdown.h2": "bold",
+    "markdown.h3": "bold italic",
+    "markdown.block_quote": "dim italic",
+    "markdown.hr": "dim",
+    "markdown.item.bullet": "bold blue",
+    "markdown.item.number": "bold blue",
+    "markdown.link": "underline blue",
+    "markdown.link_url": "underline blue",
+    "markdown.list": "none",
+    "markdown.table.header": "none",
+}
+
+
+_INDENT = Segment("  ")
+#: ASCII replacements for the marks of lists, quotes and rules.
+_ASCII_MARKS = str.maketrans({"•": "*", "▌": "|", "─": "-", "━": "-", "…": "."})
+
+#: Long blocks are finished in pieces of this many lines, table rows, list items or characters of prose: drawing two
+#: pieces must fit between two keys.
+_LINES = 20
+_ROWS = 15
+_ITEMS = 20
+_CHARACTERS = 1200
+
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,}) *([\w+#-]*)[^\n]*\n")
+_WORD = re.compile(r"\S+")
+_NUMBER = re.compile(r" {0,3}(\d+)")
+#: Syntax that later text may close.
+_OPEN = re.compile(r"\*(?!\s)|(?<!\w)_|`|~~|!?\[[^\]]*$|<|&\w*$|\\$")
+#: Line ends tried for one before which prose no longer changes.
+_TRIES = 3
+
 
 class Row(msgspec.Struct):
     """The cells of a table row, and its lines at the last widths."""
@@ -119,28 +155,6 @@ def _padded(line: Text, cell: Text, width: int, console: Console) -> Iterator[Se
         yield Segment(" " * (room - left))
 
 
-_STYLES = {
-    "markdown.code": "cyan",
-    "markdown.code_block": "none",
-    "markdown.h1": "bold underline",
-    "markdown.h2": "bold",
-    "markdown.h3": "bold italic",
-    "markdown.block_quote": "dim italic",
-    "markdown.hr": "dim",
-    "markdown.item.bullet": "bold blue",
-    "markdown.item.number": "bold blue",
-    "markdown.link": "underline blue",
-    "markdown.link_url": "underline blue",
-    "markdown.list": "none",
-    "markdown.table.header": "none",
-}
-
-
-_INDENT = Segment("  ")
-#: ASCII replacements for the marks of lists, quotes and rules.
-_ASCII_MARKS = str.maketrans({"•": "*", "▌": "|", "─": "-", "━": "-", "…": "."})
-
-
 @cache
 def console() -> Console:
     """Return the console that lays out text. It never writes."""
@@ -211,18 +225,18 @@ def _folded(line: Text, width: int) -> list[Strip]:
 def rows_of(text: str) -> list[Row]:
     """Return the rows of a text that is one table, its header first."""
     rows: list[Row] = []
-    drawn(_ours()(text, code_theme="", rows=rows), 80)
+    drawn(_markdown_class()(text, code_theme="", rows=rows), 80)
     return rows
 
 
 def markdown(text: str, look: Look) -> RenderableType:
     """Return a text as a renderable. Keeps the line breaks of paragraphs: models mostly mean them."""
-    made: RenderableType = _ours()(text, code_theme=look.code_theme)
+    made: RenderableType = _markdown_class()(text, code_theme=look.code_theme)
     return made
 
 
 @cache
-def _ours() -> Any:
+def _markdown_class() -> Any:
     """Return our Markdown class: code on the terminal's own background, headings at the left."""
     from rich.markdown import CodeBlock, Heading, Markdown, TableElement
 
@@ -279,22 +293,6 @@ def with_prefix(lines: list[Strip], first: Segment, others: Segment) -> list[Str
     return [Strip([others if number else first, *line]) for number, line in enumerate(lines)]
 
 
-#: Long blocks are finished in pieces of this many lines, table rows, list items or characters of prose: drawing two
-#: pieces must fit between two keys.
-_LINES = 20
-_ROWS = 15
-_POINTS = 20
-_CHARACTERS = 1200
-
-_FENCE = re.compile(r" {0,3}(`{3,}|~{3,}) *([\w+#-]*)[^\n]*\n")
-_WORD = re.compile(r"\S+")
-_NUMBER = re.compile(r" {0,3}(\d+)")
-#: Syntax that later text may close.
-_OPEN = re.compile(r"\*(?!\s)|(?<!\w)_|`|~~|!?\[[^\]]*$|<|&\w*$|\\$")
-#: Line ends tried for one before which prose no longer changes.
-_TRIES = 3
-
-
 class _Block(msgspec.Struct):
     """A top-level block: its start, its token type, and the starts of its items if it is a list."""
 
@@ -337,14 +335,14 @@ class Flow:
             kept, lead = self._keep(block, body, "" if number else lead)
             last = (lead if kept else "") + body[kept:]
             if not is_last:
-                self._done += [*self._drawn(last), *self._behind([Strip([])])]
+                self._done += [*self._drawn(last), *self._prefixed([Strip([])])]
                 self._table = None
             elif kept or number:
                 self._stable, self._lead = base + block.start + kept, lead
         return self._done + (self._drawn(last) if last.strip() else [])
 
     def _drawn(self, text: str) -> list[Strip]:
-        return self._behind(self._block(text)) if self._table is None else self._rows(self._table, text)
+        return self._prefixed(self._block(text)) if self._table is None else self._rows(self._table, text)
 
     def _rows(self, table: Table, text: str) -> list[Strip]:
         """Return the lines of a table whose last rows are ``text``, which repeats the header."""
@@ -353,7 +351,7 @@ class Flow:
         lines = table.lines(width, console(), rows_of(text)[1:])
         return lines if look.unicode else for_ascii(lines)
 
-    def _behind(self, lines: list[Strip]) -> list[Strip]:
+    def _prefixed(self, lines: list[Strip]) -> list[Strip]:
         assert self._key is not None
         before = self._key[2]
         return with_prefix(lines, before, before) if before.text else lines
@@ -379,7 +377,7 @@ class Flow:
             case "table_open":
                 return self._keep_rows(body) or (0, lead)
             case "bullet_list_open" | "ordered_list_open":
-                return self._keep_points(block, body), ""
+                return self._keep_items(block, body), ""
             case "paragraph_open":
                 return self._keep_prose(body), ""
             case _:
@@ -394,7 +392,7 @@ class Flow:
         kept = fence.end()
         for piece in _pieces(body[kept:].split("\n"), _LINES):
             # Blank lines at the ends of a piece belong to the code.
-            self._done += self._behind(code(piece, fence[2], width, look))
+            self._done += self._prefixed(code(piece, fence[2], width, look))
             kept += len(piece) + 1
         return kept, fence[0]
 
@@ -412,10 +410,10 @@ class Flow:
             kept += len(piece) + 1
         return kept, head
 
-    def _keep_points(self, block: _Block, body: str) -> int:
+    def _keep_items(self, block: _Block, body: str) -> int:
         points = [at - block.start for at in block.points]
         kept = 0
-        for number in range(_POINTS, len(points) - _POINTS + 1, _POINTS):
+        for number in range(_ITEMS, len(points) - _ITEMS + 1, _ITEMS):
             if block.kind == "ordered_list_open" and not _is_numbered(body, points, number):
                 break  # Numbering would restart wrongly.
             self._done += self._drawn(body[kept : points[number]])
@@ -431,7 +429,7 @@ class Flow:
             said = sum(len(line.text.split()) for line in lines[:count])
             at = words[said] if said < len(words) else 0
             if at and body[at].isalpha() and self._is_settled(body[:at], lines[:count]):
-                self._done += self._behind(lines[:count])
+                self._done += self._prefixed(lines[:count])
                 return at
         return 0
 

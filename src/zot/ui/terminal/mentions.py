@@ -18,6 +18,9 @@ BEGUN = rf'@"{_INSIDE}\\?|@\S*'
 _ESCAPED = re.compile(r'\\(["\\])')
 _NEEDS_QUOTES = re.compile(r'\s|^"')
 
+_TYPES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".gif": "image/gif", ".webp": "image/webp"}
+_MAX_BYTES = 20 * 1024 * 1024
+
 
 def can_be_named(path: str) -> bool:
     """True if the editor shows a path unescaped: no control characters or direction marks."""
@@ -44,10 +47,6 @@ def mentioned(text: str) -> list[str]:
 
 def _unescaped(text: str) -> str:
     return _ESCAPED.sub(r"\1", text)
-
-
-_TYPES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".gif": "image/gif", ".webp": "image/webp"}
-_MAX_BYTES = 20 * 1024 * 1024
 
 
 async def named_images(text: str, conversation: Conversation) -> list[ImageBlock]:

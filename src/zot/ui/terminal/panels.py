@@ -50,7 +50,17 @@ _BLIND_S = 0.3
 #: The columns that the frame and its padding take.
 _FRAME = 6
 #: A title is never cut shorter than this.
-_LEAST = 8
+_MIN_TITLE = 8
+
+#: A panel that opens this soon after its command takes the keys, whatever was typed meanwhile; a later one leaves them
+#: to a prompt that is being written.
+_TAKES_KEYS_S = 1.0
+#: Keys remembered for a panel that is about to open.
+_MAX_KEYS = 32
+#: The frame, and one line.
+_MIN_HEIGHT = 3
+
+PanelEvent: TypeAlias = PanelOpened | PanelRendered | PanelClosed
 
 
 class Panel(VerticalScroll, can_focus=True, inherit_bindings=False):
@@ -101,23 +111,23 @@ class Panel(VerticalScroll, can_focus=True, inherit_bindings=False):
 
     def watch_has_focus(self, has_focus: bool) -> None:
         super().watch_has_focus(has_focus)
-        self._entitle()
+        self._update_title()
 
-    def _entitle(self) -> None:
+    def _update_title(self) -> None:
         """Show the panel's title, its extension, and the key that enters it."""
         hint = "" if self.has_focus else ": Shift+Tab enters it"
         whose, title = f" ({safe(self.extension)}){hint}", Text(self._title)
-        title.truncate(max(_LEAST, self.app.size.width - _FRAME - cell_len(whose)), overflow="ellipsis")
+        title.truncate(max(_MIN_TITLE, self.app.size.width - _FRAME - cell_len(whose)), overflow="ellipsis")
         self.border_title = title.append(whose)
 
     def on_resize(self) -> None:
-        self._entitle()
+        self._update_title()
 
     def show(self, title: str, lines: Sequence[str], footer: str) -> None:
         """Show new content. The footer goes into the frame, always visible, if it fits."""
         self._title, footer = (safe(text).replace("\n", " ") for text in (title or self.panel_id, footer))
         fits = cell_len(footer) <= self.app.size.width - _FRAME
-        self._entitle()
+        self._update_title()
         self.border_subtitle = Text(footer) if fits else None
         before, self._lines = self._lines, [safe(line).replace("\n", " ") for line in lines]
         text = Text("\n".join(self._lines))
@@ -193,17 +203,6 @@ class Panel(VerticalScroll, can_focus=True, inherit_bindings=False):
                 self.post_message(self.Pressed(self.panel_id, "rune", character))
 
 
-#: A panel that opens this soon after its command takes the keys, whatever was typed meanwhile; a later one leaves them
-#: to a prompt that is being written.
-_SOON_S = 1.0
-#: Keys remembered for a panel that is about to open.
-_MAX_KEYS = 32
-#: The frame, and one line.
-_SMALL = 3
-
-PanelEvent: TypeAlias = PanelOpened | PanelRendered | PanelClosed
-
-
 class Panels(Vertical):
     """Opens, draws and closes the panels of extensions. A panel opened by this terminal's command gets the focus.
 
@@ -258,14 +257,14 @@ class Panels(Vertical):
         """Share the height: if it is scarce, the panel entered last gets the rest, the others one line each."""
         panels, usual = list(self._open.values()), self.app.size.height * 3 // 5
         room = usual if self._left is None else min(usual, self._left)
-        most = min(self.app.size.height // 2, max(_SMALL, room))
-        self.display = room >= _SMALL
-        self.styles.max_height = max(_SMALL, room)
+        most = min(self.app.size.height // 2, max(_MIN_HEIGHT, room))
+        self.display = room >= _MIN_HEIGHT
+        self.styles.max_height = max(_MIN_HEIGHT, room)
         is_crowded = sum(min(panel.wants, most) for panel in panels) > room
         large = self._entered if self._entered in panels else next(reversed(panels), None)
         for panel in panels:
-            left = min(most, room - _SMALL * (len(panels) - 1)) if panel is large else _SMALL
-            panel.limit(max(_SMALL, left) if is_crowded else most)
+            left = min(most, room - _MIN_HEIGHT * (len(panels) - 1)) if panel is large else _MIN_HEIGHT
+            panel.limit(max(_MIN_HEIGHT, left) if is_crowded else most)
 
     def enter(self, panel_id: str, since: float) -> None:
         """Focus a panel requested at ``since`` as soon as it is open."""
@@ -284,7 +283,7 @@ class Panels(Vertical):
     def _enter(self, panel: Panel, since: float) -> None:
         """Focus a panel and pass on the keys since its command, unless a question or a prompt has them."""
         editor, focused = self._elsewhere, self.screen.focused
-        is_soon = self._clock() - since <= _SOON_S
+        is_soon = self._clock() - since <= _TAKES_KEYS_S
         if (editor.text and not is_soon) or not (focused is None or isinstance(focused, Editor | Transcript)):
             return
         if editor.text:

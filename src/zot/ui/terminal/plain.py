@@ -46,6 +46,13 @@ from zot.ui.terminal.slash import Option, ask_trust, rescue
 if TYPE_CHECKING:
     from zot.session.history import Batch
 
+T = TypeVar("T")
+
+_RESULT_LINES = 5
+_ALWAYS: Decision = "allow_always"
+_DECISIONS: dict[str, Decision] = {"y": "allow_once", "yes": "allow_once", "a": _ALWAYS, "always": _ALWAYS}
+_LISTED = 40
+
 
 class Typed:
     """Input lines in order. End of input is final: every later read returns it."""
@@ -114,14 +121,6 @@ class Typed:
         self._moved.set()
         if not data:
             self.end()
-
-
-T = TypeVar("T")
-
-_RESULT_LINES = 5
-_ALWAYS: Decision = "allow_always"
-_DECISIONS: dict[str, Decision] = {"y": "allow_once", "yes": "allow_once", "a": _ALWAYS, "always": _ALWAYS}
-_LISTED = 40
 
 
 class PlainTerminal:
@@ -212,7 +211,7 @@ class PlainTerminal:
             await former.close()
         if (pending := (await conversation.state()).pending) is not None:
             self._show(pending)
-            await self._run(_nothing())
+            await self._run(_already_running())
 
     async def _talk(self) -> None:
         while not self._leaving:
@@ -293,7 +292,7 @@ class PlainTerminal:
 
     def _show(self, event: AgentEvent) -> None:
         if isinstance(event, Decided):
-            self._forget()
+            self._withdraw_approval()
         match event:
             case TextDelta(delta=delta):
                 self._write(escaped(delta))
@@ -348,7 +347,7 @@ class PlainTerminal:
     def _lines_about(self, request: ApprovalRequest) -> None:
         self._say("\n".join([f"? {printable(request.summary)}", *(f"    {line}" for line in beyond_summary(request))]))
 
-    def _forget(self) -> None:
+    def _withdraw_approval(self) -> None:
         """Withdraw an approval that has been decided: the next line does not answer it."""
         if self._asked is not None:
             self._asked = None
@@ -465,5 +464,5 @@ class PlainTerminal:
             self._at_start = text.endswith("\n")
 
 
-async def _nothing() -> None:
+async def _already_running() -> None:
     """Start nothing: the run is active already."""

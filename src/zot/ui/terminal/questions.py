@@ -27,7 +27,6 @@ from zot.ui.terminal.slash import Option
 from zot.ui.terminal.textual_patches import DEAD_S, as_keys, obey
 
 if TYPE_CHECKING:
-    pass
     from zot.ui.terminal.app import ZotApp
 
 _SHOWN = 8
@@ -35,7 +34,16 @@ _SHOWN = 8
 #: status.
 _AROUND = 5
 #: A lower screen has room for hardly more than the options.
-_LOW = 8
+_LOW_SCREEN = 8
+
+#: A question that the user did not ask for takes the keys only after this pause in typing.
+_PAUSE_S = 0.4
+
+_OPTIONS: list[Option[Decision]] = [
+    Option("allow_once", "allow it this time", "y"),
+    Option("allow_always", "allow it for the rest of the session", "a"),
+    Option("reject", "do not allow it", "n"),
+]
 
 
 class Question(Vertical, can_focus=True):
@@ -143,7 +151,7 @@ class Question(Vertical, can_focus=True):
 
     @property
     def _is_low(self) -> bool:
-        return self.app.size.height < _LOW
+        return self.app.size.height < _LOW_SCREEN
 
     @property
     def _shown(self) -> int:
@@ -286,10 +294,6 @@ class Form(Vertical):
             self.close(None)
 
 
-#: A question that the user did not ask for takes the keys only after this pause in typing.
-_PAUSE_S = 0.4
-
-
 class Asking:
     """Shows questions one after the other, and restores the focus."""
 
@@ -362,13 +366,6 @@ class Asking:
             await asyncio.wait([question.answer], timeout=left)
 
 
-_OPTIONS: list[Option[Decision]] = [
-    Option("allow_once", "allow it this time", "y"),
-    Option("allow_always", "allow it for the rest of the session", "a"),
-    Option("reject", "do not allow it", "n"),
-]
-
-
 class Approvals:
     """The approvals that are pending on this screen."""
 
@@ -382,9 +379,9 @@ class Approvals:
         title = f"{request.tool} wants to run; may it?"
         question = Question(title, _OPTIONS, body=_about(request), diff=in_full(request), hint=hint)
         self._open[request.id] = question
-        return self._asked(request, question)
+        return self._ask(request, question)
 
-    async def _asked(self, request: ApprovalRequest, question: Question) -> None:
+    async def _ask(self, request: ApprovalRequest, question: Question) -> None:
         """Ask, and send the decision to the session."""
         call = self._app.story.running
         if call is not None:

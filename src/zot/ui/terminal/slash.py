@@ -92,7 +92,9 @@ async def ask_trust(terminal: Terminal, *kinds: Literal["extension", "skill"]) -
     for one in await terminal.home.untrusted():
         if kinds and one.kind not in kinds:
             continue
-        yes = await terminal.choose(f"Trust the {one.kind} {one.name} of this project?", _OPTIONS, body=_about(one))
+        yes = await terminal.choose(
+            f"Trust the {one.kind} {one.name} of this project?", _OPTIONS, body=_trust_body(one)
+        )
         if yes:
             await terminal.home.trust(one)
 
@@ -100,7 +102,7 @@ async def ask_trust(terminal: Terminal, *kinds: Literal["extension", "skill"]) -
 _OPTIONS = [Option(value=False, label="not now", key="n"), Option(value=True, label="trust it, as it is now", key="y")]
 
 
-def _about(one: Untrusted) -> str:
+def _trust_body(one: Untrusted) -> str:
     what = (
         "It is a program, which could do what you can do."
         if one.kind == "extension"
@@ -133,7 +135,7 @@ async def run(terminal: Terminal, line: str) -> None:
     """Run a line that starts with a slash. Raise AgentError if it fails."""
     (name, args), began = _split(line[1:]), terminal.now()
     try:
-        await _obey(terminal, name, args, began)
+        await _dispatch(terminal, name, args, began)
     except TimeoutError:
         raise UserError(f"/{name}: there was no answer in time") from None
     except OSError as problem:
@@ -141,7 +143,7 @@ async def run(terminal: Terminal, line: str) -> None:
         raise UserError(f"/{name}: {problem.filename}: {what}" if problem.filename else f"/{name}: {what}") from None
 
 
-async def _obey(terminal: Terminal, name: str, args: str, began: float) -> None:
+async def _dispatch(terminal: Terminal, name: str, args: str, began: float) -> None:
     command = COMMANDS.get(name)
     if command is not None:
         await command.action(terminal, args)
@@ -248,7 +250,7 @@ async def _session(terminal: Terminal, args: str) -> None:
     word, rest = _split(args)
     match word:
         case "":
-            await _slash_about(terminal)
+            await _show_session(terminal)
         case "new":
             await terminal.switch(None)
         case "export":
@@ -257,7 +259,7 @@ async def _session(terminal: Terminal, args: str) -> None:
             if not rest:
                 raise UserError("say which file: /session import FILE")
             await _check_idle(terminal)
-            made = await terminal.home.import_(_place(rest))
+            made = await terminal.home.import_(_absolute(rest))
             await terminal.switch(made)
             terminal.note(f"this is session {made}", "success")
         case "fork":
@@ -268,7 +270,7 @@ async def _session(terminal: Terminal, args: str) -> None:
             raise UserError(f"/session cannot {word!r}; it can: new, export, import, fork, tree")
 
 
-async def _slash_about(terminal: Terminal) -> None:
+async def _show_session(terminal: Terminal) -> None:
     now = await terminal.conversation.state()
     terminal.note(
         f"session    {now.session or 'not kept'}\nmodel      {now.provider}/{now.model}\ndirectory  {now.cwd}\n"
@@ -276,7 +278,7 @@ async def _slash_about(terminal: Terminal) -> None:
     )
 
 
-async def _kept(terminal: Terminal) -> str:
+async def _recorded_id(terminal: Terminal) -> str:
     session = (await terminal.conversation.state()).session
     if not session:
         raise UserError("this session is not kept")
@@ -290,14 +292,14 @@ async def _check_idle(terminal: Terminal) -> None:
 
 
 async def _export_session(terminal: Terminal, path: str) -> None:
-    session = await _kept(terminal)
-    path = _place(path) if path else _unused(session, ".jsonl")
+    session = await _recorded_id(terminal)
+    path = _absolute(path) if path else _free_path(session, ".jsonl")
     await terminal.home.export(session, path)
     terminal.note(f"the session is in {path}", "success")
 
 
 async def _fork(terminal: Terminal, count: str) -> None:
-    await _kept(terminal)
+    await _recorded_id(terminal)
     if not _COUNT.fullmatch(count):
         raise UserError("/session fork takes a number of messages, or nothing")
     await _check_idle(terminal)
@@ -395,7 +397,7 @@ async def _export(terminal: Terminal, args: str) -> None:
     from zot.ui.html import page
 
     now = await terminal.conversation.state()
-    path = _place(args) if args else _unused(now.session or "conversation", ".html")
+    path = _absolute(args) if args else _free_path(now.session or "conversation", ".html")
     title = now.session or "A conversation"
     said = await terminal.conversation.messages()
 
@@ -406,17 +408,17 @@ async def _export(terminal: Terminal, args: str) -> None:
     terminal.note(f"the conversation is in {path}", "success")
 
 
-def _place(path: str) -> str:
+def _absolute(path: str) -> str:
     try:
         return os.path.abspath(os.path.expanduser(path))
     except FileNotFoundError:
         raise UserError("the directory that zot was started in is gone: say where, with a path from /") from None
 
 
-def _unused(name: str, suffix: str) -> str:
+def _free_path(name: str, suffix: str) -> str:
     """Return the path of a file that does not exist yet, numbered if necessary."""
     numbers = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
-    return next(path for number in numbers if not os.path.lexists(path := _place(f"{name}{number}{suffix}")))
+    return next(path for number in numbers if not os.path.lexists(path := _absolute(f"{name}{number}{suffix}")))
 
 
 async def _exit(terminal: Terminal, args: str) -> None:
@@ -446,7 +448,7 @@ COMMANDS: Mapping[str, Command] = {
 
 
 #: Other models of the same provider that are offered.
-_SAME = 4
+_MAX_SAME_PROVIDER = 4
 
 
 async def rescue(terminal: Terminal, failure: str) -> None:
@@ -475,4 +477,4 @@ def _others(now: Snapshot, models: Sequence[ModelInfo]) -> list[ModelInfo]:
     for one in models:
         if one.provider != now.provider:
             firsts.setdefault(one.provider, one)
-    return [*same[:_SAME], *firsts.values()]
+    return [*same[:_MAX_SAME_PROVIDER], *firsts.values()]

@@ -34,6 +34,30 @@ from zot.ui.terminal.looks import charset
 
 _CLEAR = "\x1b[2J\x1b[H"
 
+_ESC = "\x1b"
+_BLANKS = re.compile(r"[\r\n]+|\t")
+#: Control characters and surrogates.
+_NO_TEXT_CATEGORIES = ("Cc", "Cs")
+#: A longer paste is not meant as keys.
+_MAX_KEYS = 1000
+
+_AS_WIDE = "zot.as_wide"
+
+#: The shortest time between two frames: half of Textual's, so that keys show sooner.
+_DRAW_S = 1 / 120
+#: Frames that may be queued for the terminal.
+_MAX_QUEUED_FRAMES = 2
+#: Sent by most terminals for Alt+Enter; Textual would parse it as two keys.
+_ALT_ENTER = "\x1b\r"
+
+#: A widget that the user did not open takes keys only after this time: they may be meant for something else.
+DEAD_S = 0.6
+
+#: Garbage collection thresholds while running: few objects at a time.
+_OFTEN = (4_000, 10, 60)
+#: While starting, nearly all objects stay: collections would take a tenth of the time.
+_SELDOM = (200_000, 10, 10)
+
 
 class Driver(LinuxDriver):
     """Writes to standard output, redraws after a stop, and clears the screen at the end."""
@@ -55,14 +79,6 @@ class Driver(LinuxDriver):
             self._loop.call_soon_threadsafe(lambda: self._app.refresh(layout=True))
 
 
-_ESC = "\x1b"
-_BLANKS = re.compile(r"[\r\n]+|\t")
-#: Control characters and surrogates.
-_UNWRITTEN = ("Cc", "Cs")
-#: A longer paste is not meant as keys.
-_MAX_KEYS = 1000
-
-
 def as_keys(text: str) -> str | None:
     """Return a paste as typed characters in one line; None if it is too long."""
     return None if len(text) > _MAX_KEYS else "".join(filter(is_written, _BLANKS.sub(" ", text.strip("\r\n"))))
@@ -74,7 +90,7 @@ def is_written(character: str) -> bool:
     `str.isprintable` rejects some text: white space other than the space, joiners that Persian and Hindi spelling
     needs, and characters newer than the tables of Python.
     """
-    return unicodedata.category(character) not in _UNWRITTEN
+    return unicodedata.category(character) not in _NO_TEXT_CATEGORIES
 
 
 class WholePastes(XTermParser):
@@ -90,10 +106,10 @@ class WholePastes(XTermParser):
 
     def feed(self, data: str) -> Iterable[Message]:
         """Yield the messages of a piece of input; "" marks the end of input."""
-        text = self._harmless(self._held + data)
+        text = self._escaped_pastes(self._held + data)
         return super().feed(text) if text or not data else ()
 
-    def _harmless(self, data: str) -> str:
+    def _escaped_pastes(self, data: str) -> str:
         done = ""
         while data:
             piece, data = self._pasted(data) if self._pastes else self._typed(data)
@@ -114,19 +130,16 @@ class WholePastes(XTermParser):
     def _pasted(self, data: str) -> tuple[str, str]:
         """Return the pasted text, and the rest."""
         text, end, rest = data.partition(BRACKETED_PASTE_END)
-        self._held = "" if end else _beginning(text)
+        self._held = "" if end else _partial_end(text)
         self._pastes = not end
         text = text.removesuffix(self._held)
         return text.replace(_ESC, "\\x1b") + end, rest
 
 
-def _beginning(text: str) -> str:
+def _partial_end(text: str) -> str:
     """Return the end of a text that may start an end marker."""
     at = text.rfind(_ESC)
     return text[at:] if at >= 0 and BRACKETED_PASTE_END.startswith(text[at:]) else ""
-
-
-_AS_WIDE = "zot.as_wide"
 
 
 def write_only_known(file: object) -> None:
@@ -145,14 +158,6 @@ def decoder(_: str) -> Callable[[], codecs.IncrementalDecoder]:
     """Return a decoder that replaces invalid bytes instead of raising."""
     name = charset()
     return partial(codecs.getincrementaldecoder("utf-8" if name == "ascii" else name), "replace")
-
-
-#: The shortest time between two frames: half of Textual's, so that keys show sooner.
-_DRAW_S = 1 / 120
-#: Frames that may be queued for the terminal.
-_UNTAKEN = 2
-#: Sent by most terminals for Alt+Enter; Textual would parse it as two keys.
-_ALT_ENTER = "\x1b\r"
 
 
 class Ground(App[int]):
@@ -215,11 +220,7 @@ def is_behind(app: App[Any]) -> bool:
     More frames would delay the response to keys, and finally block: Textual's writer waits when its queue is full.
     """
     writer = getattr(app._driver, "_writer_thread", None)
-    return writer is not None and writer._queue.qsize() > _UNTAKEN
-
-
-#: A widget that the user did not open takes keys only after this time: they may be meant for something else.
-DEAD_S = 0.6
+    return writer is not None and writer._queue.qsize() > _MAX_QUEUED_FRAMES
 
 
 async def obey(widget: Widget, event: Key) -> None:
@@ -243,12 +244,6 @@ def _bound(kind: type[Widget]) -> dict[str, str]:
         for binding in Binding.make_bindings(vars(one).get("BINDINGS", ())):
             actions.setdefault(binding.key, binding.action)
     return actions
-
-
-#: Garbage collection thresholds while running: few objects at a time.
-_OFTEN = (4_000, 10, 60)
-#: While starting, nearly all objects stay: collections would take a tenth of the time.
-_SELDOM = (200_000, 10, 10)
 
 
 def put_off() -> None:

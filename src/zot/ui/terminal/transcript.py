@@ -29,6 +29,20 @@ if TYPE_CHECKING:
 _FRAME_S = 1 / 20
 _REST = 4
 
+#: Entries whose lines are cached; of the others only the height is known.
+_MAX_DRAWN = 300
+#: Entries within this many windows are drawn ahead.
+_AHEAD = 2
+_AHEAD_S = 0.02
+#: Padded rows that are cached.
+_MAX_FINISHED = 2000
+
+#: An entry's version, and its lines.
+Drawn: TypeAlias = tuple[int, list[Strip]]
+_LEFT = Segment(" ")
+_NOTHING = Strip([])
+_REVERSED = Style(reverse=True)
+
 
 class Pace:
     """Calls ``show`` on request in the context of ``pump``, and limits how often."""
@@ -50,9 +64,9 @@ class Pace:
             self._pump.call_later(self._rest, self._frame_s)
 
     def _rest(self, seconds: float) -> None:
-        self._pump.set_timer(seconds, self._go_on)
+        self._pump.set_timer(seconds, self._on_timer)
 
-    def _go_on(self) -> None:
+    def _on_timer(self) -> None:
         if not self._wanted:
             self._resting = False
             return
@@ -64,21 +78,6 @@ class Pace:
         self._show()
         # Measured after the refresh, to include drawing.
         self._pump.call_after_refresh(lambda: self._rest(max(self._frame_s, _REST * (time.process_time() - began))))
-
-
-#: Entries whose lines are cached; of the others only the height is known.
-_KEPT = 300
-#: Entries within this many windows are drawn ahead.
-_AHEAD = 2
-_AHEAD_S = 0.02
-#: Padded rows that are cached.
-_FINISHED = 2000
-
-#: An entry's version, and its lines.
-Drawn: TypeAlias = tuple[int, list[Strip]]
-_LEFT = Segment(" ")
-_NOTHING = Strip([])
-_REVERSED = Style(reverse=True)
 
 
 class Transcript(ScrollView, can_focus=True):
@@ -198,7 +197,7 @@ class Transcript(ScrollView, can_focus=True):
         finally:
             self._settling = False
         self._refresh_changed(top, height)
-        self._look_ahead()
+        self._request_ahead()
 
     def _refresh_changed(self, top: int, height: int) -> None:
         """Redraw the rows of the window that changed: while text streams, only the last one."""
@@ -240,7 +239,7 @@ class Transcript(ScrollView, can_focus=True):
             return self._drawn[key][1]
         lines = [*entry.draw(self._width, self._look), _NOTHING]
         self._drawn[key] = (entry.version, lines)
-        while len(self._drawn) > _KEPT:
+        while len(self._drawn) > _MAX_DRAWN:
             self._drawn.popitem(last=False)
         return lines
 
@@ -279,7 +278,7 @@ class Transcript(ScrollView, can_focus=True):
         strip, selection = self._row(row), self.text_selection
         if selection is None and self._marked is None:
             if id(strip) not in self._finished:
-                if len(self._finished) > _FINISHED:
+                if len(self._finished) > _MAX_FINISHED:
                     self._finished.clear()
                 self._finished[id(strip)] = (strip, _padded(strip, width, style))
             return self._finished[id(strip)][1]
@@ -322,16 +321,16 @@ class Transcript(ScrollView, can_focus=True):
         super().watch_scroll_y(old_value, new_value)
         if not self._settling and round(old_value) != round(new_value):
             self.follows = new_value >= self.max_scroll_y
-            self.call_next(self._look_around)
+            self.call_next(self._measure_visible)
 
-    def _look_around(self) -> None:
+    def _measure_visible(self) -> None:
         """Measure entries that scroll into the window."""
         top, height = round(self.scroll_y), self.scrollable_content_region.height
         near = range(self._index(top), min(self._index(top + height) + 1, len(self.entries)))
         if any(self._measured[index] < 0 for index in near):
             self.settle()
 
-    def _look_ahead(self) -> None:
+    def _request_ahead(self) -> None:
         """Draw entries near the window ahead, one at a time."""
         if self._nearest() is not None:
             self._ahead.want()
@@ -339,7 +338,7 @@ class Transcript(ScrollView, can_focus=True):
     def _draw_ahead(self) -> None:
         if (index := self._nearest()) is not None:
             self._lines(index)
-            self._look_ahead()
+            self._request_ahead()
 
     def _nearest(self) -> int | None:
         """Return the nearest entry that is not drawn."""
@@ -347,7 +346,7 @@ class Transcript(ScrollView, can_focus=True):
         first, here = self._index(top - _AHEAD * height), self._index(top)
         last = min(self._index(top + (1 + _AHEAD) * height), len(self.entries) - 1)
         near = (*range(here, first - 1, -1), *range(here, last + 1)) if self.entries else ()
-        return next((index for index in near[: _KEPT // 2] if not self._is_drawn(index)), None)
+        return next((index for index in near[: _MAX_DRAWN // 2] if not self._is_drawn(index)), None)
 
     def on_resize(self) -> None:
         width = self.scrollable_content_region.width - 2  # a blank at each side
