@@ -337,7 +337,7 @@ class ClientHome:
         known = {one.session_id: one for one in await self._client.sessions()}
         session_id = meant(name, list(known)) or name
         if (entry := known.get(session_id)) is not None:
-            with suppress(RpcError):  # A session of an agent that is gone can still be read.
+            with suppress(RpcError):  # A session that cannot be opened can still be read.
                 return await self._client.session(session_id, entry.agent_alias)  # Reopen it: it may have been closed.
         return await self._client.attach(session_id)
 

@@ -184,7 +184,7 @@ class Speech:
             async with self._turn:
                 images = await named_images(text, conversation)
             if self._queue.steers(name):
-                await conversation.steer(text, images, name=name)  # Returns once the model has received it.
+                await conversation.steer(text, images, name=name)  # Outside of the lock: may wait for the model.
 
         self._do(self._composer.steer(text, say))
 

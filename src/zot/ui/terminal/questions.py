@@ -347,7 +347,7 @@ class Asking:
             self._shown.fit()
 
     def overtake(self) -> None:
-        """Close sudden questions: a run has started, here or in another client."""
+        """Close sudden questions: a run has started, or another session is shown."""
         for question in self._open:
             if isinstance(question, Question) and question.sudden:
                 question.close(None)

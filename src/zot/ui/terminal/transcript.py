@@ -258,7 +258,7 @@ class Transcript(ScrollView, can_focus=True):
     # Rendering.
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """Return rows of the window. Skips Textual's borders and padding, which there are none of."""
+        """Return rows of the window. Skips Textual's drawing of borders and padding: there are none."""
         top, width, style = self.scroll_offset.y, self.outer_size.width, self.rich_style
         strips = [self._shown(top + y, width, style) for y in crop.line_range]
         background = self.background_colors[1]
