@@ -1,4 +1,4 @@
-"""Flags without anything to do, where nobody sits who could say it."""
+"""`zot` with flags but without a prompt or a terminal: reports the mistake."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from zot.errors import UsageError
 
 
 def main(argv: Sequence[str]) -> int:
-    """Show the help that was asked for, or raise what is wrong: with the flags, or else that they are all there is."""
+    """Show the requested help, or raise the error in the flags, else UsageError for the missing prompt."""
     if wanted(argv) is None:
         return 0
     raise UsageError("say what to do with it: zot -p PROMPT answers a prompt, with the flags before or behind it")

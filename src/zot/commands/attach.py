@@ -51,17 +51,17 @@ _WIDTH = 200
 
 
 class Lines:
-    """Turns events into text. What the model says comes as it is said; all else has lines of its own."""
+    """Turns events into text: the model's text as it streams, everything else in lines of its own."""
 
     def __init__(self) -> None:
         self._in_text = False
 
     def shown(self, event: AgentEvent) -> str:
-        """Return what is written for an event; "" if nothing is."""
+        """Return the text for an event; "" for none."""
         if isinstance(event, TextDelta):
             self._in_text = not event.delta.endswith("\n")
             return escaped(event.delta)
-        said = _said(event)
+        said = _line_for(event)
         if said is None:
             return ""
         before = "\n" if self._in_text else ""
@@ -69,8 +69,8 @@ class Lines:
         return f"{before}{said}\n"
 
 
-def _said(event: AgentEvent) -> str | None:
-    """Return the line for an event; None for what needs no words."""
+def _line_for(event: AgentEvent) -> str | None:
+    """Return the line for an event; None if it has none."""
     match event:
         case UserMessage(content=content):
             return f"> {escaped(text_of(content))}"
@@ -104,7 +104,7 @@ def _said(event: AgentEvent) -> str | None:
 
 
 def _number(text: str) -> int:
-    """Read the number of something that happened, or 0."""
+    """Parse a sequence number, or 0."""
     if not (text.isascii() and text.isdigit()):
         raise ValueError("must be a whole number")
     return int(text)
@@ -145,7 +145,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 async def _attach(name: str | None, settings: dict[str, Any]) -> int:
-    # A screen shows that there is no connection, and has keys to leave: it need not give up.
+    # A screen shows the lost connection and has keys to leave: it need not give up.
     patience_s = math.inf if _has_screen(settings) else RECONNECT_S
     client = Client.connect(
         socket=settings.get("socket"),
@@ -159,7 +159,7 @@ async def _attach(name: str | None, settings: dict[str, Any]) -> int:
         remark(str(problem))
         return _NOT_RUNNING
     try:
-        session = await _chosen(client, name, settings)
+        session = await _open_chosen(client, name, settings)
         if _has_screen(settings):
             return await _on_screen(client, session, settings)
         return await _in_lines(session, settings)
@@ -170,13 +170,13 @@ async def _attach(name: str | None, settings: dict[str, Any]) -> int:
         await client.close()
 
 
-async def _chosen(client: Client, name: str | None, settings: dict[str, Any]) -> ClientSession:
-    """Return the session that is meant. Raise UserError if there is none, or more than one."""
+async def _open_chosen(client: Client, name: str | None, settings: dict[str, Any]) -> ClientSession:
+    """Return the session to attach to. Raise UserError if there is none, or more than one."""
     if settings.get("new"):
         return await client.session(agent=settings.get("agent", "default"), cwd=directory(settings.get("cwd")))
-    entry = _found(await client.sessions(), name)
+    entry = _find(await client.sessions(), name)
     if "cwd" not in settings:
-        try:  # It may have been closed.
+        try:  # Reopen it: it may have been closed.
             return await client.session(entry.session_id, entry.agent_alias)
         except RpcError as problem:
             remark(str(problem))  # It can still be read.
@@ -186,8 +186,8 @@ async def _chosen(client: Client, name: str | None, settings: dict[str, Any]) ->
     return await client.session(entry.session_id, entry.agent_alias, directory(settings["cwd"]))
 
 
-def _found(entries: Sequence[SessionEntry], name: str | None) -> SessionEntry:
-    """Return the session that is meant, which is the newest if none is named. Raise UserError."""
+def _find(entries: Sequence[SessionEntry], name: str | None) -> SessionEntry:
+    """Return the session ``name``, or the newest without a name. Raise UserError."""
     if name is None:
         if not entries:
             raise UserError("there is no session yet; zot attach --new makes one")
@@ -201,7 +201,7 @@ def _found(entries: Sequence[SessionEntry], name: str | None) -> SessionEntry:
 
 
 def _has_screen(settings: dict[str, Any]) -> bool:
-    """True if there is a terminal that can show more than lines. What happened before some number is told in lines."""
+    """True for a terminal that can show a screen, unless a replay is requested, which is shown in lines."""
     if settings.get("plain") or "after" in settings or not (sys.stdin.isatty() and sys.stdout.isatty()):
         return False
     from zot.commands.terminal import finds_screen
@@ -210,7 +210,7 @@ def _has_screen(settings: dict[str, Any]) -> bool:
 
 
 async def _on_screen(client: Client, session: ClientSession, settings: dict[str, Any]) -> int:
-    """Open the session in the terminal that `zot` alone has."""
+    """Open the session in the full-screen terminal."""
     from zot.ui.terminal.textual_patches import put_off
 
     put_off()
@@ -229,27 +229,27 @@ async def _on_screen(client: Client, session: ClientSession, settings: dict[str,
 
     code = await run_app(app := ZotApp(begin, first))
     if app.left is not None:
-        _tell_way_back(app.left.session, settings)
+        _print_attach_command(app.left.session, settings)
     return code
 
 
 async def _in_lines(session: ClientSession, settings: dict[str, Any]) -> int:
-    """Show the session line by line. Whoever sits there is told how to go on, however it is left."""
+    """Show the session line by line. On a terminal, print how to return to it, however it ends."""
     is_person = sys.stdin.isatty()
     limit = settings.get("max_line_bytes", MAX_LINE_BYTES)
     attachment = Attachment(session, patient=not is_person, max_line_bytes=limit)
     try:
         return await attachment.serve(settings.get("after"))
     except asyncio.CancelledError:
-        write("\n")  # Behind the ^C that the terminal shows.
+        write("\n")  # After the ^C that the terminal shows.
         raise
     finally:
         if is_person:
-            _tell_way_back(session.id, settings)
+            _print_attach_command(session.id, settings)
 
 
-def _tell_way_back(session: str, settings: dict[str, Any]) -> None:
-    """Say how to go on with a session that was left: at the daemon where it is."""
+def _print_attach_command(session: str, settings: dict[str, Any]) -> None:
+    """Print the command that returns to the session, at the same daemon."""
     words = ["zot", "attach", shell_word(session)]
     for flag in PLACE_FLAGS:
         if (value := settings.get(flag.key)) is not None:
@@ -259,7 +259,7 @@ def _tell_way_back(session: str, settings: dict[str, Any]) -> None:
 
 
 def _shares_home(settings: dict[str, Any]) -> bool:
-    """True if the daemon has the home of this user: nobody has said that it is another one."""
+    """True if the daemon uses this user's home: no flag or variable names another one."""
     from zot.config.paths import locate
 
     if "socket" in settings or os.environ.get("ZEROCLAW_SOCKET"):
@@ -276,34 +276,34 @@ def _own_home(cwd: str, agent: str) -> Home:
 
 
 class Attachment:
-    """A person, or a program, at a session. One that is ``patient`` answers questions before they are asked."""
+    """A user's or a program's connection to a session. If ``patient``, answers wait for their approval requests."""
 
     def __init__(self, session: ClientSession, *, patient: bool = False, max_line_bytes: int = MAX_LINE_BYTES) -> None:
         self._session = session
         self._max_line_bytes = max_line_bytes
         self._patient = patient
         self._failed = False
-        #: The question that waits for an answer.
+        #: The id of the pending approval; "" if there is none.
         pending = session.opened.pending_approval
         self._question = pending.request_id if pending else ""
         self._turns: set[asyncio.Task[None]] = set()
-        #: The number of the last event that was shown, and of the last one that must be before the end.
+        #: Sequence numbers of the last event shown, and of the last one to show before the end.
         self._shown = self._due = 0
         self._moved = asyncio.Event()
 
     async def serve(self, after: int | None) -> int:
-        """Show what happens and do what is typed, until /quit, or until the input and what it asked for are over.
+        """Show events and run typed lines, until /quit, or until the input and its prompts end.
 
-        Return the exit code: what was piped in may have failed; whoever types has seen it.
+        Return the exit code: 1 if a piped prompt failed; on a terminal the user has seen it.
         """
         remark(f"attached to {printable(self._session.id)}; /quit leaves, /cancel ends a turn")
         if after is None:
             begin = await self._beginning()
         else:
             begin, last = after, self._session.opened.last_event_seq
-            self._due = last if isinstance(last, int) and last > after else 0  # An earlier daemon does not say it.
+            self._due = last if isinstance(last, int) and last > after else 0  # Older daemons do not report it.
         showing = asyncio.create_task(self._show(begin), name="zot showing")
-        typing = asyncio.create_task(self._obey(), name="zot typing")
+        typing = asyncio.create_task(self._read_input(), name="zot typing")
         await asyncio.wait({showing, typing}, return_when=asyncio.FIRST_COMPLETED)
         for task in (showing, typing, *self._turns):
             task.cancel()
@@ -314,7 +314,7 @@ class Attachment:
         return _FAILED if self._failed and self._patient else 0
 
     async def _beginning(self) -> int:
-        """Return the number above which the turn that runs is told, with the question that waits, if one does."""
+        """Return the sequence number before the active turn and before the pending approval."""
         before = (await self._session.past()).last_seq
         return min(self._session.opened_at, before or self._session.opened_at)
 
@@ -332,14 +332,14 @@ class Attachment:
                 self._shown = seq or self._shown
                 self._moved.set()
 
-    async def _obey(self) -> None:
+    async def _read_input(self) -> None:
         lines = LineSplitter(max_line_bytes=self._max_line_bytes)
         async for data in read_chunks(0):
             for line in lines.feed(data):
-                if not await self._take(self._text(line)):
+                if not await self._handle_line(self._text(line)):
                     return
         for line in lines.finish():
-            await self._take(self._text(line))
+            await self._handle_line(self._text(line))
         if self._turns:
             await asyncio.wait(self._turns)
         while self._shown < self._due:
@@ -347,15 +347,15 @@ class Attachment:
             await self._moved.wait()
 
     def _text(self, line: bytes | TooLong) -> str:
-        """Return a line that was typed; "" for one that is too long, which counts as a failed prompt."""
+        """Return a typed line; "" for one that is too long, which counts as a failed prompt."""
         if isinstance(line, bytes):
             return line.decode("utf-8", "replace")
         self._failed = True
         remark(f"a line is longer than {line.limit} bytes and was not read; --max-line-bytes raises the limit")
         return ""
 
-    async def _take(self, line: str) -> bool:
-        """Do what was typed. False if that was to leave."""
+    async def _handle_line(self, line: str) -> bool:
+        """Run a typed line. False for /quit."""
         word, _, rest = line.strip().partition(" ")
         try:
             match word:
@@ -383,11 +383,11 @@ class Attachment:
         if not self._question:
             raise UserError("nothing is asked")
         allowed = "allow_always" if how == "always" else "allow_once"
-        question, self._question = self._question, ""  # The next answer is for the next one.
+        question, self._question = self._question, ""  # The next answer is for the next request.
         await self._session.approve(question, allowed if word == "/approve" else "reject")
 
     async def _until_moved(self) -> None:
-        """Wait until something was shown, or a turn is over."""
+        """Wait until an event was shown, or a turn is over."""
         self._moved.clear()
         moved = asyncio.create_task(self._moved.wait(), name="zot moved")
         try:
@@ -404,7 +404,7 @@ class Attachment:
     def _prompt(self, text: str) -> None:
         turn = self._session.prompt(text)
 
-        async def hear() -> None:
+        async def consume() -> None:
             try:
                 async for _ in turn:
                     pass
@@ -412,17 +412,17 @@ class Attachment:
                 self._failed = True
                 remark(str(problem))
             else:
-                self._judge(turn.outcome)
+                self._note_outcome(turn.outcome)
                 self._due = max(self._due, turn.last_seq)
 
-        task = asyncio.create_task(hear(), name="zot turn")
+        task = asyncio.create_task(consume(), name="zot turn")
         self._turns.add(task)
         task.add_done_callback(self._turns.discard)
 
-    def _judge(self, ended: TurnSummary | None) -> None:
-        """Note that a prompt has no answer, as `zot -p` does: one that was cut off counts as none."""
+    def _note_outcome(self, ended: TurnSummary | None) -> None:
+        """Note a prompt without an answer, as `zot -p` does: an answer that was cut off counts as none."""
         if ended is not None and ended.stop_reason == "length":
             self._failed = True
-            if self._patient:  # Who sits there sees it behind the answer.
+            if self._patient:  # On a terminal, the user sees it after the answer.
                 remark(CUT_OFF)
         self._failed |= ended is None or ended.outcome == "failed"

@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
         patience = Patience(path, wait_s=settings.get("wait", 0.0))
         line = DaemonLine(path, within_s=_GREETING_S, patience=patience)
     except (FileNotFoundError, ConnectionRefusedError):
-        remark(_nobody(path))
+        remark(_why_unreachable(path))
         return _NOT_RUNNING
     except (OSError, Refused, msgspec.ValidationError) as problem:
         why = whose(path) if isinstance(problem, OSError) else ""
@@ -57,11 +57,11 @@ def main(argv: Sequence[str]) -> int:
         return _call(line, words[0], params, settings)
 
 
-def _nobody(path: str) -> str:
-    """Return why nobody can be called."""
+def _why_unreachable(path: str) -> str:
+    """Return the reason that no daemon can be called."""
     from zot.client import endpoint
 
-    with suppress(OSError):  # It is not for us to know.
+    with suppress(OSError):  # The lock may be unreadable for this user.
         if (pid := endpoint.owner(path)) is not None:
             who = f"process {pid}" if pid else "another process"
             return f"{who} is the daemon at {path}, but: {endpoint.GONE} {endpoint.STOP}"
@@ -89,7 +89,7 @@ def _call(line: DaemonLine, method: str, params: dict[str, Any], settings: dict[
 
 
 def _params(text: str) -> dict[str, Any]:
-    """Read parameters. Raise UsageError if they are none."""
+    """Parse the parameters. Raise UsageError if they are not a JSON object."""
     try:
         return msgspec.json.decode(sys.stdin.buffer.read() if text == "-" else text, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as problem:

@@ -23,133 +23,10 @@ from zot.providers.models import Model
 from zot.runtime.providers import models_of
 from zot.ui.readable import counted, one_line
 
-#: What a flag without a value says of a setting that has another name.
-_MEANT = {"tools": "no_tools"}
-#: What nobody sets: it is what all the others were found in.
-_UNSHOWN = ("env",)
-
-
-class Origin(msgspec.Struct, frozen=True):
-    """Where a value comes from. ``name`` is the flag, the variable, or the file and its table; "" for a default."""
-
-    source: Literal["flag", "environment", "file", "default"]
-    name: str = ""
-
-    def __str__(self) -> str:
-        return self.name or self.source
-
-
-class Setting(msgspec.Struct, frozen=True, rename={"origins": "from"}):
-    """A value as it counts, and where it comes from: rules have several places. Of a key, only that there is one."""
-
-    value: Any
-    origins: tuple[Origin, ...]
-
-
-_DEFAULT = (Origin("default"),)
-
-
-def settings_of(agents: Agents, config: Config, given: Mapping[str, Any]) -> dict[str, Setting]:
-    """Return every setting of ``config``, which is what ``given`` flags and the file of ``agents`` make together."""
-    table = fitting(agents.table(config.agent).settings, given, config.environment)
-    place = Origin("file", f"{agents.file.path} [agents.{config.agent}]")
-    found = {
-        name: Setting(getattr(config, name), _origins(name, given, table, place))
-        for name in config.__struct_fields__
-        if name not in _UNSHOWN
-    }
-    found |= {"cwd": replace(found["cwd"], value=_directory(config)), **_effective(config, found)}
-    if found["provider"].origins == _DEFAULT and config.provider != Config().provider:
-        found["provider"] = replace(found["provider"], origins=found["api_key"].origins)  # chosen for its key
-    return found
-
-
-def daemon_settings_of(agents: Agents) -> dict[str, Setting]:
-    """Return every setting of the daemon, and whether the file says it."""
-    place = (Origin("file", f"{agents.file.path} [daemon]"),)
-    return {
-        name: Setting(value, place if name in agents.file.daemon_names else _DEFAULT)
-        for name, value in asdict(agents.daemon).items()
-    }
-
-
-def _origins(name: str, given: Mapping[str, Any], table: Mapping[str, Any], place: Origin) -> tuple[Origin, ...]:
-    key = next((key for key in (_MEANT.get(name), name) if key in given), None)
-    flag = () if key is None else (Origin("flag", _flag(key)),)
-    if name == "policy":
-        return (*flag, *((place,) if table.get(name) else ())) or _DEFAULT
-    return flag or ((place,) if name in table else _DEFAULT)
-
-
-def _directory(config: Config) -> str | None:
-    try:
-        return os.path.abspath(config.cwd or os.getcwd())
-    except FileNotFoundError:  # It is gone. Who starts an agent there hears of it.
-        return None
-
-
-def _flag(key: str) -> str:
-    return next(flag.name for flag in AGENT_FLAGS if flag.key == key)
-
-
-def _effective(config: Config, found: Mapping[str, Setting]) -> dict[str, Setting]:
-    """Return what the service makes of what was left open: its model, its address, its API and its key."""
-    shown = {
-        "api_key": _api_key(config, ""),
-        "base_url": replace(found["base_url"], value=_place(config.base_url or "") or None),
-    }
-    vendor = VENDORS.get(config.provider)
-    if vendor is None:
-        return shown
-    model = _model(config)
-    address = config.base_url or (None if model is None else model.base_url)
-    try:
-        where = endpoint(vendor, api=config.api, base_url=address or None, env=config.environment)
-    except AgentError:
-        return shown  # What does not go together is shown as it was given.
-    return {
-        "model": replace(found["model"], value=config.model or (None if model is None else model.id)),
-        "api": replace(found["api"], value=where.api),
-        "base_url": Setting(_place(where.base_url), _address_origin(config, model) or found["base_url"].origins),
-        "api_key": _api_key(config, where.base_url),
-    }
-
-
-def _model(config: Config) -> Model | None:
-    """Return the model that is asked, None if there is no such model: who wants to look may still look."""
-    try:
-        return models_of(config).find(config.model)
-    except AgentError:
-        return None
-
-
-def _address_origin(config: Config, model: Model | None) -> tuple[Origin, ...]:
-    """Return where an address comes from that is neither given nor the provider's own; nothing if it is."""
-    if config.base_url:
-        return ()
-    if model is not None and model.base_url:
-        return (Origin("file", "models.json"),)
-    names = VENDORS[config.provider].base_url_names
-    return tuple(Origin("environment", name) for name in names if config.environment.get(name))[:1]
-
-
-def _place(base_url: str) -> str:
-    """Return an address without what may be secret in it."""
-    return without_userinfo(base_url).partition("?")[0]
-
-
-def _api_key(config: Config, base_url: str) -> Setting:
-    """Return whether there is a key. One that cannot be one is one, here."""
-    vendor = VENDORS.get(config.provider)
-    if config.api_key:
-        return Setting("set", (Origin("flag", "--api-key"),))
-    if vendor is None:
-        return Setting(None, _DEFAULT)
-    if name := next((name for name in vendor.key_names if config.environment.get(name)), None):
-        return Setting("set", (Origin("environment", name),))
-    stored = find(vendor, None, config.environment, base_url=base_url)
-    return Setting(None, _DEFAULT) if stored is None else Setting("set", (Origin("file", stored.origin),))
-
+#: Flags that set a setting of another name.
+_OTHER_NAMES = {"tools": "no_tools"}
+#: Not a setting: the environment that the others were read from.
+_HIDDEN = ("env",)
 
 _FLAGS = (*AGENT_FLAGS, flags.Flag("--json", "for programs"))
 _SUMMARY = """\
@@ -162,6 +39,128 @@ zot itself. The flags are those of `zot rpc`. Of a key it only says where it is.
   zot config check     what is wrong with config.toml; the exit code is 0 if nothing is, else 3"""
 _WIDTH = 70
 _INVALID = 3
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """The source of a value. ``name`` is the flag, the variable, or the file and its table; "" for a default."""
+
+    source: Literal["flag", "environment", "file", "default"]
+    name: str = ""
+
+    def __str__(self) -> str:
+        return self.name or self.source
+
+
+class Setting(msgspec.Struct, frozen=True, rename={"origins": "from"}):
+    """An effective value and its sources: rules have several. The value of a key is only whether it is set."""
+
+    value: Any
+    origins: tuple[Origin, ...]
+
+
+_DEFAULT = (Origin("default"),)
+
+
+def settings_of(agents: Agents, config: Config, given: Mapping[str, Any]) -> dict[str, Setting]:
+    """Return every setting of ``config``, which was resolved from ``given`` flags and the file of ``agents``."""
+    table = fitting(agents.table(config.agent).settings, given, config.environment)
+    place = Origin("file", f"{agents.file.path} [agents.{config.agent}]")
+    found = {
+        name: Setting(getattr(config, name), _origins(name, given, table, place))
+        for name in config.__struct_fields__
+        if name not in _HIDDEN
+    }
+    found |= {"cwd": replace(found["cwd"], value=_directory(config)), **_effective(config, found)}
+    if found["provider"].origins == _DEFAULT and config.provider != Config().provider:
+        found["provider"] = replace(found["provider"], origins=found["api_key"].origins)  # chosen for its key
+    return found
+
+
+def daemon_settings_of(agents: Agents) -> dict[str, Setting]:
+    """Return every setting of the daemon, and whether the file sets it."""
+    place = (Origin("file", f"{agents.file.path} [daemon]"),)
+    return {
+        name: Setting(value, place if name in agents.file.daemon_names else _DEFAULT)
+        for name, value in asdict(agents.daemon).items()
+    }
+
+
+def _origins(name: str, given: Mapping[str, Any], table: Mapping[str, Any], place: Origin) -> tuple[Origin, ...]:
+    key = next((key for key in (_OTHER_NAMES.get(name), name) if key in given), None)
+    flag = () if key is None else (Origin("flag", _flag(key)),)
+    if name == "policy":
+        return (*flag, *((place,) if table.get(name) else ())) or _DEFAULT
+    return flag or ((place,) if name in table else _DEFAULT)
+
+
+def _directory(config: Config) -> str | None:
+    try:
+        return os.path.abspath(config.cwd or os.getcwd())
+    except FileNotFoundError:  # It is gone; starting an agent there reports that.
+        return None
+
+
+def _flag(key: str) -> str:
+    return next(flag.name for flag in AGENT_FLAGS if flag.key == key)
+
+
+def _effective(config: Config, found: Mapping[str, Setting]) -> dict[str, Setting]:
+    """Return the defaults that depend on the service: model, address, API and key."""
+    shown = {
+        "api_key": _api_key(config, ""),
+        "base_url": replace(found["base_url"], value=_place(config.base_url or "") or None),
+    }
+    vendor = VENDORS.get(config.provider)
+    if vendor is None:
+        return shown
+    model = _model(config)
+    address = config.base_url or (None if model is None else model.base_url)
+    try:
+        where = endpoint(vendor, api=config.api, base_url=address or None, env=config.environment)
+    except AgentError:
+        return shown  # Show settings that contradict each other as given.
+    return {
+        "model": replace(found["model"], value=config.model or (None if model is None else model.id)),
+        "api": replace(found["api"], value=where.api),
+        "base_url": Setting(_place(where.base_url), _address_origin(config, model) or found["base_url"].origins),
+        "api_key": _api_key(config, where.base_url),
+    }
+
+
+def _model(config: Config) -> Model | None:
+    """Return the configured model, or None if it is unknown: the other settings are still shown."""
+    try:
+        return models_of(config).find(config.model)
+    except AgentError:
+        return None
+
+
+def _address_origin(config: Config, model: Model | None) -> tuple[Origin, ...]:
+    """Return the source of an address that is neither given nor the provider's default; empty if it is."""
+    if config.base_url:
+        return ()
+    if model is not None and model.base_url:
+        return (Origin("file", "models.json"),)
+    names = VENDORS[config.provider].base_url_names
+    return tuple(Origin("environment", name) for name in names if config.environment.get(name))[:1]
+
+
+def _place(base_url: str) -> str:
+    """Return an address without userinfo and query, which may be secret."""
+    return without_userinfo(base_url).partition("?")[0]
+
+
+def _api_key(config: Config, base_url: str) -> Setting:
+    """Return whether a key is set, valid or not."""
+    vendor = VENDORS.get(config.provider)
+    if config.api_key:
+        return Setting("set", (Origin("flag", "--api-key"),))
+    if vendor is None:
+        return Setting(None, _DEFAULT)
+    if name := next((name for name in vendor.key_names if config.environment.get(name)), None):
+        return Setting("set", (Origin("environment", name),))
+    stored = find(vendor, None, config.environment, base_url=base_url)
+    return Setting(None, _DEFAULT) if stored is None else Setting("set", (Origin("file", stored.origin),))
 
 
 def main(argv: Sequence[str]) -> int:
@@ -181,16 +180,16 @@ def _show(request: Request) -> int:
     agents = _load(request)
     given = {name: value for name, value in request.settings.items() if name not in ("json", "config_dir")}
     config = agents.config(given.get("agent", DEFAULT_AGENT), given)
-    return _tell(request, agents, settings_of(agents, config, given))
+    return _print_settings(request, agents, settings_of(agents, config, given))
 
 
 def _daemon(request: Request) -> int:
     """Show the settings of the daemon."""
     agents = _load(request)
-    return _tell(request, agents, daemon_settings_of(agents))
+    return _print_settings(request, agents, daemon_settings_of(agents))
 
 
-def _tell(request: Request, agents: Agents, found: Mapping[str, Setting]) -> int:
+def _print_settings(request: Request, agents: Agents, found: Mapping[str, Setting]) -> int:
     if request.json:
         write_json({"file": agents.file.path or None, "settings": found})
         return 0
@@ -212,7 +211,7 @@ def _cell(value: object) -> str:
 
 
 def _agents(request: Request) -> int:
-    """List the agents, and what tells them apart."""
+    """List the agents and their main settings."""
     agents = _load(request)
     configs = [agents.config(name) for name in agents.names]
     if request.json:
@@ -229,8 +228,8 @@ def _agents(request: Request) -> int:
 
 
 def _check(request: Request) -> int:
-    """Say what is wrong with the file; return the exit code."""
-    directory = _config_part_directory(request)
+    """Report the errors in the file; return the exit code."""
+    directory = _config_dir(request)
     path = None if directory is None else os.path.join(directory, FILE_NAME)
     problems: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
@@ -239,7 +238,7 @@ def _check(request: Request) -> int:
         names, path = agents.names, agents.file.path or None
     except InvalidConfigFile as problem:
         problems = problem.problems
-    except ConfigError as problem:  # It cannot be read.
+    except ConfigError as problem:  # The file cannot be read.
         problems = (str(problem).removeprefix(f"{path}: "),)
     if request.json:
         write_json({"ok": not problems, "file": path, "agents": names, "problems": problems})
@@ -258,11 +257,11 @@ def _verdict(path: str | None, names: Sequence[str]) -> str:
 
 
 def _load(request: Request) -> Agents:
-    return Agents.load(_config_part_directory(request))
+    return Agents.load(_config_dir(request))
 
 
-def _config_part_directory(request: Request) -> str | None:
-    """Return where config.toml is looked for: by the daemon, too, which can be told so by a variable."""
+def _config_dir(request: Request) -> str | None:
+    """Return the directory of config.toml, or the daemon's if its variable is set."""
     named = given_config_dir(os.environ, request.settings.get("config_dir"))
     if named is None or "config_dir" in request.settings:
         return config_directory(request.settings)

@@ -24,23 +24,47 @@ if TYPE_CHECKING:
     from zot.config.file import DaemonSettings, Tls
     from zot.serve.daemon.endpoint import Claim
 
-#: Where a daemon is: for it and for whoever looks for it.
+#: Flags that locate a daemon, for it and for its clients.
 PLACE_FLAGS = (
     Flag("--socket", "where it listens (ZEROCLAW_SOCKET, else daemon.sock in its data directory)", value="PATH"),
     Flag("--config-dir", "directory of its config.toml; its data directory is data in there", value="DIR"),
 )
-#: For whoever needs one that may not be there yet.
+#: For clients of a daemon that may not run yet.
 WAIT_FLAG = Flag(
     "--wait", "how long to wait for a daemon that is about to start (0)", value="SECONDS", parse=flags.seconds
 )
 _JSON = Flag("--json", "JSON, for programs")
 _HELP = Flag("--help", "this text", short="-h")
 
+_OWN_FLAGS = (
+    *PLACE_FLAGS,
+    flags.Flag("--ephemeral", "end one second after the last client has gone"),
+    flags.Flag("--listen", "be there for WebSockets, too, such as at ws://127.0.0.1:7777", value="URL", many=True),
+    flags.Flag("--tls-cert", "the certificate for wss://, with those that vouch for it", value="FILE"),
+    flags.Flag("--tls-key", "its key, unless it is in the same file", value="FILE"),
+    flags.MAX_LINE_FLAG,
+    flags.Flag("--replace", "take over from the daemon that runs, without refusing anybody"),
+)
+_OWN = frozenset(flag.key for flag in _OWN_FLAGS)
+#: Not flags of the daemon: its clients choose session, directory and agent.
+_CLIENTS = ("--session", "--no-session", "--cwd", "--agent", *(flag.name for flag in _OWN_FLAGS))
+_FLAGS = (*_OWN_FLAGS, *(flag for flag in AGENT_FLAGS if flag.name not in _CLIENTS))
+_SUMMARY = """\
+Serve many sessions to many clients: JSON-RPC 2.0, one object a line, on a local socket.
+`zot daemon status`, `stop`, `logs` and `audit` are about the one that runs."""
+#: Thread switch interval: the journal's writer thread needs the interpreter often and briefly, and all sessions wait
+#: for it.
+_SWITCH_S = 0.0005
+#: The time for the daemon to be replaced to report its addresses.
+_ASKED_S = 5.0
+#: Exit code if another daemon has the endpoint.
+_TAKEN = 3
+
 
 class Subcommand(msgspec.Struct, frozen=True):
-    """One thing to do with a daemon. It takes ``words`` at most, which ``takes`` names.
+    """A subcommand of `zot daemon`. It takes at most ``words`` words, which ``takes`` names.
 
-    ``where`` is the module and the function that does it, imported only when it is the one.
+    ``where`` is its module and function, imported only when it runs.
     """
 
     where: str
@@ -66,9 +90,9 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
 
 
 def operate(argv: Sequence[str]) -> int:
-    """Run the subcommand that ``argv`` begins with, one of SUBCOMMANDS; return its exit code.
+    """Run the subcommand named by ``argv[0]``, one of SUBCOMMANDS; return its exit code.
 
-    0 done, 1 failed, 2 wrong usage, 3 if there is no daemon. Raise UserError for what the command line reports.
+    0 done, 1 failed, 2 wrong usage, 3 if no daemon runs. Raise UserError, which the command line reports.
     """
     from zot.commands.subcommands import Request, remark
 
@@ -94,31 +118,6 @@ def _usage(name: str, subcommand: Subcommand) -> str:
     return flags.usage(words, f"{subcommand.help[0].upper()}{subcommand.help[1:]}.", (*subcommand.flags, *PLACE_FLAGS))
 
 
-_OWN_FLAGS = (
-    *PLACE_FLAGS,
-    flags.Flag("--ephemeral", "end one second after the last client has gone"),
-    flags.Flag("--listen", "be there for WebSockets, too, such as at ws://127.0.0.1:7777", value="URL", many=True),
-    flags.Flag("--tls-cert", "the certificate for wss://, with those that vouch for it", value="FILE"),
-    flags.Flag("--tls-key", "its key, unless it is in the same file", value="FILE"),
-    flags.MAX_LINE_FLAG,
-    flags.Flag("--replace", "take over from the daemon that runs, without refusing anybody"),
-)
-_OWN = frozenset(flag.key for flag in _OWN_FLAGS)
-#: Which session, where and of which agent: its client says.
-_CLIENTS = ("--session", "--no-session", "--cwd", "--agent", *(flag.name for flag in _OWN_FLAGS))
-_FLAGS = (*_OWN_FLAGS, *(flag for flag in AGENT_FLAGS if flag.name not in _CLIENTS))
-_SUMMARY = """\
-Serve many sessions to many clients: JSON-RPC 2.0, one object a line, on a local socket.
-`zot daemon status`, `stop`, `logs` and `audit` are about the one that runs."""
-#: How long a thread may hold the interpreter while another one wants it: who writes the journal needs it often, and
-#: only for a moment, and all sessions wait for what is written.
-_HOLD_S = 0.0005
-#: How long the daemon that is to be replaced may take to say where it listens.
-_ASKED_S = 5.0
-#: What the exit code says when another daemon has the endpoint.
-_TAKEN = 3
-
-
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
     if argv and argv[0] in SUBCOMMANDS:
@@ -131,15 +130,15 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"zot daemon does not know {words[0]!r}; it takes flags, or {', '.join(SUBCOMMANDS)}")
     own = {name: value for name, value in settings.items() if name in _OWN}
     place = locate(os.environ, socket=own.get("socket"), config_dir=own.get("config_dir"))
-    sys.setswitchinterval(_HOLD_S)
-    gc.disable()  # What is loaded until it listens is no garbage.
+    sys.setswitchinterval(_SWITCH_S)
+    gc.disable()  # Modules loaded until it listens are no garbage.
     from zot.config.agents import Agents
     from zot.serve.stdio import leave, leave_on_signals
 
     leave_on_signals()
     agents = Agents.load(place.config_dir or zot_home(os.environ))
     listens = _listens(own, agents.daemon)
-    if place.config_dir is not None and not os.path.isdir(place.config_dir):  # Clients that start one rely on it.
+    if place.config_dir is not None and not os.path.isdir(place.config_dir):  # Clients that start one rely on this.
         sys.stderr.write(f"zot: {printable(place.config_dir)} does not exist: it is made, and nothing is configured\n")
     try:
         claim = _claim(place, listens, replaces=bool(own.get("replace")))
@@ -153,7 +152,7 @@ def main(argv: Sequence[str]) -> int:
     from zot.commands.daemon_serve import serve
 
     given = {name: value for name, value in settings.items() if name not in _OWN}
-    place = replace(place, socket=claim.path)  # A socket that was made for us may be elsewhere.
+    place = replace(place, socket=claim.path)  # A socket passed by the service manager may be elsewhere.
     limit = own.get("max_line_bytes", MAX_LINE_BYTES)
     serving = serve(
         place, agents, claim, given, ephemeral=bool(own.get("ephemeral")), listens=listens, max_line_bytes=limit
@@ -162,9 +161,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _listens(own: Mapping[str, Any], settings: DaemonSettings) -> Sequence[tuple[str, Tls | None]]:
-    """Return the addresses besides the socket, each once, with the certificate. Raise ConfigError.
+    """Return the addresses besides the socket, each once, with their certificate. Raise ConfigError.
 
-    What can be told now is told before anybody connects; what serves there is loaded later.
+    Reports mistakes before any client connects; the web server is imported later.
     """
     addresses = tuple(dict.fromkeys((*own.get("listen", ()), *settings.listen)))
     if not addresses:
@@ -183,9 +182,9 @@ def _listens(own: Mapping[str, Any], settings: DaemonSettings) -> Sequence[tuple
 
 
 def _claim(place: Place, listens: Sequence[tuple[str, Tls | None]], *, replaces: bool) -> Claim:
-    """Own the endpoint. Raise DaemonRunning, ConfigError.
+    """Claim the endpoint. Raise DaemonRunning, ConfigError.
 
-    Another daemon gives way only to one that can be where it is wanted: that is tried first.
+    With ``replaces``, reserve the addresses before the running daemon hands over.
     """
     from zot.serve.daemon.endpoint import adopt_listener, claim_endpoint
     from zot.serve.daemon.lifecycle import take_listeners
@@ -199,25 +198,25 @@ def _claim(place: Place, listens: Sequence[tuple[str, Tls | None]], *, replaces:
         return claim_endpoint(place.socket)
     from zot.serve.daemon.handover import take_over
 
-    reserved = _reserved(place, listens)
+    reserved = _reserve(place, listens)
     claim = take_over(place.socket) or claim_endpoint(place.socket)
     claim.others += reserved
     return claim
 
 
-def _reserved(place: Place, listens: Sequence[tuple[str, Tls | None]]) -> Sequence[socket.socket]:
-    """Return sockets at addresses, as far as they can be had before the other daemon has ended. Raise ConfigError."""
+def _reserve(place: Place, listens: Sequence[tuple[str, Tls | None]]) -> Sequence[socket.socket]:
+    """Return listening sockets for the addresses that can be bound before the other daemon ends. Raise ConfigError."""
     if not listens:
         return ()
     import asyncio
 
     from zot.serve.web import reserve
 
-    return asyncio.run(reserve(listens, place.data_dir, held=_held(place.socket)))
+    return asyncio.run(reserve(listens, place.data_dir, held=_ports_in_use(place.socket)))
 
 
-def _held(path: str) -> Container[int]:
-    """Return the ports of the daemon that has the endpoint now; none if nobody says so."""
+def _ports_in_use(path: str) -> Container[int]:
+    """Return the ports of the running daemon; none if it does not report them."""
     from msgspec import ValidationError, convert
 
     from zot.client.call import DaemonLine
@@ -233,7 +232,7 @@ def _held(path: str) -> Container[int]:
 
 
 def _path_of(listener: socket.socket) -> str:
-    """Return where a socket is that was made for us; "" if it has no name. Raise ConfigError if it has no file."""
+    """Return the path of a passed socket; "" if it is unnamed. Raise ConfigError if it is not a local stream socket."""
     from socket import SOCK_STREAM
 
     name = listener.getsockname()

@@ -1,4 +1,4 @@
-"""A daemon from its first client to its last."""
+"""The daemon's process, from listening to the end."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("zot")
 
-#: How long one thread may keep the interpreter from another: the journal's, which everybody waits for.
+#: Thread switch interval: short, since all sessions wait for the journal's thread.
 _SWITCH_S = 0.001
-#: When what sessions need is loaded, at the latest: whoever waits for the daemon is answered first.
+#: Delay before the modules for sessions are imported: clients that wait for the daemon come first.
 _LOAD_S = 0.1
-#: How long everything may take that is done when a daemon ends, beyond the time that runs were given.
+#: The time for closing everything, after the grace period of runs.
 _END_S = 10.0
 
 
@@ -51,35 +51,35 @@ async def serve(
     listens: Sequence[tuple[str, Tls | None]],
     max_line_bytes: int,
 ) -> int:
-    """Serve until somebody wants an end; return the exit code. The endpoint is free then, whatever happens."""
+    """Serve until the daemon is stopped; return the exit code. Always releases the endpoint."""
     sys.setswitchinterval(_SWITCH_S)
     notifier = Notifier(os.environ)
     handler = _log_to(place, agents)
     try:
-        parts = await _furnish(place, agents, given)
+        parts = await _open_parts(place, agents, given)
         from zot.serve.daemon.daemon import Daemon
 
         daemon = Daemon(parts, ephemeral=ephemeral, max_line_bytes=max_line_bytes)
         log.addHandler(daemon.log_feed)
-        failure = _end_without_journal(daemon, parts.journal)
-        _heed_signals(daemon, claim, notifier)
-        leave_socket = await _open(daemon, claim)
+        failure = _stop_on_journal_failure(daemon, parts.journal)
+        _handle_signals(daemon, claim, notifier)
+        leave_socket = await _listen(daemon, claim)
         async with Chores() as chores:
             chores.start(_ping(notifier), "watchdog")
-            chores.start(_stay(daemon, claim, leave_socket), "staying")
-            chores.start(_load(daemon, given.get("provider", "")), "loading")
-            chores.start(_warn(daemon, parts), "warning")
-            is_there = await _attend(daemon, parts, claim, notifier, listens)
+            chores.start(_guard_socket(daemon, claim, leave_socket), "staying")
+            chores.start(_preload(daemon, given.get("provider", "")), "loading")
+            chores.start(_warn_of_unusable_agents(daemon, parts), "warning")
+            is_there = await _serve_until_stopped(daemon, parts, claim, notifier, listens)
         parts.audit.close()
         handler.close()
-        await _give_up(claim, daemon, notifier)
+        await _pass_endpoint_on(claim, daemon, notifier)
     finally:
         claim.release()
     return 0 if is_there and not failure.is_set() else 1
 
 
-def _end_without_journal(daemon: Daemon, journal: Journal) -> asyncio.Event:
-    """End the daemon when its journal fails for good, which sets the event: started anew, it can serve again."""
+def _stop_on_journal_failure(daemon: Daemon, journal: Journal) -> asyncio.Event:
+    """Stop the daemon when its journal fails for good, and set the event: a restarted daemon can serve again."""
     loop, failure = asyncio.get_running_loop(), asyncio.Event()
 
     def end(problem: StoreFailed) -> None:
@@ -94,13 +94,13 @@ def _end_without_journal(daemon: Daemon, journal: Journal) -> asyncio.Event:
     return failure
 
 
-async def _furnish(place: Place, agents: Agents, given: Mapping[str, Any]) -> Establishment:
-    """Return what the daemon is made of."""
+async def _open_parts(place: Place, agents: Agents, given: Mapping[str, Any]) -> Establishment:
+    """Create the daemon's shared parts."""
     loop = asyncio.get_running_loop()
     opening = loop.create_task(Journal.open(journal_of(place, agents)), name="zot journal")
     try:
         await asyncio.sleep(0)
-        import zot.serve.daemon.daemon  # noqa: F401 — loaded while the disk is at work.
+        import zot.serve.daemon.daemon  # noqa: F401 — imported while the disk is at work.
         from zot.serve.daemon.audit import Audit
 
         audit = Audit(LogFile(os.path.join(place.logs, "audit.log")), soon=loop.call_soon)
@@ -112,8 +112,8 @@ async def _furnish(place: Place, agents: Agents, given: Mapping[str, Any]) -> Es
         raise
 
 
-async def _open(daemon: Daemon, claim: Claim) -> Callable[[], None]:
-    """Be there at the socket; return what ends that."""
+async def _listen(daemon: Daemon, claim: Claim) -> Callable[[], None]:
+    """Listen at the socket; return the function that stops listening."""
     from zot.serve.daemon.daemon import listen
 
     leave_socket = await listen(daemon, claim.listener)
@@ -122,14 +122,14 @@ async def _open(daemon: Daemon, claim: Claim) -> Callable[[], None]:
     return leave_socket
 
 
-async def _attend(
+async def _serve_until_stopped(
     daemon: Daemon,
     parts: Establishment,
     claim: Claim,
     notifier: Notifier,
     listens: Sequence[tuple[str, Tls | None]],
 ) -> bool:
-    """Do what there is to be done until somebody wants an end, and wind down. False if it could not be everywhere."""
+    """Serve until the daemon is stopped, then wind down. False if an address could not be bound."""
     web: list[Listening] = []
     async with Chores() as chores:
         chores.start(daemon.mend(patience_s=_LOAD_S), "mending")
@@ -145,10 +145,10 @@ async def _attend(
 
 
 async def _stopped(daemon: Daemon, claim: Claim, notifier: Notifier, web: Sequence[Listening]) -> bool:
-    """Wait until somebody wants an end, and what runs has had its time. False if the daemon goes on after all."""
+    """Wait until the daemon is stopped and its runs are over. False if it continues after all."""
     await daemon.stopped()
     log.info("the daemon is stopping")
-    if daemon.has_no_heir:  # Otherwise those who come wait for it, or for us, and the service goes on.
+    if daemon.has_no_heir:  # Otherwise new clients wait for the successor or for us, and the service continues.
         notifier.stopping()
         claim.close_others()
     for one in web:
@@ -163,28 +163,28 @@ async def _stopped(daemon: Daemon, claim: Claim, notifier: Notifier, web: Sequen
     return False
 
 
-async def _load(daemon: Daemon, provider: str) -> None:
-    """Load what clients will ask for; later there may be no descriptor left for it."""
+async def _preload(daemon: Daemon, provider: str) -> None:
+    """Import the modules that requests need; later no descriptor may be left for it."""
     await asyncio.sleep(_LOAD_S)
     assert daemon.handlers
     await preload(provider)
 
 
-async def _warn(daemon: Daemon, parts: Establishment) -> None:
-    """Log which agents cannot be used as they are configured. The others are served."""
+async def _warn_of_unusable_agents(daemon: Daemon, parts: Establishment) -> None:
+    """Log the agents whose configuration is unusable. The others are served."""
     await daemon.greeted(_LOAD_S)
     for alias, problem in (await asyncio.to_thread(parts.unusable)).items():
         log.warning("agent %s cannot be used: %s", printable(alias), problem)
 
 
 async def _watch(daemon: Daemon) -> None:
-    """Tell those who follow a session of what others do with it."""
+    """Notify the subscribers of sessions of runs in other processes."""
     await daemon.greeted(_LOAD_S)
     await daemon.watch.run()
 
 
-async def _stay(daemon: Daemon, claim: Claim, leave_socket: Callable[[], None]) -> None:
-    """Look after the socket."""
+async def _guard_socket(daemon: Daemon, claim: Claim, leave_socket: Callable[[], None]) -> None:
+    """Guard the socket."""
     await daemon.greeted(_LOAD_S)
     from zot.serve.daemon.daemon import stay
 
@@ -192,7 +192,7 @@ async def _stay(daemon: Daemon, claim: Claim, leave_socket: Callable[[], None]) 
 
 
 async def _wind_down(daemon: Daemon, parts: Establishment, web: Sequence[Listening]) -> None:
-    """End everything, within its time: what does not end by itself is killed."""
+    """Close everything within _END_S, then kill the rest."""
     try:
         async with asyncio.timeout(_END_S):
             await daemon.close(grace_s=0)
@@ -208,10 +208,10 @@ async def _wind_down(daemon: Daemon, parts: Establishment, web: Sequence[Listeni
 async def _listen_elsewhere(
     daemon: Daemon, claim: Claim, listens: Sequence[tuple[str, Tls | None]], web: list[Listening]
 ) -> bool:
-    """Be there at other addresses, too; one that cannot be had ends the daemon, and this is False.
+    """Listen at the other addresses, too; if one cannot be bound, stop the daemon and return False.
 
-    What serves there is loaded while the socket answers. What was handed over and is not wanted is closed before that:
-    it could be in the way.
+    The web server is imported while the socket already answers. Sockets that were handed over and are not needed are
+    closed first: they could block an address.
     """
     if not listens:
         claim.close_others()
@@ -234,25 +234,25 @@ async def _listen_elsewhere(
 
 
 def _announce(*places: str) -> None:
-    """Say where it is reached, once that is everywhere."""
+    """Report all addresses, once all are served."""
     for place in places:
         sys.stderr.write(f"zot: the daemon listens at {place}\n")
     log.info("the daemon %d listens at %s", os.getpid(), places[0])
 
 
-async def _give_up(claim: Claim, daemon: Daemon, notifier: Notifier) -> None:
-    """Let the next one have the endpoint, if there is one that waits for it."""
+async def _pass_endpoint_on(claim: Claim, daemon: Daemon, notifier: Notifier) -> None:
+    """Hand the endpoint to the successor that waits for it, or release it."""
     from zot.serve.daemon.sockets import LocalWire
 
     heir = daemon.heir
-    if heir is None or not isinstance(heir.wire, LocalWire) or not await _is_taken(claim, heir.wire):
+    if heir is None or not isinstance(heir.wire, LocalWire) or not await _handed_over(claim, heir.wire):
         claim.release()
     elif heir.who.pid:
         notifier.succeeded_by(heir.who.pid)
 
 
-async def _is_taken(claim: Claim, wire: LocalWire) -> bool:
-    """Give the endpoint to who is at the other end. False if it has gone meanwhile, or is too slow."""
+async def _handed_over(claim: Claim, wire: LocalWire) -> bool:
+    """Hand the endpoint to the process at the other end. False if that has gone, or is too slow."""
     from zot.serve.daemon.handover import hand_over
 
     try:
@@ -264,18 +264,18 @@ async def _is_taken(claim: Claim, wire: LocalWire) -> bool:
 
 
 def _log_to(place: Place, agents: Agents) -> LogHandler:
-    """Write the log where `zot daemon logs` finds it, and to standard error."""
+    """Log to the file that `zot daemon logs` reads, and warnings to standard error, too."""
     handler = LogHandler(LogFile(os.path.join(place.logs, "daemon.log")))
     log.setLevel(agents.daemon.log_level.upper())
     log.addHandler(handler)
-    beside = logging.StreamHandler(sys.stderr)
-    beside.setFormatter(logging.Formatter("zot: %(message)s"))
-    beside.setLevel(logging.WARNING)
-    log.addHandler(beside)
+    to_stderr = logging.StreamHandler(sys.stderr)
+    to_stderr.setFormatter(logging.Formatter("zot: %(message)s"))
+    to_stderr.setLevel(logging.WARNING)
+    log.addHandler(to_stderr)
     return handler
 
 
-def _heed_signals(daemon: Daemon, claim: Claim, notifier: Notifier) -> None:
+def _handle_signals(daemon: Daemon, claim: Claim, notifier: Notifier) -> None:
     loop = asyncio.get_running_loop()
     asked = 0
 
@@ -301,7 +301,7 @@ def _heed_signals(daemon: Daemon, claim: Claim, notifier: Notifier) -> None:
 
 
 async def _ping(notifier: Notifier) -> None:
-    """Tell systemd that we are alive, as often as it wants to hear it."""
+    """Ping systemd's watchdog at the interval that it asks for."""
     while (every_s := notifier.ping_every_s) is not None:
         notifier.ping()
         await asyncio.sleep(every_s)

@@ -30,9 +30,11 @@ _LOOK_S = 0.02
 _MAX_NAMED = 10
 _MAX_NAME = 80
 
+_POLL_S = 0.2
+
 
 class Status(msgspec.Struct, frozen=True):
-    """What is known of a daemon. One that owns its endpoint and does not answer has a pid, and is not running well."""
+    """The state of a daemon. One that owns its endpoint and does not answer has a pid and a problem."""
 
     running: bool
     endpoint: str
@@ -45,12 +47,12 @@ class Status(msgspec.Struct, frozen=True):
     session_ids: tuple[str, ...] | None = None
     listens: tuple[str, ...] | None = None
     problem: str | None = None
-    #: What keeps everybody out who comes by another address than the socket.
+    #: The error in the token file that locks out all clients of other addresses than the socket.
     token_problem: str | None = None
 
 
-class _Said(msgspec.Struct, frozen=True, rename="camel"):
-    """What is used of the answer to `status`."""
+class _StatusAnswer(msgspec.Struct, frozen=True, rename="camel"):
+    """The fields used of the answer to `status`."""
 
     active_sessions: int = 0
     session_ids: tuple[str, ...] = ()
@@ -59,13 +61,13 @@ class _Said(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def place_of(request: Request) -> Place:
-    """Return where the daemon is that is meant."""
+    """Return the place of the daemon that the flags name."""
     settings = request.settings
     return locate(os.environ, socket=settings.get("socket"), config_dir=settings.get("config_dir"))
 
 
 def status(request: Request) -> int:
-    """Say if a daemon runs and what it does; return 0 if it does, 3 if there is none, 1 if it does not answer."""
+    """Report the daemon's state; return 0 if it runs, 3 if there is none, 1 if it does not answer."""
     found = look(place_of(request))
     if request.json:
         write_json(found)
@@ -77,23 +79,23 @@ def status(request: Request) -> int:
 
 
 def look(place: Place, *, within_s: float = _ANSWER_S) -> Status:
-    """Return what is known of the daemon at a place. Raise UserError if that is not for us to know."""
+    """Return the state of the daemon at a place. Raise UserError if this user may not know it."""
     nothing = Status(running=False, endpoint=place.socket, data_dir=place.data_dir)
     pid = _owner(place)
     try:
         with DaemonLine(place.socket, within_s=within_s) as line:
-            said = msgspec.convert(line.ask("status", {}), learned(_Said))
+            said = msgspec.convert(line.ask("status", {}), learned(_StatusAnswer))
             greeting = line.greeting
     except PermissionError as problem:
         raise UserError(f"{place.socket}: {whose(place.socket) or problem.strerror}") from None
     except (OSError, Refused, msgspec.ValidationError) as problem:
         if pid is None and isinstance(problem, FileNotFoundError | ConnectionRefusedError):
             return nothing
-        return msgspec.structs.replace(nothing, pid=pid or None, problem=_wrong(problem, place.socket))
+        return msgspec.structs.replace(nothing, pid=pid or None, problem=_problem_text(problem, place.socket))
     return msgspec.structs.replace(
         nothing,
         running=True,
-        data_dir=said.data_dir or place.data_dir,  # An earlier daemon does not say it.
+        data_dir=said.data_dir or place.data_dir,  # Older daemons do not report it.
         pid=greeting.server_pid or pid or None,
         version=greeting.server_version,
         protocol=greeting.protocol_version,
@@ -105,8 +107,8 @@ def look(place: Place, *, within_s: float = _ANSWER_S) -> Status:
     )
 
 
-def _wrong(problem: Exception, path: str) -> str:
-    """Return what is wrong with a daemon that owns its endpoint."""
+def _problem_text(problem: Exception, path: str) -> str:
+    """Return the problem of a daemon that owns its endpoint."""
     match problem:
         case TimeoutError():
             return "it does not answer"
@@ -117,7 +119,7 @@ def _wrong(problem: Exception, path: str) -> str:
 
 
 def _token_problem(data_dir: str) -> str | None:
-    """Return what is wrong with the tokens of a daemon; None if nothing is."""
+    """Return the error in a daemon's token file; None if there is none."""
     try:
         names_in(path_in(data_dir))
     except ConfigError as problem:
@@ -126,14 +128,14 @@ def _token_problem(data_dir: str) -> str | None:
 
 
 def stop(request: Request) -> int:
-    """Let the daemon end and wait until it has; return 0 then, 3 if there was none. Raise UserError if it does not."""
+    """Stop the daemon and wait for its end; return 0, or 3 if there was none. Raise UserError if it does not end."""
     place = place_of(request)
     within_s: float = request.settings.get("timeout", _STOP_S)
     deadline = time.monotonic() + within_s
     pid = _owner(place)
-    server_pid = _asked_to_stop(place, min(_ANSWER_S, within_s), is_ours=pid is not None)
+    server_pid = _request_stop(place, min(_ANSWER_S, within_s), is_ours=pid is not None)
     if pid is None and server_pid is None:
-        _tell(request, stopped=False, pid=None, text=f"no daemon is running at {place.socket}")
+        _report(request, stopped=False, pid=None, text=f"no daemon is running at {place.socket}")
         return _NOT_RUNNING
     meant = pid or server_pid or 0
     if server_pid is None and meant and _owner(place) == meant:
@@ -142,26 +144,26 @@ def stop(request: Request) -> int:
         if time.monotonic() > deadline:
             raise UserError(f"process {meant} is still the daemon at {place.socket} after {within_s:g} s")
         time.sleep(_LOOK_S)
-    _tell(request, stopped=True, pid=meant, text=f"process {meant}, the daemon at {place.socket}, has ended")
+    _report(request, stopped=True, pid=meant, text=f"process {meant}, the daemon at {place.socket}, has ended")
     return 0
 
 
 def _is_there(place: Place, owned_by: int | None, pid: int) -> bool:
-    """True if a daemon that owned its endpoint still does, or that of another kind still lives."""
+    """True if the daemon still owns its endpoint, or, if it never did, still lives."""
     if owned_by is None:
         return is_alive(pid)
-    # For a moment at its end the owner has no name any more.
+    # The lock is briefly without a pid while its owner ends.
     return _owner(place) in (owned_by, 0)
 
 
-def _asked_to_stop(place: Place, within_s: float, *, is_ours: bool) -> int | None:
-    """Ask the daemon to end, in its own words. Return its pid, 0 if it does not say; None if it cannot be asked.
+def _request_stop(place: Place, within_s: float, *, is_ours: bool) -> int | None:
+    """Send `daemon/stop`. Return the daemon's pid, 0 if it does not report one; None if it cannot be reached.
 
-    Raise UserError if it does not want to, and is none whose lock says whom to send a signal.
+    Raise UserError if it refuses, and has no lock that names a process to signal.
     """
     try:
         with DaemonLine(place.socket, within_s=within_s) as line:
-            with suppress(ConnectionError):  # It may end so fast that its answer does not get out.
+            with suppress(ConnectionError):  # It may end before its answer is sent.
                 line.ask("daemon/stop", {})
             return line.greeting.server_pid
     except Refused as problem:
@@ -189,7 +191,7 @@ def _owner(place: Place) -> int | None:
         raise UserError(f"{place.socket}: {why}" if why else f"{place.socket}.lock: {problem.strerror}") from None
 
 
-def _tell(request: Request, *, stopped: bool, pid: int | None, text: str) -> None:
+def _report(request: Request, *, stopped: bool, pid: int | None, text: str) -> None:
     if request.json:
         write_json({"stopped": stopped, "pid": pid})
     else:
@@ -211,7 +213,7 @@ def _described(found: Status) -> str:
             *(("listens", printable(address)) for address in found.listens or ()),
             *((("token", printable(found.token_problem)),) if found.token_problem else ()),
             ("data", printable(found.data_dir)),
-            ("for", "unknown" if found.uptime_s is None else _spoken(found.uptime_s)),
+            ("for", "unknown" if found.uptime_s is None else _uptime_text(found.uptime_s)),
             ("sessions", f"{found.active_sessions}{': ' if names else ''}{', '.join([*names, *more])}"),
         ]
     )
@@ -221,7 +223,7 @@ def _cut(name: str) -> str:
     return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 1]}…"
 
 
-def _spoken(seconds: float) -> str:
+def _uptime_text(seconds: float) -> str:
     whole = int(seconds)
     days, hours, minutes = whole // 86400, whole // 3600 % 24, whole // 60 % 60
     if days:
@@ -231,11 +233,8 @@ def _spoken(seconds: float) -> str:
     return f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
 
 
-_POLL_S = 0.2
-
-
 def logs(request: Request) -> int:
-    """Write the daemon's log; with --follow also what comes, until it is interrupted."""
+    """Write the daemon's log; with --follow also new lines, until interrupted."""
     path = os.path.join(place_of(request).logs, "daemon.log")
     if not request.settings.get("follow"):
         _write_files(path)
@@ -243,13 +242,13 @@ def logs(request: Request) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         _write(follow(path, _wait))
-    except KeyboardInterrupt:  # Somebody has seen enough, which is how this ends.
+    except KeyboardInterrupt:  # The usual way to end it.
         sys.stdout.flush()
     return 0
 
 
 def audit(request: Request) -> int:
-    """Write the audit log, or with `verify` look if it is as it was written; return 1 if not."""
+    """Write the audit log, or with `verify` check that it is unchanged; return 1 if not."""
     path = os.path.join(place_of(request).logs, "audit.log")
     if not request.words:
         _write_files(path)
@@ -290,7 +289,7 @@ def _write(pieces: Iterable[bytes]) -> None:
 
 
 def _wait() -> bool:
-    """Wait a moment for more; False if nobody would read it."""
+    """Wait a moment for more; False if standard output is closed."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     return not poll.poll(_POLL_S * 1000)

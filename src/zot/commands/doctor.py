@@ -37,9 +37,25 @@ from zot.version import __version__
 _LITTLE_SPACE_BYTES = 200 * 1024 * 1024
 _OTHERS = 0o077
 
+_STATUS: Mapping[Outcome, Literal["ok", "warn", "fail"]] = {
+    "accepted": "ok",
+    "unclear": "warn",
+    "refused": "fail",
+    "unreachable": "fail",
+}
+
+_FLAGS = (
+    *AGENT_FLAGS,
+    flags.Flag("--offline", "ask no service, and run no command that prints a key"),
+    flags.Flag("--json", "one JSON object"),
+)
+_SUMMARY = """\
+Say what is set up and what is missing, one line each, and ask the services that have a key if they take it.
+The exit code is 0 if the provider that would be used works. The flags of zot rpc decide which one that is."""
+
 
 class Check(msgspec.Struct, frozen=True):
-    """One thing that was looked at. ``none`` is for what is not there and need not be."""
+    """One check. ``none``: the thing is missing, and optional."""
 
     name: str
     status: Literal["ok", "warn", "fail", "none"]
@@ -47,7 +63,7 @@ class Check(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """All of them; ``ok`` if the provider that would be used works."""
+    """All checks; ``ok`` if the selected provider works."""
 
     ok: bool
     provider: str
@@ -55,7 +71,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 async def examine(config: Config, *, config_dir: str | None, wrong: str, is_offline: bool) -> Report:
-    """Look at everything. ``wrong`` is what is wrong with the settings; the services are asked side by side."""
+    """Run all checks. ``wrong`` is the error in the settings; the services are asked concurrently."""
     cwd = _cwd(config)
     transport = HttpTransport(config.environment)
     try:
@@ -89,7 +105,7 @@ async def examine(config: Config, *, config_dir: str | None, wrong: str, is_offl
 
 
 async def _provider(vendor: Vendor, config: Config, transport: Transport, *, is_offline: bool) -> Check:
-    """Say where a provider's key comes from and what it thinks of it. Only of the one that is used is it a failure."""
+    """Check a provider's key and whether the service accepts it. A failure only of the selected provider."""
     is_used = vendor.name == config.provider
     used = " (the one that is used)" if is_used else ""
     try:
@@ -102,21 +118,21 @@ async def _provider(vendor: Vendor, config: Config, transport: Transport, *, is_
         advice = f"{lacking or 'no key'}: set {' or '.join(vendor.key_names)}, or run `zot login {vendor.name}`"
         return Check(vendor.name, "fail" if is_used else "none", f"{advice}{used}")
     source = f"{lacking or 'needs no key'}{used}" if found is None else f"key from {found.origin}{used}"
-    reason = "not asked" if is_offline else _unasked(vendor, found, config)
+    reason = "not asked" if is_offline else _why_not_asked(vendor, found, config)
     if reason:
         return Check(vendor.name, "ok" if found or is_used else "none", f"{source}; {reason}")
-    status, detail = await _asked(vendor, where, found, config, transport)
+    status, detail = await _probe(vendor, where, found, config, transport)
     return Check(vendor.name, "warn" if status == "fail" and not is_used else status, f"{source}; {detail}")
 
 
 def _other_key(vendor: Vendor, env: Mapping[str, str]) -> str:
-    """Say that a key is stored, which is not used because it is for another address; "" if none is."""
+    """Report a stored key that is not used because it is for another address; "" if there is none."""
     address = stored_for(vendor, env)
     return f"a key is stored, but for another address ({_place(address)})" if address else ""
 
 
-def _unasked(vendor: Vendor, found: Credential | None, config: Config) -> str:
-    """Return why a service is not asked: nobody uses it, or it would take a person; "" if it is."""
+def _why_not_asked(vendor: Vendor, found: Credential | None, config: Config) -> str:
+    """Return the reason for not asking a service: it is unused, or needs a user's input; "" to ask it."""
     if vendor.name == "lab":
         return "scripted, without a network"
     if vendor.name == config.provider:
@@ -126,7 +142,7 @@ def _unasked(vendor: Vendor, found: Credential | None, config: Config) -> str:
     return "" if any(config.environment.get(name) for name in vendor.base_url_names) else "not asked"
 
 
-async def _asked(
+async def _probe(
     vendor: Vendor, where: Endpoint, found: Credential | None, config: Config, transport: Transport
 ) -> tuple[Literal["ok", "warn", "fail"], str]:
     try:
@@ -135,14 +151,6 @@ async def _asked(
         return "fail", str(problem)
     probed = await probe(vendor, where, key, transport)
     return _STATUS[probed.outcome], f"{_place(where.base_url)}: {probed.detail}"
-
-
-_STATUS: Mapping[Outcome, Literal["ok", "warn", "fail"]] = {
-    "accepted": "ok",
-    "unclear": "warn",
-    "refused": "fail",
-    "unreachable": "fail",
-}
 
 
 def _where(vendor: Vendor, config: Config) -> Endpoint:
@@ -158,7 +166,7 @@ async def _key(vendor: Vendor, found: Credential | None, env: Mapping[str, str])
 
 
 def _place(base_url: str) -> str:
-    """Return the address without anything that could be secret."""
+    """Return the address without parts that could be secret."""
     try:
         return split_url(base_url).origin.label
     except AgentError:
@@ -214,7 +222,7 @@ def _auth_file(home: str | None) -> Check:
 
 
 def _token_file(env: Mapping[str, str], config_dir: str | None) -> Check:
-    """Look at the tokens with which others reach the daemon."""
+    """Check the tokens of the daemon's remote clients."""
     try:
         path = token_path_in(locate(env, config_dir=config_dir).data_dir)
     except ConfigError as problem:
@@ -288,16 +296,6 @@ def _disk(place: str) -> Check:
     return Check("disk", "warn" if free < _LITTLE_SPACE_BYTES else "ok", detail)
 
 
-_FLAGS = (
-    *AGENT_FLAGS,
-    flags.Flag("--offline", "ask no service, and run no command that prints a key"),
-    flags.Flag("--json", "one JSON object"),
-)
-_SUMMARY = """\
-Say what is set up and what is missing, one line each, and ask the services that have a key if they take it.
-The exit code is 0 if the provider that would be used works. The flags of zot rpc decide which one that is."""
-
-
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
     settings, words = flags.parse(argv, (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
@@ -309,17 +307,15 @@ def main(argv: Sequence[str]) -> int:
     is_offline, as_json = settings.pop("offline", False), settings.pop("json", False)
     config_dir = settings.get("config_dir")
     config, wrong = _config(settings)
-    import asyncio
-
     report = asyncio.run(examine(config, config_dir=config_dir, wrong=wrong, is_offline=is_offline))
     _show(report, as_json=as_json)
     return 0 if report.ok else 1
 
 
 def _config(settings: Mapping[str, Any]) -> tuple[Config, str]:
-    """Return the settings, and what is wrong with them: then they are the usual ones."""
+    """Return the config and "", or the default config and the error."""
     try:
-        Agents.load(config_directory(settings))  # Which looks at more than what is used.
+        Agents.load(config_directory(settings))  # Checks the whole file, not only the selected agent.
         return resolve(settings), ""
     except ConfigError as problem:
         return Config(), str(problem)

@@ -1,4 +1,4 @@
-"""`zot ext`: extensions listed, installed, removed, switched, trusted, begun and tried."""
+"""`zot ext`: list, install, remove, enable, disable, trust, create and test extensions."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from zot.config.flags import Flag
 from zot.errors import UsageError
 
 _HELP = Flag("--help", "this text", short="-h")
-#: How sessions start theirs.
+#: Flags that sessions also apply to extensions.
 _AS_IN_SESSIONS = tuple(flag for flag in AGENT_FLAGS if flag.name in ("--ext-deadline", "--unsandboxed-ext"))
 _LANGUAGES = ("python", "typescript", "shell", "go")
 _JSON = Flag("--json", "one JSON object a line, for programs")
 
 
 class Subcommand(msgspec.Struct, frozen=True):
-    """One thing that `zot ext` does. ``words`` says how many it takes, at least and at most.
+    """A subcommand of `zot ext`. ``words`` is the least and the greatest number of words that it takes.
 
-    ``where`` is the module and the function that does it, imported only when it is the one.
+    ``where`` is its module and function, imported only when it runs.
     """
 
     where: str

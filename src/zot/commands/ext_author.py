@@ -31,7 +31,7 @@ _BUILD_S = 120.0
 
 
 def new(request: Request) -> int:
-    """Begin an extension, and build it if that is needed and can be done here."""
+    """Create an extension, and build it if necessary and possible here."""
     name, *where = request.words
     language = request.settings.get("lang", "python")
     place = directory(where[0] if where else name)
@@ -49,7 +49,7 @@ def new(request: Request) -> int:
 
 
 async def _build(argv: list[str], place: str) -> bool:
-    """Build it with the program of the language; False if that is not there or fails."""
+    """Build it with the language's own program; False if that is missing or fails."""
     if shutil.which(argv[0]) is None:
         return False
     processes = open_processes()
@@ -70,9 +70,9 @@ async def _build(argv: list[str], place: str) -> bool:
 async def bench_of(
     request: Request, heard: Callable[[Happening], None], trace: Trace = lambda way, data: None
 ) -> AsyncIterator[Bench]:
-    """Give the extension that the request names, running; nothing of it runs afterwards. Raise ConfigError.
+    """Yield the extension that the request names, running; end its processes afterwards. Raise ConfigError.
 
-    What it writes to standard error is seen on ours.
+    Its standard error goes to ours.
     """
     where, cwd, env = directory(request.words[0]), directory(None), tool_environment(os.environ)
     manifest, home = load(where), zot_home(os.environ)
@@ -102,20 +102,20 @@ async def bench_of(
 
 
 def on_signal(call: Callable[[], object]) -> None:
-    """Let ``call`` be called when somebody wants us to end, in place of what usually happens."""
+    """Call ``call`` on SIGINT, SIGTERM or SIGHUP instead of the default action."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, call)
 
 
 def run(request: Request) -> int:
-    """Start an extension, and run its commands as they are typed until the input ends."""
+    """Start an extension, and run typed commands until the input ends."""
     return asyncio.run(_run(request))
 
 
 async def _run(request: Request) -> int:
     from zot.serve.streams import read_chunks
 
-    shown = _Traced(json=request.json) if request.json or request.settings.get("trace") else _Told()
+    shown = _FramePrinter(json=request.json) if request.json or request.settings.get("trace") else _Printer()
     async with bench_of(request, shown.heard, shown.trace) as bench:
         typing = asyncio.create_task(_type(bench, shown, read_chunks(0)), name="zot ext run")
         ending = asyncio.create_task(bench.over(), name="zot ext end")
@@ -134,8 +134,8 @@ async def _run(request: Request) -> int:
     return 0
 
 
-async def _type(bench: Bench, shown: _Told, chunks: AsyncIterator[bytes]) -> None:
-    """Run the commands that are typed, one after the other."""
+async def _type(bench: Bench, shown: _Printer, chunks: AsyncIterator[bytes]) -> None:
+    """Run typed commands, one after the other."""
     await bench.settled()
     lines = LineSplitter()
     async for data in chunks:
@@ -145,7 +145,7 @@ async def _type(bench: Bench, shown: _Told, chunks: AsyncIterator[bytes]) -> Non
         await _run_line(bench, shown, line)
 
 
-async def _run_line(bench: Bench, shown: _Told, line: bytes | TooLong) -> None:
+async def _run_line(bench: Bench, shown: _Printer, line: bytes | TooLong) -> None:
     text = "" if isinstance(line, TooLong) else line.decode("utf-8", "replace").strip()
     name, _, args = text.removeprefix("/").partition(" ")
     known = [command.name for command in bench.peer.commands]
@@ -156,17 +156,17 @@ async def _run_line(bench: Bench, shown: _Told, line: bytes | TooLong) -> None:
         shown.answered(await bench.run_command(name, args))
 
 
-class _Told:
-    """Tells a person what an extension does. ``failure`` is what went wrong in the end; "" if nothing did."""
+class _Printer:
+    """Prints an extension's notices and answers. ``failure`` is the final error; "" if there is none."""
 
     def __init__(self) -> None:
         self.failure = ""
 
     def trace(self, way: Literal["<", ">"], data: bytes) -> None:
-        """Take the bytes that are said."""
+        """Receive the bytes of frames."""
 
     def heard(self, happening: Happening) -> None:
-        """Take what the extension does by itself."""
+        """Receive an event of the extension."""
         match happening:
             case Notified(level=level, message=message):
                 self._show(f"{level}: {message}")
@@ -180,7 +180,7 @@ class _Told:
                 pass
 
     def answered(self, answered: CommandAnswered) -> None:
-        """Take what a command wants done."""
+        """Receive the answer to a command."""
         response = answered.response
         if response.error:
             remark(printable(response.error))
@@ -194,8 +194,8 @@ class _Told:
         sys.stdout.flush()
 
 
-class _Traced(_Told):
-    """Shows every frame instead, a line each; with ``json`` as an object with the way and the line."""
+class _FramePrinter(_Printer):
+    """Prints every frame instead, a line each; with ``json`` as an object with direction and line."""
 
     def __init__(self, *, json: bool) -> None:
         super().__init__()
@@ -203,7 +203,7 @@ class _Traced(_Told):
         self._lines = {"<": LineSplitter(), ">": LineSplitter()}
 
     def trace(self, way: Literal["<", ">"], data: bytes) -> None:
-        """Take the bytes that are said."""
+        """Receive the bytes of frames."""
         for line in self._lines[way].feed(data):
             text = "(a line that is too long)" if isinstance(line, TooLong) else line.decode("utf-8", "replace")
             if self._json:
@@ -213,18 +213,18 @@ class _Traced(_Told):
         sys.stdout.flush()
 
     def heard(self, happening: Happening) -> None:
-        """Take what is not a frame, or a wrong one."""
+        """Receive an event, except those shown as frames."""
         if not isinstance(happening, Notified):
             super().heard(happening)
 
     def answered(self, answered: CommandAnswered) -> None:
-        """Take what was shown as a frame."""
+        """Receive the answer to a command, already shown as a frame."""
         if answered.failure:
             remark(printable(answered.failure))
 
 
 def test(request: Request) -> int:
-    """Try an extension; say what was seen, a line each."""
+    """Test an extension; print each finding in a line."""
     return asyncio.run(_test(request))
 
 

@@ -27,9 +27,13 @@ from zot.text import printable
 from zot.tools.guardian import open_processes
 from zot.wire.lines import LineSplitter
 
+FULL_RIGHTS = "full user rights"
+
+_POLL_S = 0.2
+
 
 def home() -> str:
-    """Return where extensions are installed. Raise ConfigError if there is no such place."""
+    """Return the directory above the installed extensions. Raise ConfigError if there is none."""
     found = zot_home(os.environ)
     if found is None:
         raise ConfigError("there is no home for extensions: set ZOT_HOME or HOME")
@@ -37,9 +41,9 @@ def home() -> str:
 
 
 def configured() -> Config:
-    """Return what sessions here work with; the usual, and a remark, if that makes no sense.
+    """Return the config of sessions here; the default one, with a remark, if it is invalid.
 
-    Extensions are looked for in any case, with a remark if sessions do not.
+    Extensions are discovered even if it says no_ext, with a remark.
     """
     try:
         config = resolve({})
@@ -52,18 +56,18 @@ def configured() -> Config:
 
 
 def found(config: Config | None = None) -> list[Located]:
-    """Return the extensions of the project and of the user, as a session here would find them.
+    """Return the extensions of the project and of the user, as a session here would discover them.
 
-    Before them, those that are named in ``config``, and as it says otherwise.
+    Those named in ``config`` come first.
     """
     config = config or Config()
-    home()  # Without it most would not be found, and nobody would know.
+    home()  # Raises: without a home most would silently be missing.
     return locate_extensions(config, directory(None))
 
 
 def chosen(name: str, sources: Sequence[Source] = ("project", "global"), config: Config | None = None) -> Located:
-    """Return the one that ``name`` means: its name, that of its directory, or the directory itself. Raise UserError."""
-    # Where they are looked for stands among them if it cannot be read, and is none of them.
+    """Return the extension with this name, this directory name or this path. Raise UserError."""
+    # Discovery reports an unreadable extensions directory as an entry: leave it out.
     not_theirs = (os.path.join(directory(None), ".zot", "extensions"), os.path.join(home(), "extensions"))
     known = [one for one in found(config) if one.source in sources and one.directory not in not_theirs]
     if "/" in name:
@@ -81,7 +85,7 @@ def chosen(name: str, sources: Sequence[Source] = ("project", "global"), config:
 
 
 def install(request: Request) -> int:
-    """Copy or clone an extension to where it is found everywhere; that is to trust it."""
+    """Install an extension for all projects, which also trusts it."""
     (source,) = request.words
     installed = asyncio.run(_install(source))
     assert installed.manifest is not None
@@ -111,7 +115,7 @@ def remove(request: Request) -> int:
 
 
 async def _install(source: str) -> Located:
-    """Install it. Raise UserError, also when a signal says to stop: then everything is as it was."""
+    """Install it. Raise UserError, also when a signal interrupts it: then nothing is changed."""
     loop, processes = asyncio.get_running_loop(), open_processes()
     installing_it = loop.create_task(
         installing.install(source, home(), processes=processes, env=keyless_environment(os.environ)),
@@ -130,26 +134,23 @@ async def _install(source: str) -> Located:
             loop.remove_signal_handler(number)
 
 
-FULL_RIGHTS = "full user rights"
-
-
 def list_(request: Request) -> int:
-    """Say what there is."""
+    """List the extensions."""
     config = configured()
-    all_of_them = asyncio.run(_tried(found(config), config))
+    all_of_them = asyncio.run(_with_refusals(found(config), config))
     for one in all_of_them:
         last = problem(log_path(home(), one.name)) if one.manifest is not None else None
         if request.json:
             write_json(_described(one, last))
         else:
-            write(_told(one, last))
+            write(_listed(one, last))
     if not all_of_them and not request.json:
         remark("there are no extensions here; zot ext install adds one, zot ext new begins one")
     return 0
 
 
-async def _tried(located: list[Located], config: Config) -> list[Located]:
-    """Return them, those refused that no sandbox can hold here: one that is there may be forbidden to work."""
+async def _with_refusals(located: list[Located], config: Config) -> list[Located]:
+    """Return them, with standing "refused" for those that the sandbox cannot confine here."""
     if config.unsandboxed_ext or not any(map(_confined, located)):
         return located
     processes, env = open_processes(), tool_environment(os.environ)
@@ -167,7 +168,7 @@ async def _tried(located: list[Located], config: Config) -> list[Located]:
 
 
 def _confined(one: Located) -> Permissions | None:
-    """Return what one that runs is held to, if it is."""
+    """Return the permissions of an extension that runs confined, else None."""
     return one.manifest.permissions if one.standing == "runs" and one.manifest else None
 
 
@@ -187,13 +188,13 @@ def _described(one: Located, last: Note | None) -> dict[str, Any]:
     }
 
 
-def _told(one: Located, last: Note | None) -> str:
+def _listed(one: Located, last: Note | None) -> str:
     manifest = one.manifest
     version = f" {printable(manifest.version)}" if manifest and manifest.version else ""
     lines = [f"{printable(one.name)}{version}  {one.source}  {one.standing}"]
     if manifest and manifest.description:
         lines.append(printable(" ".join(manifest.description.split())))
-    lines.append(printable(one.directory) + (f", {_rights_told(manifest)}" if manifest else ""))
+    lines.append(printable(one.directory) + (f", {_rights_text(manifest)}" if manifest else ""))
     if why := _why_not(one):
         lines.append(f"does not run: {printable(why)}")
     if last is not None:
@@ -202,12 +203,12 @@ def _told(one: Located, last: Note | None) -> str:
 
 
 def _rights(manifest: Manifest) -> object:
-    """Return what it may do: what its manifest declares, or everything."""
+    """Return its permissions as the manifest declares them, or full rights."""
     return FULL_RIGHTS if manifest.permissions is None else msgspec.to_builtins(manifest.permissions)
 
 
-def _rights_told(manifest: Manifest) -> str:
-    """Return the same for people: the scopes that it has, with what they are limited to."""
+def _rights_text(manifest: Manifest) -> str:
+    """Return its rights for people: the scopes and their limits."""
     rights = _rights(manifest)
     if not isinstance(rights, dict):
         return f"with {rights}"
@@ -227,11 +228,8 @@ def _why_not(one: Located) -> str:
             return one.problem
 
 
-_POLL_S = 0.2
-
-
 def logs(request: Request) -> int:
-    """Write the log of an extension; with --follow also what comes, until it is interrupted."""
+    """Write an extension's log; with --follow also new lines, until interrupted."""
     path = _path(request.words[0])
     if not request.settings.get("follow"):
         if not os.path.exists(path):
@@ -241,13 +239,13 @@ def logs(request: Request) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         _write(follow(path, _wait), request)
-    except KeyboardInterrupt:  # Somebody has seen enough, which is how this ends.
+    except KeyboardInterrupt:  # The usual way to end it.
         sys.stdout.flush()
     return 0
 
 
 def _path(name: str) -> str:
-    """Return where the log is: of one that is not there any more, or was there for one run, too."""
+    """Return the path of the log, also of an extension that is removed or was used for one run."""
     path = log_path(home(), name)
     if "/" not in name and os.path.exists(path):
         return path
@@ -275,19 +273,17 @@ def _write_lines(lines: Iterable[object]) -> None:
 
 
 def _wait() -> bool:
-    """Wait a moment for more; False if nobody would read it."""
+    """Wait a moment for more; False if standard output is closed."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     return not poll.poll(_POLL_S * 1000)
 
 
 def enable(request: Request) -> int:
-    """Let it run again."""
     return _switch(request, enabled=True)
 
 
 def disable(request: Request) -> int:
-    """Let it not run any more, but leave it where it is."""
     return _switch(request, enabled=False)
 
 
@@ -297,7 +293,7 @@ def _switch(request: Request, *, enabled: bool) -> int:
     trusted = one.source == "project" and store.is_trusted(one.directory, changeable(manifest, one.directory))
     changed = switch(one.directory, enabled=enabled)
     if trusted and changed:
-        # It is the same as before but for what its user wants.
+        # Renew the trust: only the switch has changed.
         store.trust(one.directory, changeable(manifest, one.directory))
     if request.json:
         write_json({"name": one.name, "directory": one.directory, "enabled": enabled, "changed": changed})
@@ -308,7 +304,7 @@ def _switch(request: Request, *, enabled: bool) -> int:
 
 
 def trust(request: Request) -> int:
-    """Let an extension of a project run, as it is now."""
+    """Trust an extension of a project, with its present content."""
     name = request.words[0]
     where, manifest = _of_project(name)
     store = TrustStore(home())
@@ -327,7 +323,7 @@ def trust(request: Request) -> int:
 
 
 def untrust(request: Request) -> int:
-    """Let an extension of a project not run any more."""
+    """Withdraw the trust in an extension of a project."""
     name = request.words[0]
     store = TrustStore(home())
     places = [name] if "/" in name else [*_places(name), os.path.join(directory(None), ".zot", "extensions", name)]
@@ -342,7 +338,7 @@ def untrust(request: Request) -> int:
 
 
 def _of_project(name: str) -> tuple[str, Manifest]:
-    """Return the directory and the manifest of what is to be trusted. Raise UserError."""
+    """Return the directory and the manifest of the extension to trust. Raise UserError."""
     if "/" in name:
         return os.path.abspath(name), load(name)
     installed = [one for one in found() if one.source == "global" and name == one.name]

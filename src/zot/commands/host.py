@@ -1,4 +1,4 @@
-"""`zot host`: host protocol v1. One request in, one answer out, whatever happens."""
+"""`zot host`: host protocol v1. Every request gets exactly one answer, errors included."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def _patience(text: str) -> float:
-    """Read a number of seconds; 0 is none at all."""
+    """Parse a number of seconds; 0 is allowed."""
     seconds = float(text)
     if not 0 <= seconds <= flags.MAX_SECONDS:
         raise ValueError(f"must be at least 0 and at most {flags.MAX_SECONDS}")
@@ -58,22 +58,22 @@ _HOST_FLAGS = (
     flags.Flag("--self-test", "look if a request could be answered, without asking a model"),
 )  # fmt: skip
 _OWN = frozenset(flag.key for flag in _HOST_FLAGS)
-#: The session is the request's, and so is the agent.
+#: Not flags here: the request names its session and agent.
 _FLAGS = (*_HOST_FLAGS, *(flag for flag in AGENT_FLAGS if flag.key not in ("session", "no_session", "agent")))
 _SUMMARY = """\
 Answer one request, a JSON object on standard input, with one JSON object on standard output: host protocol v1.
 The exit code is 0 for an answer to a request that ran, 2 for bad input, 3 for a bad set-up, 4 if zot failed."""
-#: Flags that mean `true` when they stand alone.
+#: Flags that mean `true` without a value.
 _BARE = ("--single-request", "--bridge-compat")
 
 _STDIN_TIMEOUT_MS = 15_000
 _TTL_S = 60.0
 _AT_ONCE = 8
-#: No request is late before this, counted like its deadline: we must be able to say something.
-_SOONEST_S = 0.15
-#: How long whoever reads may take: for what nobody waits for, and at the end of our time.
-_TAKEN_S = 5.0
-_LAST_S = 0.4
+#: The shortest deadline of a request, so that there is time for an answer.
+_MIN_DEADLINE_S = 0.15
+#: Time limits for writing: of an answer without a deadline, and of the watchdog's last answer.
+_WRITE_S = 5.0
+_LAST_WRITE_S = 0.4
 _BAD_INPUT = 2
 _NOT_SET_UP = 3
 _FAILED = 4
@@ -88,8 +88,8 @@ def main(argv: Sequence[str]) -> int:
             sys.stdout.write(flags.usage("zot host", _SUMMARY, _FLAGS) + "\n")
         return 0
     try:
-        host.incoming, host.outgoing = claim()  # First of all: what is opened before could become a standard stream.
-        if "--self-test" in argv:  # Also if other flags are wrong: it says so.
+        host.incoming, host.outgoing = claim()  # First: a descriptor opened earlier could become a standard stream.
+        if "--self-test" in argv:  # Also if other flags are wrong: the report says so.
             heed_signals()
             return host.test()
         from zot.serve.host.watchdog import Signals
@@ -98,12 +98,12 @@ def main(argv: Sequence[str]) -> int:
         if host.serves_many:
             host.answer_many(signals)
         host.answer_one(signals)
-    except Exception as problem:  # the outermost boundary: an answer there must be
+    except Exception as problem:  # the outermost boundary: every failure must be answered
         host.fail(problem)
 
 
 class _Host:
-    """What the command line says, and the descriptors. ``problem`` is what is wrong with the flags."""
+    """The parsed flags and the descriptors. ``problem`` is the error in the flags."""
 
     def __init__(self, argv: Sequence[str]) -> None:
         self.incoming = self.outgoing = -1
@@ -115,7 +115,7 @@ class _Host:
         self._exit_zero = "--exit-zero" in argv
         self._is_mute = sys.stdout is None
         self._relays = False
-        self._is_behind = False
+        self._has_requests_ahead = False
         try:
             given, words = flags.parse(_spelled_out(argv), (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
             self.own = {name: value for name, value in given.items() if name in _OWN or name == "help"}
@@ -133,14 +133,14 @@ class _Host:
 
     @property
     def serves_many(self) -> bool:
-        """True if there may be more than one request. What is wrong with the flags is said in answer to one."""
+        """True if more than one request may arrive. Errors in the flags are answered to a single one."""
         is_single = self.own.get("single_request") != "false"
         return not is_single and self.problem is None and self.own.get("protocol", PROTOCOL) == PROTOCOL
 
     # One request.
 
     def answer_one(self, signals: Signals) -> NoReturn:
-        """Read one request, answer it, and leave."""
+        """Read one request, answer it, and exit."""
         request = self._read(signals)
         if self.own.get("protocol", PROTOCOL) != PROTOCOL:
             self._refuse(Refused(f"--protocol must be {PROTOCOL}", request.ids))
@@ -178,7 +178,7 @@ class _Host:
         """Answer a request, or let the watchdog do it."""
         from zot.serve.host.watchdog import Slot, Watchdog
 
-        slot = Slot(request.ids, self.began + max(request.timeout_s, _SOONEST_S))
+        slot = Slot(request.ids, self.began + max(request.timeout_s, _MIN_DEADLINE_S))
         watchdog = Watchdog(signals, (self.incoming, self.outgoing), self._answer_soon, stays=False, leave=self._leave)
         self._slot = slot
         watchdog.guard(slot)
@@ -194,14 +194,14 @@ class _Host:
         from zot.serve.host.request import Answering
 
         answering = Answering(
-            request, lambda one: self._open(one, config, self.began, slot.deadline), behind=self._is_behind
+            request, lambda one: self._open(one, config, self.began, slot.deadline), behind=self._has_requests_ahead
         )
         slot.usage, slot.waits, watchdog.kill = answering.usage, lambda: answering.waits, answering.kill
 
         async def answer() -> NoReturn:
             reply = await answering.answer()
             if not slot.take():
-                await asyncio.Event().wait()  # The watchdog has answered, and ends us.
+                await asyncio.Event().wait()  # The watchdog has answered, and ends the process.
             code = self._answer(slot, reply.response, reply.code)
             if code != _FAILED:
                 await answering.delivered()
@@ -211,7 +211,7 @@ class _Host:
         asyncio.run(answer())
 
     def _relay(self, request: Request, slot: Slot) -> Request:
-        """Let a daemon answer. If there is none, or it does not get to an answer, return what is to be run here."""
+        """Let a daemon answer. Without one, or if it does not finish, return the request to run here."""
         from zot.commands.host_relay import Relay, in_its_place
         from zot.config.paths import locate
 
@@ -223,7 +223,7 @@ class _Host:
         answered = relay.answer()
         if answered is None:
             self.settings.update(in_its_place(place))
-            self._is_behind = relay.ahead > 0
+            self._has_requests_ahead = relay.ahead > 0
             return relay.request
         if not slot.take():
             self._wait_for_the_end()
@@ -233,21 +233,21 @@ class _Host:
         self._leave(code)
 
     def _conclude(self, slot: Slot, response: Response, code: int) -> NoReturn:
-        """Answer, unless the watchdog did; then it ends us."""
+        """Answer, unless the watchdog did; then it ends the process."""
         if slot.take():
             self._leave(self._answer(slot, response, code))
         self._wait_for_the_end()
 
     def _wait_for_the_end(self) -> NoReturn:
-        """The watchdog has answered, and ends us."""
+        """Block until the watchdog, which has answered, ends the process."""
         while True:
             time.sleep(1)
 
     def fail(self, problem: Exception) -> NoReturn:
-        """Say that we failed, if nobody has answered, and leave. Loads nothing: that may be what failed."""
+        """Answer with an internal error unless already answered, and exit. Imports nothing: that may have failed."""
         slot = self._slot
         if self.outgoing < 0:
-            self.outgoing = 1  # It was not even claimed.
+            self.outgoing = 1  # `claim` has failed.
         if slot is None or slot.take():
             ids = Ids() if slot is None else slot.ids
             message = f"internal error ({type(problem).__name__}); the log has the details"
@@ -263,7 +263,7 @@ class _Host:
     # Many requests.
 
     def answer_many(self, signals: Signals) -> NoReturn:
-        """Answer requests until there are no more, and leave."""
+        """Answer requests until the input ends, and exit."""
         import asyncio
 
         from zot.serve.host.many import ManyRequests
@@ -291,10 +291,10 @@ class _Host:
 
         asyncio.run(serve())
 
-    # What both need.
+    # Shared.
 
     def _config(self, request: Request) -> Config:
-        """Return what is configured for a request. Raise ConfigError, or UserError, if that cannot work."""
+        """Return the config for a request. Raise ConfigError or UserError if it cannot work."""
         from zot.runtime.open import check
 
         if self.problem is not None:
@@ -322,7 +322,7 @@ class _Host:
         return await open_hosted(config, demand)
 
     def _refuse(self, problem: Refused) -> NoReturn:
-        """Answer what is no request."""
+        """Answer an invalid request."""
         from zot.serve.host.input import drain
 
         code = self._write_or_fail(problem.ids.failure("INVALID_REQUEST", str(problem)), _BAD_INPUT)
@@ -334,7 +334,7 @@ class _Host:
         self._leave(self._write_or_fail(response, code))
 
     def _answer(self, slot: Slot, response: Response, code: int, within_s: float | None = None) -> int:
-        """Write the answer of a slot that the caller has; return the exit code. The watchdog ends us if that hangs."""
+        """Write the answer of a taken slot; return the exit code. The watchdog ends the process if that hangs."""
         outcome = _FAILED
         try:
             outcome = self._write_or_fail(response, code, within_s)
@@ -343,11 +343,11 @@ class _Host:
         return outcome
 
     def _answer_soon(self, slot: Slot, response: Response, code: int) -> None:
-        """The same for the watchdog, which nobody else would end."""
-        self._answer(slot, response, code, _LAST_S)
+        """Answer for the watchdog, with a time limit, since nothing would end it."""
+        self._answer(slot, response, code, _LAST_WRITE_S)
 
-    def _write_or_fail(self, response: Response, code: int, within_s: float | None = _TAKEN_S) -> int:
-        """Write an answer; return the exit code: another one if it could not be written."""
+    def _write_or_fail(self, response: Response, code: int, within_s: float | None = _WRITE_S) -> int:
+        """Write an answer; return ``code``, or another exit code if it could not be written."""
         data = encode_response(response)
         try:
             if within_s is None:
@@ -362,35 +362,35 @@ class _Host:
         gone = isinstance(problem, BrokenPipeError | ConnectionResetError)
         if not gone:
             sys.stderr.write(f"zot: the answer could not be written: {problem.strerror}\n")
-        self._exit_zero = False  # There is no answer to go by.
+        self._exit_zero = False  # No answer was written.
         return _FAILED
 
     def _leave(self, code: int) -> NoReturn:
-        # What was said on standard error is out: it has whole lines. To wait for more could take for ever.
-        # Without a standard output there was no answer to go by.
+        # Do not flush standard error: its lines are written at once, and waiting could block for ever.
+        # Without a standard output there was no answer.
         leave(code or _FAILED if self._is_mute else 0 if self._exit_zero else code)
 
-    # No request.
+    # Self-test.
 
     def test(self) -> int:
-        """Say if a request could be answered; return the exit code."""
+        """Report whether a request could be answered; return the exit code."""
         import msgspec
 
         from zot.commands.host_self_test import examine
 
         report = examine(self.problem, self.settings)
         try:
-            write_within(self.outgoing, msgspec.json.encode(report) + b"\n", _TAKEN_S)
+            write_within(self.outgoing, msgspec.json.encode(report) + b"\n", _WRITE_S)
         except OSError as problem:
             return self._unwritten(problem)
         return 0 if report.ok or self._exit_zero else _NOT_SET_UP
 
 
 def _spelled_out(argv: Sequence[str]) -> list[str]:
-    """Return the words with every flag that may stand alone as `FLAG=VALUE`."""
+    """Return the words with every flag of _BARE as `FLAG=VALUE`."""
     words: list[str] = []
     for word in argv:
-        if words and words[-1] in _BARE and not word.startswith("-"):  # There are no words of other kinds.
+        if words and words[-1] in _BARE and not word.startswith("-"):  # There are no other words.
             words[-1] += f"={word}"
         else:
             words.append(word)

@@ -17,7 +17,7 @@ from zot.runtime.providers import unused_key
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One thing that was looked at. ``detail`` says what was found, or what is wrong."""
+    """One check. ``detail`` is its result or the error."""
 
     name: str
     ok: bool
@@ -25,7 +25,7 @@ class Check(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """All of them. ``missing_required_env`` names variables of which one must be set."""
+    """All checks. ``missing_required_env`` names variables of which one must be set."""
 
     ok: bool
     status: Literal["PASS", "FAIL"]
@@ -36,9 +36,9 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def examine(problem: ConfigError | None, settings: Mapping[str, Any]) -> Report:
-    """Look at the configuration, the model and its key, and the journal. ``problem`` is one of the flags.
+    """Check the configuration, the model and its key, and the journal. ``problem`` is an error in the flags.
 
-    All agents are looked at. The report names what the default one uses.
+    Checks all agents; the report names the provider and model of the default one.
     """
     agents: dict[str, Config] = {}
     model, missing = "", ""
@@ -71,9 +71,9 @@ def examine(problem: ConfigError | None, settings: Mapping[str, Any]) -> Report:
     def kept() -> str:
         return asyncio.run(check_journal(agents["default"]))
 
-    checks = [_looked("configuration", configured)]
+    checks = [_checked("configuration", configured)]
     if checks[0].ok:
-        checks += [_looked("provider", chosen), _looked("journal", kept)]
+        checks += [_checked("provider", chosen), _checked("journal", kept)]
     ok = all(one.ok for one in checks)
     provider = agents["default"].provider if "default" in agents else settings.get("provider", "")
     needed = VENDORS[missing].key_names if missing else ()
@@ -82,7 +82,7 @@ def examine(problem: ConfigError | None, settings: Mapping[str, Any]) -> Report:
 
 @contextmanager
 def _named(agent: str) -> Iterator[None]:
-    """Say whose problem it is, if it is not that of the default agent."""
+    """Prefix an error with the agent's name, unless it is the default agent."""
     try:
         yield
     except KeyMissing as problem:
@@ -91,7 +91,7 @@ def _named(agent: str) -> Iterator[None]:
         raise problem if agent == "default" else ConfigError(f"agent {agent!r}: {problem}") from None
 
 
-def _looked(name: str, look: Callable[[], str]) -> Check:
+def _checked(name: str, look: Callable[[], str]) -> Check:
     try:
         return Check(name, True, look())
     except AgentError as problem:

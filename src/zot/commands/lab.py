@@ -1,4 +1,4 @@
-"""`zot lab serve`: a scripted model over HTTP, for anything that can be pointed at a base URL."""
+"""`zot lab serve`: a scripted model over HTTP, for any client with a configurable base URL."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def _usage(words: Sequence[str]) -> str:
 
 
 class _Log:
-    """Writes lines to a descriptor and never waits: a line that would block is dropped and counted."""
+    """Writes lines to a descriptor and never blocks: a line that would block is dropped and counted."""
 
-    #: A pipe that is writable takes so many bytes at once.
+    #: A pipe that is writable takes this many bytes at once.
     _MOST_BYTES = 4096
 
     def __init__(self, descriptor: int) -> None:
@@ -85,7 +85,7 @@ class _Log:
 
 
 async def _serve(script: Script, host: str, port: int, log: _Log | None) -> int:
-    """Serve until a signal comes; return the exit code, 1 if nobody could be told where."""
+    """Serve until a signal; return the exit code, 1 if the address could not be printed."""
     import asyncio
     import signal
 
@@ -98,12 +98,12 @@ async def _serve(script: Script, host: str, port: int, log: _Log | None) -> int:
     def announce(url: str) -> None:
         nonlocal code
         try:
-            # Past the buffer of `sys.stdout`: what stays in there fails once more when Python exits.
+            # Bypass the buffer of `sys.stdout`: unwritten data would fail once more at exit.
             os.write(1, f"{url}\n".encode())
         except OSError as problem:
             sys.stderr.write(f"zot: cannot print the address {url}: {problem}\n")
             code = 1
-            serving.cancel()  # An exception would come back as a group of them.
+            serving.cancel()  # An exception would arrive as an exception group.
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, serving.cancel)

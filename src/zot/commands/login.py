@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
     vendor = one_provider("login", words)
     try:
         where = endpoint(vendor, api=None, base_url=settings.get("base_url"), env=os.environ)
-        split_url(where.base_url)  # Which says what is wrong with it, before anything is asked.
+        split_url(where.base_url)  # Raises for an invalid address before asking for the key.
         return _login(vendor, where, settings.get("command"), is_probed=not settings.get("no_probe"))
     except KeyboardInterrupt:
         sys.stderr.write("zot: interrupted; nothing was stored\n")
@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
 def _login(vendor: Vendor, where: Endpoint, command: str | None, *, is_probed: bool) -> int:
     home = home_to_store_in()
     entry = _entry(vendor, command, where.base_url if where.elsewhere else "")
-    if is_probed and not _is_welcome(vendor, where, entry):
+    if is_probed and not _is_accepted(vendor, where, entry):
         return 1
     store(home, vendor.name, entry)
     place = f" at {entry.base_url}" if entry.base_url else ""
@@ -61,19 +61,19 @@ def _login(vendor: Vendor, where: Endpoint, command: str | None, *, is_probed: b
 
 
 def one_provider(command: str, words: Sequence[str]) -> Vendor:
-    """Return the provider that was named. Raise UsageError if it was not, or has no key."""
+    """Return the named provider. Raise UsageError if it is missing, unknown or has no key."""
     known = ", ".join(name for name, vendor in VENDORS.items() if vendor.key_names)
     if len(words) != 1:
         raise UsageError(f"say which provider: zot {command} PROVIDER; known: {known}")
     vendor = VENDORS.get(words[0])
     if vendor is None or not vendor.key_names:
-        # Not what was said: it may be a key that was typed in the wrong place.
+        # Do not repeat the word: it may be a key typed in the wrong place.
         raise UsageError(f"no such provider has a key; type zot {command} and one of these: {known}")
     return vendor
 
 
 def home_to_store_in() -> str:
-    """Return where auth.json is. Raise ConfigError if there is no such place."""
+    """Return the directory of auth.json. Raise ConfigError if there is none."""
     home = zot_home(os.environ)
     if home is None:
         raise ConfigError("there is no home to store it in: set ZOT_HOME or HOME")
@@ -88,8 +88,8 @@ def _entry(vendor: Vendor, command: str | None, base_url: str) -> Entry:
     return Entry(command=command, base_url=base_url)
 
 
-def _is_welcome(vendor: Vendor, where: Endpoint, entry: Entry) -> bool:
-    """Say what the service thinks of the key; False if it refuses it."""
+def _is_accepted(vendor: Vendor, where: Endpoint, entry: Entry) -> bool:
+    """Print the service's verdict on the key; False if it refuses it."""
     import asyncio
 
     probed = asyncio.run(_probe(vendor, where, entry))
@@ -118,7 +118,7 @@ async def _probe(vendor: Vendor, where: Endpoint, entry: Entry) -> Probed:
 
 
 def _ask(provider: str) -> str:
-    """Return what was typed, or the first line of an input that is no terminal. Raise ConfigError."""
+    """Return the typed key, or the first line of an input that is not a terminal. Raise ConfigError."""
     if os.isatty(0):
         with _interruptible(), _no_echo(0):
             sys.stderr.write(f"key for {provider} (it is not shown): ")
@@ -146,14 +146,14 @@ def _first_line(descriptor: int) -> bytes:
 
 @contextmanager
 def _no_echo(descriptor: int) -> Iterator[None]:
-    """Do not show what is typed. However it ends, the terminal is as it was."""
+    """Turn echo off; always restore the terminal."""
     import termios
 
     before = termios.tcgetattr(descriptor)
     quiet = termios.tcgetattr(descriptor)
     quiet[3] &= ~termios.ECHO
     try:
-        # What was typed ahead was shown already, and is not meant for us.
+        # Flush: keys typed ahead were echoed and are not meant for us.
         termios.tcsetattr(descriptor, termios.TCSAFLUSH, quiet)
         yield
     finally:
@@ -162,7 +162,7 @@ def _no_echo(descriptor: int) -> Iterator[None]:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Let the signals that would end us pass through `finally`."""
+    """Turn fatal signals into KeyboardInterrupt, so that `finally` runs."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
     before = [(number, signal.signal(number, _interrupt)) for number in numbers]
     try:

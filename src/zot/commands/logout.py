@@ -1,4 +1,4 @@
-"""`zot logout`: forget what `zot login` stored."""
+"""`zot logout`: remove the key that `zot login` stored."""
 
 from __future__ import annotations
 

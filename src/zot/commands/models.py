@@ -1,4 +1,4 @@
-"""`zot models`: which models there are, what they can hold and what they cost."""
+"""`zot models`: list models with context windows and prices."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ _FLAGS = (
 )
 _SUMMARY = "Which models there are, what they hold and what they cost; of all providers, or of one."
 
+_HEAD = ("PROVIDER", "MODEL", "CONTEXT", "OUTPUT", "REASONING", "$IN", "$OUT", "$CACHE READ", "$CACHE WRITE", "AS OF")
+
 
 class Line(msgspec.Struct, frozen=True):
-    """One model for programs. ``listed`` says whether the service names it; None if it was not asked."""
+    """One model for programs. ``listed`` tells whether the service lists it; None if it was not asked."""
 
     provider: str
     id: str
@@ -62,7 +64,7 @@ def _all(settings: dict[str, Any]) -> Iterator[Model]:
 
 
 def _ask(config: Config) -> list[tuple[Model, bool | None]]:
-    """Return the models that are known or served, and whether the service lists them."""
+    """Return the known and the served models, and whether the service lists them."""
     import asyncio
 
     from zot.runtime.providers import with_served
@@ -85,9 +87,6 @@ def _json(found: Sequence[tuple[Model, bool | None]]) -> Iterator[str]:
             listed,
         )
         yield msgspec.json.encode(line).decode() + "\n"
-
-
-_HEAD = ("PROVIDER", "MODEL", "CONTEXT", "OUTPUT", "REASONING", "$IN", "$OUT", "$CACHE READ", "$CACHE WRITE", "AS OF")
 
 
 def _table(found: Sequence[tuple[Model, bool | None]], *, live: bool) -> Iterator[str]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def take_earlier(settings: dict[str, Any]) -> str | None:
-    """Take away the flags that ask for an earlier session; return its id, "" for the newest, None without them."""
+    """Remove the flags that select an earlier session; return its id, "" for the newest, None without them."""
     asked = [name for name in ("session", "continue", "resume", "no_session") if name in settings]
     if len(asked) > 1:
         first, second = (f"--{name.replace('_', '-')}" for name in asked[:2])
@@ -41,7 +41,7 @@ def take_earlier(settings: dict[str, Any]) -> str | None:
 
 
 async def open_kept(config: Config, given: Collection[str], *, own_process: bool) -> Session:
-    """Return the session that ``config`` names; without a name a new one, which is kept if that is possible."""
+    """Return the session that ``config`` names, or a new one, recorded if possible."""
     if config.session is not None:
         return await open_recorded(config, given, own_process=own_process)
     from zot.session.session import new_session_id
@@ -57,33 +57,32 @@ async def open_kept(config: Config, given: Collection[str], *, own_process: bool
         except StoreFailed as problem:
             reason = problem
         else:
-            _tell(new.session or "")
+            _print_session_id(new.session or "")
             return session
-    # Nobody asked for it, so nobody must go without an answer for it.
+    # Recording was not requested, so its failure must not prevent an answer.
     sys.stderr.write(f"zot: this session is not kept: {reason}\n")
     return open_session(config, own_process=own_process)
 
 
 async def open_earlier(config: Config, given: Collection[str], name: str) -> Session:
-    """Return the session that ``name`` means, or the newest of the directory if it is "". Raise NoSuchSession.
+    """Return the session ``name``, or the newest of the directory if it is "". Raise NoSuchSession.
 
-    The newest is never one that strangers talk to: what they said must not be gone on with by accident, without the
-    policy that is theirs.
+    The newest is never a host's session: it must not be continued by accident, without the host's policy.
     """
-    session_id = await _earlier(config, name)
+    session_id = await _find_earlier(config, name)
     found = msgspec.structs.replace(config, session=session_id)
     session = await open_recorded(found, given, own_process=True)
-    _tell(session_id)
+    _print_session_id(session_id)
     return session
 
 
-def _tell(session_id: str) -> None:
-    """Say which session it is, to a person who has not named it. Programs that want to know it name it themselves."""
+def _print_session_id(session_id: str) -> None:
+    """Print the id of a session that was not named, on a terminal. Programs that need the id set it themselves."""
     if sys.stderr is not None and sys.stderr.isatty():
         sys.stderr.write(f"zot: session {one_line(session_id, 60)}\n")
 
 
-async def _earlier(config: Config, name: str) -> str:
+async def _find_earlier(config: Config, name: str) -> str:
     import asyncio
 
     from zot.commands.subcommands import chosen, directory
@@ -148,7 +147,7 @@ def main(argv: Sequence[str]) -> int:
     keep = "no_session" not in settings
     config = resolve(settings)
     if config.session is None and earlier is None:
-        check(config)  # What one that is there works with is known only when it has been opened.
+        check(config)  # The settings of an existing session are known only once it is open.
     leave_on_signals(as_failure=True)
     incoming, outgoing = claim()
     import asyncio
@@ -169,7 +168,7 @@ def _check_words(words: Sequence[str]) -> None:
 
 
 def _form(settings: dict[str, Any]) -> Callable[[str], str]:
-    """Return what makes of an answer what is printed: where JSON is wanted, models like to put a fence around it."""
+    """Return the function that formats an answer: with an output schema, it removes the fence around JSON."""
     if "output_schema" not in settings:
         return str
     from zot.agent.output_schema import unfenced
@@ -194,7 +193,7 @@ async def _answer(
     async def answer() -> None:
         nonlocal session, problem
         try:
-            # Only a prompt is worth a session.
+            # Read the prompt first: without one, no session is created.
             prompt = await _prompt(words, incoming, how)
             session = await opening()
             await OneRun(session, output, face).run(prompt)
@@ -220,7 +219,7 @@ def _exit_code(problem: AgentError | None) -> int:
 
 
 async def _prompt(words: Sequence[str], incoming: int, how: dict[str, Any]) -> str:
-    """Return the prompt: the words, and behind them what is piped in. Raise UsageError if there is neither."""
+    """Return the prompt: the words, then the piped input. Raise UsageError if there is neither."""
     from zot.serve.once import read_piped
 
     wait_s = how["stdin_wait"] or _STDIN_WAIT_S

@@ -1,4 +1,4 @@
-"""`zot prompt`: the system prompt, as the model would be told it here and now."""
+"""`zot prompt`: the system prompt that the model would receive here and now."""
 
 from __future__ import annotations
 

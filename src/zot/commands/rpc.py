@@ -23,12 +23,15 @@ if TYPE_CHECKING:
 
 _READ_BYTES = 64 * 1024
 
+_FLAGS = (*AGENT_FLAGS, flags.MAX_LINE_FLAG)
+_SUMMARY = "Speak zot RPC v1, newline-delimited JSON, on standard input and output."
+
 
 def answer_early(incoming: int, outgoing: int, greeting: Greeting, lines: LineSplitter) -> list[bytes | TooLong]:
-    """Answer what is waiting already, as far as it can be answered. Return the lines that are left to others.
+    """Answer the greetings that have already arrived. Return the lines left for the server.
 
-    Never waits, neither to read nor to write: nothing is lost by starting up in earnest. The end of the input is
-    left to be found by who reads next. What is wrong with a line is also theirs to say.
+    Never blocks, neither reading nor writing: the server handles the rest, including invalid lines and the end of
+    the input.
     """
     left: list[bytes | TooLong] = []
     while not left and readable(incoming):
@@ -48,10 +51,6 @@ def _answer(lines: list[bytes | TooLong], outgoing: int, greeting: Greeting) -> 
     return []
 
 
-_FLAGS = (*AGENT_FLAGS, flags.MAX_LINE_FLAG)
-_SUMMARY = "Speak zot RPC v1, newline-delimited JSON, on standard input and output."
-
-
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
     known = (*_FLAGS, *RESUME_FLAGS, *FOREIGN_FLAGS, flags.Flag("--help", "this text", short="-h"))
@@ -62,11 +61,11 @@ def main(argv: Sequence[str]) -> int:
     ignore_foreign(settings)
     if words and sys.stderr is not None:
         sys.stderr.write(f"zot: {words[0]!r} has no effect: prompts are read from standard input\n")
-    for flag in RESUME_FLAGS:  # Clients pass them to other modes, too; here only --session keeps anything.
+    for flag in RESUME_FLAGS:  # Clients also pass them to other modes; here only --session records.
         settings.pop(flag.key, None)
     limit = settings.pop("max_line_bytes", MAX_LINE_BYTES)
     token = os.environ.pop("ZOTCORE_RPC_TOKEN", "")
-    config = _as_first_published(resolve(settings))
+    config = _without_auto_compact(resolve(settings))
     model = check(config) if config.session is None else ""
     if os.isatty(0):
         sys.stderr.write("zot: this speaks JSON, one object a line, and Ctrl-D ends it; zot -p PROMPT answers people\n")
@@ -75,11 +74,11 @@ def main(argv: Sequence[str]) -> int:
     greeting = Greeting(version=__version__, provider=config.provider, model=lambda: model, token=token)
     lines = LineSplitter(max_line_bytes=limit)
     try:
-        # Which model a session goes on with is known only when it has been opened; a terminal says its end only once.
+        # A recorded session's model is known only once it is open; a terminal reports its end only once.
         is_late = config.session is not None or os.isatty(incoming)
         waiting = [] if is_late else answer_early(incoming, outgoing, greeting, lines)
     except (BrokenPipeError, ConnectionResetError):
-        return 0  # Nobody reads us: there is nobody to tell, either.
+        return 0  # The client has closed its end.
     except OSError as problem:
         from zot.serve.lifetime import unwritten
 
@@ -90,8 +89,8 @@ def main(argv: Sequence[str]) -> int:
     leave(asyncio.run(_serve(opening, greeting, lines, waiting, (incoming, outgoing))))
 
 
-def _as_first_published(config: Config) -> Config:
-    """Return ``config`` for clients of version 1, whose conversation nobody shortens unless they want it."""
+def _without_auto_compact(config: Config) -> Config:
+    """Return ``config`` without automatic compaction unless configured, as version 1 was published."""
     if config.auto_compact is None and config.compact_at is None:
         return replace(config, auto_compact=False)
     return config
@@ -104,7 +103,7 @@ async def _serve(
     waiting: Sequence[bytes | TooLong],
     descriptors: tuple[int, int],
 ) -> int:
-    """Serve the client until its input ends, a signal comes, or nobody reads us. Return the exit code."""
+    """Serve the client until its input ends, a signal arrives, or it stops reading. Return the exit code."""
     from zot.serve.lifetime import Lifetime, close_in_time, unwritten, wind_down
     from zot.serve.rpc import RpcServer, Unwelcome
     from zot.serve.streams import Writer, pump, read_chunks

@@ -1,4 +1,4 @@
-"""`zot sessions`: what is kept, shown, found, moved and removed."""
+"""`zot sessions`: list, show, search, move and remove recorded sessions."""
 
 from __future__ import annotations
 
@@ -30,11 +30,13 @@ _CONFIG_DIR = Flag("--config-dir", "the sessions of the daemon that has this dir
 _YES = Flag("--yes", "do not ask", short="-y")
 _AS = Flag("--as", "the id of the new session", value="ID")
 
+_CENTURY_S = 100 * 365 * 86400
+
 
 class Subcommand(msgspec.Struct, frozen=True):
-    """One thing that `zot sessions` does. ``words`` says how many it takes, at least and at most.
+    """A subcommand of `zot sessions`. ``words`` is the least and the greatest number of words that it takes.
 
-    One without an ``action`` must not open the journal, because that would save what is readable of a damaged one.
+    One without an ``action`` must not open the journal, since opening a damaged one starts its recovery.
     """
 
     action: Action | None
@@ -42,15 +44,12 @@ class Subcommand(msgspec.Struct, frozen=True):
     takes: str
     help: str
     flags: tuple[Flag, ...] = ()
-    #: True if it makes sense where nothing has ever been kept.
+    #: True if it works without a journal.
     alone: bool = False
 
 
-_CENTURY_S = 100 * 365 * 86400
-
-
 def _days(text: str) -> float:
-    """Read a time such as 30d, 2w or 12h, as seconds."""
+    """Parse a duration such as 30d, 2w or 12h into seconds."""
     seconds = {"h": 3600, "d": 86400, "w": 7 * 86400}.get(text[-1:])
     if seconds is None or not text[:-1].isascii() or not text[:-1].isdigit():
         raise ValueError("must be a number of hours, days or weeks, such as 12h, 30d or 4w")
@@ -101,9 +100,9 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
 }  # fmt: skip
 
 
-#: What can be done where nothing can be written.
+#: Subcommands that work on a read-only journal.
 GLANCES: Mapping[str, Glance] = {"list": list_, "show": show, "search": search, "export": export}
-#: What does not open the journal.
+#: Subcommands that do not open the journal.
 _UNOPENED: Mapping[str, Callable[[str, Request], Awaitable[int]]] = {"check": check, "backup": backup}
 
 
@@ -127,7 +126,7 @@ def main(argv: Sequence[str]) -> int:
     import asyncio
     import signal
 
-    # Whatever is half done is undone by the journal, so there is nothing to wind down.
+    # The journal rolls back unfinished changes, so there is nothing to wind down.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         request = Request(words, settings)
@@ -166,7 +165,7 @@ async def _run(name: str, subcommand: Subcommand, request: Request, path: str) -
 
 
 def _journal(request: Request) -> str:
-    """Return where the sessions are kept that are meant. Raise ConfigError."""
+    """Return the path of the journal. Raise ConfigError."""
     directory: str | None = request.settings.get("config_dir")
     if directory is None:
         return journal_path(Config())

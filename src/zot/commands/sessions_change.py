@@ -50,9 +50,13 @@ from zot.ui.readable import counted, one_line, size, when
 
 _ALL = 1 << 62
 
+_PIECE = 1 << 20
+_MAX_PROBLEM = 400
+
+_MAX_SHOWN = 200
+
 
 async def rename(journal: Journal, request: Request) -> int:
-    """Give a session another title."""
     name, *words = request.words
     title = " ".join(words)
     if not title.strip():
@@ -68,7 +72,7 @@ async def rename(journal: Journal, request: Request) -> int:
 
 
 async def delete(journal: Journal, request: Request) -> int:
-    """Remove sessions for good, all or none of those that were named."""
+    """Delete the named sessions, all or none."""
     named = [await chosen(journal, name) for name in request.words]
     return await _delete(journal, list({session.number: session for session in named}.values()), request)
 
@@ -92,7 +96,7 @@ async def _delete(journal: Journal, sessions: list[SessionRecord], request: Requ
 
 
 async def fork(journal: Journal, request: Request) -> int:
-    """Make another session that begins as this one does."""
+    """Fork a session."""
     if "messages" in request.settings and "at" in request.settings:
         raise UsageError("--messages and --at exclude each other")
     session = await chosen(journal, request.words[0])
@@ -106,7 +110,7 @@ async def fork(journal: Journal, request: Request) -> int:
 
 
 async def _point(journal: Journal, session: SessionRecord, request: Request) -> int:
-    """Return the row that the fork goes up to. Raise UserError if it never had so many messages."""
+    """Return the last row of the fork. Raise UserError if there are fewer messages."""
     number, at, count = session.number, request.settings.get("at"), request.settings.get("messages")
     if count is not None:
         rows = await journal.reading(lambda connection: rows_after(connection, number, 0, _ALL, [Kind.CHANGES]))
@@ -119,10 +123,10 @@ async def _point(journal: Journal, session: SessionRecord, request: Request) -> 
 
 
 async def gc(journal: Journal, request: Request) -> int:
-    """Remove what nobody shows, and sessions that nobody used for long; give the space back."""
+    """Delete unreferenced images and, if requested, old sessions; free the space."""
     running = [one for one in await journal.sessions() if journal.is_running(one)]
     if running:
-        # Making the file smaller locks it, for as long as that takes: a run must not fail for it.
+        # Shrinking the file locks it for a long time, which would fail a run.
         raise SessionBusy(f"{busy(running[0])}; while a session runs, no space can be given back")
     if "older_than" in request.settings:
         before = timestamp(time.time() - request.settings["older_than"])
@@ -140,7 +144,7 @@ async def gc(journal: Journal, request: Request) -> int:
 
 
 def _size(path: str) -> int:
-    """Return how long a journal is, as far as that can be told: it is only mentioned."""
+    """Return the size of a journal as far as known: for display only."""
     total = 0
     for file in (path, f"{path}-wal"):
         with suppress(OSError):
@@ -148,13 +152,8 @@ def _size(path: str) -> int:
     return total
 
 
-_PIECE = 1 << 20
-_sessions_move_ALL = 1 << 60
-_MAX_PROBLEM = 400
-
-
 async def export(journal: Look, request: Request) -> int:
-    """Write a session, as it is at this moment; or a page for people to read it."""
+    """Write a session's present content, as an export or as an HTML page."""
     session = await chosen(journal, request.words[0])
     path = request.settings.get("output")
     lines = _page if request.settings.get("html") else _lines_of
@@ -174,10 +173,10 @@ def _lines_of(connection: sqlite3.Connection, session: SessionRecord) -> Iterato
 
 
 def _page(connection: sqlite3.Connection, session: SessionRecord) -> Iterator[bytes]:
-    """Yield a page with everything that was said, also what was compacted or cleared since."""
+    """Yield a page of all messages, including those compacted or cleared since."""
     from zot.ui.html import page
 
-    rows = [row for _, row in rows_after(connection, session.number, 0, _sessions_move_ALL)]
+    rows = [row for _, row in rows_after(connection, session.number, 0, _ALL)]
     ended = endings(rows)
     said = [
         recalled(message, ended) for message in everything([row for row in rows if isinstance(row, Said | Spliced)])
@@ -193,16 +192,16 @@ def _write(lines: Iterable[bytes], put: Callable[[bytes], object]) -> None:
 
 
 async def import_(journal: Journal, request: Request) -> int:
-    """Read a session that was exported, all of it or nothing."""
+    """Import an exported session, all of it or nothing."""
     path = request.words[0]
     try:
         with _opened(path) as file:
-            # First without a lock on the journal, which others wait for; what is wrong turns up here.
+            # Check it first without locking the journal, which others wait for.
             was = await asyncio.to_thread(_look, file, path)
             made = await journal.writing(lambda connection: _read(connection, file, path, request))
     except OSError as problem:
         raise UserError(f"{path}: {problem.strerror}") from None
-    except UserError as problem:  # it may quote the file, which may have been written to be quoted
+    except UserError as problem:  # it may quote the file, whose text is untrusted
         raise UserError(one_line(str(problem), _MAX_PROBLEM)) from None
     if request.json:
         write_json({"id": made.id, "was": was.id, "messages": made.messages})
@@ -214,9 +213,9 @@ async def import_(journal: Journal, request: Request) -> int:
 
 
 def _opened(path: str) -> BinaryIO:
-    """Return a file that can be read twice: what can be read only once is copied to one."""
+    """Return a file that can be read twice: a copy, if the input is a stream."""
     source = os.dup(0) if path == "-" else path
-    given = open(source, "rb")  # noqa: SIM115  (whoever called us closes it)
+    given = open(source, "rb")  # noqa: SIM115  (the caller closes it)
     if given.seekable():
         return given
     with given:
@@ -226,7 +225,7 @@ def _opened(path: str) -> BinaryIO:
 
 
 def _look(file: BinaryIO, path: str) -> Header:
-    """Read to the end and return the first line. Raise UserError for the first that is wrong."""
+    """Read to the end and return the header. Raise UserError for the first invalid line."""
     header: Header | None = None
     for line in checked(_lines(file, path), path):
         header = line if isinstance(line, Header) else header
@@ -248,7 +247,7 @@ def _read(connection: sqlite3.Connection, file: BinaryIO, path: str, request: Re
 
 
 def _lines(file: BinaryIO, path: str) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a file, from its beginning, with their numbers. Raise UserError for one that is too long."""
+    """Yield the numbered lines of a file, from its start. Raise UserError for one that is too long."""
     file.seek(0)
     number, pieces, size = 1, [b""], 0
     while data := file.read(_PIECE):
@@ -269,11 +268,8 @@ def _home() -> str:
     return "" if home == "~" else os.path.normpath(home)
 
 
-_MAX_SHOWN = 200
-
-
 def _count(text: str) -> int:
-    """Read a whole number of at least 0."""
+    """Parse a whole number of at least 0."""
     if not (text.isascii() and text.isdigit()):
         raise ValueError("must be a whole number")
     return int(text)
@@ -289,7 +285,7 @@ REWIND_FLAGS = (
 
 
 class Asked(Protocol):
-    """The words behind the subcommand, what the flags say, and whether a program will read the answer."""
+    """The words after the subcommand, the flags, and whether to print JSON."""
 
     @property
     def words(self) -> Sequence[str]: ...
@@ -302,7 +298,7 @@ class Asked(Protocol):
 
 
 async def rewind(journal: Journal, asked: Asked) -> int:
-    """Take a session back to an earlier point. Raise UserError, RewindRefused, StoreFailed."""
+    """Rewind a session to an earlier point. Raise UserError, RewindRefused, StoreFailed."""
     settings = asked.settings
     if ("messages" in settings) == ("at" in settings):
         raise UsageError("zot sessions rewind needs either --messages or --at")
@@ -312,17 +308,17 @@ async def rewind(journal: Journal, asked: Asked) -> int:
     if settings.get("dry_run"):
         record = await journal.record(session.id, create=False)
         plan = await way_back(record, files, wish, cwd=session.cwd)
-        _tell_rewind(asked, len(plan.messages), restored(plan), plan.at, done=False)
+        _print_rewind(asked, len(plan.messages), restored(plan), plan.at, done=False)
         return 0
-    async with _owned(journal, session.id) as (record, history):
+    async with _exclusive(journal, session.id) as (record, history):
         rewound = await go_back(history, record, files, wish, cwd=session.cwd)
-    _tell_rewind(asked, rewound.messages, rewound.files, rewound.undo, done=True)
+    _print_rewind(asked, rewound.messages, rewound.files, rewound.undo, done=True)
     return 0
 
 
 @asynccontextmanager
-async def _owned(journal: Journal, session_id: str) -> AsyncIterator[tuple[Record, History]]:
-    """Be the only writer of a session, and know its past; a run that was cut off has then been brought to its end."""
+async def _exclusive(journal: Journal, session_id: str) -> AsyncIterator[tuple[Record, History]]:
+    """Acquire a session's lease and load its history, recovering an interrupted run first."""
     record, past = await journal.resume(session_id, create=False)
     history = History(
         record,
@@ -343,33 +339,29 @@ async def _owned(journal: Journal, session_id: str) -> AsyncIterator[tuple[Recor
         record.end()
 
 
-def _tell_rewind(asked: Asked, messages: int, files: Sequence[RestoredFile], row: int, *, done: bool) -> None:
+def _print_rewind(asked: Asked, messages: int, files: Sequence[RestoredFile], row: int, *, done: bool) -> None:
     if asked.json:
         _write_json({"messages": messages, "files": files, "undo" if done else "at": row})
         return
     for file in files:
-        _sessions_change_write(f"{file.change if done else f'to be {file.change}'}  {printable(file.path)}\n")
-    _sessions_change_write(
-        f"{counted(messages, 'message')}{'; --at ' + str(row) + ' undoes this' if done else ' would be left'}\n"
-    )
+        write(f"{file.change if done else f'to be {file.change}'}  {printable(file.path)}\n")
+    write(f"{counted(messages, 'message')}{'; --at ' + str(row) + ' undoes this' if done else ' would be left'}\n")
 
 
 async def diff(journal: Journal, asked: Asked) -> int:
-    """Compare two sessions: what each has said, and made of files, since they were one."""
+    """Compare two sessions: the messages and file changes of each since they diverged."""
     one, other = [await journal.record((await chosen(journal, name)).id, create=False) for name in asked.words]
     branches = compared(await one.changes(), await other.changes())
     files = [(pair, "".join(await _file_rows(one, pair))) for pair in branches.files]
     if asked.json:
-        _write_json(_told(one.id, other.id, branches, files))
+        _write_json(_comparison(one.id, other.id, branches, files))
         return 0
-    _sessions_change_write(
-        f"{counted(branches.shared, 'message')} in common\n--- {printable(one.id)}\n+++ {printable(other.id)}\n"
-    )
+    write(f"{counted(branches.shared, 'message')} in common\n--- {printable(one.id)}\n+++ {printable(other.id)}\n")
     for sign, messages in (("-", branches.one), ("+", branches.other)):
-        _sessions_change_write("".join(f"{sign}{printable(_in_short(message))}\n" for message in messages))
+        write("".join(f"{sign}{printable(_summary_line(message))}\n" for message in messages))
     for _, rows in files:
         for row in rows.removesuffix("\n").split("\n"):
-            _sessions_change_write("\t".join(map(printable, row.split("\t"))) + "\n")
+            write("\t".join(map(printable, row.split("\t"))) + "\n")
     return 0
 
 
@@ -383,7 +375,7 @@ async def _file_rows(store: Store, pair: FilePair) -> list[str]:
     return list(unified(contents[0], contents[1], pair.path))
 
 
-def _told(one: str, other: str, branches: Branches, files: Sequence[tuple[FilePair, str]]) -> dict[str, Any]:
+def _comparison(one: str, other: str, branches: Branches, files: Sequence[tuple[FilePair, str]]) -> dict[str, Any]:
     return {
         "sessions": [one, other],
         "seq": branches.seq,
@@ -393,8 +385,7 @@ def _told(one: str, other: str, branches: Branches, files: Sequence[tuple[FilePa
     }
 
 
-def _in_short(message: Message) -> str:
-    """Return a message in one line."""
+def _summary_line(message: Message) -> str:
     parts = [text_of(message.content)]
     for block in message.content:
         match block:
@@ -410,7 +401,3 @@ def _in_short(message: Message) -> str:
 
 def _write_json(value: object) -> None:
     sys.stdout.buffer.write(encode(value) + b"\n")
-
-
-def _sessions_change_write(text: str) -> None:
-    sys.stdout.buffer.write(text.encode("utf-8", "replace"))

@@ -1,4 +1,4 @@
-"""`zot sessions list`, `show`, `search`, `check` and `backup`: looking, and changing nothing."""
+"""`zot sessions list`, `show`, `search`, `check` and `backup`, which change no session."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from zot.messages import show as shown
 from zot.store import Configured, Row, Said, Spliced
 from zot.ui.readable import calls_of, counted, described, name, one_line, when
 
-#: So many rows are read at a time: what is shown may be longer than memory.
+#: Rows read at a time: a session may be larger than memory.
 _PAGE = 1024
 _LIMIT = 50
 
 
 async def list_(journal: Look, request: Request) -> int:
-    """Show which sessions there are."""
+    """List the sessions."""
     everywhere = bool(request.settings.get("all"))
     if everywhere and "cwd" in request.settings:
         raise UsageError("--all and --cwd exclude each other")
@@ -48,7 +48,7 @@ async def list_(journal: Look, request: Request) -> int:
 
 
 def told(journal: Look, session: SessionRecord) -> dict[str, Any]:
-    """Return what programs are told of a session."""
+    """Return a session's fields for programs."""
     running = journal.is_running(session)
     return {
         "id": session.id,
@@ -77,21 +77,21 @@ def _listed(journal: Look, sessions: list[SessionRecord], *, everywhere: bool) -
 
 
 async def show(journal: Look, request: Request) -> int:
-    """Show what was said in a session, from its beginning, also what was compacted or cleared since."""
+    """Show all messages of a session, including those compacted or cleared since."""
     session = await chosen(journal, request.words[0])
     full = bool(request.settings.get("full"))
     if request.json:
         write_json({"type": "session", **told(journal, session)})
         async for seq, row in _rows(journal, session):
-            for line in _told_row(seq, row, full=full):
+            for line in _row_for_programs(seq, row, full=full):
                 write_json(line)
         return 0
-    write("".join(f"{line}\n" for line in _headed(journal, session)))
+    write("".join(f"{line}\n" for line in _header(journal, session)))
     names: dict[str, str] = {}
     async for _, row in _rows(journal, session):
         for message in _messages(row):
             names = calls_of(message) or names
-        lines = [*_shown_row(row, names, full=full)]
+        lines = [*_row_for_people(row, names, full=full)]
         if lines:
             write("\n" + "".join(f"{line}\n" for line in lines))
     return 0
@@ -105,7 +105,7 @@ async def _rows(journal: Look, session: SessionRecord) -> AsyncIterator[tuple[in
         after = page[-1][0]
 
 
-def _headed(journal: Look, session: SessionRecord) -> Iterator[str]:
+def _header(journal: Look, session: SessionRecord) -> Iterator[str]:
     yield f"session    {name(session.id)}"
     yield f"title      {one_line(session.title) or '(nothing was said)'}"
     yield f"directory  {one_line(session.cwd) or '-'}"
@@ -128,7 +128,7 @@ def _messages(row: Row) -> tuple[Message, ...]:
             return ()
 
 
-def _shown_row(row: Row, names: dict[str, str], *, full: bool) -> Iterator[str]:
+def _row_for_people(row: Row, names: dict[str, str], *, full: bool) -> Iterator[str]:
     match row:
         case Spliced(start=start, stop=stop, messages=messages):
             yield f"-- {_replaced(start, stop, len(messages))}"
@@ -156,8 +156,8 @@ def _replaced(start: int, stop: int, count: int) -> str:
     return f"{what} replaced by these {count}" if count else f"{what} cleared"
 
 
-def _told_row(seq: int, row: Row, *, full: bool) -> Iterator[dict[str, Any]]:
-    """Yield what programs are told of a row."""
+def _row_for_programs(seq: int, row: Row, *, full: bool) -> Iterator[dict[str, Any]]:
+    """Yield a row's fields for programs."""
     match row:
         case Spliced(start=start, stop=stop):
             yield {"type": "replaced", "seq": seq, "start": start, "stop": stop}
@@ -172,12 +172,12 @@ def _told_row(seq: int, row: Row, *, full: bool) -> Iterator[dict[str, Any]]:
         case _:
             pass
     for message in _messages(row):
-        content = _thought(message) if full else shown(message).content
+        content = _full_content(message) if full else shown(message).content
         yield {"type": "message", "seq": seq, "role": message.role, "content": content, "time": message.time}
 
 
-def _thought(message: Message) -> list[Any]:
-    """Return the content of a message with what the model thought, and its own words."""
+def _full_content(message: Message) -> list[Any]:
+    """Return a message's content with thinking and its original text."""
     found: list[Any] = []
     for block in message.content:
         one = msgspec.structs.replace(message, content=(block,), shown_text=None)
@@ -186,7 +186,7 @@ def _thought(message: Message) -> list[Any]:
 
 
 async def search(journal: Look, request: Request) -> int:
-    """Show where something was said."""
+    """Show the messages that contain a text."""
     limit = request.settings.get("limit", _LIMIT)
     hits = await journal.search(" ".join(request.words), limit=limit)
     if request.json:
@@ -204,7 +204,7 @@ async def search(journal: Look, request: Request) -> int:
 
 
 async def check(path: str, request: Request) -> int:
-    """Say what is wrong with the journal, if something is."""
+    """Report the journal's problems."""
     report = await asyncio.to_thread(look_at, path)
     if request.settings.get("acknowledge") and report.lost:
         if report.damaged:
@@ -228,7 +228,7 @@ async def check(path: str, request: Request) -> int:
 
 
 async def _remedy(path: str, report: Report) -> str:
-    """Return what can be done about the problems of a journal; damage is remembered."""
+    """Return the remedy for a journal's problems; mark a damaged one for recovery."""
     if report.lost and len(report.lost) == len(report.problems):
         return "put a backup in its place, or accept the loss with: zot sessions check --acknowledge"
     if report.unreadable:

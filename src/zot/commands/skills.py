@@ -1,4 +1,4 @@
-"""`zot skills`: which skills there are, and which of a project's may be used."""
+"""`zot skills`: list skills, and trust those of a project."""
 
 from __future__ import annotations
 

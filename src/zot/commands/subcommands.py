@@ -16,24 +16,24 @@ if TYPE_CHECKING:  # Not every command needs the journal.
     from zot.journal.journal import Look
     from zot.journal.queries import SessionRecord
 
-#: How many sessions are named when an abbreviation fits several.
+#: Sessions listed if an abbreviation is ambiguous.
 _NAMED = 5
 
 
 class Request(msgspec.Struct, frozen=True):
-    """The words behind the subcommand, and what the flags say."""
+    """The words after the subcommand, and the flags."""
 
     words: Sequence[str]
     settings: Mapping[str, Any]
 
     @property
     def json(self) -> bool:
-        """True if programs will read the answer."""
+        """True if the output is for programs."""
         return bool(self.settings.get("json"))
 
 
 def write(text: str) -> None:
-    """Write to standard output, whatever the locale says."""
+    """Write UTF-8 to standard output, whatever the locale."""
     write_bytes(text.encode("utf-8", "replace"))
 
 
@@ -44,7 +44,7 @@ def write_bytes(data: bytes) -> None:
 
 
 def write_json(value: object) -> None:
-    """Write a line of JSON. What is no character, as in an id that is no UTF-8, is an escape that can be read back."""
+    """Write a line of JSON. Surrogates, as in an id that is not UTF-8, become escapes that can be read back."""
     try:
         line = msgspec.json.encode(value)
     except UnicodeEncodeError:
@@ -56,7 +56,7 @@ def write_json(value: object) -> None:
 
 
 def remark(text: str) -> None:
-    """Say something beside the answer."""
+    """Print a message to standard error."""
     sys.stderr.write(f"zot: {escaped(text)}\n")
 
 
@@ -69,7 +69,7 @@ def aligned(rows: Iterable[Sequence[str]]) -> str:
 
 
 def confirmed(question: str, request: Request) -> bool:
-    """True if a person agrees, or has agreed beforehand with --yes."""
+    """True if the user agrees, or gave --yes."""
     if request.settings.get("yes"):
         return True
     sys.stderr.write(f"{question} [y/N] ")
@@ -83,7 +83,7 @@ def confirmed(question: str, request: Request) -> bool:
 
 
 async def chosen(journal: Look, name: str) -> SessionRecord:
-    """Return the session with this id, or the only one whose id begins so. Raise NoSuchSession, UserError."""
+    """Return the session with this id, or the only one whose id starts with it. Raise NoSuchSession, UserError."""
     sessions = await journal.sessions()
     found = [session for session in sessions if session.id == name]
     found = found or [session for session in sessions if name and session.id.startswith(name)]
@@ -97,7 +97,7 @@ async def chosen(journal: Look, name: str) -> SessionRecord:
 
 
 def directory(path: str | None) -> str:
-    """Return a directory as sessions name it. Raise ConfigError if there is none."""
+    """Return a directory as an absolute path. Raise ConfigError if the current one is gone."""
     try:
         return os.path.abspath(path or os.getcwd())
     except FileNotFoundError:

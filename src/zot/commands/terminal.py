@@ -7,8 +7,8 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from zot.commands.once import take_earlier
@@ -18,8 +18,6 @@ from zot.errors import NoSuchSession, UsageError
 from zot.runtime.open import check
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from zot.ui.conversation import Conversation, Home, Snapshot
     from zot.ui.local import LocalHome
     from zot.ui.terminal.app import ZotApp
@@ -33,7 +31,7 @@ _FLAGS = (
 _SUMMARY = "Talk to the agent in a terminal. /help tells what can be done there."
 _NO_SCREEN = ("", "dumb", "unknown")
 _HINT = "zot: without its extra 'tui' there is no screen, only lines; pip install 'zot[tui]' brings it\n"
-#: How long it may take to let go of a session: when somebody leaves, and when a signal ends us.
+#: Time limits for closing a session: when the user leaves, and after a signal.
 _OWN_TIME_S = 8.0
 _SIGNAL_S = 2.0
 
@@ -46,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def wanted(argv: Sequence[str]) -> Opening | None:
-    """Return what a line asks for; None if that was help, which is shown. Raise ConfigError or UsageError."""
+    """Return the parsed command line; None if it asked for help, which is printed. Raise ConfigError or UsageError."""
     settings, words = flags.parse(argv, (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
     if settings.pop("help", False):
         sys.stdout.write(flags.usage("zot", _SUMMARY, _FLAGS) + "\n")
@@ -60,17 +58,17 @@ def wanted(argv: Sequence[str]) -> Opening | None:
     keep = "no_session" not in settings
     config = resolve(settings)
     if config.session is None and earlier is None:
-        check(config)  # What one that is there works with is known only when it has been opened.
+        check(config)  # The settings of an existing session are known only once it is open.
     return Opening(config, settings, earlier, keep=keep, is_plain=is_plain)
 
 
 class Opening:
-    """How a terminal gets its home and its first session. Nothing is loaded before it is wanted."""
+    """Opens a terminal's home and first session. Imports nothing before it is needed."""
 
     def __init__(
         self, config: Config, given: Mapping[str, Any], earlier: str | None, *, keep: bool, is_plain: bool
     ) -> None:
-        #: True if lines were asked for, whatever the terminal can show.
+        #: True if --plain was given.
         self.is_plain = is_plain
         self._config = config
         self._given = given
@@ -79,28 +77,27 @@ class Opening:
         self._home: LocalHome | None = None
 
     async def home(self) -> Home:
-        """Return the home."""
         from zot.ui.local import LocalHome
 
         self._home = LocalHome(self._config, self._given, keep=self._keep)
         return self._home
 
     async def session(self, home: Home) -> Conversation:
-        """Return the session that was asked for."""
+        """Open the requested session."""
         assert self._home is not None
         if self._earlier is None:
             return await self._home.begin()
         name = self._earlier or await self._home.newest()
         try:
             return await self._home.open(name)
-        except NoSuchSession:  # Its words are for those who are in the terminal already.
+        except NoSuchSession:  # Its message is for users inside the terminal.
             raise NoSuchSession(
                 f"there is no session {name!r}; zot sessions list --all shows those that there are"
             ) from None
 
 
 def finds_screen(env: Mapping[str, str]) -> bool:
-    """True if the terminal can show more than lines, and we have what is needed for that; if only we lack, say so."""
+    """True if the terminal can show a screen and Textual is installed; print a hint if only Textual is missing."""
     if env.get("TERM", "") in _NO_SCREEN:
         return False
     from importlib.util import find_spec
@@ -115,17 +112,15 @@ def _screen(opening: Opening) -> int:
     from zot.ui.terminal.textual_patches import put_off
 
     put_off()
-    import asyncio
-
     from zot.ui.terminal.app import ZotApp
 
     code = asyncio.run(run_app(app := ZotApp(opening.home, opening.session)))
-    _tell_way_back(app.left)
+    _print_resume_command(app.left)
     return code
 
 
-def _tell_way_back(left: Snapshot | None) -> None:
-    """Say how to go on with a session that was left, if there is something to go on with."""
+def _print_resume_command(left: Snapshot | None) -> None:
+    """Print the command that resumes a session, unless it is empty."""
     from zot.text import shell_word
 
     if left is not None and left.session and left.messages:
@@ -133,9 +128,7 @@ def _tell_way_back(left: Snapshot | None) -> None:
 
 
 async def run_app(app: ZotApp) -> int:
-    """Run the app until somebody leaves it, or a signal comes; the terminal is then as it was."""
-    import asyncio
-
+    """Run the app until the user leaves or a signal arrives, and restore the terminal."""
     from zot.serve.stdio import SIGNALS
     from zot.ui.terminal.textual_patches import write_only_known
 
@@ -147,15 +140,12 @@ async def run_app(app: ZotApp) -> int:
         with noted(app.note):
             code = await app.run_async()
     finally:
-        await _closed(app, within_s=_OWN_TIME_S if code == 0 else _SIGNAL_S)
+        await _close(app, within_s=_OWN_TIME_S if code == 0 else _SIGNAL_S)
     return (app.return_code or 0) if code is None else code
 
 
-async def _closed(app: ZotApp, *, within_s: float) -> None:
-    """Let go of the conversation, in time. The terminal is as it was by now, so a second signal may leave at once."""
-    import asyncio
-    from contextlib import suppress
-
+async def _close(app: ZotApp, *, within_s: float) -> None:
+    """Close the conversation within a time limit. The terminal is restored by now, so a second signal exits at once."""
     from zot.serve.stdio import SIGNALS, leave
 
     for number in SIGNALS:
@@ -165,8 +155,6 @@ async def _closed(app: ZotApp, *, within_s: float) -> None:
 
 
 def _plain(opening: Opening) -> int:
-    import asyncio
-
     from zot.ui.terminal.looks import charset
     from zot.ui.terminal.plain import PlainTerminal
 
@@ -177,14 +165,14 @@ def _plain(opening: Opening) -> int:
         terminal = PlainTerminal(opening.home, opening.session)
         with noted(terminal.note):
             code = await terminal.run()
-        _tell_way_back(terminal.left)
+        _print_resume_command(terminal.left)
         return code
 
     return asyncio.run(talk())
 
 
 class NoteHandler(logging.Handler):
-    """Gives warnings and errors to ``note``, in the loop, whichever thread they come from."""
+    """Passes warnings and errors of all threads to ``note``, in the event loop."""
 
     def __init__(self, note: Callable[[str, Level], None]) -> None:
         super().__init__(logging.WARNING)
@@ -192,7 +180,7 @@ class NoteHandler(logging.Handler):
         self._loop = asyncio.get_running_loop()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Leave out what is told by an event, too: the screen shows that."""
+        """Drop records that an event reports, too: the screen shows the event."""
         return not hasattr(record, "is_told") and bool(super().filter(record))
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -202,7 +190,7 @@ class NoteHandler(logging.Handler):
 
 @contextmanager
 def noted(note: Callable[[str, Level], None]) -> Iterator[None]:
-    """Let what is logged be noted meanwhile, and be written nowhere else."""
+    """Pass log records to ``note`` during the block, and to no other handler."""
     log, handler = logging.getLogger("zot"), NoteHandler(note)
     spreads, log.propagate = log.propagate, False
     log.addHandler(handler)

@@ -1,4 +1,4 @@
-"""Conversation and Home: what a front end needs of a session, local or remote."""
+"""Conversation and Home: the interfaces between a front end and its sessions, local or remote."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from zot.events import ApprovalRequest
 from zot.messages import ZERO, Counters, ImageBlock, PastMessage
 from zot.panels import CommandAnswer, CommandInfo
 
-if TYPE_CHECKING:  # A face shows its first frame before there is a session.
+if TYPE_CHECKING:  # Imported lazily: a front end draws its first frame before it opens a session.
     from zot.session.history import Subscriber
 
 Decision: TypeAlias = Literal["allow_once", "allow_always", "reject"]
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """A session at one moment. ``session`` is "" if it is not kept; the window is 0 if nobody knows it.
+    """A session at one moment.
 
-    ``pending`` is what it waits for a person to decide; ``queued`` prompts, of anybody, wait for the one that runs.
+    ``session`` is "" if the session is not recorded. ``context_window`` is 0 if unknown. ``pending`` is the
+    approval that it waits for. ``queued`` counts the prompts of all clients that wait for the running one.
     """
 
     session: str
@@ -39,7 +40,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class ModelInfo(msgspec.Struct, frozen=True):
-    """A model that can be asked for: of this provider, or of another that is set up."""
+    """A model that the user can choose, of the current provider or of another configured one."""
 
     provider: str
     id: str
@@ -48,115 +49,112 @@ class ModelInfo(msgspec.Struct, frozen=True):
 
 
 class Remembered(msgspec.Struct, frozen=True):
-    """A call that is allowed for the rest of the session: a ``tool``, and the command or path."""
+    """A tool call allowed for the rest of the session: ``tool``, and its command or path."""
 
     tool: str
     subject: str
 
 
 class Aside(msgspec.Struct, frozen=True):
-    """An answer that is no part of the conversation, and what it used."""
+    """The answer to a side question, and the tokens that it used."""
 
     text: str
     usage: Counters
 
 
 class Conversation(Protocol):
-    """One session. What cannot be done raises UserError; what happens is heard by those who `follow`."""
+    """One session. Methods raise UserError for a request that cannot be met; subscribers receive the events."""
 
     def follow(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Let ``subscriber`` hear every event: from where the `past` ends that was just asked for, else from now on.
+        """Subscribe to the events: from the end of the `past` read just before, else from now on.
 
-        Call what is returned to stop.
+        Return the function that unsubscribes.
         """
 
     @property
     def is_reachable(self) -> bool:
-        """False while there is no connection to it; another one is tried."""
+        """False while the connection to the session is down and being restored."""
 
     async def state(self) -> Snapshot:
-        """Return how it stands."""
+        """Return the session's current state."""
 
     async def messages(self) -> Sequence[PastMessage]:
-        """Return what was said."""
+        """Return the transcript."""
 
     async def past(self) -> Sequence[PastMessage]:
-        """Return what was said before the run that goes on, if one does, else everything: `follow` tells the rest."""
+        """Return the transcript before the active run, or all of it when idle: `follow` delivers the rest."""
 
     async def images(self, place: str) -> Sequence[ImageBlock]:
-        """Return the images of what a call returned, by its id, or of what somebody said, by its time.
+        """Return the images of a tool result, by its call id, or of a user message, by its time.
 
-        None of those that cannot be had.
+        Return none that are unavailable.
         """
 
     async def prompt(
         self, text: str, images: Sequence[ImageBlock] = (), *, unsaid: Callable[[], None] = lambda: None
     ) -> None:
-        """Run a prompt, after those that came before. ``unsaid`` is called if that is found out to be impossible."""
+        """Enqueue a prompt. ``unsaid`` is called if it turns out that the prompt can never run."""
 
     async def steer(self, text: str, images: Sequence[ImageBlock] = (), *, name: str = "") -> None:
-        """Say something to the running prompt, before its next model call. By its ``name`` it can be taken back."""
+        """Add a message to the running prompt before its next model call. `take_back` accepts its ``name``."""
 
     async def take_back(self, name: str) -> None:
-        """Let what was to steer never be said. Raise UserError if it has been."""
+        """Withdraw a steering message. Raise UserError if the model has already received it."""
 
     async def retry(self) -> None:
-        """Go on with the newest prompt, which failed, without saying it again."""
+        """Run the newest prompt again, which failed, without repeating its message."""
 
     async def abort(self) -> None:
-        """End what runs. Does nothing when idle."""
+        """Abort the active run. Does nothing when idle."""
 
-    async def approve(self, request: str, decision: Decision) -> None:
-        """Answer an approval request."""
+    async def approve(self, request: str, decision: Decision) -> None: ...
 
     async def remembered(self) -> Sequence[Remembered]:
-        """Return what was allowed for the rest of the session."""
+        """Return the tool calls that are allowed for the rest of the session."""
 
     async def forget(self, one: Remembered) -> None:
-        """Ask about it again."""
+        """Revoke a remembered approval."""
 
     async def commands(self) -> Sequence[CommandInfo]:
-        """Return the commands of extensions, when those have had the time to say which they have."""
+        """Return the commands of extensions, once these have had time to register them."""
 
     async def run_command(self, name: str, args: str) -> CommandAnswer:
-        """Run a command of an extension, and return what it wants done."""
+        """Run an extension's command; return the action that it requests."""
 
     async def press(self, panel_id: str, key: str, text: str = "") -> None:
-        """Let an open panel have a key."""
+        """Send a key to an open panel."""
 
-    async def close_panel(self, panel_id: str) -> None:
-        """Close a panel."""
+    async def close_panel(self, panel_id: str) -> None: ...
 
     async def reload_extensions(self) -> Sequence[str]:
-        """Replace the extensions by what is there now, all or none; return the names of those that run."""
+        """Reload the extensions from disk, all or none; return the names of the running ones."""
 
     async def models(self) -> Sequence[ModelInfo]:
-        """Return the models that can be used, those of this provider first."""
+        """Return the available models, those of the current provider first."""
 
     async def use_model(self, model: ModelInfo) -> None:
-        """Use another model from the next model call on."""
+        """Switch models, from the next model call on."""
 
     async def lock(self, *, locked: bool) -> None:
-        """Keep the tools inside the directory, or no longer."""
+        """Confine the tools to the working directory, or lift that."""
 
-    async def compact(self) -> None:
-        """Summarise the conversation."""
+    async def compact(self) -> None: ...
 
     async def clear(self) -> None:
-        """Forget the conversation."""
+        """Remove all messages from the context."""
 
     async def fork(self, messages: int | None = None) -> str:
-        """Make another session of the first ``messages``, or of all; return its id."""
+        """Create a session from the first ``messages``, or from all; return its id."""
 
     async def aside(self, question: str) -> Aside:
-        """Answer a question about the conversation that does not become part of it."""
+        """Answer a side question from the conversation, without becoming part of it."""
 
     async def close(self) -> None:
-        """Let go of it. Any number of times."""
+        """Release the session. Idempotent."""
 
 
 class SessionInfo(msgspec.Struct, frozen=True):
-    """A session that is kept."""
+    """A recorded session."""
 
     id: str
     title: str
@@ -167,9 +165,9 @@ class SessionInfo(msgspec.Struct, frozen=True):
 
 
 def meant(name: str, known: Sequence[str]) -> str | None:
-    """Return the session that ``name`` means: itself, or the only one that begins so; None if there is none.
+    """Return the session with id ``name``, or the only one whose id starts with it; None if there is none.
 
-    Raise UserError if several begin so.
+    Raise UserError if several ids start with it.
     """
     fits = [name] if name in known else [one for one in known if one.startswith(name)]
     if len(fits) > 1:
@@ -178,7 +176,7 @@ def meant(name: str, known: Sequence[str]) -> str | None:
 
 
 class SkillInfo(msgspec.Struct, frozen=True):
-    """A skill, and where it is from."""
+    """A skill and the place that it was found in."""
 
     name: str
     description: str
@@ -186,7 +184,10 @@ class SkillInfo(msgspec.Struct, frozen=True):
 
 
 class Untrusted(msgspec.Struct, frozen=True):
-    """Something of a project that does not run until somebody trusts it. ``shadows`` says whose place it would take."""
+    """A project's extension or skill that does not run until the user trusts it.
+
+    ``shadows`` is the directory of the global extension that it would replace.
+    """
 
     kind: Literal["extension", "skill"]
     name: str
@@ -195,34 +196,34 @@ class Untrusted(msgspec.Struct, frozen=True):
 
 
 class Home(Protocol):
-    """What a face needs besides its conversation: the other sessions, keys, skills, and what is trusted."""
+    """The rest of a front end's needs: the other sessions, credentials, skills and trust."""
 
     async def open(self, session: str | None = None) -> Conversation:
-        """Return a session that is kept; a new one without a name."""
+        """Open a recorded session, or a new one without ``session``."""
 
     async def sessions(self) -> Sequence[SessionInfo]:
-        """Return the sessions that are kept, the newest first."""
+        """Return the recorded sessions, newest first."""
 
     async def export(self, session: str, path: str) -> None:
-        """Write a session to a new file that can be read elsewhere."""
+        """Write a session to a new, portable file."""
 
     async def import_(self, path: str) -> str:
-        """Read a session that was exported; return its id."""
+        """Read an exported session; return its id."""
 
     async def skills(self) -> Sequence[SkillInfo]:
         """Return the skills that the model can load."""
 
     async def untrusted(self) -> Sequence[Untrusted]:
-        """Return what the project has and nobody trusts."""
+        """Return the project's extensions and skills that are not trusted."""
 
     async def trust(self, one: Untrusted) -> None:
-        """Trust it, as it is now."""
+        """Trust it, with its present content."""
 
     async def providers(self) -> Sequence[str]:
-        """Return the providers that have keys."""
+        """Return the names of the providers that use a key."""
 
     async def login(self, provider: str, key: str) -> str:
-        """Store a key, if the service takes it; return what to say about it."""
+        """Store a key unless the service refuses it; return a message for the user."""
 
     async def logout(self, provider: str) -> str:
-        """Forget a key; return what to say about it."""
+        """Remove a stored key; return a message for the user."""

@@ -65,14 +65,14 @@ hr { border: 0; border-top: 1px solid var(--line); margin: 1.5em 0; }
 """.strip()
 
 
-#: Links lead to these only.
+#: Links to other schemes are shown as text.
 _SCHEMES = ("http://", "https://", "mailto:")
-#: Whoever nests deeper than this means something else.
-_DEEPEST = 8
-#: What ends a sentence, and no address.
-_AFTER_ADDRESS = ".,;:!?*_~'\""
+#: Nested emphasis beyond this depth is shown as text.
+_MAX_INLINE_DEPTH = 8
+#: Punctuation that ends a sentence and not the URL before it.
+_AFTER_URL = ".,;:!?*_~'\""
 
-_WORDS = re.compile(
+_INLINE = re.compile(
     r"""
       \\(?P<escaped>[!-/:-@\[-`{-~])
     | (?<!`)(?P<ticks>`+)(?!`)(?P<code>.+?)(?<!`)(?P=ticks)(?!`)
@@ -91,76 +91,84 @@ _WORDS = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 
+RULE = re.compile(r" {0,3}([-*_])(?:[ \t]*\1){2,}[ \t]*$")
+
+_ITEM = re.compile(r"([ \t]*)([-*+]|\d{1,9}[.)])(?:([ \t]+)(.*)|$)")
+_TASK = re.compile(r"\[([ xX])\][ \t]+(?=\S)")
+_BOX = '<input type="checkbox" disabled>'
+_TICKED = '<input type="checkbox" checked disabled>'
+
+_DELIMITER_ROW = re.compile(r"\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?")
+_PIPE = re.compile(r"(?<!\\)\|")
+_CODE = re.compile(r"(?<!`)(`+)(?!`).+?(?<!`)\1(?!`)")
+
 
 def plain(text: str) -> str:
-    """Return text as HTML that shows it as it is; what would not be seen stands there as its escape."""
+    """Return ``text`` escaped for HTML, with invisible characters written as escapes."""
     return escape(escaped(text))
 
 
 def words(text: str, depth: int = 0) -> str:
-    """Return the words of a paragraph as HTML. What is no Markdown stays text."""
-    if depth == _DEEPEST:
+    """Return inline Markdown as HTML. Unrecognised syntax stays text."""
+    if depth == _MAX_INLINE_DEPTH:
         return plain(text)
     parts, at = [], 0
-    for found in _WORDS.finditer(text):
-        parts += [plain(text[at : found.start()]), _word(found, depth + 1)]
+    for found in _INLINE.finditer(text):
+        parts += [plain(text[at : found.start()]), _inline(found, depth + 1)]
         at = found.end()
     return "".join([*parts, plain(text[at:])])
 
 
-def _word(found: re.Match[str], depth: int) -> str:
+def _inline(found: re.Match[str], depth: int) -> str:
     kind = found.lastgroup or ""
-    said = found[kind]
+    text = found[kind]
     match kind:
         case "escaped":
-            return plain(said)
+            return plain(text)
         case "code":
-            return f"<code>{plain(_code(said))}</code>"
+            return f"<code>{plain(_code(text))}</code>"
         case "angled":
-            return _link(said, plain(said.removeprefix("mailto:")), "bare")
+            return _link(text, plain(text.removeprefix("mailto:")), "bare")
         case "url":
-            return _labelled(found["label"], said, depth)
+            return _labelled_link(found["label"], text, depth)
         case "bare":
-            return _address(said)
+            return _bare_link(text)
         case "entity":
-            return plain(unescape(said) if said[1] == "#" or said[1:] in html5 else said)
+            return plain(unescape(text) if text[1] == "#" or text[1:] in html5 else text)
         case "newline":
             return "<br>"
         case _:
             tag = kind.rstrip("_")
-            return f"<{tag}>{words(said, depth)}</{tag}>"
+            return f"<{tag}>{words(text, depth)}</{tag}>"
 
 
-def _code(said: str) -> str:
-    said = said.replace("\n", " ")
-    return said[1:-1] if said[0] == said[-1] == " " and said.strip() else said
+def _code(text: str) -> str:
+    text = text.replace("\n", " ")
+    return text[1:-1] if text[0] == text[-1] == " " and text.strip() else text
 
 
-def _labelled(label: str, url: str, depth: int) -> str:
-    """A link, if it leads where links may; else what it says: nothing is left out."""
+def _labelled_link(label: str, url: str, depth: int) -> str:
+    """Return a link if its scheme is allowed, else its label and URL as text."""
     url = re.sub(r"\\([!-/:-@\[-`{-~])", r"\1", url[1:-1] if url[0] == "<" and url[-1] == ">" else url)
-    said = words(label, depth)
+    text = words(label, depth)
     if url.lower().startswith(_SCHEMES):
-        return _link(url, said, "bare" if label == url else "")
-    return said if label.strip("`") == url else f"{said} ({plain(url)})"
+        return _link(url, text, "bare" if label == url else "")
+    return text if label.strip("`") == url else f"{text} ({plain(url)})"
 
 
-def _address(said: str) -> str:
-    url = said.rstrip(_AFTER_ADDRESS)
-    return _link(url, plain(url), "bare") + plain(said[len(url) :])
+def _bare_link(text: str) -> str:
+    url = text.rstrip(_AFTER_URL)
+    return _link(url, plain(url), "bare") + plain(text[len(url) :])
 
 
 def _link(url: str, label: str, kind: str) -> str:
-    """A link. Where it is printed, its address stands behind it, unless it is a ``bare`` address itself."""
+    """Return a link. Print shows its URL after it, unless it is of kind ``bare``: the label is the URL."""
     name = f' class="{kind}"' if kind else ""
     return f'<a{name} href="{plain(url)}" rel="noopener noreferrer">{label}</a>'
 
 
-RULE = re.compile(r" {0,3}([-*_])(?:[ \t]*\1){2,}[ \t]*$")
-
-
 class Block(msgspec.Struct):
-    """An element, what is in it, and whether a blank line is behind it. ``attributes`` begin with a blank."""
+    """An HTML element. ``is_apart``: a blank line follows. ``attributes`` start with a space."""
 
     tag: str
     inner: str
@@ -173,12 +181,12 @@ class Block(msgspec.Struct):
 
 
 def indent_of(line: str) -> int:
-    """Return how many columns of white space a line begins with."""
+    """Return the width of a line's leading white space, a tab counting as four columns."""
     return sum(4 if one == "\t" else 1 for one in line[: len(line) - len(line.lstrip(" \t"))])
 
 
 def dedented(line: str, columns: int) -> str:
-    """Return a line without so many columns of white space, or as many as it has."""
+    """Return a line without its first ``columns`` columns of white space, or as many as it has."""
     at = 0
     while columns > 0 and at < len(line) and line[at] in " \t":
         columns -= 4 if line[at] == "\t" else 1
@@ -187,27 +195,21 @@ def dedented(line: str, columns: int) -> str:
 
 
 def next_said(lines: list[str], at: int) -> int:
-    """Return the next line that is not blank, or the end."""
+    """Return the index of the next line that is not blank, or the end."""
     while at < len(lines) and not lines[at].strip():
         at += 1
     return at
 
 
-_ITEM = re.compile(r"([ \t]*)([-*+]|\d{1,9}[.)])(?:([ \t]+)(.*)|$)")
-_TASK = re.compile(r"\[([ xX])\][ \t]+(?=\S)")
-_BOX = '<input type="checkbox" disabled>'
-_TICKED = '<input type="checkbox" checked disabled>'
-
-
 class _Item(msgspec.Struct):
-    """The lines of a point, and the line behind them."""
+    """The lines of a list item, and the index of the line after it."""
 
     body: list[str]
     end: int
 
 
 def begins_item(line: str, *, within_text: bool = False) -> bool:
-    """True if a point begins here. Not every number ``within_text`` is meant so."""
+    """True if a list item begins here. ``within_text`` only counts markers that may interrupt a paragraph."""
     found = _ITEM.match(line)
     if found is None or indent_of(line) > 3:
         return False
@@ -217,7 +219,10 @@ def begins_item(line: str, *, within_text: bool = False) -> bool:
 def read_list(
     lines: list[str], at: int, inner: Callable[[list[str]], list[Block]], starts: Callable[[str], bool]
 ) -> tuple[Block, int]:
-    """Return a list, and the line behind it. ``inner`` makes blocks of lines, ``starts`` tells where one begins."""
+    """Return a list, and the index of the line after it.
+
+    ``inner`` parses an item's lines into blocks; ``starts`` tells whether a line begins a new block.
+    """
     mark = _mark(lines[at])
     items: list[_Item] = []
     first, end, has_room = at, at, False
@@ -230,14 +235,14 @@ def read_list(
     made = [inner([item.body[0][task.end() if task else 0 :], *item.body[1:]])
             for item, task in zip(items, tasks, strict=True)]  # fmt: skip
     has_room = has_room or any(block.is_apart for blocks in made for block in blocks[:-1])
-    points = (_point(blocks, task, has_room=has_room) for blocks, task in zip(made, tasks, strict=True))
+    points = (_item_html(blocks, task, has_room=has_room) for blocks, task in zip(made, tasks, strict=True))
     number = "" if mark in "-*+" else lines[first].split(mark)[0].strip().lstrip("0") or "0"
     start = f' start="{number}"' if number not in ("", "1") else ""
     return Block("ol" if number else "ul", "".join(points), attributes=start), end
 
 
 def _mark(line: str) -> str:
-    """Return what the points of one list have in common; "" if none begins here."""
+    """Return the marker character that the items of one list share; "" if none begins here."""
     found = _ITEM.match(line)
     return found[2][-1] if found and not RULE.match(line) else ""
 
@@ -250,43 +255,38 @@ def _item(lines: list[str], at: int, starts: Callable[[str], bool]) -> _Item:
     item = _Item([found[4] or ""], at + 1)
     while (at := next_said(lines, item.end)) < len(lines):
         line = lines[at]
-        if indent_of(line) >= min(column, own + 2):  # Many put what is below a number two columns to the right.
+        if indent_of(line) >= min(column, own + 2):  # Two columns are common below a number, too.
             item.body += [*[""] * (at - item.end), dedented(line, column)]
         elif at == item.end and item.body[-1].strip() and not starts(line) and not _mark(line):
-            item.body.append(line.strip())  # A paragraph whose further lines are not indented.
+            item.body.append(line.strip())  # A paragraph continued without indentation.
         else:
             break
         item.end = at + 1
     return item
 
 
-def _point(blocks: Sequence[Block], task: re.Match[str] | None, *, has_room: bool) -> str:
+def _item_html(blocks: Sequence[Block], task: re.Match[str] | None, *, has_room: bool) -> str:
     parts = [block.inner if block.tag == "p" and not has_room else block.whole for block in blocks]
     if task is None:
         return f"<li>{''.join(parts)}</li>"
     return f'<li class="task">{_BOX if task[1] == " " else _TICKED}{"".join(parts)}</li>'
 
 
-_RULE = re.compile(r"\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?")
-_PIPE = re.compile(r"(?<!\\)\|")
-_CODE = re.compile(r"(?<!`)(`+)(?!`).+?(?<!`)\1(?!`)")
-
-
 def begins_table(lines: list[str], at: int) -> bool:
-    """True if the head of a table stands here, and its rule below."""
+    """True if a table's header is at ``at``, with the delimiter row below it."""
     if at + 1 >= len(lines) or "|" not in lines[at] or "|" not in lines[at + 1]:
         return False
     rule = lines[at + 1].strip()
-    return _RULE.fullmatch(rule) is not None and len(_cells(lines[at])) == len(_cells(rule))
+    return _DELIMITER_ROW.fullmatch(rule) is not None and len(_cells(lines[at])) == len(_cells(rule))
 
 
 def read_table(lines: list[str], at: int) -> tuple[Block, int]:
-    """Return a table, and the line behind it."""
+    """Return a table, and the index of the line after it."""
     head, sides = _cells(lines[at]), [_side(cell) for cell in _cells(lines[at + 1])]
     end = at + 2
     while end < len(lines) and "|" in lines[end]:
         end += 1
-    rows = "".join(_row(_fitted(line, len(head)), sides, "td") for line in lines[at + 2 : end])
+    rows = "".join(_row(_cells_of(line, len(head)), sides, "td") for line in lines[at + 2 : end])
     body = f"<tbody>{rows}</tbody>" if rows else ""
     table = f"<table><thead>{_row(head, sides, 'th')}</thead>{body}</table>"
     return Block("div", table, attributes=' class="table"'), end
@@ -301,10 +301,10 @@ def _cells(row: str) -> list[str]:
     return [cell.strip().replace("\\|", "|") for cell in cells]
 
 
-def _fitted(row: str, count: int) -> list[str]:
-    """Return the cells of a row, as many as its head has: nothing of it is left out."""
+def _cells_of(row: str, count: int) -> list[str]:
+    """Return a row's cells, as many as the header has; surplus cells are joined into the last one."""
     cells = _cells(row)
-    if len(cells) > count:  # Many forget that a bar within code ends a cell, too.
+    if len(cells) > count:  # Models often forget that a bar within code ends a cell.
         cells = _cells(_CODE.sub(lambda code: _PIPE.sub(r"\\|", code[0]), row))
     cells += [""] * (count - len(cells))
     return [*cells[: count - 1], " | ".join(cells[count - 1 :])]
@@ -325,20 +325,19 @@ def _row(cells: list[str], sides: list[str], tag: str) -> str:
     return f"<tr>{''.join(made)}</tr>"
 
 
-#: Lists and quotes in each other, so many at most: what is deeper is text.
-_blocks_DEEPEST = 24
+#: Lists and quotes nested deeper than this are shown as text.
+_MAX_BLOCK_DEPTH = 24
 
 _FENCE = re.compile(r"( {0,3})(`{3,}(?=[^`]*$)|~{3,})")
 _HEADING = re.compile(r" {0,3}(#{1,6})(?:[ \t]+(.*)|$)")
 _QUOTE = re.compile(r" {0,3}>[ \t]?")
 _UNDERLINE = re.compile(r" {0,3}(=+|-+)[ \t]*$")
 
-#: A block that begins at a line, and the line behind it; None if it does not begin there.
+#: A block that begins at a line, and the index of the line after it; None if it does not begin there.
 _Read: TypeAlias = tuple[Block, int] | None
 
 
 def markdown(text: str) -> str:
-    """Return Markdown as HTML."""
     return "\n".join(block.whole for block in _blocks(text.replace("\r\n", "\n").split("\n"), 0))
 
 
@@ -359,7 +358,7 @@ def _fence(lines: list[str], at: int, depth: int) -> _Read:
     while end < len(lines) and not _closes(lines[end], fence[2]):
         end += 1
     code = "\n".join(dedented(line, len(fence[1])) for line in lines[at + 1 : end])
-    return _blocks_code(code), end + 1
+    return _code_block(code), end + 1
 
 
 def _closes(line: str, fence: str) -> bool:
@@ -373,10 +372,10 @@ def _indented(lines: list[str], at: int, depth: int) -> _Read:
     end = at
     while end < len(lines) and (not lines[end].strip() or indent_of(lines[end]) >= 4):
         end += 1
-    return _blocks_code("\n".join(dedented(line, 4) for line in lines[at:end]).rstrip()), end
+    return _code_block("\n".join(dedented(line, 4) for line in lines[at:end]).rstrip()), end
 
 
-def _blocks_code(code: str) -> Block:
+def _code_block(code: str) -> Block:
     return Block("pre", f"<code>{plain(code)}</code>")
 
 
@@ -384,13 +383,13 @@ def _heading(lines: list[str], at: int, depth: int) -> _Read:
     heading = _HEADING.match(lines[at])
     if heading is None:
         return None
-    said = (heading[2] or "").strip()
-    bare = said.rstrip("#")
-    return _titled(len(heading[1]), bare.rstrip() if not bare or bare[-1] in " \t" else said), at + 1
+    text = (heading[2] or "").strip()
+    bare = text.rstrip("#")
+    return _heading_block(len(heading[1]), bare.rstrip() if not bare or bare[-1] in " \t" else text), at + 1
 
 
-def _titled(level: int, said: str) -> Block:
-    return Block(f"h{min(6, level + 1)}", words(said))  # The page has a title of its own.
+def _heading_block(level: int, text: str) -> Block:
+    return Block(f"h{min(6, level + 1)}", words(text))  # The page's title is the only h1.
 
 
 def _rule(lines: list[str], at: int, depth: int) -> _Read:
@@ -398,13 +397,13 @@ def _rule(lines: list[str], at: int, depth: int) -> _Read:
 
 
 def _list(lines: list[str], at: int, depth: int) -> _Read:
-    if depth == _blocks_DEEPEST or not begins_item(lines[at]):
+    if depth == _MAX_BLOCK_DEPTH or not begins_item(lines[at]):
         return None
     return read_list(lines, at, lambda body: [*_blocks(body, depth + 1)], _starts)
 
 
 def _quote(lines: list[str], at: int, depth: int) -> _Read:
-    if depth == _blocks_DEEPEST or not _QUOTE.match(lines[at]):
+    if depth == _MAX_BLOCK_DEPTH or not _QUOTE.match(lines[at]):
         return None
     end = at
     while end < len(lines) and _QUOTE.match(lines[end]):
@@ -421,19 +420,19 @@ def _paragraph(lines: list[str], at: int, depth: int) -> tuple[Block, int]:
     end = at + 1
     while end < len(lines) and lines[end].strip():
         if underline := _UNDERLINE.match(lines[end]):
-            return _titled(1 if underline[1][0] == "=" else 2, _said(lines[at:end])), end + 1
+            return _heading_block(1 if underline[1][0] == "=" else 2, _joined(lines[at:end])), end + 1
         if _starts(lines[end]) or begins_table(lines, end):
             break
         end += 1
-    return Block("p", words(_said(lines[at:end]))), end
+    return Block("p", words(_joined(lines[at:end]))), end
 
 
-def _said(lines: list[str]) -> str:
+def _joined(lines: list[str]) -> str:
     return "\n".join(line.strip() for line in lines)
 
 
 def _starts(line: str) -> bool:
-    """True if something else than more of a paragraph begins here."""
+    """True if this line interrupts a paragraph."""
     if _FENCE.match(line) or _HEADING.match(line) or RULE.match(line) or _QUOTE.match(line):
         return True
     return begins_item(line, within_text=True)
@@ -444,14 +443,14 @@ _READERS: tuple[Callable[[list[str], int, int], _Read], ...] = (
 )  # fmt: skip
 
 
-#: Nothing is loaded and nothing runs, whatever somebody may have found to say.
+#: Nothing is loaded and no script runs, whatever the messages contain.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'"
 
 
 def page(title: str, messages: Sequence[ShownMessage], *, model: str = "", usage: Counters | None = None) -> str:
-    """Return the page. Whatever was said is text in it: nothing of it can become part of the page.
+    """Return the page. All content is escaped, so that no message can add markup to it.
 
-    How turns ended is told as far as the messages know it.
+    Marks how a run ended where the messages know it.
     """
     results = {
         block.call_id: block for message in messages for block in message.content if isinstance(block, ShownResult)
@@ -491,14 +490,14 @@ def _message(message: ShownMessage, results: dict[str, ShownResult]) -> Iterator
             case ShownCall():
                 yield _call(block, results.get(block.id))
             case ShownResult():
-                pass  # It stands below its call.
+                pass  # `_call` shows it with its call.
         said_at = ""
     if isinstance(message, PastMessage) and (mark := ended(message.stop, message.error)):
         yield f'<p class="ended" dir="auto">{plain(mark)}</p>'
 
 
 def _call(call: ShownCall, result: ShownResult | None) -> str:
-    """A call, folded into a line where it is looked at, and open where it is printed."""
+    """Return a tool call as an element that is folded on screen and open in print."""
     args = call.args or {}
     failed = ' class="failed"' if result is not None and result.is_error else ""
     content = result.content if result is not None else ()
@@ -510,7 +509,7 @@ def _call(call: ShownCall, result: ShownResult | None) -> str:
 
 
 def _arguments(args: dict[str, Any], *, is_named: bool) -> Iterator[str]:
-    """Yield what a call was called with; ``is_named`` if its summary is read in full above."""
+    """Yield the arguments of a call; ``is_named`` if the heading already shows its summary in full."""
     kinds = {"+": "add", "-": "del"}
     rows = [f'<span class="{kinds.get(row[:1], "")}">{row}</span>' for row in changes(args, plain)]
     told = {"edits", "content"} if rows else set()

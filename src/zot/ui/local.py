@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -42,32 +42,32 @@ if TYPE_CHECKING:
 
 
 class LocalConversation:
-    """A `Conversation` over a session of this process, which it opens anew where settings need that."""
+    """A `Conversation` over a session of this process. Reopens the session when settings require it."""
 
     def __init__(
         self, session: Session, config: Config, *, unused: Callable[[str], Awaitable[None]] | None = None
     ) -> None:
-        """``config`` is what the session was opened with; ``config.session`` is None if it is not kept.
+        """``config`` is the one that the session was opened with; ``config.session`` is None if it is not recorded.
 
-        ``unused`` hears the name of one that is let go of with nothing in it.
+        ``unused`` is called with the id of a session that is closed without messages.
         """
         self._session = session
         self._unused = unused
         self._config = config
         self._followers: dict[Subscriber, Callable[[], None]] = {}
-        self._overhearing: Overhearing | None = None
-        #: What is on record of the run that another process has begun, if one has.
+        self._foreign_runs: Overhearing | None = None
+        #: Journal rows of the active run of another process, if there is one.
         self._begun: Sequence[tuple[int, Row]] = ()
         self._panels = _Panels(session)
         self._left = LeftProviders()
-        #: What is asked without being part of the conversation.
+        #: Side questions that are not answered yet.
         self._asides = Abortable("the answer by the way was aborted")
         session.start()
 
     def follow(self, subscriber: Subscriber) -> Callable[[], None]:
         self._followers[subscriber] = self._session.subscribe(subscriber)
-        if self._overhearing is None and self._config.session is not None:
-            self._overhearing = Overhearing(self._session, self._tell, self._begun)
+        if self._foreign_runs is None and self._config.session is not None:
+            self._foreign_runs = Overhearing(self._session, self._deliver, self._begun)
             self._begun = ()
 
         def stop() -> None:
@@ -101,7 +101,7 @@ class LocalConversation:
         return await self._recalled(self._session.transcript.messages)
 
     async def past(self) -> Sequence[PastMessage]:
-        if self._overhearing is None and self._config.session is not None:
+        if self._foreign_runs is None and self._config.session is not None:
             self._begun = await left_open(self._session)
         known = [row for seq, row in self._begun if seq <= self._session.last_seq]
         messages = self._session.transcript.messages
@@ -109,7 +109,7 @@ class LocalConversation:
         return await self._recalled(before)
 
     async def _recalled(self, messages: Sequence[Message]) -> Sequence[PastMessage]:
-        messages = tuple(messages)  # Others may follow while we look.
+        messages = tuple(messages)  # Messages may be added during the await.
         ended = endings(await self._session.record.troubled())
         return [recalled(message, ended) for message in messages]
 
@@ -126,15 +126,15 @@ class LocalConversation:
         self, text: str, images: Sequence[ImageBlock] = (), *, unsaid: Callable[[], None] = lambda: None
     ) -> None:
         def dropped(why: AgentError) -> None:
-            self._dropped(why)
+            self._notify_dropped(why)
             unsaid()
 
         self._session.prompt(text, images, dropped=dropped)
 
     async def steer(self, text: str, images: Sequence[ImageBlock] = (), *, name: str = "") -> None:
         def dropped(why: AgentError) -> None:
-            if not isinstance(why, RunCancelled):  # Whoever wanted that has it back.
-                self._dropped(why)
+            if not isinstance(why, RunCancelled):  # The user withdrew it and has the text back.
+                self._notify_dropped(why)
 
         self._check_here("it cannot be steered from here")
         self._session.steer(text, images, prompt_id=name, dropped=dropped)
@@ -151,8 +151,8 @@ class LocalConversation:
 
     async def abort(self) -> None:
         self._asides.abort()
-        if self._overhearing is not None and self._is_elsewhere:
-            await self._overhearing.abort()
+        if self._foreign_runs is not None and self._runs_elsewhere:
+            await self._foreign_runs.abort()
             return
         self._session.abort()
 
@@ -198,20 +198,20 @@ class LocalConversation:
             return
         self._check_idle("another provider cannot be used")
         self._check_here("wait for its end")
-        config, agent = self._working(), self._session.agent
+        config, agent = self._current_config(), self._session.agent
         await self._reopen(**self._left.settings(model.provider), model=model.id)
         self._left.leave(agent.provider.name, config, agent.model)
 
     async def lock(self, *, locked: bool) -> None:
         if locked != self._session.agent.locked:
             self._check_idle("the lock cannot be changed")
-            if self._config.session is not None:  # First: what cannot be kept must not seem to hold.
+            if self._config.session is not None:  # Record it first: a lock that is not recorded must not seem to hold.
                 await self._session.keep_setting(Locked(locked))
             await self._reopen(lock=locked)
 
     async def compact(self) -> None:
         self._check_here("wait for its end")
-        self._session.compact(dropped=self._dropped)
+        self._session.compact(dropped=self._notify_dropped)
 
     async def clear(self) -> None:
         over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -226,7 +226,7 @@ class LocalConversation:
         from zot.session.side_question import ask, bare
 
         def opened() -> Session:
-            return open_session(bare(self._working()), past=self._past())
+            return open_session(bare(self._current_config()), past=self._past())
 
         answer = await self._asides.run(ask(self._session, opened, question))
         return Aside(answer.text, answer.usage)
@@ -236,44 +236,44 @@ class LocalConversation:
         for stop in self._followers.values():
             stop()
         self._followers.clear()
-        await self._overhear_no_more()
-        # What waits for a person goes on waiting, for whoever opens the session next.
+        await self._stop_foreign_runs()
+        # A pending approval stays pending, for the next process that opens the session.
         await self._session.close(parks=True)
         if self._unused is not None and self._config.session is not None and not self._session.transcript.messages:
             unused, self._unused = self._unused, None
             await unused(self._config.session)
 
-    def _dropped(self, why: AgentError) -> None:
-        """What was asked will never run: whoever follows must hear it, and that it is over."""
-        self._tell(Batch(0, 0, [Error(str(why)), Done()]))
+    def _notify_dropped(self, why: AgentError) -> None:
+        """Notify the subscribers that a request will never run, and that it is over."""
+        self._deliver(Batch(0, 0, [Error(str(why)), Done()]))
 
-    def _tell(self, batch: Batch) -> None:
+    def _deliver(self, batch: Batch) -> None:
         for subscriber in self._followers:
             subscriber.deliver(batch)
 
-    async def _overhear_no_more(self) -> None:
-        overhearing, self._overhearing = self._overhearing, None
-        if overhearing is not None:
-            await overhearing.stop()
+    async def _stop_foreign_runs(self) -> None:
+        following, self._foreign_runs = self._foreign_runs, None
+        if following is not None:
+            await following.stop()
 
     def _check_idle(self, what: str) -> None:
         if self._session.busy:
             raise RuntimeBusy(f"{what} while a prompt or compact is running; abort it first")
 
     @property
-    def _is_elsewhere(self) -> bool:
-        """True while another process is at work in the session."""
-        return self._overhearing is not None and self._overhearing.is_elsewhere
+    def _runs_elsewhere(self) -> bool:
+        """True while another process runs a prompt in the session."""
+        return self._foreign_runs is not None and self._foreign_runs.is_elsewhere
 
     def _check_here(self, advice: str) -> None:
-        """Refuse what would fail, and would seem to end the run that another process makes."""
-        if self._is_elsewhere:
+        """Refuse a request that would fail, and whose failure would seem to end the other process's run."""
+        if self._runs_elsewhere:
             raise RuntimeBusy(f"another process is at work in this session; {advice}")
 
-    def _working(self) -> Config:
-        """Return the settings with what the session works with now."""
+    def _current_config(self) -> Config:
+        """Return the config with the session's current provider, model, directory and lock."""
         agent = self._session.agent
-        # A recording is named by its own provider, but played by lab.
+        # A recording reports its own provider, but the lab provider replays it.
         provider = self._config.provider if self._config.replay else agent.provider.name
         changes = {"provider": provider, "model": agent.model.id, "cwd": agent.cwd, "lock": agent.locked}
         return msgspec.structs.replace(self._config, **changes)
@@ -282,29 +282,29 @@ class LocalConversation:
         return told(self._session.transcript.messages, self._session.totals)
 
     async def _reopen(self, **changes: Any) -> None:
-        """Open the same session with other settings, and let go of the old one; if that fails, it stays."""
-        config = msgspec.structs.replace(self._working(), **changes)
+        """Reopen the session with other settings, then close the old one, which stays if reopening fails."""
+        config = msgspec.structs.replace(self._current_config(), **changes)
         if config.session is None:
             session = open_session(config, own_process=True, past=self._past(), reloadable=True)
         else:
             given = {"provider", "model", "reasoning", "cwd", "lock", *changes}
             session = await open_recorded(config, given, own_process=True, parks=True, reloadable=True)
-        await self._overhear_no_more()
+        await self._stop_foreign_runs()
         panels, self._panels = self._panels, _Panels(session)
         former, self._session, self._config = self._session, session, config
         if config.session is not None and self._followers:
-            self._overhearing = Overhearing(session, self._tell)
+            self._foreign_runs = Overhearing(session, self._deliver)
         for subscriber, stop in self._followers.items():
             stop()
             self._followers[subscriber] = session.subscribe(subscriber)
-        # Nobody hears any more how they end.
-        self._tell(Batch(0, 0, panels.gone()))
+        # The subscribers no longer receive the end of the old session's panels.
+        self._deliver(Batch(0, 0, panels.gone()))
         session.start()
         await former.close()
 
 
 class _Panels(OpenPanels):
-    """Hears of the panels of a session, for as long as that lasts."""
+    """Tracks the open panels of one session."""
 
     can_approve = False
     full = False
@@ -324,11 +324,8 @@ def _info(model: Model) -> ModelInfo:
     return ModelInfo(model.provider, model.id, model.name, model.context_window)
 
 
-T = TypeVar("T")
-
-
 class LocalHome:
-    """A `Home` over the journal and the files of the user. ``given`` names the settings that were given by flags."""
+    """A `Home` over the user's journal and files. ``given`` names the settings that flags set."""
 
     def __init__(self, config: Config, given: Collection[str] = (), *, keep: bool = True) -> None:
         self._config = config
@@ -336,7 +333,7 @@ class LocalHome:
         self._keep = keep
 
     async def begin(self) -> LocalConversation:
-        """Return the session that flags name, made if it is new; without such a flag a new one."""
+        """Open the session that the flags name, created if it is new, or a new one without such a flag."""
         if self._config.session is None:
             return await self._new()
         return await self._recorded(self._config, self._given)
@@ -348,7 +345,7 @@ class LocalHome:
         return await self._recorded(config, self._given)
 
     async def newest(self) -> str:
-        """Return the newest session of the directory that is no stranger's. Raise NoSuchSession."""
+        """Return the newest session of the directory that no host owns. Raise NoSuchSession."""
         cwd = self._cwd
         nothing = NoSuchSession(
             f"there is no session of {printable(cwd)} to go on with; zot sessions list --all shows the others"
@@ -377,7 +374,7 @@ class LocalHome:
             await journal.close()
 
     async def _is_kept(self) -> bool:
-        """True if anything was ever kept. Raise StoreFailed if nobody can tell."""
+        """True if a journal exists. Raise StoreFailed if that cannot be determined."""
         from zot.journal.schema import is_there  # Imported lazily: start-up budget.
 
         return await asyncio.to_thread(is_there, journal_path(self._config))
@@ -504,7 +501,7 @@ class LocalHome:
         return vendor
 
     async def _new(self) -> LocalConversation:
-        """Open a session that is new; kept if that is possible and wanted."""
+        """Open a new session, recorded if that is wanted and possible."""
         from zot.session.session import new_session_id
 
         if self._keep:
@@ -526,7 +523,7 @@ class LocalHome:
         return LocalConversation(session, config)
 
     async def _discard_empty(self, session: str) -> None:
-        """Do not keep a session that nobody asked to keep and in which nothing was said."""
+        """Delete a new session in which nothing was said."""
         journal = await self._journal()
         try:
             if not (await journal.find(session)).messages:
@@ -540,7 +537,7 @@ class LocalHome:
         return await Journal.open(journal_path(self._config))
 
     async def _named(self, name: str) -> str:
-        """Return the id that ``name`` means: itself, or the only one that begins so. Raise NoSuchSession, UserError."""
+        """Return the id ``name``, or the only one that starts with it. Raise NoSuchSession, UserError."""
         found = meant(name, [one.id for one in await self.sessions()])
         if found is None:
             raise NoSuchSession(f"there is no session {name!r}; /sessions shows those that there are")
@@ -580,7 +577,7 @@ class LocalHome:
 
 
 def _warn(problem: Exception) -> None:
-    """Say that a session is not kept: what was said in it is lost at its end, and nobody has wanted that."""
+    """Warn that a session is not recorded, so its messages are lost at its end."""
     import logging
 
     logging.getLogger("zot").warning("this session is not kept: %s", problem)

@@ -14,48 +14,48 @@ _MAX_ARGS = 160
 _MAX_RESULT_LINES = 8
 _MAX_RESULT_CHARS = 800
 
-#: What moves the cursor, turns the direction of writing around, or is half a character; not LF and not TAB.
-_UNSEEN = re.compile(
+#: Control characters, direction marks and surrogates; not LF and not TAB.
+_INVISIBLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 )  # fmt: skip
-#: White space other than one blank between other characters.
-_UNNAMED = re.compile(r"[^\S ]|(?<= ) | \Z|\A ")
+#: White space other than one space between other characters.
+_UNUSUAL_SPACE = re.compile(r"[^\S ]|(?<= ) | \Z|\A ")
 
 
 def escaped(text: str) -> str:
-    """Return ``text`` with every character that is not seen as itself written as its escape; LF and TAB stay."""
-    return _UNSEEN.sub(_escape, text.replace("\r\n", "\n"))
+    """Return ``text`` with invisible characters written as escapes; LF and TAB stay."""
+    return _INVISIBLE.sub(_escape, text.replace("\r\n", "\n"))
 
 
 def one_line(text: str, limit: int = 0) -> str:
-    """Return ``text`` in one line, cut off at ``limit`` characters if that is given."""
+    """Return ``text`` in one line, cut off at ``limit`` characters if given."""
     line = " ".join(text[: 8 * limit or None].split())
     return escaped(line if not limit or len(line) <= limit else f"{line[: limit - 1]}…")
 
 
 def name(text: str, limit: int = 0) -> str:
-    """Return an id in one line, in which white space that differs looks different, cut off like `one_line`."""
-    line = _UNNAMED.sub(lambda found: _escape(found) if found[0] != " " else "\\x20", text)
+    """Return an id in one line, with unusual white space escaped, cut off like `one_line`."""
+    line = _UNUSUAL_SPACE.sub(lambda found: _escape(found) if found[0] != " " else "\\x20", text)
     return escaped(line if not limit or len(line) <= limit else f"{line[: limit - 1]}…")
 
 
 def when(time: str) -> str:
-    """Return a time as people read it, to the second."""
+    """Format a timestamp, to the second."""
     return one_line(time[:19].replace("T", " "))
 
 
 def duration(milliseconds: int) -> str:
-    """Return so long a time in seconds, with a decimal where that says something."""
+    """Format a duration in seconds, with a decimal below ten seconds."""
     return f"{milliseconds / 1000:.{0 if milliseconds >= 10_000 else 1}f} s"
 
 
 def counted(count: int, noun: str) -> str:
-    """Return how many there are."""
+    """Return a count with its noun."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def size(count: int) -> str:
-    """Return a number of bytes as people read it."""
+    """Format a number of bytes."""
     if count < 1000:
         return counted(count, "byte")
     value, units = float(count), iter(("kB", "MB", "GB"))
@@ -66,7 +66,7 @@ def size(count: int) -> str:
 
 
 def ended(stop: Stop, error: str | None) -> str:
-    """Return the note about a turn that failed, was cut short, or whose message was blocked; "" of any other."""
+    """Return the note about a run that failed, was cut short, or whose message was blocked; "" for any other."""
     match stop:
         case "error":
             return error or "the model call failed"
@@ -79,9 +79,9 @@ def ended(stop: Stop, error: str | None) -> str:
 
 
 def described(message: Message, names: Mapping[str, str], *, full: bool) -> Iterator[str]:
-    """Yield the lines of a message. ``names`` has the tools of its calls, by the ids of the calls.
+    """Yield the lines of a message. ``names`` maps call ids to tool names.
 
-    ``full`` leaves nothing out and cuts nothing off but the data of images.
+    ``full`` omits and cuts nothing but the data of images.
     """
     yield f"{message.role}  {when(message.time)}"
     said = message.shown_text
@@ -93,7 +93,7 @@ def described(message: Message, names: Mapping[str, str], *, full: bool) -> Iter
 
 
 def calls_of(message: Message) -> dict[str, str]:
-    """Return the tools that a message calls, by the ids of the calls."""
+    """Return the names of the tools that a message calls, by call id."""
     return {block.id: block.name for block in message.content if isinstance(block, CallBlock)}
 
 
@@ -139,7 +139,7 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def summary(args: dict[str, Any]) -> str:
-    """Return what a call is about."""
+    """Return the main argument of a tool call."""
     match args:
         case {"command": str(command)}:
             return command.strip()
@@ -156,7 +156,7 @@ def summary(args: dict[str, Any]) -> str:
 
 
 def changes(args: dict[str, Any], clean: Callable[[str], str]) -> Iterator[str]:
-    """Yield what a call would change in a file, as the rows of a diff. ``clean`` makes text safe to be shown."""
+    """Yield the changes that a call makes to a file as rows of a diff. ``clean`` makes text safe to show."""
     match args:
         case {"path": str(), "edits": list(edits)}:
             for edit in edits:
@@ -176,7 +176,7 @@ def _lines(content: str) -> int:
 
 
 def _diff(old: str, new: str) -> Iterator[str]:
-    from difflib import unified_diff  # Only who compares needs it.
+    from difflib import unified_diff  # Imported lazily: start-up budget.
 
     rows = unified_diff(old.split("\n"), new.split("\n"), lineterm="", n=2)
-    yield from (row for number, row in enumerate(rows) if number > 2)  # Files have no names here, and no place.
+    yield from (row for number, row in enumerate(rows) if number > 2)  # Skip the file names and the first position.

@@ -32,17 +32,17 @@ from zot.wire.jsonrpc import SESSION_NOT_FOUND, RpcError
 
 
 class ClientConversation:
-    """A `Conversation` over a session of the daemon, which goes on when nobody follows it."""
+    """A `Conversation` over a session of the daemon, which continues without subscribers."""
 
     def __init__(self, client: Client, session: ClientSession) -> None:
         self._client = client
         self._session = session
         self._followers: dict[Subscriber, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        #: What was asked by the way and is not answered yet, by name.
+        #: Ids of the side questions that are not answered yet.
         self._asides: set[str] = set()
         self._agent = ""
-        #: The number above which is what is told to who follows; None is from now on.
+        #: Replay to subscribers starts after this sequence number; None: live events only.
         self._after = session.opened_at if session.opened.state == "waiting_approval" else None
 
     def follow(self, subscriber: Subscriber) -> Callable[[], None]:
@@ -59,9 +59,9 @@ class ClientConversation:
         return self._client.is_connected
 
     async def state(self) -> Snapshot:
-        if not self._client.is_connected:  # Whoever wants to see how it is, or to leave, does not want to wait.
+        if not self._client.is_connected:  # Fail at once: neither a status request nor leaving may wait.
             raise UserError("there is no connection to the daemon")
-        async with _plainly():
+        async with _user_errors():
             state = await self._session.state()
         self._agent = state.agent_alias
         used = state.usage.counters
@@ -80,15 +80,15 @@ class ClientConversation:
         )
 
     async def agent(self) -> str:
-        """Return the name of its agent; also when it is gone, if somebody had seen it before."""
+        """Return the alias of the session's agent, cached after the first `state`."""
         if not self._agent:
             await self.state()
         return self._agent
 
     async def messages(self) -> Sequence[PastMessage]:
-        async with _plainly():
+        async with _user_errors():
             now = await self._session.messages()
-            with suppress(RpcError):  # A daemon of before this one does not tell how turns ended.
+            with suppress(RpcError):  # Older daemons do not report how runs ended.
                 before = (await self._session.past()).messages
                 now = (*before, *now[len(before) :])
         return [one.past() for one in now]
@@ -96,16 +96,16 @@ class ClientConversation:
     async def past(self) -> Sequence[PastMessage]:
         try:
             page = await self._session.past()
-        except RpcError:  # A daemon of before this one tells all that was said, and then what happens.
+        except RpcError:  # Older daemons return all messages, and then live events.
             return await self.messages()
         except TimeoutError:
             raise UserError("the daemon did not answer in time") from None
-        if page.last_seq:  # A question that waits since before the daemon began is in no run of its own.
+        if page.last_seq:  # An approval pending since before the daemon started belongs to no run.
             self._after = page.last_seq if self._after is None else min(self._after, page.last_seq)
         return [one.past() for one in page.messages]
 
     async def images(self, place: str) -> Sequence[ImageBlock]:
-        del place  # The daemon tells how large they are.
+        del place  # The daemon only reports their sizes.
         return ()
 
     async def prompt(
@@ -113,22 +113,22 @@ class ClientConversation:
     ) -> None:
         turn = self._session.prompt(text, images)
 
-        async def hear() -> None:
+        async def consume() -> None:
             async for _ in turn:
                 pass
 
-        self._begin(hear(), unsaid)
+        self._begin(consume(), unsaid)
 
     async def steer(self, text: str, images: Sequence[ImageBlock] = (), *, name: str = "") -> None:
-        async with _plainly():
+        async with _user_errors():
             await self._session.steer(text, images, prompt_id=name or None)
 
     async def take_back(self, name: str) -> None:
-        async with _plainly():
+        async with _user_errors():
             await self._session.take_back(name)
 
     async def retry(self) -> None:
-        """Say it again: the daemon knows no other way."""
+        """Send the prompt again: the daemon has no retry."""
         asked = [message for message in await self.messages() if message.role == "user"]
         if not asked:
             raise UserError("nothing has been asked yet")
@@ -137,71 +137,71 @@ class ClientConversation:
         await self.prompt(text_of(asked[-1].content))
 
     async def abort(self) -> None:
-        async with _plainly():
+        async with _user_errors():
             for aside in tuple(self._asides):
-                with suppress(RpcError):  # It may be over by now.
+                with suppress(RpcError):  # It may be answered by now.
                     await self._session.take_back(aside)
             try:
                 await self._session.cancel()
             except RpcError as problem:
-                if problem.code != SESSION_NOT_FOUND:  # Then nothing runs.
+                if problem.code != SESSION_NOT_FOUND:  # It means that nothing runs.
                     raise
 
     async def approve(self, request: str, decision: Decision) -> None:
-        async with _plainly():
+        async with _user_errors():
             await self._session.approve(request, decision)
 
     async def remembered(self) -> Sequence[Remembered]:
-        async with _plainly():
+        async with _user_errors():
             found = await self._client.ask("session/allowed", {"sessionId": self._session.id}, AllowedCalls)
         return [Remembered(one.tool, one.subject) for one in found.allowed]
 
     async def forget(self, one: Remembered) -> None:
-        async with _plainly():
+        async with _user_errors():
             wanted = {"sessionId": self._session.id, "tool": one.tool, "subject": one.subject}
             await self._client.ask("session/forget", wanted, Forgotten)
 
     async def commands(self) -> Sequence[CommandInfo]:
-        async with _plainly():
+        async with _user_errors():
             found = await self._session.commands()
         return [CommandInfo(one.name, one.description, one.extension) for one in found]
 
     async def run_command(self, name: str, args: str) -> CommandAnswer:
-        async with _plainly():
+        async with _user_errors():
             ran = await self._session.run_command(name, args)
-        if ran.action == "prompt":  # The daemon runs it.
+        if ran.action == "prompt":
             return CommandAnswer(ran.extension, "noop")
         return CommandAnswer(ran.extension, ran.action, "", ran.insert, ran.display, ran.panel_id)
 
     async def press(self, panel_id: str, key: str, text: str = "") -> None:
-        async with _plainly():
+        async with _user_errors():
             await self._session.press(panel_id, key, text)
 
     async def close_panel(self, panel_id: str) -> None:
-        async with _plainly():
+        async with _user_errors():
             await self._session.close_panel(panel_id)
 
     async def reload_extensions(self) -> Sequence[str]:
-        async with _plainly():
+        async with _user_errors():
             wanted = {"sessionId": self._session.id}
             return (await self._client.ask("session/reload", wanted, Reloaded, within_s=None)).extensions
 
     async def models(self) -> Sequence[ModelInfo]:
-        async with _plainly():
+        async with _user_errors():
             wanted = {"sessionId": self._session.id, "all": True}
             found = await self._client.ask("session/models", wanted, Models)
         return [ModelInfo(one.provider, one.id, one.name, one.context_window) for one in found.models]
 
     async def use_model(self, model: ModelInfo) -> None:
-        async with _plainly():
+        async with _user_errors():
             overrides = {"model": model.id}
-            if model.provider != (await self.state()).provider:  # A daemon of before this one takes no other.
+            if model.provider != (await self.state()).provider:  # Older daemons do not accept this override.
                 overrides["modelProvider"] = model.provider
             wanted = {"sessionId": self._session.id, "overrides": overrides}
             await self._client.ask("session/configure", wanted, Configured)
 
     async def lock(self, *, locked: bool) -> None:
-        async with _plainly():
+        async with _user_errors():
             await self._client.ask("session/lock", {"sessionId": self._session.id, "locked": locked}, Lock)
 
     async def compact(self) -> None:
@@ -211,18 +211,18 @@ class ClientConversation:
         self._begin(compact())
 
     async def clear(self) -> None:
-        async with _plainly():
+        async with _user_errors():
             await self._session.clear()
 
     async def fork(self, messages: int | None = None) -> str:
-        async with _plainly():
+        async with _user_errors():
             return (await self._session.fork(messages=messages)).id
 
     async def aside(self, question: str) -> Aside:
         wanted = {"sessionId": self._session.id, "question": question, "promptId": os.urandom(8).hex()}
         self._asides.add(wanted["promptId"])
         try:
-            async with _plainly():
+            async with _user_errors():
                 answer = await self._client.ask("session/aside", wanted, Answered, within_s=None)
         finally:
             self._asides.discard(wanted["promptId"])
@@ -248,28 +248,28 @@ class ClientConversation:
                     if subscriber.full:
                         await subscriber.room()
         except AgentError as problem:
-            subscriber.deliver(Batch(0, 0, _over(problem)))
+            subscriber.deliver(Batch(0, 0, _failed_events(problem)))
 
     def _follow_again(self) -> None:
-        """Let those hear what happens who were told that the session is gone: another one may have its name."""
+        """Resubscribe those whose stream ended because the session was gone: its id may exist again."""
         for subscriber, following in self._followers.items():
             if following.done():
                 self._followers[subscriber] = self._following(subscriber)
 
-    def _begin(self, work: Coroutine[Any, Any, None], undone: Callable[[], None] = lambda: None) -> None:
-        """Let something run. What happens is told to those who follow; that it never will be, too."""
+    def _begin(self, work: Coroutine[Any, Any, None], on_failure: Callable[[], None] = lambda: None) -> None:
+        """Run ``work`` in a task; notify subscribers if it cannot run, unless they learn it anyway (`_is_news`)."""
         self._follow_again()
 
-        async def attend() -> None:
+        async def deliver_failure() -> None:
             try:
                 await work
             except AgentError as problem:
                 if _is_news(problem):
-                    undone()
+                    on_failure()
                 for subscriber in self._followers if _is_news(problem) else ():
-                    subscriber.deliver(Batch(0, 0, _over(problem)))
+                    subscriber.deliver(Batch(0, 0, _failed_events(problem)))
 
-        task = asyncio.create_task(attend(), name="zot turn")
+        task = asyncio.create_task(deliver_failure(), name="zot turn")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -278,8 +278,8 @@ class ClientConversation:
 
 
 @asynccontextmanager
-async def _plainly() -> AsyncIterator[None]:
-    """Let what the daemon refuses be the fault of who asked."""
+async def _user_errors() -> AsyncIterator[None]:
+    """Raise the daemon's refusals as UserError."""
     try:
         yield
     except RpcError as problem:
@@ -289,7 +289,7 @@ async def _plainly() -> AsyncIterator[None]:
 
 
 def _is_news(problem: AgentError) -> bool:
-    """False for what those who follow hear anyway: that a turn failed, or that the daemon is gone."""
+    """False for failures that subscribers already receive: a failed run, or the lost connection."""
     match problem:
         case RpcError(data={"stopReason": _}):
             return False
@@ -299,15 +299,15 @@ def _is_news(problem: AgentError) -> bool:
             return True
 
 
-def _over(problem: AgentError) -> list[AgentEvent]:
+def _failed_events(problem: AgentError) -> list[AgentEvent]:
     return [Error(str(problem)), Done()]
 
 
 class ClientHome:
     """A `Home` whose sessions run in the daemon.
 
-    Keys, skills and files of sessions are those of the user, if the daemon has the same: then ``own`` is the home of a
-    session that works in a directory, for an agent. What is made from within a session is of the agent of that one.
+    ``own`` returns the user's local home for a directory and an agent alias; it is None if the daemon uses another
+    home. A session opened from within another one uses its agent.
     """
 
     def __init__(
@@ -320,7 +320,7 @@ class ClientHome:
         self._newest: ClientConversation | None = None
 
     def conversation(self, session: ClientSession) -> ClientConversation:
-        """Return a session as a face sees it."""
+        """Wrap a client session."""
         self._newest = ClientConversation(self._client, session)
         return self._newest
 
@@ -330,15 +330,15 @@ class ClientHome:
         return self.conversation(await self._named(session))
 
     async def _named(self, name: str) -> ClientSession:
-        """Return the session that ``name`` means: the only one that begins so, or the one of that id.
+        """Return the session ``name``, or the only one whose id starts with it.
 
         Raise UserError, RpcError.
         """
         known = {one.session_id: one for one in await self._client.sessions()}
         session_id = meant(name, list(known)) or name
         if (entry := known.get(session_id)) is not None:
-            with suppress(RpcError):  # What nobody can use can still be read.
-                return await self._client.session(session_id, entry.agent_alias)  # It may have been closed.
+            with suppress(RpcError):  # A session that cannot be opened can still be read.
+                return await self._client.session(session_id, entry.agent_alias)  # Reopen it: it may have been closed.
         return await self._client.attach(session_id)
 
     async def sessions(self) -> Sequence[SessionInfo]:
@@ -375,12 +375,12 @@ class ClientHome:
         return await (await self._own("has its own keys; where it runs, `zot logout` does it")).logout(provider)
 
     async def _own(self, otherwise: str) -> Home:
-        """Return the home of the user, seen from where the session works. Raise UserError if the daemon has another."""
+        """Return the user's local home for the session's directory. Raise UserError if the daemon uses another one."""
         if self._make_own is None:
             raise UserError(f"this cannot be done from here: the daemon {otherwise}")
         cwd = self._cwd if self._newest is None else (await self._newest.state()).cwd
         return self._make_own(cwd, await self._agent_here())
 
     async def _agent_here(self) -> str:
-        """Return the agent of the session that one is in."""
+        """Return the agent of the newest session, or the default one."""
         return self._agent if self._newest is None else await self._newest.agent()

@@ -1,4 +1,4 @@
-"""The Textual application: layout, keys, and what is sent when."""
+"""The Textual application: layout, keys, and the sending of prompts."""
 
 from __future__ import annotations
 
@@ -55,60 +55,61 @@ KEYS = """\
 - in a panel all keys are the extension's, but `Esc` closes it; `Shift+Tab` enters and leaves it"""
 
 
-#: Later than this it is the first time again.
-_TWICE_S = 2.0
+#: A second press after more than this counts as the first.
+_SECOND_PRESS_S = 2.0
+
+#: Extension work that our own commands wait for.
+_AWAITED_BY_COMMAND = {"btw": ("start", "intercept"), "reload-ext": ("start",)}
+
+T = TypeVar("T")
 
 
 class Twice:
-    """Knows if a key was pressed twice, with nothing done between. ``clock`` has the seconds."""
+    """Detects a key pressed twice with no other input between. ``clock`` returns seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._pressed_s: float | None = None
 
     def press(self) -> bool:
-        """It is pressed; True if that is the second time."""
+        """Note a press; return True if it is the second one."""
         is_second, self._pressed_s = self.is_pressed, self._clock()
         return is_second
 
     @property
     def is_pressed(self) -> bool:
-        """True while it would be the second time."""
-        return self._pressed_s is not None and self._clock() - self._pressed_s < _TWICE_S
+        """True while a press would be the second one."""
+        return self._pressed_s is not None and self._clock() - self._pressed_s < _SECOND_PRESS_S
 
     def forget(self) -> None:
-        """Something else was done: the next time is the first."""
+        """Note other input: the next press is the first."""
         self._pressed_s = None
 
 
-#: What commands of our own want of extensions.
-_OURS = {"btw": ("start", "intercept"), "reload-ext": ("start",)}
-
-
 def wanted_by(command: str, *, is_ours: bool) -> tuple[str, ...]:
-    """Return what a command waits for: one of an extension, that this has started and answers."""
-    return _OURS.get(command, ()) if is_ours else ("start", f"command {command}")
+    """Return the `ExtWaiting` reasons that a command waits for."""
+    return _AWAITED_BY_COMMAND.get(command, ()) if is_ours else ("start", f"command {command}")
 
 
 class Awaiting:
-    """What this terminal does that takes a while, what it wants of extensions, and who has not given that yet."""
+    """This terminal's slow tasks, and the extension that they wait for."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
-        """``changed`` is called when a wait is over, or something is done, or about to be."""
+        """``changed`` is called when a task or a wait begins or ends."""
         self._changed = changed
         self._busy: list[str] = []
-        #: What is waited for, as an `ExtWaiting` says it, or the first word of that.
+        #: The awaited reasons: the text of an `ExtWaiting`, or its first word.
         self._awaited: list[str] = []
         self._told: ExtWaiting | None = None
 
     @property
     def doing(self) -> str:
-        """Who is waited for, or what is done, for people; "" if that is nothing."""
+        """The awaited extension or the current task, for people; "" if there is none."""
         return next(reversed(self._busy), "") if self._told is None else f"waiting for {self._told.extension}"
 
     @contextmanager
     def busy(self, text: str) -> Iterator[None]:
-        """Say what is done, as long as the block takes."""
+        """Show ``text`` as the current task during the block."""
         self._busy.append(text)
         self._changed()
         try:
@@ -119,7 +120,7 @@ class Awaiting:
 
     @contextmanager
     def wait(self, *awaited: str) -> Iterator[None]:
-        """Wait for something, as long as the block takes."""
+        """Wait for ``awaited`` during the block."""
         self._awaited += awaited
         try:
             yield
@@ -131,7 +132,7 @@ class Awaiting:
             self._changed()
 
     def hear(self, event: ExtWaiting) -> None:
-        """Somebody waits: show it if that is this terminal."""
+        """Show the extension's name if the event concerns this terminal."""
         if self._concerns(event):
             self._told = event
 
@@ -140,7 +141,7 @@ class Awaiting:
 
 
 class Speech:
-    """Says prompts one after the other, in the order in which they were written."""
+    """Sends prompts one after the other, in the order in which they were submitted."""
 
     def __init__(
         self,
@@ -150,31 +151,31 @@ class Speech:
         do: Callable[[Coroutine[Any, Any, None]], None],
         changed: Callable[[], None],
     ) -> None:
-        """``do`` does what takes a while, ``changed`` is called when something else goes on."""
+        """``do`` runs a coroutine as a task; ``changed`` is called when the activity shown changes."""
         self._following = following
         self._composer, self._queue = composer, composer.queue
         self._do, self._changed = do, changed
-        #: Held until the session has what is being said.
+        #: Held until the session has accepted the current prompt.
         self._turn = asyncio.Lock()
 
     @property
     def runs(self) -> bool:
-        """True while a run goes on, by what has been told: a session may need a moment longer to be idle."""
+        """True while a run is active as far as events tell: the session may become idle a moment later."""
         return bool(self._following.story.doing)
 
     def submit(self, text: str) -> None:
-        """Let something be said when it is its turn."""
+        """Enqueue a prompt."""
         self._queue.add(text)
         self.go_on()
 
     def go_on(self) -> None:
-        """Say what waits longest, unless a run goes on: from now on one does, whatever else is submitted at once."""
+        """Send the oldest queued prompt unless a run is active, and show a run as active from then on."""
         if self._queue.waiting and self._following.is_open and not self.runs:
             self._show("waiting for the model")
             self._do(self._say(self._queue.next()))
 
     def steer(self, text: str) -> None:
-        """Say something to the running prompt, unless it is taken back before its images are read."""
+        """Send a message to the running prompt, unless it is withdrawn before its images are read."""
 
         async def say(name: str) -> None:
             from zot.ui.terminal.mentions import named_images
@@ -183,18 +184,18 @@ class Speech:
             async with self._turn:
                 images = await named_images(text, conversation)
             if self._queue.steers(name):
-                await conversation.steer(text, images, name=name)  # Until it is said, which nobody waits for.
+                await conversation.steer(text, images, name=name)  # Outside of the lock: may wait for the model.
 
         self._do(self._composer.steer(text, say))
 
     async def take_back(self, name: str) -> None:
-        """Let what is on its way never be said. Raise UserError if it has been."""
-        async with self._turn:  # It may not be known there yet.
+        """Withdraw a steering message. Raise UserError if the model has received it."""
+        async with self._turn:  # The session may not have it yet.
             await self._following.conversation.take_back(name)
 
     def abort(self) -> None:
-        """End what runs, and what is just being said. What waits is back in the editor."""
-        self._composer.take_back_all()  # First: what waits is said as soon as the run is over.
+        """Abort the run and the prompt being sent. Queued prompts return to the editor."""
+        self._composer.take_back_all()  # First: the end of the run would send the next queued prompt.
         if self._following.is_open:
             self._do(self._abort())
 
@@ -220,11 +221,8 @@ class Speech:
         self._changed()
 
 
-T = TypeVar("T")
-
-
 class ZotApp(Ground):
-    """A face of one conversation. ``begin`` gives the home, ``session`` says which session to open in it."""
+    """The app that shows one conversation. ``begin`` returns the home, ``session`` opens a session in it."""
 
     CSS = """
     Screen { layout: vertical; background: transparent; overflow: hidden; }
@@ -262,7 +260,7 @@ class ZotApp(Ground):
         self.status = Status(self.look)
         self.composer = Composer()
         self.editor, self.queue = self.composer.editor, self.composer.queue
-        heard = Pace(self, self._show_heard).want
+        heard = Pace(self, self._show_events).want
         self.following = Following(self.transcript, self.editor, heard, send=self.send, do=self._do)
         self.asking = Asking(self.composer, clock)
         self._clock = clock
@@ -270,10 +268,10 @@ class ZotApp(Ground):
         self.speech = Speech(self.following, self.composer, do=self._do, changed=self._show_doing)
         self._awaiting, self._leaving = Awaiting(self._show_doing), Twice(clock)
         self.status.hint = lambda: "Ctrl+C again leaves; Esc aborts what runs" if self._leaving.is_pressed else ""
-        #: How the conversation stood when it was left.
+        #: The final state of the conversation, read when the app closes.
         self.left: Snapshot | None = None
 
-    # The screen.
+    # Layout.
 
     def compose(self) -> ComposeResult:
         yield self.transcript
@@ -286,8 +284,8 @@ class ZotApp(Ground):
         self.call_after_refresh(lambda: self._do(self._start()))
 
     def on_resize(self) -> None:
-        for fit in (self.panels.fit, self.asking.fit):  # What stays as it is may have another room all the same.
-            self.call_later(fit)  # Now the app does not know yet how large it is.
+        for fit in (self.panels.fit, self.asking.fit):  # An unchanged panel may have other room all the same.
+            self.call_later(fit)  # The app does not know its new size yet.
 
     @property
     def conversation(self) -> Conversation:
@@ -307,7 +305,7 @@ class ZotApp(Ground):
         return self.composer.commands
 
     async def _start(self) -> None:
-        """Open the session, having asked about what of the project must be trusted first."""
+        """Ask about trust in the project, then open the session."""
         await self.screen.mount(self.panels, before=self.composer)
         await self.composer.furnish()
         try:
@@ -323,7 +321,7 @@ class ZotApp(Ground):
             keep_short()
 
     async def _enter(self, conversation: Conversation) -> None:
-        """Show a conversation, and follow it."""
+        """Show and follow a conversation."""
         self.asking.overtake()
         self.status.is_reachable = lambda: conversation.is_reachable
         self.composer.commands = ()
@@ -355,11 +353,11 @@ class ZotApp(Ground):
     def _show_doing(self) -> None:
         self.status.do(self._awaiting.doing or self.story.doing)
 
-    # What happens.
+    # Events.
 
-    def _show_heard(self) -> None:
-        """Show what was heard since the last time."""
-        events = self.following.take()[: 0 if self.is_leaving else None]  # Who leaves begins nothing any more.
+    def _show_events(self) -> None:
+        """Show the events that arrived since the last call."""
+        events = self.following.take()[: 0 if self.is_leaving else None]  # An app that is closing starts nothing.
         for event in events:
             self.story.tell((event,))
             self._react(event)
@@ -367,7 +365,7 @@ class ZotApp(Ground):
         self._show_doing()
 
     def _react(self, event: AgentEvent) -> None:
-        """Do what an event wants, beside being told."""
+        """React to an event, besides showing it."""
         self._approvals.hear(event)
         if isinstance(event, PanelEvent):
             self._do(self.panels.hear(event))
@@ -396,7 +394,7 @@ class ZotApp(Ground):
                 pass
 
     async def _ended(self, failure: str) -> None:
-        """A run is over: go on with what waits, or offer another model if this one failed."""
+        """A run is over: send the next queued prompt, or offer another model if this one failed."""
         await self._refresh_state()
         if failure and not self.queue.waiting:
             from zot.ui.terminal.slash import rescue
@@ -405,7 +403,7 @@ class ZotApp(Ground):
         else:
             self.speech.go_on()
 
-    # What people do.
+    # Input.
 
     async def on_event(self, event: Event) -> None:
         if isinstance(event, Key):
@@ -417,14 +415,14 @@ class ZotApp(Ground):
         await super().on_event(event)
 
     def _typed(self, event: Key | Paste) -> None:
-        """Make ready for what is typed: what the transcript has no use for is meant for the editor."""
+        """Focus the editor for keys that the transcript does not use."""
         if not (isinstance(event, Key) and event.key == "ctrl+c"):
             self._leaving.forget()
         if self.focused is self.transcript and not (isinstance(event, Key) and self.transcript.wants(event)):
-            self.screen.set_focus(self.editor)  # At once: the next key may be here already.
+            self.screen.set_focus(self.editor)  # At once: the next key may already be queued.
 
     def on_paste(self, event: Paste) -> None:
-        """Nobody who has the focus has a use for it: it must not be lost."""
+        """Keep a paste that no focused widget took."""
         self.editor.post_message(Paste(event.text))
         self.note("what was pasted is in the editor")
 
@@ -452,7 +450,7 @@ class ZotApp(Ground):
 
     async def _run_command(self, line: str) -> None:
         name = line[1:].split(maxsplit=1)[0]
-        if name != "exit":  # Nobody has to wait to leave.
+        if name != "exit":  # Leaving must not wait.
             await self.following.opened.wait()
         with self._awaiting.wait(*wanted_by(name, is_ours=name in slash.COMMANDS)):
             await slash.run(self, line)
@@ -496,7 +494,7 @@ class ZotApp(Ground):
     def on_panel_dismissed(self, message: Panel.Dismissed) -> None:
         self._do(self.panels.dismiss(message.panel_id, self.conversation.close_panel))
 
-    # What commands can do.
+    # The `Terminal` interface, for slash commands.
 
     def note(self, text: str, level: Level = "info") -> None:
         self.transcript.note(text, level)
@@ -540,7 +538,6 @@ class ZotApp(Ground):
         self._show_doing()
 
     async def jump(self) -> None:
-
         await jump(self, self.transcript)
 
     def page(self) -> str:
@@ -552,28 +549,28 @@ class ZotApp(Ground):
     on_editor_ended = action_leave = leave
 
     async def close(self) -> None:
-        """Let go of the conversation, having noted how it stands."""
+        """Note the conversation's final state and close it."""
         self.following.leave()
         if self.following.is_open:
-            with suppress(AgentError):  # What cannot be reached any more cannot be asked, either.
+            with suppress(AgentError):  # A lost connection cannot be asked.
                 self.left = await self.conversation.state()
             await self.conversation.close()
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something that takes a while; what goes wrong is said."""
-        # Cancelled before it begins, as on leaving, a worker never awaits its work.
+        """Run ``work`` as a task; show its errors as notes."""
+        # A Textual worker cancelled before it starts never awaits its coroutine.
         when_over(self.run_worker(partial(self._told, work)), work.close)
 
     async def _told(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
-        except (AgentError, OSError) as problem:  # Also a TimeoutError, which is one.
+        except (AgentError, OSError) as problem:  # Also a TimeoutError, which is an OSError.
             self.note(str(problem) or "there was no answer in time", "error")
 
 
 async def jump(terminal: Terminal, transcript: Transcript) -> None:
-    """Let the person choose among what they said, the newest first, and show it."""
-    from zot.ui.terminal.entries import UserEntry  # Start-up budget: the first frame needs no entries.
+    """Let the user choose one of their messages, newest first, and scroll to it."""
+    from zot.ui.terminal.entries import UserEntry  # Imported lazily: start-up budget.
 
     said = [entry for entry in transcript.entries if isinstance(entry, UserEntry)]
     if not said:

@@ -15,43 +15,42 @@ from zot.ui.terminal.looks import frank
 
 _STYLES = {"+": "green", "-": "red"}
 
-
-def changes(args: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what a call would change in a file, as the lines of a diff, each with its style."""
-    return ((row, _STYLES.get(row[:1], "dim")) for row in readable.changes(args, frank))
-
-
-#: What tells that a question has been decided: here, elsewhere, or by its deadline.
+#: Events that show that an approval was decided: here, in another client, or by its deadline.
 Decided: TypeAlias = ApprovalAnswer | ToolProgress | ToolResult | TurnStart | TurnEnd | Done
-#: A line of what a call would do, and its style.
+#: A line about a call, and its style.
 Line: TypeAlias = tuple[str, str]
 
-#: Arguments look like no line of a command or a diff, which could say the same.
+#: A colour of their own: a command or a diff could contain the same text.
 _ARGUMENT = "yellow"
 
 
+def changes(args: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the lines of the diff that a call makes, each with its style."""
+    return ((row, _STYLES.get(row[:1], "dim")) for row in readable.changes(args, frank))
+
+
 def in_full(request: ApprovalRequest) -> list[Line]:
-    """Return what a call would do: its command or what it would change, and all of its other arguments."""
+    """Return a call's command or diff, and all of its other arguments."""
     args = request.args
     match args:
         case {"command": str(command)}:
             said = [(line, "") for line in frank(command).rstrip("\n").split("\n")]
             return [*said, *_others(args, {"command"})]
         case {"path": str()} if diff := [*changes(args)]:
-            return [*diff, *_others(args, _told_by_diff(args))]
+            return [*diff, *_others(args, _shown_by_diff(args))]
         case _:
             written = msgspec.json.format(msgspec.json.encode(args), indent=2).decode()
             return [(line, "") for line in frank(written).split("\n")]
 
 
 def until(request: ApprovalRequest) -> str:
-    """Return when the time for an answer is over, by the clock of this machine, with the day if it is not today."""
+    """Return the deadline in local time, with the date unless it is today."""
     over = datetime.fromisoformat(request.deadline).astimezone()
     return over.strftime("%H:%M:%S" if over.date() == datetime.now(UTC).astimezone().date() else "%Y-%m-%d %H:%M:%S")
 
 
 def called_with(args: dict[str, Any], *, is_named: bool) -> Iterator[Line]:
-    """Yield what a call was called with; ``is_named`` if its summary is read in full above."""
+    """Yield a call's arguments; ``is_named`` if the heading already shows its summary in full."""
     diff = [*changes(args)]
     match args:
         case {"command": str(command)}:
@@ -59,7 +58,7 @@ def called_with(args: dict[str, Any], *, is_named: bool) -> Iterator[Line]:
                 yield from ((f"$ {line}", "cyan") for line in frank(command).strip("\n").split("\n"))
             yield from _others(args, {"command"})
         case {"path": str()}:
-            told = _told_by_diff(args) if diff else {"path"}
+            told = _shown_by_diff(args) if diff else {"path"}
             yield from _others(args, told if is_named else told - {"path"})
             yield from diff
         case _ if not is_named:
@@ -70,7 +69,7 @@ def called_with(args: dict[str, Any], *, is_named: bool) -> Iterator[Line]:
 
 
 def beyond_summary(request: ApprovalRequest) -> list[str]:
-    """Return the lines of what a call would do that its summary does not tell."""
+    """Return the lines of `in_full`, or none if the request's summary already shows everything."""
     match request.args:
         case {"command": str(one), **rest} | {"path": str(one), **rest} if not rest:
             if request.summary == f"{request.tool}: {one}":
@@ -80,16 +79,16 @@ def beyond_summary(request: ApprovalRequest) -> list[str]:
     return [line for line, _ in in_full(request)]
 
 
-def _told_by_diff(args: dict[str, Any]) -> set[str]:
-    """Return the names of the arguments of which a diff leaves nothing out."""
+def _shown_by_diff(args: dict[str, Any]) -> set[str]:
+    """Return the names of the arguments that the diff shows in full."""
     match args:
         case {"edits": list(edits)}:
-            return {"path", "edits"} if all(map(_is_told, edits)) else {"path"}
+            return {"path", "edits"} if all(map(_is_shown, edits)) else {"path"}
         case _:
             return {"path", "content"}
 
 
-def _is_told(edit: object) -> bool:
+def _is_shown(edit: object) -> bool:
     match edit:
         case {"oldText": str(old), "newText": str(new), **rest}:
             return not rest and frank(old) != frank(new)

@@ -1,4 +1,4 @@
-"""The composer: editor, completion, folded pastes, queued messages."""
+"""The composer: editor, completion, folded pastes and queued messages."""
 
 from __future__ import annotations
 
@@ -28,25 +28,40 @@ from zot.ui.terminal.textual_patches import obey
 
 _MAX_FILES = 20_000
 _FRESH_S = 10.0
-_SHOWN = 6
-_MOST = 50
-_ELSEWHERE = ("/", "~/", "../", "./")
-_UNLISTED = {".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv", ".mypy_cache", ".ruff_cache"}
+_MAX_OFFERS_SHOWN = 6
+_MAX_OFFERS = 50
+_PATH_PREFIXES = ("/", "~/", "../", "./")
+_SKIPPED = {".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv", ".mypy_cache", ".ruff_cache"}
 
-
-#: A text, and the line and column of the cursor in it.
+#: A text, and the row and column of its cursor.
 Place: TypeAlias = tuple[str, tuple[int, int]]
+
+#: Pastes longer than this are folded.
+_FOLD_LINES = 6
+_FOLD_CHARACTERS = 1000
+#: Recalled messages longer than this are folded. The limit is higher: typed text is edited anywhere.
+_LONG_LINES = 30
+_LONG_CHARACTERS = 3000
+#: A first or last line up to this length stays visible.
+_VISIBLE_CHARACTERS = 200
+MARK = re.compile(r"\[pasted #\d+: [^\]]*\]")
+
+#: A word that can be completed: a command or a file.
+_WORD = re.compile(rf"(?:^|(?<=\s))({BEGUN}|/\S*)$")
+_NEWLINE_KEYS = ("ctrl+j", "shift+enter", "alt+enter", "ctrl+enter")
+
+_MAX_QUEUED_SHOWN = 4
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """Something that can take the place of a word."""
+    """A completion for a word."""
 
     text: str
     help: str = ""
 
 
 class Offers(Static):
-    """A short list of offers, one of which is looked at."""
+    """A short list of completions, one of them selected."""
 
     DEFAULT_CSS = """
     Offers { height: auto; max-height: 6; display: none; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; }
@@ -56,32 +71,32 @@ class Offers(Static):
         super().__init__()
         self.offers: Sequence[Offer] = ()
         self.word = ""
-        #: The text and the cursor that they are for.
+        #: The text and cursor that the offers were made for.
         self.place: Place | None = None
         self._at = 0
 
     @property
     def chosen(self) -> Offer | None:
-        """The offer that is looked at."""
+        """The selected completion."""
         return self.offers[self._at] if self.offers else None
 
     def show(self, word: str, offers: Sequence[Offer], place: Place | None = None) -> None:
-        """Offer these for ``word``, which stands at ``place``."""
-        if not offers and not self.offers:  # As with nearly every key.
+        """Offer completions for ``word`` at ``place``."""
+        if not offers and not self.offers:  # The case of nearly every key.
             return
         self.word, self.offers, self.place, self._at = word, offers, place if offers else None, 0
         self.display = bool(offers)
         self._draw()
 
     def move(self, step: int) -> None:
-        """Look at another one."""
+        """Select another one."""
         if self.offers:
             self._at = (self._at + step) % len(self.offers)
             self._draw()
 
     def _draw(self) -> None:
         text = Text(no_wrap=True, overflow="ellipsis")
-        shown = _SHOWN if len(self.offers) <= _SHOWN else _SHOWN - 1
+        shown = _MAX_OFFERS_SHOWN if len(self.offers) <= _MAX_OFFERS_SHOWN else _MAX_OFFERS_SHOWN - 1
         first = max(0, min(self._at - shown // 2, len(self.offers) - shown))
         for number, offer in enumerate(self.offers[first : first + shown], first):
             line = Text(_shown(offer.text), style="reverse" if number == self._at else "bold")
@@ -96,7 +111,7 @@ class Offers(Static):
 
 
 class Files:
-    """The files below a directory, as they can be named in a prompt."""
+    """The files below a directory, for completion."""
 
     def __init__(self, cwd: str) -> None:
         self._cwd = cwd
@@ -104,38 +119,38 @@ class Files:
         self._until = 0.0
 
     def find(self, word: str) -> list[Offer]:
-        """Return the files whose path has the letters in it that ``word`` means, the likeliest first.
+        """Return the files whose paths contain the letters of ``word`` in order, best match first.
 
-        What begins like a path of its own, with ``/``, ``~`` or ``..``, is completed as one.
+        A path that starts with ``/``, ``~``, ``.`` or ``..`` is completed in its own directory.
         """
         path = meant(word)
-        if path.startswith(_ELSEWHERE):
+        if path.startswith(_PATH_PREFIXES):
             return [_offer(one) for one in self._beside(path)]
         if time.monotonic() > self._until:
             self._known = [*self._walk()]
             self._until = time.monotonic() + _FRESH_S
         wanted = path.lower()
         fits = [(_rank(one.lower(), wanted), len(one), one) for one in self._known if _fits(one.lower(), wanted)]
-        return [_offer(one) for _, _, one in sorted(fits)[:_MOST]]
+        return [_offer(one) for _, _, one in sorted(fits)[:_MAX_OFFERS]]
 
     def _beside(self, path: str) -> list[str]:
-        """Return what there is in the directory that a path names, and begins like the rest of it."""
+        """Return the entries of the path's directory whose names start with its last part."""
         place, name = os.path.split(path)
         place = place if place.endswith("/") else f"{place}/"
         try:
             with os.scandir(os.path.join(self._cwd, os.path.expanduser(place))) as found:
                 fits = [one for one in found if one.name.startswith(name) and can_be_named(one.name)]
         except OSError:
-            return []  # There is nothing to be offered in what cannot be read.
+            return []  # An unreadable directory has no completions.
         hidden = name.startswith(".")
-        # What cannot be looked at, such as a link that leads to itself, is offered as it is.
+        # An entry that cannot be examined, such as a link to itself, is offered as a file.
         paths = [f"{place}{one.name}{'/' * os.path.isdir(one.path)}" for one in fits if hidden or one.name[0] != "."]
-        return sorted(paths)[:_MOST]
+        return sorted(paths)[:_MAX_OFFERS]
 
     def _walk(self) -> Iterator[str]:
         count = 0
         for place, directories, files in os.walk(self._cwd):
-            directories[:] = sorted(name for name in directories if name not in _UNLISTED)
+            directories[:] = sorted(name for name in directories if name not in _SKIPPED)
             inside = os.path.relpath(place, self._cwd)
             for name in sorted(files):
                 count += 1
@@ -147,7 +162,7 @@ class Files:
 
 
 def _shown(text: str) -> str:
-    """Return what may come from an extension as one line that the terminal can be given."""
+    """Return text of an extension as one line, safe for the terminal."""
     return safe(text).replace("\n", " ")
 
 
@@ -169,49 +184,38 @@ def _rank(path: str, wanted: str) -> int:
     return 2 if wanted in path else 3
 
 
-#: What is pasted and longer than this is folded.
-_FOLD_LINES = 6
-_FOLD_CHARACTERS = 1000
-#: What was said elsewhere, or before, and is longer than this. It may have been typed, to be changed in any place.
-_LONG_LINES = 30
-_LONG_CHARACTERS = 3000
-#: So much of the first line and of the last one is still to be seen.
-_SEEN_CHARACTERS = 200
-MARK = re.compile(r"\[pasted #\d+: [^\]]*\]")
-
-
 class Folds:
-    """Knows what is folded, for as long as it can be brought back."""
+    """The folded texts that can still be brought back."""
 
     def __init__(self) -> None:
-        #: What is folded, by the word that stands for it.
+        #: Folded texts, by their marks.
         self._folded: dict[str, str] = {}
         self._number = 0
-        #: Those words that stand in the editor, or can be had back there: whoever writes another says just that.
+        #: The marks in the editor or its undo history; any other mark is literal text.
         self._live: set[str] = set()
-        #: How stood what was said, by what was said, if that is long.
-        self._stood: dict[str, str] = {}
+        #: The folded form of long submitted messages, by their full text.
+        self._folded_forms: dict[str, str] = {}
 
     def paste(self, text: str) -> str:
-        """Return what is to stand for something that is pasted."""
+        """Return a pasted text, or its mark if it is long."""
         return self._fold(text) if _exceeds(text, _FOLD_LINES, _FOLD_CHARACTERS) else text
 
     def say(self, text: str) -> str:
-        """Return all of what stands there, and know from now on how it stood."""
+        """Return ``text`` unfolded, and remember its folded form."""
         said = MARK.sub(lambda found: self._folded[found[0]] if found[0] in self._live else found[0], text)
         if said != text or _exceeds(said, _LONG_LINES, _LONG_CHARACTERS):
-            self._stood[said] = text
+            self._folded_forms[said] = text
         self._live.clear()
-        kept = {mark for stood in self._stood.values() for mark in MARK.findall(stood)}
+        kept = {mark for stood in self._folded_forms.values() for mark in MARK.findall(stood)}
         self._folded = {mark: text for mark, text in self._folded.items() if mark in kept}
         return said
 
     def recall(self, said: str) -> str:
-        """Return how something stood before it was said; if that is not known, it is folded between its ends."""
-        if said not in self._stood and _exceeds(said, _LONG_LINES, _LONG_CHARACTERS):
+        """Return a submitted message in its folded form; fold the middle of a long one that has none."""
+        if said not in self._folded_forms and _exceeds(said, _LONG_LINES, _LONG_CHARACTERS):
             first, middle, last = _cut(said)
-            self._stood[said] = f"{first}{self._fold(middle)}{last}"
-        stood = self._stood.get(said, said)
+            self._folded_forms[said] = f"{first}{self._fold(middle)}{last}"
+        stood = self._folded_forms.get(said, said)
         self._live |= self._folded.keys() & set(MARK.findall(stood))
         return stood
 
@@ -230,20 +234,15 @@ def _exceeds(text: str, lines: int, characters: int) -> bool:
 
 
 def _cut(text: str) -> tuple[str, str, str]:
-    """Return the first line, what is between, line ends as well, and the last line; lines that are long are between."""
+    """Return the first line, the middle with its line ends, and the last line; long lines belong to the middle."""
     first, last = text.partition("\n")[0], text.rpartition("\n")[2]
-    begin = len(first) if len(first) <= _SEEN_CHARACTERS else 0
-    end = len(text) - (len(last) if len(last) <= _SEEN_CHARACTERS else 0)
+    begin = len(first) if len(first) <= _VISIBLE_CHARACTERS else 0
+    end = len(text) - (len(last) if len(last) <= _VISIBLE_CHARACTERS else 0)
     return text[:begin], text[begin:end], text[end:]
 
 
-#: What can be completed: a command, or a file.
-_WORD = re.compile(rf"(?:^|(?<=\s))({BEGUN}|/\S*)$")
-_NEWLINE_KEYS = ("ctrl+j", "shift+enter", "alt+enter", "ctrl+enter")
-
-
 class Editor(TextArea):
-    """A text that is submitted with Enter. Up and Down at its ends bring back what was submitted before."""
+    """A text area that Enter submits. Up and Down at its ends recall earlier messages."""
 
     DEFAULT_CSS = """
     Editor { height: auto; max-height: 40vh; min-height: 1; border: none; padding: 0 1; background: transparent; }
@@ -262,7 +261,7 @@ class Editor(TextArea):
     ]
 
     class Submitted(Message):
-        """Somebody has written something. ``steers``: to the prompt that runs."""
+        """The user submitted a message. ``steers``: for the running prompt."""
 
         def __init__(self, text: str, *, steers: bool) -> None:
             super().__init__()
@@ -270,13 +269,13 @@ class Editor(TextArea):
             self.steers = steers
 
     class Escaped(Message):
-        """Somebody wants out."""
+        """The user pressed Esc."""
 
     class Ended(Message):
-        """Somebody has nothing more to say."""
+        """The user pressed Ctrl+D in an empty editor."""
 
     class Offered(Message):
-        """What can be completed is to be offered: the word before the cursor, "" for nothing."""
+        """Completions are needed for the word before the cursor; "" for none."""
 
         def __init__(self, word: str, place: Place) -> None:
             super().__init__()
@@ -287,18 +286,18 @@ class Editor(TextArea):
         super().__init__(compact=True, highlight_cursor_line=False, placeholder="Ask anything. /help, @file")
         self.cursor_blink = False
         self._offers = offers
-        #: Where something to complete was asked for the last time.
-        self._asked: Place | None = None
-        #: Takes back what was written last and has not been said, to keep it here or not; False if nothing can be.
+        #: The text and cursor that completions were last requested for.
+        self._requested: Place | None = None
+        #: Withdraws the newest message that was not sent, into the editor if True; False if there is none.
         self.take_back: Callable[[bool], bool] = lambda keeps: False
         self._history: list[str] = []
         self._at = 0
         self._draft = ""
-        #: What was brought back last.
-        self._brought: str | None = None
+        #: The text that was recalled last.
+        self._recalled: str | None = None
         self._folds = Folds()
 
-    # Whoever wrote it, nothing gets into the editor by another way than these two.
+    # All text enters the editor through these two methods, which clean it.
 
     def edit(self, edit: Edit) -> EditResult:
         edit.text = _clean(edit.text)
@@ -307,31 +306,31 @@ class Editor(TextArea):
     def load_text(self, text: str) -> None:
         super().load_text(_clean(text))
 
-    # What was written before.
+    # History.
 
     def remember(self, texts: Iterable[str]) -> None:
-        """Have these as what was written before."""
+        """Replace the history."""
         self._history = [text for text in texts if text.strip()]
         self._at = len(self._history)
 
     def put(self, text: str) -> None:
-        """Have this text, the cursor at its end. What stood there can be had back."""
+        """Replace the text, with the cursor at its end. Undo brings the old text back."""
         self.history.checkpoint()
         self.replace(text, (0, 0), self.document.end, maintain_selection_offset=False)
         self.history.checkpoint()
 
     def put_back(self, texts: Sequence[str]) -> None:
-        """Put what was submitted, and has not been said, before what stands here."""
+        """Put withdrawn messages before the current text."""
         stood = [self._folds.recall(_clean(text)) for text in texts]
         self.put("\n\n".join([*stood, self.text] if self.text else stood))
 
     def drop(self) -> None:
-        """Have nothing, and be where nothing was brought back. What stood here can be had back."""
+        """Clear the text and leave the history. Undo brings the text back."""
         self.put("")
         self._at, self._draft = len(self._history), ""
 
     def _recall(self, step: int) -> bool:
-        if self.text != self._brought:  # It was undone, or changed: that is what one comes back to.
+        if self.text != self._recalled:  # Edited or undone: it is the new draft.
             self._at = len(self._history)
         at = self._at + step
         if not 0 <= at <= len(self._history):
@@ -340,7 +339,7 @@ class Editor(TextArea):
             self._draft = self.text
         self._at = at
         self.put(self._draft if at == len(self._history) else self._folds.recall(_clean(self._history[at])))
-        self._brought = self.text
+        self._recalled = self.text
         return True
 
     def action_cursor_up(self, select: bool = False) -> None:
@@ -357,7 +356,7 @@ class Editor(TextArea):
         elif select or not self.cursor_at_last_line or not self._recall(1):
             super().action_cursor_down(select)
 
-    # What is submitted.
+    # Submitting.
 
     def action_steer(self) -> None:
         self.submit(steers=True)
@@ -366,14 +365,14 @@ class Editor(TextArea):
         self.take_back(False)
 
     def action_end_of_input(self) -> None:
-        """Leave, if there is nothing to lose; else delete a character, as shells do."""
+        """Leave if the editor is empty, else delete a character, as shells do."""
         if self.text:
             self.action_delete_right()
         else:
             self.post_message(self.Ended())
 
     def submit(self, *, steers: bool = False) -> None:
-        """Have it said, if there is anything."""
+        """Submit the text unless it is blank."""
         text = self._folds.say(self.text)
         if not text.strip():
             return
@@ -410,11 +409,11 @@ class Editor(TextArea):
             if self._accept().startswith("/"):
                 self.submit()
         elif column and self.document.get_line(row)[column - 1 : column] == "\\" and self.cursor_at_end_of_line:
-            self.replace("\n", (row, column - 1), (row, column))  # For terminals that have no other way.
+            self.replace("\n", (row, column - 1), (row, column))  # For terminals that cannot send the other keys.
         else:
             self.submit()
 
-    # What is pasted.
+    # Pasting.
 
     async def on_paste(self, event: events.Paste) -> None:
         event.prevent_default()
@@ -422,7 +421,7 @@ class Editor(TextArea):
         self.insert(self._folds.paste(_clean(event.text)))
 
     def action_delete_left(self) -> None:
-        """Delete a character, or all of what was pasted and folded."""
+        """Delete a character, or a whole mark of a folded paste."""
         row, column = self.cursor_location
         before = self.document.get_line(row)[:column]
         folded = next((one for one in MARK.finditer(before) if one.end() == column), None)
@@ -431,11 +430,11 @@ class Editor(TextArea):
         else:
             super().action_delete_left()
 
-    # What can be completed.
+    # Completion.
 
     @property
     def offers(self) -> bool:
-        """True while there is something to choose from for what stands here now: keys may be faster than offers."""
+        """True while completions are shown for the current text: typing may be faster than they are."""
         return self._offers.place == self._place
 
     @property
@@ -449,19 +448,19 @@ class Editor(TextArea):
         self._offer()
 
     def _offer(self) -> None:
-        """Ask for what can be completed at the cursor, if that was not asked yet."""
-        if self._asked == self._place:
+        """Request completions for the cursor position, once."""
+        if self._requested == self._place:
             return
-        self._asked = self._place
+        self._requested = self._place
         row, column = self.cursor_location
         before = self.document.get_line(row)[:column]
         found = _WORD.search(before)
         word = found[1] if found else ""
         is_first = row == 0 and bool(found) and before.lstrip() == word
-        self.post_message(self.Offered(word if word.startswith("@") or is_first else "", self._asked))
+        self.post_message(self.Offered(word if word.startswith("@") or is_first else "", self._requested))
 
     def _accept(self) -> str:
-        """Put the offer that is looked at in the place of the word before the cursor, and return it."""
+        """Replace the word before the cursor by the selected completion, and return it."""
         chosen = self._offers.chosen
         if chosen is None:
             return ""
@@ -472,15 +471,12 @@ class Editor(TextArea):
 
 
 def _clean(text: str) -> str:
-    """Return ``text`` as the terminal can be given it: every line end is one, what is not seen stands as its escape."""
+    """Return ``text`` with LF line ends and invisible characters as escapes."""
     return escaped(text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
-_queue_SHOWN = 4
-
-
 class Queue(Static):
-    """Messages that wait for the run to end, the oldest first, and those that steer it already."""
+    """The messages that wait for the end of the run, oldest first, and those that steer it."""
 
     DEFAULT_CSS = """
     Queue { height: auto; max-height: 5; display: none; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; }
@@ -489,63 +485,62 @@ class Queue(Static):
     def __init__(self) -> None:
         super().__init__()
         self.waiting: list[str] = []
-        #: By their names.
+        #: Steering messages that the model has not received, by name.
         self._steering: dict[str, str] = {}
 
     def add(self, text: str) -> None:
-        """Let something wait."""
+        """Enqueue a message."""
         self.waiting.append(text)
         self.draw()
 
     def next(self) -> str:
-        """Take out what waits longest; "" if nothing does."""
+        """Remove and return the oldest message; "" if there is none."""
         text = self.waiting.pop(0) if self.waiting else ""
         self.draw()
         return text
 
     def last(self) -> str:
-        """Take out what waits shortest; "" if nothing does."""
+        """Remove and return the newest message; "" if there is none."""
         text = self.waiting.pop() if self.waiting else ""
         self.draw()
         return text
 
     def all(self) -> list[str]:
-        """Take out everything, with what is on its way."""
+        """Remove and return all messages, steering ones first."""
         texts, self.waiting = [*self._steering.values(), *self.waiting], []
         self._steering.clear()
         self.draw()
         return texts
 
     def steers(self, name: str) -> bool:
-        """True if something is on its way by this name."""
+        """True if a steering message of this name is on its way."""
         return name in self._steering
 
     def steer(self, name: str, text: str) -> None:
-        """Something is on its way to the running prompt."""
+        """Note a steering message that is on its way."""
         self._steering[name] = text
         self.draw()
 
     @property
     def last_steering(self) -> str:
-        """The name of what has been on its way for the shortest time; "" if nothing is."""
+        """The name of the newest steering message; "" if there is none."""
         return next(reversed(self._steering), "")
 
     def said(self, text: str) -> None:
-        """Something has been said: it is no longer on its way."""
+        """Drop a steering message that the model has received."""
         self.withdraw(next((name for name, one in self._steering.items() if one == text), ""))
 
     def withdraw(self, name: str) -> str:
-        """Take out something that is on its way, and will not arrive; "" if it is not."""
+        """Remove and return a steering message; "" if there is none of this name."""
         text = self._steering.pop(name, "")
         self.draw()
         return text
 
     def draw(self) -> None:
-        """Show what waits."""
         lines = [f"steering: {one_line(safe(text), 200)}" for text in self._steering.values()]
         lines += [f"{number}. {one_line(safe(text), 200)}" for number, text in enumerate(self.waiting, 1)]
-        hidden = len(lines) - _queue_SHOWN
-        text = Text("\n".join(lines[:_queue_SHOWN]), style="dim", no_wrap=True, overflow="ellipsis")
+        hidden = len(lines) - _MAX_QUEUED_SHOWN
+        text = Text("\n".join(lines[:_MAX_QUEUED_SHOWN]), style="dim", no_wrap=True, overflow="ellipsis")
         if lines:
             more = f"{hidden} more; " if hidden > 0 else ""
             text.append(f"\n{more}Up takes one back, Ctrl+R removes it")
@@ -554,12 +549,12 @@ class Queue(Static):
 
 
 class Composer(Vertical):
-    """The lower part of the screen. What is submitted goes on to the app."""
+    """The lower part of the screen: queue, completions and editor. The app handles submitted messages."""
 
     DEFAULT_CSS = "Composer { height: auto; border-top: solid ansi_bright_black; }"
 
     class Withdrawn(Message):
-        """Somebody wants back what is on its way by this name; ``keeps``: to change it."""
+        """The user withdraws a steering message; ``keeps``: into the editor."""
 
         def __init__(self, name: str, *, keeps: bool) -> None:
             super().__init__()
@@ -572,30 +567,30 @@ class Composer(Vertical):
         super().__init__(self.editor)
         self.queue = Queue()
         self.files: Files | None = None
-        #: The names of what is being taken back.
+        #: Names of the steering messages that are being withdrawn.
         self._withdrawn: set[str] = set()
-        #: What extensions offer, as far as it is known.
+        #: The commands of extensions that are known so far.
         self.commands: Sequence[CommandInfo] = ()
 
     async def furnish(self) -> None:
-        """Have everything: the first frame must not wait for what nobody needs yet."""
+        """Mount the other widgets: the first frame does not need them."""
         await self.mount(self.queue, self._offers, before=self.editor)
         self.editor.take_back = self._take_back
 
     def withdraw(self) -> bool:
-        """Offer nothing any more; False if nothing was offered."""
+        """Hide the completions; False if there were none."""
         had = bool(self._offers.display)
         self._offers.show("", ())
         return had
 
     def take_back_all(self) -> None:
-        """Put what waits back into the editor."""
+        """Move all queued messages back into the editor."""
         self.put_back(self.queue.all())
 
     def steer(self, text: str, say: Callable[[str], Awaitable[None]]) -> Coroutine[Any, Any, None]:
-        """Show that something is on its way to the running prompt; it can be taken back from now on.
+        """Show a steering message as on its way, so that it can be withdrawn.
 
-        What is returned lets ``say`` say it, by a name. What cannot be said is put back into the editor.
+        The coroutine returned sends it with ``say``, by name. A message that cannot be sent returns to the editor.
         """
         name = os.urandom(8).hex()
         self.queue.steer(name, text)
@@ -605,14 +600,14 @@ class Composer(Vertical):
         try:
             await say(name)
         except (AgentError, OSError):
-            if name not in self._withdrawn and self.queue.withdraw(name):  # Else somebody has it back already.
+            if name not in self._withdrawn and self.queue.withdraw(name):  # Else it is withdrawn already.
                 self.put_back([text])
                 raise
 
     def _take_back(self, keeps: bool) -> bool:
-        """Take back what was written last: what waits here at once, what is on its way if it can be. False if nothing.
+        """Withdraw the newest message: at once if queued here, on request if it is steering. False if there is none.
 
-        What ``keeps`` is put into the editor.
+        ``keeps`` puts it into the editor.
         """
         if text := self.queue.last():
             self.put_back([text] if keeps else [])
@@ -621,7 +616,7 @@ class Composer(Vertical):
         return bool(text or name)
 
     async def withdraw_steering(self, message: Withdrawn, take_back: Callable[[str], Awaitable[None]]) -> None:
-        """Take back what is on its way, unless it has been said."""
+        """Withdraw a steering message, unless the model has received it."""
         self._withdrawn.add(message.name)
         try:
             await take_back(message.name)
@@ -631,7 +626,7 @@ class Composer(Vertical):
             self.put_back([text])
 
     def put_back(self, texts: list[str]) -> None:
-        """Put what has not been said before what stands in the editor."""
+        """Put messages that were not sent before the editor's text."""
         if texts:
             self.editor.put_back(texts)
 

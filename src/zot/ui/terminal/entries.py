@@ -41,49 +41,70 @@ from zot.ui.terminal.markdown import Flow, drawn, plain_line, with_prefix
 _LEVELS: dict[Level, str] = {"info": "dim", "success": "green", "warn": "yellow", "error": "red"}
 DIM = Style(dim=True)
 #: Longer lines of prose are hard to read.
-_WIDEST = 120
+_MAX_PROSE_WIDTH = 120
+
+#: A text and its style.
+Line: TypeAlias = tuple[str, str]
+
+State: TypeAlias = Literal["writing", "waiting", "running", "done", "failed"]
+
+_COLOURS: dict[State, str] = {
+    "writing": "dim",
+    "waiting": "yellow",
+    "running": "yellow",
+    "done": "green",
+    "failed": "red",
+}
+#: Rows shown of a folded call, and of an unfolded one: more than our own tools return.
+_FOLDED_ROWS = 6
+_UNFOLDED_ROWS = 5000
+#: Of these, a command shows its last rows: they tell how it ended.
+_LAST_ROWS = 1
+#: The width of the prefix.
+_INDENT = 4
+#: Kept output of a running tool.
+_LIVE_CHARACTERS = 64 * 1024
 
 
 class Entry:
-    """Something in the transcript. ``version`` grows whenever it looks different."""
+    """One item of the transcript. ``version`` grows whenever its lines change."""
 
-    #: True if there is more of it than is shown at first.
+    #: True if unfolding it shows more.
     foldable = False
 
     def __init__(self) -> None:
         self.version = 0
         self.folded = True
-        #: The lines of its images, where those can be shown, and who is told that they are wanted.
+        #: The lines of its images, and the callback that requests them when it is first drawn.
         self.pictures: list[Strip] = []
         self.wanted: Callable[[], None] | None = None
 
     def draw(self, width: int, look: Look) -> list[Strip]:
-        """Return its lines."""
         raise NotImplementedError
 
     @property
     def text(self) -> str:
-        """What it says, to be copied, and to be guessed how long it is."""
+        """Its text, for copying and for `estimate`."""
         raise NotImplementedError
 
     def hung(self) -> list[Strip]:
-        """Return the lines of its images, as far as they are known."""
+        """Return the lines of its images that are loaded, and request the others."""
         wanted, self.wanted = self.wanted, None
         if wanted is not None:
             wanted()
         return self.pictures
 
     def touch(self) -> None:
-        """It looks different from now on."""
+        """Note that its lines change."""
         self.version += 1
 
     def estimate(self, width: int) -> int:
-        """Guess how many lines it has, at once."""
+        """Estimate the number of its lines without drawing it."""
         return sum(len(line) // max(1, width - 2) + 1 for line in self.text.split("\n"))
 
 
 class UserEntry(Entry):
-    """What the user said. ``images`` are their types and sizes."""
+    """A user message. ``images`` are their types and sizes."""
 
     def __init__(self, text: str, images: Sequence[tuple[str, int]] = ()) -> None:
         super().__init__()
@@ -102,7 +123,7 @@ class UserEntry(Entry):
 
 
 class AnswerEntry(Entry):
-    """What the model says, as Markdown, while it says it."""
+    """The model's text as Markdown, while it streams."""
 
     def __init__(self, text: str = "") -> None:
         super().__init__()
@@ -114,22 +135,21 @@ class AnswerEntry(Entry):
         return self._text
 
     def add(self, delta: str) -> None:
-        """More was said."""
         self._text += safe(delta)
         self.touch()
 
     def replace(self, text: str) -> None:
-        """Something else was said, after all."""
+        """Replace the streamed text by the final one, if they differ."""
         if (text := safe(text)) != self._text:
             self._text, self._flow = text, Flow()
             self.touch()
 
     def draw(self, width: int, look: Look) -> list[Strip]:
-        return self._flow.lines(self._text, min(width - 2, _WIDEST), look, Segment("  "))
+        return self._flow.lines(self._text, min(width - 2, _MAX_PROSE_WIDTH), look, Segment("  "))
 
 
 class ThoughtEntry(Entry):
-    """What the model thinks: folded into one line, unless somebody wants to see it."""
+    """The model's thinking, folded into one line at first."""
 
     foldable = True
 
@@ -143,12 +163,10 @@ class ThoughtEntry(Entry):
         return "".join(self._parts) if not self.folded else "thinking"
 
     def add(self, delta: str) -> None:
-        """More was thought."""
         self._parts.append(safe(delta))
         self.touch()
 
     def end(self) -> None:
-        """It has been thought."""
         self.is_over = True
         self.touch()
 
@@ -165,7 +183,7 @@ class ThoughtEntry(Entry):
 
 
 class NoteEntry(Entry):
-    """Something that is no part of the conversation: of an extension, or of zot itself."""
+    """A note outside of the conversation, from an extension or from zot."""
 
     def __init__(self, text: str, level: Level = "info", *, source: str = "") -> None:
         super().__init__()
@@ -182,7 +200,7 @@ class NoteEntry(Entry):
 
 
 class DisplayEntry(AnswerEntry):
-    """A note that an extension wants shown, as Markdown."""
+    """Markdown that an extension shows."""
 
     def __init__(self, text: str, *, source: str) -> None:
         super().__init__(text)
@@ -195,34 +213,30 @@ class DisplayEntry(AnswerEntry):
 
 
 def image(mime_type: str, count: int) -> str:
-    """Return what stands for an image."""
+    """Return the placeholder of an image."""
     return f"[{safe(mime_type)}, {size(count)}]"
 
 
-#: What it says, and its style.
-Line: TypeAlias = tuple[str, str]
-
-
 def height(lines: Iterable[Line], width: int) -> int:
-    """Return how many rows lines take, if each is broken wherever a row ends: hardly less than if words stay whole."""
+    """Return the rows that lines take if broken at the width: hardly fewer than with whole words."""
     return sum(_rows(text, width) for text, _ in lines)
 
 
 def first(lines: Sequence[Line], rows: int, width: int) -> list[Line]:
-    """Return the beginning of lines, as much as so many rows hold."""
+    """Return the first lines that fit into ``rows``."""
     shown: list[Line] = []
     for text, style in lines:
         if rows <= 0:
             break
         taken = _rows(text, width)
-        # No more of a long line is looked at than can be shown.
+        # Chop no more of a long line than can be shown.
         shown.append((text if taken <= rows else "".join(chop_cells(text[: rows * width], width)[:rows]), style))
         rows -= taken
     return shown
 
 
 def last(lines: Sequence[Line], rows: int, width: int) -> list[Line]:
-    """Return the end of lines, as much as so many rows hold."""
+    """Return the last lines that fit into ``rows``."""
     shown: list[Line] = []
     for text, style in reversed(lines):
         if rows <= 0:
@@ -234,40 +248,20 @@ def last(lines: Sequence[Line], rows: int, width: int) -> list[Line]:
 
 
 def _end(text: str, rows: int, width: int) -> str:
-    """Return the end of a line, from where one of its rows begins: while it grows, its rows stay as they are."""
+    """Return the end of a line, starting at a row boundary, so that its rows stay put while it grows."""
     most = rows * width - -cell_len(text) % width
     return "".join(chop_cells(text[-most:], width)[-rows:])
 
 
 def _rows(text: str, width: int) -> int:
-    if 2 * len(text) <= width:  # No character takes more than two cells, and most lines are short.
+    if 2 * len(text) <= width:  # A character takes two cells at most, and most lines are short.
         return 1
     cells = len(text) if text.isascii() else cell_len(text)
     return max(1, -(-cells // width))
 
 
-State: TypeAlias = Literal["writing", "waiting", "running", "done", "failed"]
-
-_COLOURS: dict[State, str] = {
-    "writing": "dim",
-    "waiting": "yellow",
-    "running": "yellow",
-    "done": "green",
-    "failed": "red",
-}
-#: How many rows of a folded call are shown, and how many of one that is not: more than our own tools return.
-_FOLDED_ROWS = 6
-_UNFOLDED_ROWS = 5000
-#: So many of those of a command are its last: how it ended stands there.
-_LAST_ROWS = 1
-#: What stands left of them.
-_INDENT = 4
-#: How much of what a tool says while it runs is kept.
-_LIVE_CHARACTERS = 64 * 1024
-
-
 class CallEntry(Entry):
-    """One call of a tool."""
+    """One tool call."""
 
     foldable = True
 
@@ -288,32 +282,32 @@ class CallEntry(Entry):
         return "\n".join([self._head(), *(line for line, _ in body[: _FOLDED_ROWS if self.folded else None])])
 
     def estimate(self, width: int) -> int:
-        # The head is one more, and how much is hidden another.
+        # The heading and the count of hidden rows take one row each.
         return min(super().estimate(width), self._limit + 2)
 
     def write(self, delta: str) -> None:
-        """The model writes more of its arguments."""
+        """Append streamed arguments."""
         self._raw += delta
         self.touch()
 
     def called(self, args: dict[str, Any] | None) -> None:
-        """Its arguments are complete."""
+        """Set the complete arguments."""
         self._args, self.state = args, "running"
         self.touch()
 
     def wait(self, *, waits: bool) -> None:
-        """Somebody must approve it, or has decided."""
+        """Note that its approval is pending or decided."""
         if self.state in ("waiting", "running"):
             self.state = "waiting" if waits else "running"
             self.touch()
 
     def progress(self, text: str) -> None:
-        """It says something while it runs."""
+        """Append output of the running tool."""
         self._live = (self._live + text)[-_LIVE_CHARACTERS:]
         self.touch()
 
     def finish(self, text: str, *, is_error: bool, extension: str = "") -> None:
-        """It is over."""
+        """Set the result."""
         self._result, self._extension = written(text), safe(extension)
         self.state = "failed" if is_error else "done"
         self._live = ""
@@ -337,7 +331,7 @@ class CallEntry(Entry):
         return [*lines, *_indented(below, width, look), *self.hung()]
 
     def _mark(self, look: Look, *, is_whole: bool) -> str:
-        if self.state == "failed":  # Where there are no colours it must be seen, too.
+        if self.state == "failed":  # Visible without colours, too.
             return look.failed
         return look.call if is_whole else look.folded if self.folded else look.unfolded
 
@@ -346,9 +340,9 @@ class CallEntry(Entry):
         return _FOLDED_ROWS if self.folded else _UNFOLDED_ROWS
 
     def _cut(self, body: list[Line], width: int) -> tuple[list[Line], int, list[Line]]:
-        """Return what to show, how many rows are not, and what to show below: of a call that runs only the newest are.
+        """Return the rows to show, the number of hidden rows, and the rows below; a running call shows its newest.
 
-        A line may be as long as many: rows of the screen count.
+        Counts rows of the screen, since a line may be long.
         """
         limit = self._limit
         hidden = max(0, height(body, width) - limit)
@@ -360,20 +354,20 @@ class CallEntry(Entry):
         return first(body, limit - below, width), hidden, last(body, below, width)
 
     def _head(self) -> str:
-        """Return what the call is about, in one line."""
+        """Return the call's summary in one line."""
         where = f" ({self._extension})" if self._extension else ""
         if self._args is None:
             return one_line(self._raw, 200) + where
         return one_line(summary(self._args), 300) + where
 
     def _is_named(self, width: int) -> bool:
-        """True if the head, in a line of that width, tells all of what the call is about."""
+        """True if the heading shows the whole summary at this width."""
         about = self._raw.strip() if self._args is None else summary(self._args)
         head = self._head()
         return head.startswith(frank(about)) and cell_len(f"  {self.name}  {head}") <= width
 
     def _body(self, *, is_named: bool = False) -> Iterator[Line]:
-        """Yield the lines below the head, each with its style."""
+        """Yield the lines below the heading, each with its style."""
         args = self._args or {}
         command = args.get("command")
         if not self.folded:
@@ -381,7 +375,7 @@ class CallEntry(Entry):
         elif self.state != "failed":
             yield from changes(args)
         text = self._result if self._result is not None else written(self._live)
-        if isinstance(command, str):  # The model is told which command it was; here it stands above.
+        if isinstance(command, str):  # The heading shows the command that the result repeats for the model.
             text = text.removeprefix(f"$ {written(command)}\n\n")
         if text and not (self.state == "done" and self.folded and _is_quiet(self.name, args)):
             style = "red" if self.state == "failed" else "dim"
@@ -389,7 +383,7 @@ class CallEntry(Entry):
 
 
 def _is_quiet(name: str, args: dict[str, Any]) -> bool:
-    """True if what a tool returned says little beside what it was called with."""
+    """True if a tool's result adds little to its arguments."""
     return name in ("read", "skill") or "edits" in args or "content" in args
 
 
@@ -403,24 +397,24 @@ def _indented(lines: Iterable[Line], width: int, look: Look) -> list[Strip]:
 
 
 class Story:
-    """Tells a conversation, from its messages and then from its events, by entries that it gives to ``add``."""
+    """Turns messages and then events of a conversation into entries, and passes them to ``add``."""
 
     def __init__(self, add: Callable[[Entry], None], pictured: Callable[[Entry, str], None]) -> None:
-        """``pictured`` is told of entries that have images, and where those are."""
+        """``pictured`` is called with each entry that has images, and the place of these."""
         self._add = add
         self._pictured = pictured
         self._answer: AnswerEntry | None = None
         self._thought: ThoughtEntry | None = None
         self._calls: dict[str, CallEntry] = {}
-        #: Why the newest model call of the run failed; "" if it did not.
+        #: The error of the run's newest model call; "" if it succeeded.
         self._error = ""
-        #: What is going on, in a word or two; "" when nothing is.
+        #: The current activity, in a word or two; "" when idle.
         self.doing = ""
-        #: The same of the run that is over.
+        #: The error of the last finished run; "" if it succeeded.
         self.failure = ""
 
     def recall(self, messages: Iterable[PastMessage]) -> None:
-        """Tell what was said before."""
+        """Add earlier messages."""
         for message in messages:
             if message.role == "user":
                 self._say_user(message.content, message.time)
@@ -435,22 +429,22 @@ class Story:
             self._note_end(message.stop, message.error)
 
     def tell(self, events: Iterable[AgentEvent]) -> None:
-        """Tell what happened."""
+        """Add events."""
         for event in events:
-            self._tell(event)
+            self._handle(event)
 
     def call(self, call_id: str) -> CallEntry | None:
-        """Return a call that has no result yet."""
+        """Return a call without a result, by id."""
         return self._calls.get(call_id)
 
     @property
     def running(self) -> CallEntry | None:
-        """The call that runs, or waits to: the first that has no result."""
+        """The first call without a result."""
         return next(iter(self._calls.values()), None)
 
-    def _tell(self, event: AgentEvent) -> None:
-        """Panels and questions are not part of the story; what we do not know yet is not, either."""
-        told = _TOLD.get(type(event))
+    def _handle(self, event: AgentEvent) -> None:
+        """Add one event. Panels, approvals and unknown events add no entry."""
+        told = _HANDLERS.get(type(event))
         if told is not None:
             told(self, event)
 
@@ -486,17 +480,17 @@ class Story:
         self._finish(event.id, event.content, is_error=event.is_error, extension=extension)
 
     def _fail(self, event: Error) -> None:
-        if event.message != self._error:  # Else the end of the turn has said so.
+        if event.message != self._error:  # Else the note of the turn's end shows it.
             self._add(NoteEntry(event.message, "error"))
 
-    def _try_again(self, event: Retry) -> None:
+    def _retry(self, event: Retry) -> None:
         when = f"again in {duration(event.delay_ms)} (try {event.attempt + 1})"
         self.doing = f"{when}: {event.reason}"
 
     def _wait(self, event: ExtWaiting) -> None:
         if event.what == "held assistant_message":
             self.doing = f"held by {event.extension}"
-        elif self.doing and not event.what.startswith("command "):  # That is no wait of the run.
+        elif self.doing and not event.what.startswith("command "):  # The run does not wait for a command.
             self.doing = f"waiting for {event.extension}: {event.what}"
 
     def _notice(self, event: ExtNotify) -> None:
@@ -523,7 +517,7 @@ class Story:
             self._thought = None
 
     def _message(self, event: AssistantMessage) -> None:
-        """The message is complete: what was shown of it must be what it says."""
+        """Replace the streamed text by the complete message."""
         self._end_thought()
         text = text_of(event.content)
         if self._answer is None and text.strip():
@@ -544,7 +538,7 @@ class Story:
             self._add(NoteEntry(mark, "error" if stop == "error" else "warn"))
 
     def _end(self, event: Done) -> None:
-        for call in self._calls.values():  # A half-written call is dropped by an abort.
+        for call in self._calls.values():  # An abort drops a half-written call.
             call.finish("", is_error=True)
         self._calls.clear()
         self._end_thought()
@@ -590,7 +584,7 @@ class Story:
                 self._known(block.id, block.name).called(block.args)
 
 
-_TOLD: dict[type[AgentEvent], Callable[[Story, Any], None]] = {
+_HANDLERS: dict[type[AgentEvent], Callable[[Story, Any], None]] = {
     UserMessage: Story._asked,
     TurnStart: Story._begin_turn,
     AssistantStart: Story._begin_answer,
@@ -606,7 +600,7 @@ _TOLD: dict[type[AgentEvent], Callable[[Story, Any], None]] = {
     Error: Story._fail,
     Done: Story._end,
     CompactDone: Story._compacted,
-    Retry: Story._try_again,
+    Retry: Story._retry,
     ExtWaiting: Story._wait,
     ExtNotify: Story._notice,
 }

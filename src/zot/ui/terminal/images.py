@@ -19,59 +19,59 @@ from zot.ui.terminal.entries import Entry
 
 _TERMS = ("xterm-kitty", "xterm-ghostty")
 _CELL = "\U0010eeee"
-#: The marks for rows and columns, in the order that the protocol gives them: from 0 on.
+#: Diacritics for rows and columns, in the protocol's order, from 0 on.
 _MARKS = (
     "\u0305\u030d\u030e\u0310\u0312\u033d\u033e\u033f\u0346\u034a\u034b\u034c\u0350\u0351\u0352\u0357\u035b\u0363"
     "\u0364\u0365\u0366\u0367\u0368\u0369\u036a\u036b\u036c\u036d\u036e\u036f\u0483\u0484\u0485\u0486\u0487\u0592"
     "\u0593\u0594\u0595\u0597"
 )
-_MOST_ROWS = 16
-_MOST_BYTES = 8 * 1024 * 1024
-#: What a cell is thought to have, in pixels.
+_MAX_ROWS = 16
+_MAX_BYTES = 8 * 1024 * 1024
+#: Assumed cell size in pixels.
 _CELL_WIDTH, _CELL_HEIGHT = 8, 16
-#: Images are numbered by colours that no terminal changes.
+#: An image's id is encoded as a colour; these colours no terminal theme changes.
 _FIRST, _COUNT = 16, 216
 _CHUNK = 4096
 _PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def shows_images(env: Mapping[str, str]) -> bool:
-    """True if a terminal with this environment shows images between characters."""
-    if env.get("TMUX") or env.get("NO_COLOR"):  # The one lets none through; without colours nobody knows which it is.
+    """True if a terminal with this environment supports Unicode placeholders of the kitty protocol."""
+    if env.get("TMUX") or env.get("NO_COLOR"):  # tmux drops the sequences; ids need colours.
         return False
     return env.get("TERM", "") in _TERMS
 
 
 class Picture(msgspec.Struct, frozen=True):
-    """An image that the terminal knows by a number, in so many cells."""
+    """An image sent to the terminal: its id, and its size in cells."""
 
     number: int
     columns: int
     rows: int
 
     def lines(self) -> list[Strip]:
-        """Return what stands for it."""
+        """Return the placeholder cells."""
         style = Style(color=Color.from_ansi(self.number))
         rows = ("".join(f"{_CELL}{_MARKS[row]}{_MARKS[at]}" for at in range(self.columns)) for row in range(self.rows))
         return [Strip([Segment("  "), Segment(row, style)]) for row in rows]
 
 
 def picture(number: int, data: bytes) -> Picture | None:
-    """Return an image as it is shown; None if it is no PNG, which is all that these terminals take."""
-    if not data.startswith(_PNG) or len(data) < 24 or len(data) > _MOST_BYTES:
+    """Return the image scaled to cells; None if it is not a PNG, the only format that the terminals take."""
+    if not data.startswith(_PNG) or len(data) < 24 or len(data) > _MAX_BYTES:
         return None
     width, height = struct.unpack(">II", data[16:24])
     if not width or not height:
         return None
     columns = min(len(_MARKS), -(-width // _CELL_WIDTH))
     rows = -(-columns * _CELL_WIDTH * height // (width * _CELL_HEIGHT))
-    if rows > _MOST_ROWS:
-        rows, columns = _MOST_ROWS, max(1, _MOST_ROWS * _CELL_HEIGHT * width // (height * _CELL_WIDTH))
+    if rows > _MAX_ROWS:
+        rows, columns = _MAX_ROWS, max(1, _MAX_ROWS * _CELL_HEIGHT * width // (height * _CELL_WIDTH))
     return Picture(number, columns, rows)
 
 
 def transmission(shown: Picture, data: bytes) -> str:
-    """Return what makes the terminal know an image. It answers nothing."""
+    """Return the escape sequences that send an image to the terminal and suppress its reply."""
     text = b64encode(data).decode()
     chunks = [text[at : at + _CHUNK] for at in range(0, len(text), _CHUNK)]
     first = f"a=T,U=1,q=2,f=100,i={shown.number},c={shown.columns},r={shown.rows},"
@@ -83,7 +83,7 @@ def transmission(shown: Picture, data: bytes) -> str:
 
 
 class Gallery:
-    """Shows the images of entries, each when it is first drawn."""
+    """Loads the images of entries, each when its entry is first drawn."""
 
     def __init__(
         self,
@@ -92,17 +92,17 @@ class Gallery:
         find: Callable[[str], Awaitable[Sequence[ImageBlock]]],
         changed: Callable[[], None],
     ) -> None:
-        """``send`` writes to the terminal, ``find`` returns images by where they are, ``changed`` has them drawn."""
+        """``send`` writes to the terminal, ``find`` returns images by place, ``changed`` triggers a redraw."""
         self._is_able = shows_images(os.environ)
         self._send, self._do, self._find, self._changed = send, do, find, changed
         self._sent = 0
 
     def offer(self, entry: Entry, place: str) -> None:
-        """There are images that belong to an entry."""
+        """Register the images of an entry."""
         if self._is_able:
-            entry.wanted = lambda: self._do(self._hang(entry, place))
+            entry.wanted = lambda: self._do(self._load(entry, place))
 
-    async def _hang(self, entry: Entry, place: str) -> None:
+    async def _load(self, entry: Entry, place: str) -> None:
         for image in await self._find(place):
             shown = picture(_FIRST + self._sent % _COUNT, image.data)
             if shown is not None:

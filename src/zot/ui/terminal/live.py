@@ -18,32 +18,32 @@ if TYPE_CHECKING:
     from zot.ui.terminal.images import Gallery
     from zot.ui.terminal.transcript import Transcript
 
-#: So many events may wait before the run does.
-_MAX_UNSHOWN = 20_000
+#: A feed with more undrawn events pauses the run.
+_MAX_PENDING = 20_000
 
 
 class Feed:
-    """A `Subscriber` for a screen. ``arrived`` is called when something waits to be taken."""
+    """A `Subscriber` for a screen. ``arrived`` is called when events can be taken."""
 
     can_approve = True
 
     def __init__(self, arrived: Callable[[], None]) -> None:
         self._arrived = arrived
-        self._unshown: list[AgentEvent] = []
+        self._pending: list[AgentEvent] = []
         self._taken = asyncio.Event()
 
     def deliver(self, batch: Batch) -> None:
-        self._unshown.extend(batch.events)
+        self._pending.extend(batch.events)
         self._arrived()
 
     @property
     def full(self) -> bool:
-        return len(self._unshown) > _MAX_UNSHOWN
+        return len(self._pending) > _MAX_PENDING
 
     @property
     def waits(self) -> bool:
-        """True if there is something to take."""
-        return bool(self._unshown)
+        """True if there are events to take."""
+        return bool(self._pending)
 
     async def room(self) -> None:
         while self.full:
@@ -51,8 +51,8 @@ class Feed:
             await self._taken.wait()
 
     def take(self) -> list[AgentEvent]:
-        """Return what waits, deltas that follow each other joined."""
-        events, self._unshown = self._unshown, []
+        """Return the queued events, with successive deltas joined."""
+        events, self._pending = self._pending, []
         self._taken.set()
         return _joined(events)
 
@@ -79,7 +79,7 @@ def _joined(events: list[AgentEvent]) -> list[AgentEvent]:
 
 
 class Following:
-    """Which conversation is shown, and what is known of it. ``arrived`` is called when something has happened in it."""
+    """The conversation on screen and its subscription. ``arrived`` is called when events can be taken."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Following:
         send: Callable[[str], None],
         do: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
-        """``send`` writes to the terminal what is not drawn, ``do`` does what takes a while."""
+        """``send`` writes escape sequences to the terminal, ``do`` runs a coroutine as a task."""
         self._transcript = transcript
         self._send, self._do = send, do
         self._gallery: Gallery | None = None
@@ -98,20 +98,20 @@ class Following:
         self._feed = Feed(arrived)
         self._unfollow: Callable[[], None] = lambda: None
         self._conversation: Conversation | None = None
-        #: Set when the first one is shown, and all is known of it: what is wanted before waits for that.
+        #: Set when the first conversation is shown completely: earlier commands wait for it.
         self.opened = asyncio.Event()
         self._story: Story | None = None
 
     @property
     def conversation(self) -> Conversation:
-        """The one that is shown. Raise UserError if none is yet."""
+        """The conversation on screen. Raise UserError if there is none yet."""
         if self._conversation is None:
             raise UserError("the session is not open yet")
         return self._conversation
 
     @property
     def story(self) -> Story:
-        """What is told of it; it begins when it is first wanted, which no frame waits for."""
+        """The transcript's entries, created on first use, after the first frame."""
         from zot.ui.terminal.entries import Story
 
         if self._story is None:
@@ -119,7 +119,6 @@ class Following:
         return self._story
 
     def _pictured(self, entry: Entry, place: str) -> None:
-        """An entry has images."""
         from zot.ui.terminal.images import Gallery
 
         self._gallery = self._gallery or Gallery(self._send, self._do, self._images, self._transcript.settle)
@@ -130,27 +129,26 @@ class Following:
 
     @property
     def is_open(self) -> bool:
-        """True if a conversation is shown."""
         return self._conversation is not None
 
     @property
     def waits(self) -> bool:
-        """True if something has happened that was not taken yet."""
+        """True if there are events to take."""
         return self._feed.waits
 
     def take(self) -> Sequence[AgentEvent]:
-        """Return what happened since the last time."""
+        """Return the events since the last call."""
         return self._feed.take()
 
     async def enter(self, conversation: Conversation) -> Conversation | None:
-        """Show a conversation, and return the one that was shown before."""
+        """Show a conversation, and return the previous one."""
         self.leave()
         former, self._conversation = self._conversation, conversation
         await self.begin_anew()
         return former
 
     async def begin_anew(self) -> None:
-        """Show the conversation from its beginning, with what has been said so far of an answer that goes on."""
+        """Show the conversation from its beginning, including the partial answer of an active run."""
         self.leave()
         said = await self.conversation.past()
         self.forget()
@@ -163,11 +161,11 @@ class Following:
             self.story.doing = self.story.doing or "at work"
 
     def forget(self) -> None:
-        """Show nothing of what was said."""
+        """Clear the transcript."""
         self._transcript.clear()
         self._story = None
 
     def leave(self) -> None:
-        """Hear nothing more of it."""
+        """Unsubscribe."""
         unfollow, self._unfollow = self._unfollow, lambda: None
         unfollow()

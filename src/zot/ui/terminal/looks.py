@@ -14,13 +14,15 @@ import msgspec
 from zot.text import printable
 from zot.ui.readable import escaped
 
-#: Sequences that programs write for a terminal: colours, cursor movements, titles.
+#: Escape sequences of terminal programs: colours, cursor movements, titles.
 _SEQUENCES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _LIGHT_BACKGROUNDS = ("7", "15")
 
+Level: TypeAlias = Literal["info", "success", "warn", "error"]
+
 
 class Look(msgspec.Struct, frozen=True):
-    """The marks that a terminal can show, and which colours code has on its background."""
+    """The marks that a terminal can show, and the theme for code on its background."""
 
     user: str = "❯"
     call: str = "●"
@@ -35,7 +37,7 @@ class Look(msgspec.Struct, frozen=True):
     unicode: bool = True
 
 
-#: For terminals that show nothing but ASCII.
+#: For terminals without Unicode.
 ASCII = Look(
     user=">",
     call="*",
@@ -51,7 +53,7 @@ ASCII = Look(
 
 
 def charset(env: Mapping[str, str] = os.environ) -> str:
-    """Return the encoding of the locale; ASCII if that is one which nobody knows."""
+    """Return the locale's encoding; ASCII if Python does not know it."""
     try:
         return codecs.lookup(_replaced(env) or locale.getencoding()).name
     except LookupError:
@@ -59,23 +61,23 @@ def charset(env: Mapping[str, str] = os.environ) -> str:
 
 
 def _replaced(env: Mapping[str, str]) -> str:
-    """Return the encoding that LANG names where Python has put another in its place; "" if it has not.
+    """Return LANG's encoding where Python has replaced the locale by C.UTF-8; "" if it has not.
 
-    It does so with locales that this machine does not have, and the terminal speaks that encoding all the same.
+    Python does so if this machine lacks the locale; the terminal still uses its encoding.
     """
     is_replaced = not env.get("LC_ALL") and env.get("LC_CTYPE") in ("C.UTF-8", "C.utf8", "UTF-8")
     return env.get("LANG", "").partition(".")[2].partition("@")[0] if is_replaced else ""
 
 
 def look_for(env: Mapping[str, str] = os.environ, encoding: str | None = None) -> Look:
-    """Return the look for a terminal with this environment, whose locale has this encoding."""
+    """Return the look for a terminal with this environment and encoding."""
     look = Look() if (encoding or charset()).startswith("utf") else ASCII
     is_light = env.get("COLORFGBG", "").rpartition(";")[2] in _LIGHT_BACKGROUNDS
     return msgspec.structs.replace(look, code_theme="ansi_light") if is_light else look
 
 
 def safe(text: str) -> str:
-    """Return what others say as a terminal can be given it: no sequences, and every line end is one."""
+    """Return foreign text safe for a terminal: no escape sequences, LF line ends."""
     if "\x1b" in text:
         text = _SEQUENCES.sub("", text)
     if "\r" in text:
@@ -84,7 +86,7 @@ def safe(text: str) -> str:
 
 
 def written(text: str) -> str:
-    """Return what a program wrote as `safe` text: of lines that it has overwritten, the last state."""
+    """Return a program's output as `safe` text, with the last state of lines that it overwrote."""
     if "\r" in text:
         lines = text.replace("\r\n", "\n").split("\n")
         text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines)
@@ -92,12 +94,12 @@ def written(text: str) -> str:
 
 
 def frank(text: str) -> str:
-    """Return what a call would do as it is: all that would not be seen, but LF and TAB, stands there as its escape."""
+    """Return a call's text unabridged: every invisible character but LF and TAB written as its escape."""
     return "\n".join(printable(line.expandtabs(4)) for line in text.split("\n"))
 
 
 def tokens(count: int) -> str:
-    """Return a number of tokens as people read it."""
+    """Format a number of tokens."""
     if count < 1000:
         return str(count)
     return f"{count / 1000:.1f}k" if count < 100_000 else f"{count // 1000}k"
@@ -106,6 +108,3 @@ def tokens(count: int) -> str:
 def shortened(path: str, home: str) -> str:
     """Return a path with ``~`` for the user's home."""
     return "~" + path[len(home) :] if home and (path == home or path.startswith(home + "/")) else path
-
-
-Level: TypeAlias = Literal["info", "success", "warn", "error"]

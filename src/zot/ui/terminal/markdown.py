@@ -27,16 +27,52 @@ _RULE: Final = "─"
 _DIM = Style(dim=True)
 _BOLD = Style(bold=True)
 
+_STYLES = {
+    "markdown.code": "cyan",
+    "markdown.code_block": "none",
+    "markdown.h1": "bold underline",
+    "markdown.h2": "bold",
+    "markdown.h3": "bold italic",
+    "markdown.block_quote": "dim italic",
+    "markdown.hr": "dim",
+    "markdown.item.bullet": "bold blue",
+    "markdown.item.number": "bold blue",
+    "markdown.link": "underline blue",
+    "markdown.link_url": "underline blue",
+    "markdown.list": "none",
+    "markdown.table.header": "none",
+}
+
+
+_INDENT = Segment("  ")
+#: ASCII replacements for the marks of lists, quotes and rules.
+_ASCII_MARKS = str.maketrans({"•": "*", "▌": "|", "─": "-", "━": "-", "…": "."})
+
+#: Long blocks are finished in pieces of this many lines, table rows, list items or characters of prose: drawing two
+#: pieces must fit between two keys.
+_LINES = 20
+_ROWS = 15
+_ITEMS = 20
+_CHARACTERS = 1200
+
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,}) *([\w+#-]*)[^\n]*\n")
+_WORD = re.compile(r"\S+")
+_NUMBER = re.compile(r" {0,3}(\d+)")
+#: Syntax that later text may close.
+_OPEN = re.compile(r"\*(?!\s)|(?<!\w)_|`|~~|!?\[[^\]]*$|<|&\w*$|\\$")
+#: Line ends tried for one before which prose no longer changes.
+_TRIES = 3
+
 
 class Row(msgspec.Struct):
-    """The cells of a row, and its lines in columns of some widths."""
+    """The cells of a table row, and its lines at the last widths."""
 
     cells: Sequence[Text]
     widths: tuple[int, ...] = ()
     lines: list[Strip] = []
 
     def drawn(self, widths: tuple[int, ...], before: Segment, console: Console) -> list[Strip]:
-        """Return its lines: the same as the last time, if the columns are as wide as they were."""
+        """Return its lines, cached while the column widths are the same."""
         if self.widths != widths:
             self.widths = widths
             self.lines = [Strip([before, *line]) for line in _lines(self.cells, widths, console)]
@@ -44,10 +80,10 @@ class Row(msgspec.Struct):
 
 
 class Table:
-    """A head, and rows to which more can be added. Columns are as wide as all of them need, or as there is room."""
+    """A table that grows row by row. Columns are as wide as their cells need, or as there is room."""
 
     def __init__(self, head: Sequence[Text], rows: Sequence[Row] = (), *, before: Segment | None = None) -> None:
-        """``before`` stands at the beginning of each line."""
+        """``before`` starts each line."""
         self._before = before or Segment("")
         self._head = Row([_headed(cell) for cell in head])
         self._rows: list[Row] = []
@@ -55,7 +91,6 @@ class Table:
         self.extend(rows)
 
     def extend(self, rows: Sequence[Row]) -> None:
-        """There are more rows."""
         self._rows += rows
         self._needs = _needs(self._needs, rows)
 
@@ -82,7 +117,7 @@ def _needs(needs: Sequence[int], rows: Sequence[Row]) -> list[int]:
 
 
 def _fitted(needs: Sequence[int], room: int) -> tuple[int, ...]:
-    """Return how wide columns are: those that need most get less, if there is not room for all."""
+    """Return column widths that fit into ``room``, taken from the widest columns first."""
     widths = [max(1, need) for need in needs]
     over = sum(widths) - room
     while over > 0 and (widest := max(widths)) > 1:
@@ -120,31 +155,9 @@ def _padded(line: Text, cell: Text, width: int, console: Console) -> Iterator[Se
         yield Segment(" " * (room - left))
 
 
-_STYLES = {
-    "markdown.code": "cyan",
-    "markdown.code_block": "none",
-    "markdown.h1": "bold underline",
-    "markdown.h2": "bold",
-    "markdown.h3": "bold italic",
-    "markdown.block_quote": "dim italic",
-    "markdown.hr": "dim",
-    "markdown.item.bullet": "bold blue",
-    "markdown.item.number": "bold blue",
-    "markdown.link": "underline blue",
-    "markdown.link_url": "underline blue",
-    "markdown.list": "none",
-    "markdown.table.header": "none",
-}
-
-
-_INDENT = Segment("  ")
-#: What is drawn for the marks of lists, quotes and rules where only ASCII can be shown.
-_ASCII_MARKS = str.maketrans({"•": "*", "▌": "|", "─": "-", "━": "-", "…": "."})
-
-
 @cache
 def console() -> Console:
-    """Return what lays text out. Nothing is ever written with it."""
+    """Return the console that lays out text. It never writes."""
     return Console(
         width=80, force_terminal=True, color_system="truecolor", legacy_windows=False, highlight=False, markup=False,
         theme=Theme(_STYLES),
@@ -157,7 +170,7 @@ def _options() -> ConsoleOptions:
 
 
 def drawn(renderable: RenderableType, width: int, *, ascii_only: bool = False) -> list[Strip]:
-    """Return the lines of something, at most so wide."""
+    """Return the lines of a renderable at this width."""
     out = console()
     options = _options().update(width=max(1, width), height=None)
     if ascii_only:
@@ -168,19 +181,19 @@ def drawn(renderable: RenderableType, width: int, *, ascii_only: bool = False) -
 
 
 def for_ascii(lines: list[Strip]) -> list[Strip]:
-    """Return the lines with marks that every terminal has."""
+    """Return the lines with ASCII marks."""
     return [Strip([Segment(one.text.translate(_ASCII_MARKS), one.style) for one in line]) for line in lines]
 
 
 @cache
 def _parser() -> Any:
-    from markdown_it import MarkdownIt  # Only an answer needs it.
+    from markdown_it import MarkdownIt  # Imported lazily: start-up budget.
 
     return MarkdownIt("commonmark", {"html": False}).enable("strikethrough").enable("table")
 
 
 def parsed(text: str) -> list[Any]:
-    """Return the tokens of a text, as `markdown_it` has them. An entity may stand for what would not be seen."""
+    """Return the `markdown_it` tokens of a text, with invisible characters that entities decode to escaped."""
     tokens: list[Any] = _parser().parse(text)
     for child in (child for token in tokens for child in token.children or ()):
         child.content = escaped(child.content)
@@ -188,7 +201,7 @@ def parsed(text: str) -> list[Any]:
 
 
 def code(text: str, language: str, width: int, look: Look) -> list[Strip]:
-    """Return the lines of code in colours, a little to the right. What is too long is continued below."""
+    """Return highlighted code as indented lines, long ones wrapped."""
     from rich.syntax import Syntax
 
     syntax = Syntax("", language or "text", theme=look.code_theme, background_color="default")
@@ -197,7 +210,7 @@ def code(text: str, language: str, width: int, look: Look) -> list[Strip]:
 
 
 def plain_line(text: str, style: str, width: int) -> list[Strip]:
-    """Return a line of one style, continued below if it is too long."""
+    """Return a line of one style, wrapped if it is too long."""
     if cell_len(text) > width:
         return drawn(Text(text, style=style), width)
     return [Strip([Segment(text, Style.parse(style))])]
@@ -210,21 +223,21 @@ def _folded(line: Text, width: int) -> list[Strip]:
 
 
 def rows_of(text: str) -> list[Row]:
-    """Return the rows of a table that is all of a text, its head first."""
+    """Return the rows of a text that is one table, its header first."""
     rows: list[Row] = []
-    drawn(_ours()(text, code_theme="", rows=rows), 80)
+    drawn(_markdown_class()(text, code_theme="", rows=rows), 80)
     return rows
 
 
 def markdown(text: str, look: Look) -> RenderableType:
-    """Return a text as it is drawn. The line ends of a paragraph stay where they are: most who write them mean them."""
-    made: RenderableType = _ours()(text, code_theme=look.code_theme)
+    """Return a text as a renderable. Keeps the line breaks of paragraphs: models mostly mean them."""
+    made: RenderableType = _markdown_class()(text, code_theme=look.code_theme)
     return made
 
 
 @cache
-def _ours() -> Any:
-    """Return Markdown as we draw it: code on the terminal's own background, headings at the left."""
+def _markdown_class() -> Any:
+    """Return our Markdown class: code on the terminal's own background, headings at the left."""
     from rich.markdown import CodeBlock, Heading, Markdown, TableElement
 
     class Code(CodeBlock):
@@ -258,12 +271,12 @@ def _ours() -> Any:
 
     class Ours(Markdown):
         def __init__(self, text: str, *, code_theme: str, rows: list[Row] | None = None) -> None:
-            self.rows = rows  # Where those of a table are wanted, instead of its lines.
-            # Theirs makes a parser of its own each time, which takes longer than what it is for.
+            self.rows = rows  # If given, receives a table's rows instead of lines.
+            # Rich would create a parser each time, which takes longer than parsing.
             self.markup, self.code_theme, self.hyperlinks = text, code_theme, False
             self.justify, self.style = None, "none"
             self.inline_code_lexer, self.inline_code_theme = None, code_theme
-            self.parsed = parsed(text)  # A tag is text like any other: theirs would be left out.
+            self.parsed = parsed(text)  # Unlike Rich, shows HTML tags as text.
             for child in (child for token in self.parsed for child in token.children or ()):
                 if child.type == "softbreak":
                     child.type = "hardbreak"
@@ -276,28 +289,12 @@ def _ours() -> Any:
 
 
 def with_prefix(lines: list[Strip], first: Segment, others: Segment) -> list[Strip]:
-    """Return the lines, each behind a prefix."""
+    """Return the lines, each after a prefix."""
     return [Strip([others if number else first, *line]) for number, line in enumerate(lines)]
 
 
-#: Long blocks are kept in pieces of so many lines of code, rows of a table, points of a list, or characters of prose:
-#: drawing two of them is what may take place between two keys.
-_LINES = 20
-_ROWS = 15
-_POINTS = 20
-_CHARACTERS = 1200
-
-_FENCE = re.compile(r" {0,3}(`{3,}|~{3,}) *([\w+#-]*)[^\n]*\n")
-_WORD = re.compile(r"\S+")
-_NUMBER = re.compile(r" {0,3}(\d+)")
-#: What may be the beginning of something that ends further on.
-_OPEN = re.compile(r"\*(?!\s)|(?<!\w)_|`|~~|!?\[[^\]]*$|<|&\w*$|\\$")
-#: So many ends of lines are tried for one behind which prose no longer changes.
-_TRIES = 3
-
-
 class _Block(msgspec.Struct):
-    """An outermost block of a text: where it begins, what it is, and where its points begin, if it is a list."""
+    """A top-level block: its start, its token type, and the starts of its items if it is a list."""
 
     start: int
     kind: str
@@ -305,9 +302,9 @@ class _Block(msgspec.Struct):
 
 
 class Flow:
-    """The lines of a text that grows at its end, each behind ``before``.
+    """The lines of a text that grows at its end, each after ``before``.
 
-    A line that is there again is the same object as it was. Of a long block only the last piece is drawn anew.
+    Unchanged lines stay the same objects. Only the last piece of a long block is drawn again.
     """
 
     def __init__(self) -> None:
@@ -315,16 +312,16 @@ class Flow:
         self._begin()
 
     def _begin(self) -> None:
-        #: How much of the text is drawn for good, and its lines.
+        #: The length of the text that is final, and its lines.
         self._stable = 0
         self._done: list[Strip] = []
-        #: What makes the rest of the text what it is, if a block began before it: the first line of code or of a table.
+        #: The opening line of code, or the header of a table, that the rest of a split block must be parsed with.
         self._lead = ""
-        #: The rows of a long table that no longer change.
+        #: The final rows of a long table.
         self._table: Table | None = None
 
     def lines(self, text: str, width: int, look: Look, before: Segment | None = None) -> list[Strip]:
-        """Return the lines of ``text``, which begins with what it was the last time."""
+        """Return the lines of ``text``, which starts with the text of the last call."""
         key = (width, look, before or Segment(""))
         if self._key != key:
             self._key = key
@@ -338,23 +335,23 @@ class Flow:
             kept, lead = self._keep(block, body, "" if number else lead)
             last = (lead if kept else "") + body[kept:]
             if not is_last:
-                self._done += [*self._drawn(last), *self._behind([Strip([])])]
+                self._done += [*self._drawn(last), *self._prefixed([Strip([])])]
                 self._table = None
             elif kept or number:
                 self._stable, self._lead = base + block.start + kept, lead
         return self._done + (self._drawn(last) if last.strip() else [])
 
     def _drawn(self, text: str) -> list[Strip]:
-        return self._behind(self._block(text)) if self._table is None else self._rows(self._table, text)
+        return self._prefixed(self._block(text)) if self._table is None else self._rows(self._table, text)
 
     def _rows(self, table: Table, text: str) -> list[Strip]:
-        """Return the lines of a table whose last rows are this text, which has the head of the table, too."""
+        """Return the lines of a table whose last rows are ``text``, which repeats the header."""
         assert self._key is not None
         width, look, _ = self._key
         lines = table.lines(width, console(), rows_of(text)[1:])
         return lines if look.unicode else for_ascii(lines)
 
-    def _behind(self, lines: list[Strip]) -> list[Strip]:
+    def _prefixed(self, lines: list[Strip]) -> list[Strip]:
         assert self._key is not None
         before = self._key[2]
         return with_prefix(lines, before, before) if before.text else lines
@@ -370,9 +367,9 @@ class Flow:
         return lines
 
     def _keep(self, block: _Block, body: str, lead: str) -> tuple[int, str]:
-        """Keep the first pieces of a long block.
+        """Finish the first pieces of a long block.
 
-        Return how much of it that is, and what must stand before the rest.
+        Return their length, and the lead that the rest must be parsed with.
         """
         match block.kind:
             case "fence":
@@ -380,7 +377,7 @@ class Flow:
             case "table_open":
                 return self._keep_rows(body) or (0, lead)
             case "bullet_list_open" | "ordered_list_open":
-                return self._keep_points(block, body), ""
+                return self._keep_items(block, body), ""
             case "paragraph_open":
                 return self._keep_prose(body), ""
             case _:
@@ -395,12 +392,12 @@ class Flow:
         kept = fence.end()
         for piece in _pieces(body[kept:].split("\n"), _LINES):
             # Blank lines at the ends of a piece belong to the code.
-            self._done += self._behind(code(piece, fence[2], width, look))
+            self._done += self._prefixed(code(piece, fence[2], width, look))
             kept += len(piece) + 1
         return kept, fence[0]
 
     def _keep_rows(self, body: str) -> tuple[int, str] | None:
-        """The rows that are kept are drawn with those to come: all have the same columns."""
+        """Only collect the rows: column widths depend on later ones."""
         rows = body.split("\n")
         head = "".join(f"{row}\n" for row in rows[:2])
         if len(rows) < 2 * _ROWS + 2:
@@ -413,12 +410,12 @@ class Flow:
             kept += len(piece) + 1
         return kept, head
 
-    def _keep_points(self, block: _Block, body: str) -> int:
+    def _keep_items(self, block: _Block, body: str) -> int:
         points = [at - block.start for at in block.points]
         kept = 0
-        for number in range(_POINTS, len(points) - _POINTS + 1, _POINTS):
+        for number in range(_ITEMS, len(points) - _ITEMS + 1, _ITEMS):
             if block.kind == "ordered_list_open" and not _is_numbered(body, points, number):
-                break  # They would be counted from another number.
+                break  # Numbering would restart wrongly.
             self._done += self._drawn(body[kept : points[number]])
             kept = points[number]
         return kept
@@ -432,12 +429,12 @@ class Flow:
             said = sum(len(line.text.split()) for line in lines[:count])
             at = words[said] if said < len(words) else 0
             if at and body[at].isalpha() and self._is_settled(body[:at], lines[:count]):
-                self._done += self._behind(lines[:count])
+                self._done += self._prefixed(lines[:count])
                 return at
         return 0
 
     def _is_settled(self, text: str, lines: list[Strip]) -> bool:
-        """True if a text is drawn as these lines, whatever follows."""
+        """True if ``text`` is drawn as these lines, whatever follows."""
         inline = next((token for token in parsed(text) if token.type == "inline"), None)
         if inline is None or any(_OPEN.search(one.content) for one in inline.children if one.type == "text"):
             return False
@@ -445,19 +442,19 @@ class Flow:
 
 
 def _pieces(lines: list[str], count: int) -> Iterator[str]:
-    """Yield pieces of so many lines; between one and two of them are left."""
+    """Yield pieces of ``count`` lines; leave one to two pieces."""
     for first in range(0, (len(lines) // count - 1) * count, count):
         yield "\n".join(lines[first : first + count])
 
 
 def _is_numbered(body: str, points: list[int], number: int) -> bool:
-    """True if a point of a list says which one it is."""
+    """True if a list item's own number matches its position."""
     first, this = _NUMBER.match(body, points[0]), _NUMBER.match(body, points[number])
     return first is not None and this is not None and int(this[1]) == int(first[1]) + number
 
 
 def _blocks(text: str) -> Iterator[_Block]:
-    """Yield the outermost blocks of a text."""
+    """Yield the top-level blocks of a text."""
     if not text.strip():
         return
     offsets, at = [], 0
@@ -480,5 +477,5 @@ def _blocks(text: str) -> Iterator[_Block]:
 
 
 def warm() -> None:
-    """Load what the first answer would have to wait for."""
+    """Load the modules that the first answer needs."""
     Flow().lines("# a\n\n```python\nb = 1\n```\n", 40, Look())

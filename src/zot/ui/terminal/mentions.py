@@ -13,19 +13,22 @@ from zot.ui.readable import escaped
 
 _INSIDE = r'(?:[^"\\\n]|\\.)*'
 _MENTION = re.compile(rf'(?:^|(?<=\s))@(?:"({_INSIDE})"|(\S+))')
-#: What stands at the end of a line, and may become one.
+#: An unfinished mention at the end of a line.
 BEGUN = rf'@"{_INSIDE}\\?|@\S*'
 _ESCAPED = re.compile(r'\\(["\\])')
 _NEEDS_QUOTES = re.compile(r'\s|^"')
 
+_TYPES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".gif": "image/gif", ".webp": "image/webp"}
+_MAX_BYTES = 20 * 1024 * 1024
+
 
 def can_be_named(path: str) -> bool:
-    """True if the editor takes a path as it is: no control characters, nothing that turns the writing around."""
+    """True if the editor shows a path unescaped: no control characters or direction marks."""
     return "\n" not in path and "\t" not in path and escaped(path) == path
 
 
 def mention(path: str) -> str:
-    """Return how a prompt names a file. A directory is not the end of a path: neither are its quotes closed."""
+    """Return the mention of a path. A directory's quotes stay open, for the rest of the path."""
     if not _NEEDS_QUOTES.search(path):
         return f"@{path}"
     inside = path.replace("\\", "\\\\").replace('"', '\\"')
@@ -33,12 +36,12 @@ def mention(path: str) -> str:
 
 
 def meant(word: str) -> str:
-    """Return the path, or its beginning, that a word means, which may not be at its end yet."""
+    """Return the path that a possibly unfinished mention names."""
     return _unescaped(word[2:]) if word.startswith('@"') else word[1:]
 
 
 def mentioned(text: str) -> list[str]:
-    """Return the paths that a prompt names."""
+    """Return the paths that a prompt mentions."""
     return [_unescaped(quoted) if quoted else bare for quoted, bare in _MENTION.findall(text) if quoted or bare]
 
 
@@ -46,17 +49,13 @@ def _unescaped(text: str) -> str:
     return _ESCAPED.sub(r"\1", text)
 
 
-_TYPES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".gif": "image/gif", ".webp": "image/webp"}
-_MAX_BYTES = 20 * 1024 * 1024
-
-
 async def named_images(text: str, conversation: Conversation) -> list[ImageBlock]:
-    """Return the images that ``text`` names, from the directory of the conversation. Raise UserError as `images_in`."""
+    """Return the images that ``text`` mentions, from the conversation's directory. Raise UserError as `images_in`."""
     return await asyncio.to_thread(images_in, text, (await conversation.state()).cwd)
 
 
 def images_in(text: str, cwd: str) -> list[ImageBlock]:
-    """Return the images that ``text`` names, if they are there. Raise UserError for one that cannot be sent."""
+    """Return the existing images that ``text`` mentions. Raise UserError for one that cannot be sent."""
     found = []
     for name in mentioned(text):
         mime_type = _TYPES.get(os.path.splitext(name)[1].lower())

@@ -25,7 +25,7 @@ from zot.ui.terminal.looks import safe
 from zot.ui.terminal.textual_patches import as_keys
 from zot.ui.terminal.transcript import Transcript
 
-#: What the protocol calls keys, by what they are called here.
+#: Textual's key names and the protocol's names for them.
 KEYS: Mapping[str, str] = {
     "up": "up",
     "down": "down",
@@ -42,22 +42,32 @@ KEYS: Mapping[str, str] = {
 }
 
 
-#: Keys that change nothing but what is seen.
+#: Keys that only move the view.
 MOVING = frozenset({"up", "down", "left", "right", "pageup", "pagedown", "home", "end"})
-#: So soon after a panel came, and after the key before, a key cannot be an answer to what the panel shows.
+#: Keys this soon after a panel appeared, or after the last key, cannot be meant for it.
 _BLIND_S = 0.3
 
-#: What the frame takes of a line, with the blanks around what stands in it.
+#: The columns that the frame and its padding take.
 _FRAME = 6
-#: So much of a title is always shown.
-_LEAST = 8
+#: A title is never cut shorter than this.
+_MIN_TITLE = 8
+
+#: A panel that opens this soon after its command takes the keys, whatever was typed meanwhile; a later one leaves them
+#: to a prompt that is being written.
+_TAKES_KEYS_S = 1.0
+#: Keys remembered for a panel that is about to open.
+_MAX_KEYS = 32
+#: The frame, and one line.
+_MIN_HEIGHT = 3
+
+PanelEvent: TypeAlias = PanelOpened | PanelRendered | PanelClosed
 
 
 class Panel(VerticalScroll, can_focus=True, inherit_bindings=False):
-    """Shows what an extension wants shown, and tells which keys are pressed while it has the focus.
+    """Shows an extension's panel, and posts the keys pressed while it has the focus.
 
-    What is too long for the screen is scrolled with PageUp and PageDown. A panel that has just come ignores keys other
-    than those in MOVING until nobody has typed for a moment.
+    PageUp and PageDown scroll a panel that is too high. A new panel ignores keys other than those in MOVING until the
+    user stops typing for a moment.
     """
 
     DEFAULT_CSS = """
@@ -76,7 +86,7 @@ class Panel(VerticalScroll, can_focus=True, inherit_bindings=False):
             self.text = text
 
     class Dismissed(Message):
-        """A person has closed the panel."""
+        """The user closed the panel."""
 
         def __init__(self, panel_id: str) -> None:
             super().__init__()
@@ -85,14 +95,14 @@ class Panel(VerticalScroll, can_focus=True, inherit_bindings=False):
     def __init__(self, panel_id: str, extension: str, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._clock = clock
-        #: Until when keys may be meant for something else.
+        #: Until this time, keys may be meant for something else.
         self._blind_until = float("-inf")
         self.panel_id = panel_id
         self.extension = extension
 
         self._title = panel_id
         self._lines: list[str] = []
-        #: Which of them are others than before.
+        #: Indexes of the lines that the last update changed.
         self._changed: list[int] = []
         self._body = Static()
 
@@ -101,23 +111,23 @@ class Panel(VerticalScroll, can_focus=True, inherit_bindings=False):
 
     def watch_has_focus(self, has_focus: bool) -> None:
         super().watch_has_focus(has_focus)
-        self._entitle()
+        self._update_title()
 
-    def _entitle(self) -> None:
-        """Say whose it is, and how to get there."""
+    def _update_title(self) -> None:
+        """Show the panel's title, its extension, and the key that enters it."""
         hint = "" if self.has_focus else ": Shift+Tab enters it"
         whose, title = f" ({safe(self.extension)}){hint}", Text(self._title)
-        title.truncate(max(_LEAST, self.app.size.width - _FRAME - cell_len(whose)), overflow="ellipsis")
+        title.truncate(max(_MIN_TITLE, self.app.size.width - _FRAME - cell_len(whose)), overflow="ellipsis")
         self.border_title = title.append(whose)
 
     def on_resize(self) -> None:
-        self._entitle()
+        self._update_title()
 
     def show(self, title: str, lines: Sequence[str], footer: str) -> None:
-        """Show something else. The footer stands in the frame, where it is always seen, if there is room for it."""
+        """Show new content. The footer goes into the frame, always visible, if it fits."""
         self._title, footer = (safe(text).replace("\n", " ") for text in (title or self.panel_id, footer))
         fits = cell_len(footer) <= self.app.size.width - _FRAME
-        self._entitle()
+        self._update_title()
         self.border_subtitle = Text(footer) if fits else None
         before, self._lines = self._lines, [safe(line).replace("\n", " ") for line in lines]
         text = Text("\n".join(self._lines))
@@ -130,23 +140,23 @@ class Panel(VerticalScroll, can_focus=True, inherit_bindings=False):
             self.call_after_refresh(self._follow)
 
     def limit(self, height: int) -> None:
-        """Be no higher than so many lines of the screen."""
+        """Set the maximal height."""
         if self.styles.max_height is None or self.styles.max_height.value != height:
             self.styles.max_height = height
             self.call_after_refresh(self._follow)
 
     @property
     def wants(self) -> int:
-        """How many lines of the screen it needs to be seen whole."""
+        """The height that shows it whole."""
         return self._row(len(self._lines)) + 2
 
     def _row(self, number: int) -> int:
-        """Return where a line begins: those before it may be broken."""
+        """Return the row at which a line begins: lines before it may wrap."""
         width = max(1, self.app.size.width - _FRAME)
         return sum(max(1, -(-cell_len(line) // width)) for line in self._lines[:number])
 
     def _follow(self) -> None:
-        """Keep in sight what was changed: a cursor leaves one line and goes to another, which may be out of sight."""
+        """Scroll to the changed lines: they usually show a moving cursor."""
         if not self._changed:
             return
         first, end = self._row(self._changed[0]), self._row(self._changed[-1] + 1)
@@ -157,7 +167,7 @@ class Panel(VerticalScroll, can_focus=True, inherit_bindings=False):
             self.scroll_to(y=first, animate=False)
 
     def begin(self, keys: Sequence[str]) -> None:
-        """Have the keys from now on, with those that were pressed before."""
+        """Take the keys, including those pressed before."""
         self._blind_until = self._clock() + _BLIND_S
         for key in keys:
             self.post_message(self.Pressed(self.panel_id, KEYS[key]))
@@ -169,7 +179,7 @@ class Panel(VerticalScroll, can_focus=True, inherit_bindings=False):
 
     def on_key(self, event: events.Key) -> None:
         if event.key == "shift+tab":
-            return  # The way to the other panels, and to the editor.
+            return  # Textual moves the focus.
         event.stop()
         event.prevent_default()
         if self.is_blind and event.key not in MOVING and event.key != "escape":
@@ -186,52 +196,41 @@ class Panel(VerticalScroll, can_focus=True, inherit_bindings=False):
             self.post_message(self.Pressed(self.panel_id, "rune", event.character))
 
     def on_paste(self, event: events.Paste) -> None:
-        """Extensions know no pastes: it is as if it had been typed. One that is too long is left to others."""
+        """Send a paste as typed characters, which is all that extensions know. A long one is left to the app."""
         if not self.is_blind and (keys := as_keys(event.text)) is not None:
             event.stop()
             for character in keys:
                 self.post_message(self.Pressed(self.panel_id, "rune", character))
 
 
-#: A panel that comes so soon after its command takes the keys, whatever was typed meanwhile; a later one leaves them
-#: to the editor if something is being written there.
-_SOON_S = 1.0
-#: How many keys are remembered for a panel that is on its way.
-_MAX_KEYS = 32
-#: The frame, and one line.
-_SMALL = 3
-
-PanelEvent: TypeAlias = PanelOpened | PanelRendered | PanelClosed
-
-
 class Panels(Vertical):
-    """Opens, draws and closes panels as extensions want it. One that was asked for here has the keys at once.
+    """Opens, draws and closes the panels of extensions. A panel opened by this terminal's command gets the focus.
 
-    Keys that were pressed before it was shown are the panel's, too, and not the editor's. Only those that move a cursor
-    act: nobody has seen yet what the others would do.
+    Keys pressed before it appeared go to the panel, not to the editor. Only cursor keys take effect: the user has not
+    seen yet what the others would do.
     """
 
     DEFAULT_CSS = "Panels { height: auto; max-height: 60%; overflow-y: auto; scrollbar-size-vertical: 0; }"
 
     def __init__(self, elsewhere: Editor, clock: Callable[[], float] = time.monotonic) -> None:
-        """``elsewhere`` has the focus when no panel has it."""
+        """``elsewhere`` gets the focus when no panel has it."""
         super().__init__()
         self._elsewhere = elsewhere
         self._clock = clock
-        #: The last keys that no panel had, since Enter: with that its command was given.
+        #: Keys outside of panels since the last Enter, which submitted the command.
         self._keys: deque[str] = deque(maxlen=_MAX_KEYS)
         self._open: dict[str, Panel] = {}
-        #: Those that were asked for here and are not shown yet, and when.
+        #: Requested panels that are not open yet, with the time of the request.
         self._wanted: dict[str, float] = {}
-        #: The one that has the focus, or had it last.
+        #: The panel that has the focus, or had it last.
         self._entered: Panel | None = None
-        #: Which one had the keys when another was entered, by that other.
+        #: By panel: the panel that had the focus before it.
         self._left_for: dict[Panel, Panel] = {}
-        #: How many lines a question leaves to them; None if none is asked.
+        #: The lines that an open question leaves for panels; None without one.
         self._left: int | None = None
 
     def leave(self, lines: int | None) -> None:
-        """Have no more than so many lines while something must be answered, and as many as usual behind that: None."""
+        """Limit the height to ``lines`` while a question is open; None lifts the limit."""
         self._left = lines
         self.fit()
 
@@ -239,7 +238,7 @@ class Panels(Vertical):
         self.watch(self.screen, "focused", self._focus_moved, init=False)
 
     def _focus_moved(self, before: Widget | None, now: Widget | None) -> None:
-        """Know where the keys go back to. A question only borrows them, and a panel that is closed is no place."""
+        """Remember where the focus returns to. Questions only borrow it."""
         if not isinstance(now, Panel):
             return
         if isinstance(before, Editor | Transcript):
@@ -255,36 +254,36 @@ class Panels(Vertical):
         self.fit()
 
     def fit(self) -> None:
-        """Share the room: where it is scarce, others have one line, and the one that was entered last the rest."""
+        """Share the height: if it is scarce, the panel entered last gets the rest, the others one line each."""
         panels, usual = list(self._open.values()), self.app.size.height * 3 // 5
         room = usual if self._left is None else min(usual, self._left)
-        most = min(self.app.size.height // 2, max(_SMALL, room))
-        self.display = room >= _SMALL
-        self.styles.max_height = max(_SMALL, room)
+        most = min(self.app.size.height // 2, max(_MIN_HEIGHT, room))
+        self.display = room >= _MIN_HEIGHT
+        self.styles.max_height = max(_MIN_HEIGHT, room)
         is_crowded = sum(min(panel.wants, most) for panel in panels) > room
         large = self._entered if self._entered in panels else next(reversed(panels), None)
         for panel in panels:
-            left = min(most, room - _SMALL * (len(panels) - 1)) if panel is large else _SMALL
-            panel.limit(max(_SMALL, left) if is_crowded else most)
+            left = min(most, room - _MIN_HEIGHT * (len(panels) - 1)) if panel is large else _MIN_HEIGHT
+            panel.limit(max(_MIN_HEIGHT, left) if is_crowded else most)
 
     def enter(self, panel_id: str, since: float) -> None:
-        """Give a panel the keys that was asked for here at a time, as soon as it is shown."""
+        """Focus a panel requested at ``since`` as soon as it is open."""
         if panel_id in self._open:
             self._enter(self._open[panel_id], since)
         else:
             self._wanted[panel_id] = since
 
     def keyed(self, event: Key) -> None:
-        """Remember a key: it may be meant for a panel that is on its way."""
+        """Remember a key that may be meant for a panel about to open."""
         if event.key == "enter":
             self._keys.clear()
         else:
             self._keys.append(event.key)
 
     def _enter(self, panel: Panel, since: float) -> None:
-        """Give a panel the keys, also those that came since its command; not if a question has them, or a prompt."""
+        """Focus a panel and pass on the keys since its command, unless a question or a prompt has them."""
         editor, focused = self._elsewhere, self.screen.focused
-        is_soon = self._clock() - since <= _SOON_S
+        is_soon = self._clock() - since <= _TAKES_KEYS_S
         if (editor.text and not is_soon) or not (focused is None or isinstance(focused, Editor | Transcript)):
             return
         if editor.text:
@@ -294,7 +293,7 @@ class Panels(Vertical):
         self._keys.clear()
 
     async def hear(self, event: PanelEvent) -> None:
-        """Do what an event says about a panel."""
+        """Apply an event."""
         match event:
             case PanelOpened(extension=extension, panel_id=panel_id, title=title, lines=lines, footer=footer):
                 panel = self._open.get(panel_id) or Panel(panel_id, extension, self._clock)
@@ -313,13 +312,12 @@ class Panels(Vertical):
                 await self._close(panel_id)
 
     async def dismiss(self, panel_id: str, tell: Callable[[str], Awaitable[None]]) -> None:
-        """Close one for a person, and tell its extension, if that still knows of it."""
+        """Close a panel for the user, and notify its extension if it still has it."""
         await self._close(panel_id)
         with suppress(UserError):
             await tell(panel_id)
 
     async def close_all(self) -> None:
-        """Show none any more."""
         self._open.clear()
         self._left_for.clear()
         self._wanted.clear()

@@ -46,34 +46,41 @@ from zot.ui.terminal.slash import Option, ask_trust, rescue
 if TYPE_CHECKING:
     from zot.session.history import Batch
 
+T = TypeVar("T")
+
+_RESULT_LINES = 5
+_ALWAYS: Decision = "allow_always"
+_DECISIONS: dict[str, Decision] = {"y": "allow_once", "yes": "allow_once", "a": _ALWAYS, "always": _ALWAYS}
+_LISTED = 40
+
 
 class Typed:
-    """Lines in the order in which they come. Their end is for good: whoever reads on hears of it, too."""
+    """Input lines in order. End of input is final: every later read returns it."""
 
     def __init__(self, incoming: int) -> None:
         self._incoming = incoming
         self._unread = b""
         self._lines: deque[str] = deque()
-        #: What was typed before the question that waits for an answer.
+        #: Lines typed before the pending question.
         self._before: list[str] = []
         self._ended = False
         self._moved = asyncio.Event()
 
     def open(self) -> None:
-        """Begin to read."""
+        """Start reading."""
         asyncio.get_running_loop().add_reader(self._incoming, self._read)
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         asyncio.get_running_loop().remove_reader(self._incoming)
 
     @property
     def is_over(self) -> bool:
-        """True if nothing is left, and nothing will come."""
+        """True if no line is left and none will come."""
         return self._ended and not self._lines
 
     async def line(self) -> str | None:
-        """Return the next line; None if the input is over."""
+        """Return the next line; None at the end of input."""
         while not self._lines:
             if self._ended:
                 return None
@@ -82,25 +89,25 @@ class Typed:
         return self._lines.popleft()
 
     def end(self) -> None:
-        """Take no more: what has been typed is the last of it."""
+        """Stop reading; lines already read stay available."""
         self.close()
         self._ended = True
         self._moved.set()
 
     def drop(self) -> list[str]:
-        """Take what was typed and not read yet."""
+        """Remove and return the unread lines."""
         dropped = [*self._before, *self._lines]
         self._before = []
         self._lines.clear()
         return dropped
 
     def set_aside(self) -> None:
-        """Keep what was typed until now from being read, if a person typed it: nobody answers before the question."""
+        """Hold back lines typed so far, if from a terminal: they cannot answer a later question."""
         if os.isatty(self._incoming):
             self._before = self.drop()
 
     def put_back(self) -> None:
-        """Let what was set aside be read, before all else."""
+        """Make the lines held back readable again, first."""
         self._lines.extendleft(reversed(self._before))
         self._before = []
 
@@ -116,16 +123,8 @@ class Typed:
             self.end()
 
 
-T = TypeVar("T")
-
-_RESULT_LINES = 5
-_ALWAYS: Decision = "allow_always"
-_DECISIONS: dict[str, Decision] = {"y": "allow_once", "yes": "allow_once", "a": _ALWAYS, "always": _ALWAYS}
-_LISTED = 40
-
-
 class PlainTerminal:
-    """A face of one conversation, line by line. A `Subscriber` and a `Terminal`."""
+    """A line-by-line front end of one conversation. A `Subscriber` and a `Terminal`."""
 
     can_approve = True
     full = False
@@ -146,17 +145,17 @@ class PlainTerminal:
         self._unfollow: Callable[[], None] = lambda: None
         self._done = asyncio.Event()
         self._asked: ApprovalRequest | None = None
-        #: The question that is asked, whatever it is about.
+        #: The pending question of any kind.
         self._answering: asyncio.Task[str | None] | None = None
-        #: True while it is about a call: then it may be decided elsewhere.
+        #: True while it is an approval, which another client may decide.
         self._deciding = False
         self._failure = ""
-        #: Who awaits the aborts that somebody wanted.
+        #: Owns the tasks that abort runs.
         self._aborts = asyncio.TaskGroup()
         self._leaving = False
-        #: True while a prompt is waited for, and nothing else.
+        #: True while only a prompt is awaited.
         self._resting = False
-        #: How the conversation was when it was left.
+        #: The final state of the conversation.
         self.left: Snapshot | None = None
         self._at_start = True
         self.extension_commands: Sequence[CommandInfo] = ()
@@ -173,7 +172,7 @@ class PlainTerminal:
         return self._home
 
     async def run(self) -> int:
-        """Talk until somebody leaves. Return the exit code."""
+        """Talk until the user leaves. Return the exit code."""
         loop = asyncio.get_running_loop()
         self._typed.open()
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
@@ -205,14 +204,14 @@ class PlainTerminal:
     async def _enter(self, conversation: Conversation) -> None:
         self._unfollow()
         former, self._conversation = self._conversation, conversation
-        await conversation.past()  # It is not written again, except for what goes on.
+        await conversation.past()  # Sets where `follow` starts: only an active run is shown.
         self._unfollow = conversation.follow(self)
         self.extension_commands = await conversation.commands()
         if former is not None:
             await former.close()
         if (pending := (await conversation.state()).pending) is not None:
             self._show(pending)
-            await self._run(_nothing())
+            await self._run(_already_running())
 
     async def _talk(self) -> None:
         while not self._leaving:
@@ -228,7 +227,7 @@ class PlainTerminal:
             except AgentError as problem:
                 self.note(str(problem), "error")
 
-    # What is typed.
+    # Input.
 
     def _interrupt(self) -> None:
         self._drop_typed()
@@ -248,7 +247,7 @@ class PlainTerminal:
             self.note(str(problem), "error")
 
     def _drop_typed(self) -> None:
-        """What was typed while something ran is not said after an abort."""
+        """Drop lines typed during a run that is aborted."""
         for line in self._typed.drop():
             if line.strip():
                 self._say(f"-- not said: {one_line(line, 160)}")
@@ -262,7 +261,7 @@ class PlainTerminal:
         return line
 
     async def _answer(self, prompt: str) -> str | None:
-        """Return what is typed after a question; None if it is taken back, or if the input ends, which leaves, too."""
+        """Return the line typed after a question; None if cancelled, or at the end of input, which also leaves."""
         self._typed.set_aside()
         answering = asyncio.get_running_loop().create_task(self._line(prompt), name="zot question")
         self._answering = answering
@@ -272,7 +271,7 @@ class PlainTerminal:
             answering.cancel()
             self._answering = None
             await asyncio.wait([answering])
-            self._typed.put_back()  # Before anybody reads on.
+            self._typed.put_back()  # Before the next read.
         if answering.cancelled():
             self._end_line()
             return None
@@ -282,7 +281,7 @@ class PlainTerminal:
             return None
         return answer.strip()
 
-    # What happens.
+    # Events.
 
     def deliver(self, batch: Batch) -> None:
         for event in batch.events:
@@ -293,7 +292,7 @@ class PlainTerminal:
 
     def _show(self, event: AgentEvent) -> None:
         if isinstance(event, Decided):
-            self._forget()
+            self._withdraw_approval()
         match event:
             case TextDelta(delta=delta):
                 self._write(escaped(delta))
@@ -348,8 +347,8 @@ class PlainTerminal:
     def _lines_about(self, request: ApprovalRequest) -> None:
         self._say("\n".join([f"? {printable(request.summary)}", *(f"    {line}" for line in beyond_summary(request))]))
 
-    def _forget(self) -> None:
-        """What has been decided is not asked any more: the next line is no answer."""
+    def _withdraw_approval(self) -> None:
+        """Withdraw an approval that has been decided: the next line does not answer it."""
         if self._asked is not None:
             self._asked = None
             self._done.clear()
@@ -367,7 +366,7 @@ class PlainTerminal:
         await self._run(self.conversation.retry())
 
     async def _run(self, start: Awaitable[None]) -> None:
-        """Start something and wait for its end, answering what is asked meanwhile."""
+        """Start a run and wait for its end, answering approvals meanwhile."""
         if self._asked is None:
             self._done.clear()
         await start
@@ -380,7 +379,7 @@ class PlainTerminal:
             await self._decide(request)
 
     async def _decide(self, request: ApprovalRequest) -> None:
-        """Ask, and tell the session what was decided, if anything was, and not elsewhere meanwhile."""
+        """Ask for an approval, and send the decision unless another client decided meanwhile."""
         self._deciding = True
         try:
             answer = await self._answer(f"  allow it? y(es), a(lways), n(o), until {until(request)}: ")
@@ -393,7 +392,7 @@ class PlainTerminal:
         except UserError as problem:
             self.note(str(problem), "warn")
 
-    # What commands can do.
+    # The `Terminal` interface, for slash commands.
 
     def note(self, text: str, level: Level = "info") -> None:
         self._say("\n".join(f"-- {line}" for line in escaped(text).split("\n")))
@@ -408,7 +407,7 @@ class PlainTerminal:
         return time.monotonic()
 
     def enter_panel(self, panel_id: str, since: float) -> None:
-        pass  # What is written here are lines, and none of them is a panel's.
+        pass  # Only lines can be typed here, no keys for panels.
 
     def busy(self, text: str) -> AbstractContextManager[None]:
         self._say(f"-- {text}")
@@ -465,5 +464,5 @@ class PlainTerminal:
             self._at_start = text.endswith("\n")
 
 
-async def _nothing() -> None:
-    """What goes on goes on by itself."""
+async def _already_running() -> None:
+    """Start nothing: the run is active already."""

@@ -27,19 +27,27 @@ from zot.ui.terminal.slash import Option
 from zot.ui.terminal.textual_patches import DEAD_S, as_keys, obey
 
 if TYPE_CHECKING:
-    pass
     from zot.ui.terminal.app import ZotApp
 
 _SHOWN = 8
-#: The lines around what a question is about and what can be chosen: of the transcript, the border, how much more there
-#: is, the keys, the status.
+#: Lines besides the body and the options: one of the transcript, the border, the count of hidden lines, the keys, the
+#: status.
 _AROUND = 5
-#: A screen with fewer lines has room for hardly more than what can be chosen.
-_LOW = 8
+#: A lower screen has room for hardly more than the options.
+_LOW_SCREEN = 8
+
+#: A question that the user did not ask for takes the keys only after this pause in typing.
+_PAUSE_S = 0.4
+
+_OPTIONS: list[Option[Decision]] = [
+    Option("allow_once", "allow it this time", "y"),
+    Option("allow_always", "allow it for the rest of the session", "a"),
+    Option("reject", "do not allow it", "n"),
+]
 
 
 class Question(Vertical, can_focus=True):
-    """Shows what it is about in full, and what can be chosen. ``answer`` has the value; None if nothing was."""
+    """Shows a body in full and options to choose from. ``answer`` is the chosen value, or None."""
 
     DEFAULT_CSS = """
     Question { height: auto; border-top: solid ansi_yellow; padding: 0 1; }
@@ -60,9 +68,9 @@ class Question(Vertical, can_focus=True):
         hint: str = "",
         sudden: bool = False,
     ) -> None:
-        """``body`` and ``diff``, lines with their styles, say what it is about, ``hint`` which keys there are.
+        """``body`` and ``diff``, which has styled lines, describe the subject; ``hint`` names the keys.
 
-        ``sudden``: nobody has asked for it, so that what is being typed is not meant for it.
+        ``sudden``: the user did not ask for it, so keys typed now are not meant for it.
         """
         super().__init__()
         self.sudden = sudden
@@ -75,7 +83,7 @@ class Question(Vertical, can_focus=True):
         for number, (line, style) in enumerate(diff):
             self._body.append(f"{chr(10) if number or body else ''}{line}", style)
         self._filter = ""
-        #: Where something must be decided, Enter decides nothing unless somebody has gone there.
+        #: In a decision, Enter only confirms an option that the user selected.
         self._at = -1 if self.by_key else 0
         self._listens = False
 
@@ -96,13 +104,13 @@ class Question(Vertical, can_focus=True):
         self.fit()
 
     def listen(self) -> None:
-        """Have the keys from now on."""
+        """Take the keys."""
         self._listens = True
         self._draw()
         self.focus()
 
     def fit(self) -> None:
-        """Give what it is about the room that everything else leaves, and panels what is left then."""
+        """Give the body the height that the rest leaves, and panels the remainder."""
         screen, width = self.app.size, max(1, self.app.size.width - 2)
         title = -(-cell_len(self._title) // width)
         left = screen.height - _AROUND - title - min(self._shown, len(self._options))
@@ -122,7 +130,7 @@ class Question(Vertical, can_focus=True):
             panels.leave(None)
 
     def close(self, value: Any = None) -> None:
-        """Have the answer."""
+        """Set the answer."""
         if not self.answer.done():
             self.answer.set_result(value)
 
@@ -133,7 +141,7 @@ class Question(Vertical, can_focus=True):
 
     @property
     def by_key(self) -> bool:
-        """True if something must be decided, with one key."""
+        """True if a single key decides."""
         return any(one.key for one in self._options)
 
     @property
@@ -143,7 +151,7 @@ class Question(Vertical, can_focus=True):
 
     @property
     def _is_low(self) -> bool:
-        return self.app.size.height < _LOW
+        return self.app.size.height < _LOW_SCREEN
 
     @property
     def _shown(self) -> int:
@@ -160,7 +168,7 @@ class Question(Vertical, can_focus=True):
         self.query_one(".options", Static).update(text)
 
     def _more(self) -> Text:
-        """Return how much of what it is about is out of sight."""
+        """Return the note on how much of the body is hidden."""
         for body in self.query(".body"):
             if left := round(body.max_scroll_y - body.scroll_y):
                 return Text(f"{counted(left, 'more line')}; PageDown scrolls\n", "yellow")
@@ -187,7 +195,7 @@ class Question(Vertical, can_focus=True):
         return text
 
     def _keys(self) -> Text:
-        """Return what can be chosen in one line, each as far as there is room, and how much more there is above."""
+        """Return the options in one line, each cut to its share, and the number of hidden lines."""
         left = sum(round(body.max_scroll_y - body.scroll_y) for body in self.query(".body"))
         more = f" +{left}" if left else ""
         width = (self.app.size.width - 2 - len(more)) // len(self._options) - 1
@@ -198,10 +206,10 @@ class Question(Vertical, can_focus=True):
         return text.append(more.lstrip(), "yellow")
 
     def _rest(self, fitting: Sequence[Option[Any]]) -> list[str]:
-        """Return the lines of all that the marked one says, if it is too long for one: others may begin like it."""
+        """Return the wrapped label of the selected option if it is too long for one line: others may begin alike."""
         width = max(1, self.app.size.width - 2)
         label = safe(fitting[self._at].label).replace("\n", " ") if 0 <= self._at < len(fitting) else ""
-        # Around it are the border, the title, what can be chosen, what was typed, the keys and the status.
+        # The rest: border, title, options, filter, keys and status.
         room = self.app.size.height - 5 - -(-cell_len(self._title) // width) - min(len(fitting), self._shown)
         rows = chop_cells(label, width) if cell_len(label) > width and not self.by_key else []
         return rows[: max(0, min(room, self._shown))]
@@ -217,7 +225,7 @@ class Question(Vertical, can_focus=True):
                 self._at = (max(self._at, 0) - 1 if event.key == "up" else self._at + 1) % len(fitting)
             case "pageup" | "pagedown":
                 pages = 1 if event.key == "pagedown" else -1
-                for body in self.query(".body"):  # At once: the next key may be here already.
+                for body in self.query(".body"):  # At once: the next key may already be queued.
                     body.scroll_relative(y=pages * body.size.height, animate=False, immediate=True)
             case "enter" if fitting and self._at >= 0:
                 self.close(fitting[self._at].value)
@@ -236,7 +244,7 @@ class Question(Vertical, can_focus=True):
             self._filter, self._at = self._filter + character, 0
 
     def on_paste(self, event: events.Paste) -> None:
-        """Search for it. A paste decides nothing: then, and if it is too long, it is left to others."""
+        """Use a paste as search text. One that is too long, or in a decision, is left to the app."""
         if not self.by_key and (keys := as_keys(event.text)) is not None:
             event.stop()
             self._typed(keys)
@@ -244,15 +252,13 @@ class Question(Vertical, can_focus=True):
 
 
 class Line(Input):
-    """One line that is written."""
+    """A one-line input."""
 
     async def on_key(self, event: events.Key) -> None:
         await obey(self, event)
 
 
 class Form(Vertical):
-    """Asks for one line of text."""
-
     DEFAULT_CSS = """
     Form { height: auto; border-top: solid ansi_yellow; padding: 0 1; }
     Form Input { border: none; height: 1; padding: 0; }
@@ -270,11 +276,11 @@ class Form(Vertical):
         yield Line(password=self._secret, compact=True)
 
     def listen(self) -> None:
-        """Have the keys from now on."""
+        """Take the keys."""
         self.query_one(Line).focus()
 
     def close(self, value: str | None = None) -> None:
-        """Have the answer."""
+        """Set the answer."""
         if not self.answer.done():
             self.answer.set_result(value)
 
@@ -288,29 +294,25 @@ class Form(Vertical):
             self.close(None)
 
 
-#: A question that nobody asked for has the keys only when nobody has typed for so long.
-_PAUSE_S = 0.4
-
-
 class Asking:
-    """Shows questions one after the other, and gives the focus back."""
+    """Shows questions one after the other, and restores the focus."""
 
     def __init__(self, composer: Composer, clock: Callable[[], float] = time.monotonic) -> None:
-        """``clock`` has the seconds by which it is told if somebody types."""
+        """``clock`` returns seconds; it times the pauses in typing."""
         self._composer = composer
         self._clock = clock
         self._turn = asyncio.Lock()
         self._shown: Question | Form | None = None
-        #: Those that are shown, or wait to be.
+        #: The questions that are shown or wait to be.
         self._open: list[Question | Form] = []
         self._keyed = -_PAUSE_S
 
     def keyed(self) -> None:
-        """Somebody has pressed a key."""
+        """Note that a key was pressed."""
         self._keyed = self._clock()
 
     async def put(self, question: Question | Form) -> Any:
-        """Show a question, after those that came before, and return its answer."""
+        """Show a question after the earlier ones, and return its answer."""
         self._open.append(question)
         try:
             return await self._put(question)
@@ -321,7 +323,7 @@ class Asking:
         async with self._turn:
             if not question.answer.done():
                 screen, self._shown = self._composer.screen, question
-                before = screen.focused  # It may have to make room, and then Textual gives the focus to others.
+                before = screen.focused  # Textual moves the focus if the focused widget must make room.
                 await screen.mount(question, before=self._composer)
                 if isinstance(question, Question) and question.is_sudden:
                     await self._pause(question)
@@ -333,61 +335,54 @@ class Asking:
             return question.answer.result()
 
     async def _listen(self, question: Question | Form) -> None:
-        """Let a question have the keys until it is answered."""
+        """Give a question the keys until it is answered."""
         self._composer.display = False  # Small screens have no room for both.
         question.listen()
         await question.answer
         self._composer.display = True
 
     def fit(self) -> None:
-        """There is more or less room."""
+        """Adapt the question to a new screen size."""
         if isinstance(self._shown, Question) and self._shown.is_mounted:
             self._shown.fit()
 
     def overtake(self) -> None:
-        """It goes on, here or elsewhere: nobody needs to say how."""
+        """Close sudden questions: a run has started, or another session is shown."""
         for question in self._open:
             if isinstance(question, Question) and question.sudden:
                 question.close(None)
 
     def refuse(self) -> bool:
-        """Leave the question that is shown; False if none is."""
+        """Close the question that is shown; False if there is none."""
         shown = self._shown
         if shown is not None:
             shown.close(None)
         return shown is not None
 
     async def _pause(self, question: Question) -> None:
-        """Wait until what is typed cannot be meant for anything but the question."""
+        """Wait until the user pauses typing."""
         at = self._clock() + DEAD_S
         while not question.answer.done() and (left := max(at, self._keyed + _PAUSE_S) - self._clock()) > 0:
             await asyncio.wait([question.answer], timeout=left)
 
 
-_OPTIONS: list[Option[Decision]] = [
-    Option("allow_once", "allow it this time", "y"),
-    Option("allow_always", "allow it for the rest of the session", "a"),
-    Option("reject", "do not allow it", "n"),
-]
-
-
 class Approvals:
-    """The questions that are open on this screen."""
+    """The approvals that are pending on this screen."""
 
     def __init__(self, app: ZotApp) -> None:
         self._app = app
         self._open: dict[str, Question] = {}
 
     def ask(self, request: ApprovalRequest) -> Coroutine[Any, Any, None]:
-        """Have a question, which `hear` can take back from now on; what is returned asks it."""
+        """Return the coroutine that asks. `hear` can withdraw the question from now on."""
         hint = f"until {until(request)}; press y, a or n; Esc is n"
         title = f"{request.tool} wants to run; may it?"
         question = Question(title, _OPTIONS, body=_about(request), diff=in_full(request), hint=hint)
         self._open[request.id] = question
-        return self._asked(request, question)
+        return self._ask(request, question)
 
-    async def _asked(self, request: ApprovalRequest, question: Question) -> None:
-        """Ask, and tell the session what was decided."""
+    async def _ask(self, request: ApprovalRequest, question: Question) -> None:
+        """Ask, and send the decision to the session."""
         call = self._app.story.running
         if call is not None:
             call.wait(waits=True)
@@ -400,7 +395,7 @@ class Approvals:
             await self._app.conversation.approve(request.id, decision or "reject")
 
     def hear(self, event: AgentEvent) -> None:
-        """What goes on has been decided: here, elsewhere, or by its deadline."""
+        """Close the questions that an event shows to be decided: here, in another client, or by the deadline."""
         if isinstance(event, Decided):
             for question in self._open.values():
                 question.close("gone")
@@ -409,7 +404,7 @@ class Approvals:
 
 
 def _about(request: ApprovalRequest) -> str:
-    """Return what stands above what a call would do: where it does it. Nothing above a command."""
+    """Return the text above the arguments: the place of the change. Nothing for a command."""
     match request.args:
         case {"command": str()}:
             return ""
@@ -420,5 +415,5 @@ def _about(request: ApprovalRequest) -> str:
 
 
 def _is_at(summary: str, place: str) -> bool:
-    """True if a summary, in which a size may stand behind the place, tells of this place."""
+    """True if a summary, which may end with a size, names this place."""
     return summary.rpartition(" (")[0] == place or summary == place

@@ -1,4 +1,4 @@
-"""Slash commands, and what a terminal offers to them."""
+"""Slash commands, and the `Terminal` interface that they use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Option(msgspec.Struct, Generic[T], frozen=True):
-    """Something that can be chosen: by its ``key``, if it has one, or from a list."""
+    """A choice, made by its ``key`` if it has one, or from a list."""
 
     value: T
     label: str
@@ -30,7 +30,7 @@ class Option(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Terminal(Protocol):
-    """Where a person sits. Questions are None if they are not answered."""
+    """A front end, as commands use it. An unanswered question returns None."""
 
     @property
     def conversation(self) -> Conversation: ...
@@ -40,62 +40,61 @@ class Terminal(Protocol):
 
     @property
     def extension_commands(self) -> Sequence[CommandInfo]:
-        """What extensions offer, as far as it is known."""
+        """The commands of extensions that are known so far."""
 
     def note(self, text: str, level: Level = "info") -> None:
-        """Say something that is no part of the conversation."""
+        """Show a note outside of the conversation."""
 
     def present(self, text: str, source: str) -> None:
-        """Show Markdown that is no part of the conversation."""
+        """Show Markdown outside of the conversation."""
 
     def insert(self, text: str) -> None:
-        """Put text where the person writes."""
+        """Insert text into the editor."""
 
-    def now(self) -> float:
-        """Return the time by the terminal's clock."""
+    def now(self) -> float: ...
 
     def enter_panel(self, panel_id: str, since: float) -> None:
-        """Let a panel have the keys that was asked for here at a time, unless something was typed since."""
+        """Focus a panel requested at ``since``, unless the user has typed since."""
 
     def busy(self, text: str) -> AbstractContextManager[None]:
-        """Say what is waited for, as long as the block takes."""
+        """Show ``text`` as the current task during the block."""
 
     async def choose(
         self, title: str, options: Sequence[Option[T]], *, body: str = "", sudden: bool = False
     ) -> T | None:
-        """Let the person choose. ``body`` says what it is about; ``sudden``: nobody has asked for the question."""
+        """Let the user choose. ``body`` describes the subject; ``sudden``: the user did not ask for the question."""
 
     async def ask(self, title: str, *, secret: bool = False) -> str | None:
-        """Let the person write something."""
+        """Let the user type a line."""
 
     async def submit(self, text: str) -> None:
-        """Say something to the model."""
+        """Send a prompt."""
 
     async def retry(self) -> None:
-        """Let the model answer what was said last, which failed."""
+        """Run the newest prompt again, which failed."""
 
-    async def compact(self) -> None:
-        """Summarise the conversation."""
+    async def compact(self) -> None: ...
 
     async def switch(self, session: str | None) -> None:
-        """Go to another session; to a new one without a name."""
+        """Switch to another session, or to a new one."""
 
     async def jump(self) -> None:
-        """Let the person go to something that was said before."""
+        """Let the user go to an earlier message."""
 
     def page(self) -> str:
-        """Return how keys are used here, as Markdown."""
+        """Return the help on keys, as Markdown."""
 
-    def leave(self) -> None:
-        """End."""
+    def leave(self) -> None: ...
 
 
 async def ask_trust(terminal: Terminal, *kinds: Literal["extension", "skill"]) -> None:
-    """Ask about each extension and skill of the project that nobody trusts yet, or those of some kinds."""
+    """Ask about each untrusted extension and skill of the project, or those of the given kinds."""
     for one in await terminal.home.untrusted():
         if kinds and one.kind not in kinds:
             continue
-        yes = await terminal.choose(f"Trust the {one.kind} {one.name} of this project?", _OPTIONS, body=_about(one))
+        yes = await terminal.choose(
+            f"Trust the {one.kind} {one.name} of this project?", _OPTIONS, body=_trust_body(one)
+        )
         if yes:
             await terminal.home.trust(one)
 
@@ -103,7 +102,7 @@ async def ask_trust(terminal: Terminal, *kinds: Literal["extension", "skill"]) -
 _OPTIONS = [Option(value=False, label="not now", key="n"), Option(value=True, label="trust it, as it is now", key="y")]
 
 
-def _about(one: Untrusted) -> str:
+def _trust_body(one: Untrusted) -> str:
     what = (
         "It is a program, which could do what you can do."
         if one.kind == "extension"
@@ -120,7 +119,7 @@ Action: TypeAlias = Callable[[Terminal, str], Awaitable[None]]
 
 
 class Command(msgspec.Struct, frozen=True):
-    """Something that can be done by its name."""
+    """A slash command: its action, the usage of its arguments, and its help."""
 
     action: Action
     takes: str
@@ -128,15 +127,15 @@ class Command(msgspec.Struct, frozen=True):
 
 
 def is_command(text: str) -> bool:
-    """True if a text is a command: a path is not one."""
+    """True if a text is a command and not a path."""
     return _COMMAND.match(text) is not None
 
 
 async def run(terminal: Terminal, line: str) -> None:
-    """Do what a line that begins with a slash says. Raise AgentError if it cannot be done."""
+    """Run a line that starts with a slash. Raise AgentError if it fails."""
     (name, args), began = _split(line[1:]), terminal.now()
     try:
-        await _obey(terminal, name, args, began)
+        await _dispatch(terminal, name, args, began)
     except TimeoutError:
         raise UserError(f"/{name}: there was no answer in time") from None
     except OSError as problem:
@@ -144,7 +143,7 @@ async def run(terminal: Terminal, line: str) -> None:
         raise UserError(f"/{name}: {problem.filename}: {what}" if problem.filename else f"/{name}: {what}") from None
 
 
-async def _obey(terminal: Terminal, name: str, args: str, began: float) -> None:
+async def _dispatch(terminal: Terminal, name: str, args: str, began: float) -> None:
     command = COMMANDS.get(name)
     if command is not None:
         await command.action(terminal, args)
@@ -158,13 +157,13 @@ async def _obey(terminal: Terminal, name: str, args: str, began: float) -> None:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """Return the first word of a text, and the rest, which may begin in another line."""
+    """Return the first word of a text, and the rest, which may start in another line."""
     first, rest, *_ = [*text.split(maxsplit=1), "", ""]
     return first, rest.strip()
 
 
 async def _extension(terminal: Terminal, name: str, args: str, began: float) -> None:
-    """Run a command of an extension, which was given at ``began``, and do what it wants."""
+    """Run an extension's command, entered at ``began``, and carry out the action that it requests."""
     answer = await terminal.conversation.run_command(name, args)
     match answer.action:
         case "prompt":
@@ -174,7 +173,7 @@ async def _extension(terminal: Terminal, name: str, args: str, began: float) -> 
         case "display":
             terminal.present(answer.display, answer.extension)
         case "open_panel":
-            terminal.enter_panel(answer.panel_id, began)  # It comes as an event.
+            terminal.enter_panel(answer.panel_id, began)  # The panel opens by an event.
         case _:
             pass
 
@@ -212,7 +211,7 @@ async def _login(terminal: Terminal, args: str) -> None:
     provider = args or await terminal.choose("Store the key of", [Option(name, name) for name in known])
     if provider is None:
         return
-    if provider not in known:  # What was typed is not said again: it may be a key.
+    if provider not in known:  # Do not repeat the input: it may be a key.
         raise UserError(f"no such provider has a key; type /login and one of these: {', '.join(known)}")
     key = await terminal.ask(f"Key for {provider} (it is not shown)", secret=True)
     if key:
@@ -251,7 +250,7 @@ async def _session(terminal: Terminal, args: str) -> None:
     word, rest = _split(args)
     match word:
         case "":
-            await _slash_about(terminal)
+            await _show_session(terminal)
         case "new":
             await terminal.switch(None)
         case "export":
@@ -260,7 +259,7 @@ async def _session(terminal: Terminal, args: str) -> None:
             if not rest:
                 raise UserError("say which file: /session import FILE")
             await _check_idle(terminal)
-            made = await terminal.home.import_(_place(rest))
+            made = await terminal.home.import_(_absolute(rest))
             await terminal.switch(made)
             terminal.note(f"this is session {made}", "success")
         case "fork":
@@ -271,7 +270,7 @@ async def _session(terminal: Terminal, args: str) -> None:
             raise UserError(f"/session cannot {word!r}; it can: new, export, import, fork, tree")
 
 
-async def _slash_about(terminal: Terminal) -> None:
+async def _show_session(terminal: Terminal) -> None:
     now = await terminal.conversation.state()
     terminal.note(
         f"session    {now.session or 'not kept'}\nmodel      {now.provider}/{now.model}\ndirectory  {now.cwd}\n"
@@ -279,7 +278,7 @@ async def _slash_about(terminal: Terminal) -> None:
     )
 
 
-async def _kept(terminal: Terminal) -> str:
+async def _recorded_id(terminal: Terminal) -> str:
     session = (await terminal.conversation.state()).session
     if not session:
         raise UserError("this session is not kept")
@@ -287,20 +286,20 @@ async def _kept(terminal: Terminal) -> str:
 
 
 async def _check_idle(terminal: Terminal) -> None:
-    """Refuse to make a session that nobody could go to."""
+    """Raise UserError during a run: a new session could not be switched to."""
     if (await terminal.conversation.state()).busy:
         raise UserError("something is running here; abort it first")
 
 
 async def _export_session(terminal: Terminal, path: str) -> None:
-    session = await _kept(terminal)
-    path = _place(path) if path else _unused(session, ".jsonl")
+    session = await _recorded_id(terminal)
+    path = _absolute(path) if path else _free_path(session, ".jsonl")
     await terminal.home.export(session, path)
     terminal.note(f"the session is in {path}", "success")
 
 
 async def _fork(terminal: Terminal, count: str) -> None:
-    await _kept(terminal)
+    await _recorded_id(terminal)
     if not _COUNT.fullmatch(count):
         raise UserError("/session fork takes a number of messages, or nothing")
     await _check_idle(terminal)
@@ -310,7 +309,7 @@ async def _fork(terminal: Terminal, count: str) -> None:
 
 
 def tree(sessions: Sequence[SessionInfo], here: str) -> str:
-    """Return which session came from which, as lines, of the family of ``here``."""
+    """Return the sessions forked from the same root as ``here``, as an indented tree."""
     by_id = {one.id: one for one in sessions}
     root = by_id.get(here)
     while root is not None and root.parent in by_id:
@@ -333,7 +332,7 @@ async def _compact(terminal: Terminal, args: str) -> None:
 
 
 async def _clear(terminal: Terminal, args: str) -> None:
-    await terminal.conversation.clear()  # All terminals hear of it, this one, too.
+    await terminal.conversation.clear()  # The event clears all terminals, this one included.
 
 
 async def _jump(terminal: Terminal, args: str) -> None:
@@ -398,28 +397,28 @@ async def _export(terminal: Terminal, args: str) -> None:
     from zot.ui.html import page
 
     now = await terminal.conversation.state()
-    path = _place(args) if args else _unused(now.session or "conversation", ".html")
+    path = _absolute(args) if args else _free_path(now.session or "conversation", ".html")
     title = now.session or "A conversation"
     said = await terminal.conversation.messages()
 
     def write() -> None:
         write_new(path, [page(title, said, model=now.model, usage=now.usage).encode("utf-8", "replace")])
 
-    await asyncio.to_thread(write)  # What is long takes a while.
+    await asyncio.to_thread(write)  # In a thread: long conversations take a while.
     terminal.note(f"the conversation is in {path}", "success")
 
 
-def _place(path: str) -> str:
+def _absolute(path: str) -> str:
     try:
         return os.path.abspath(os.path.expanduser(path))
     except FileNotFoundError:
         raise UserError("the directory that zot was started in is gone: say where, with a path from /") from None
 
 
-def _unused(name: str, suffix: str) -> str:
-    """Return the path of a file that is not there yet: with a number, if it must be."""
+def _free_path(name: str, suffix: str) -> str:
+    """Return the path of a file that does not exist yet, numbered if necessary."""
     numbers = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
-    return next(path for number in numbers if not os.path.lexists(path := _place(f"{name}{number}{suffix}")))
+    return next(path for number in numbers if not os.path.lexists(path := _absolute(f"{name}{number}{suffix}")))
 
 
 async def _exit(terminal: Terminal, args: str) -> None:
@@ -448,19 +447,19 @@ COMMANDS: Mapping[str, Command] = {
 }
 
 
-#: So many other models of the same provider are offered.
-_SAME = 4
+#: Other models of the same provider that are offered.
+_MAX_SAME_PROVIDER = 4
 
 
 async def rescue(terminal: Terminal, failure: str) -> None:
-    """Offer what may help, and do it."""
+    """Offer to retry a failed run, with this model or another."""
     conversation = terminal.conversation
     now = await conversation.state()
     again = ModelInfo(now.provider, now.model)
     options = [Option(again, f"{now.provider}/{now.model}, once more")]
     options += [Option(one, f"{one.provider}/{one.id}") for one in _others(now, await conversation.models())]
     if terminal.conversation is not conversation:
-        return  # Somebody has gone elsewhere.
+        return  # The user has switched sessions.
     title = "The model call failed. Ask again?"
     chosen = await terminal.choose(title, options, body=one_line(failure, 600), sudden=True)
     if chosen is None:
@@ -472,10 +471,10 @@ async def rescue(terminal: Terminal, failure: str) -> None:
 
 
 def _others(now: Snapshot, models: Sequence[ModelInfo]) -> list[ModelInfo]:
-    """Return a few others of this provider, and the first of each other one."""
+    """Return a few other models of this provider, and the first of each other provider."""
     same = [one for one in models if one.provider == now.provider and one.id != now.model]
     firsts: dict[str, ModelInfo] = {}
     for one in models:
         if one.provider != now.provider:
             firsts.setdefault(one.provider, one)
-    return [*same[:_SAME], *firsts.values()]
+    return [*same[:_MAX_SAME_PROVIDER], *firsts.values()]

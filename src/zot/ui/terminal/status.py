@@ -1,4 +1,4 @@
-"""The last line of the screen: what goes on, which model, where, how full the window is, and what it cost."""
+"""The status line: activity, model, context, cost and directory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NO_CONNECTION = "no connection to the daemon, trying again"
 
 
 class Status(Static):
-    """One line. What does not fit is left out, the least important first."""
+    """One line. Omits details that do not fit, the least important first."""
 
     DEFAULT_CSS = "Status { height: 1; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; }"
 
@@ -31,26 +31,26 @@ class Status(Static):
         self._tick = 0
         self._was_reachable = True
         self._line = Text()
-        #: Whether the session can be spoken to.
+        #: Whether the session is connected.
         self.is_reachable: Callable[[], bool] = lambda: True
-        #: What somebody must know for a moment, whatever goes on; "" for nothing.
+        #: A short-lived message that overrides the activity; "" for none.
         self.hint: Callable[[], str] = lambda: ""
         self._hinted = False
 
     def show(self, snapshot: Snapshot) -> None:
-        """Show how the session stands."""
+        """Show the session's state."""
         self._snapshot = snapshot
         self.draw()
 
     def do(self, what: str) -> None:
-        """Show what goes on; "" for nothing."""
+        """Show the current activity; "" for none."""
         if bool(what) != bool(self._doing):
             self._since = time.monotonic()
         self._doing = what
         self.draw()
 
     def tick(self) -> None:
-        """Show that it still goes on."""
+        """Advance the spinner and the seconds."""
         if is_behind(self.app):
             return
         if self._doing or self._hinted or not self._was_reachable or not self.is_reachable():
@@ -58,7 +58,6 @@ class Status(Static):
             self.draw()
 
     def draw(self) -> None:
-        """Write the line anew."""
         width = max(10, self.size.width - 2 if self.size.width else 78)
         state = self._state(width)
         parts = [part for part in self._parts() if part]

@@ -1,4 +1,4 @@
-"""Everything that reaches into Textual's internals."""
+"""All code that depends on Textual's internals."""
 
 from __future__ import annotations
 
@@ -34,66 +34,82 @@ from zot.ui.terminal.looks import charset
 
 _CLEAR = "\x1b[2J\x1b[H"
 
+_ESC = "\x1b"
+_BLANKS = re.compile(r"[\r\n]+|\t")
+#: Control characters and surrogates.
+_NO_TEXT_CATEGORIES = ("Cc", "Cs")
+#: A longer paste is not meant as keys.
+_MAX_KEYS = 1000
+
+_AS_WIDE = "zot.as_wide"
+
+#: The shortest time between two frames: half of Textual's, so that keys show sooner.
+_DRAW_S = 1 / 120
+#: Frames that may be queued for the terminal.
+_MAX_QUEUED_FRAMES = 2
+#: Sent by most terminals for Alt+Enter; Textual would parse it as two keys.
+_ALT_ENTER = "\x1b\r"
+
+#: A widget that the user did not open takes keys only after this time: they may be meant for something else.
+DEAD_S = 0.6
+
+#: Garbage collection thresholds while running: few objects at a time.
+_OFTEN = (4_000, 10, 60)
+#: While starting, nearly all objects stay: collections would take a tenth of the time.
+_SELDOM = (200_000, 10, 10)
+
 
 class Driver(LinuxDriver):
-    """Draws on standard output, draws everything anew after a stop, and leaves nothing behind."""
+    """Writes to standard output, redraws after a stop, and clears the screen at the end."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._file = sys.__stdout__  # Not standard error, as Textual does: that may be a file (`zot 2>log`).
+        self._file = sys.__stdout__  # Textual uses standard error, which may be a file (`zot 2>log`).
 
     def stop_application_mode(self) -> None:
         if self._writer_thread is not None:
-            self.write(_CLEAR)  # A terminal that was resized may bring back what stood on the other screen.
+            self.write(_CLEAR)  # A resized terminal may restore it on the other screen.
         super().stop_application_mode()
 
     def _sigcont_application(self, *arguments: object) -> None:
-        if self._must_signal_resume:  # After Ctrl+Z, for which the terminal was given back.
+        if self._must_signal_resume:  # After Ctrl+Z, which gave the terminal back.
             super()._sigcont_application(*arguments)
-        # Else theirs would begin a second time, and take our settings of the terminal for those before.
+        # Else Textual would start twice, and save our terminal settings as the original ones.
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(lambda: self._app.refresh(layout=True))
 
 
-_ESC = "\x1b"
-_BLANKS = re.compile(r"[\r\n]+|\t")
-#: Control characters, and halves of characters.
-_UNWRITTEN = ("Cc", "Cs")
-#: What is longer is not meant for a place where keys are pressed.
-_MAX_KEYS = 1000
-
-
 def as_keys(text: str) -> str | None:
-    """Return the characters that would be typed for a paste, its lines as one; None if it is too long for that."""
+    """Return a paste as typed characters in one line; None if it is too long."""
     return None if len(text) > _MAX_KEYS else "".join(filter(is_written, _BLANKS.sub(" ", text.strip("\r\n"))))
 
 
 def is_written(character: str) -> bool:
     """True if a character is text.
 
-    Python calls others not printable that are: every blank but one, joiners without which Persian and Hindi are
-    misspelt, and characters that are newer than itself.
+    `str.isprintable` rejects some text: white space other than the space, joiners that Persian and Hindi spelling
+    needs, and characters newer than the tables of Python.
     """
-    return unicodedata.category(character) not in _UNWRITTEN
+    return unicodedata.category(character) not in _NO_TEXT_CATEGORIES
 
 
 class WholePastes(XTermParser):
-    """Reads what a terminal sends. ESC in a paste is text: its escape stands for it."""
+    """A terminal input parser that writes ESC in a paste as its escape."""
 
     def __init__(self, debug: bool = False) -> None:
         super().__init__(debug)
         self._pastes = False
-        #: What may be the beginning of the end of a paste, and is not read yet.
+        #: The start of a possible end marker, not parsed yet.
         self._held = ""
-        #: What may be the beginning of the beginning of one, and is read.
+        #: The start of a possible start marker, already parsed.
         self._read = ""
 
     def feed(self, data: str) -> Iterable[Message]:
-        """Yield what a piece of input says; of none, that it is over."""
-        text = self._harmless(self._held + data)
+        """Yield the messages of a piece of input; "" marks the end of input."""
+        text = self._escaped_pastes(self._held + data)
         return super().feed(text) if text or not data else ()
 
-    def _harmless(self, data: str) -> str:
+    def _escaped_pastes(self, data: str) -> str:
         done = ""
         while data:
             piece, data = self._pasted(data) if self._pastes else self._typed(data)
@@ -101,7 +117,7 @@ class WholePastes(XTermParser):
         return done
 
     def _typed(self, data: str) -> tuple[str, str]:
-        """Return what comes before a paste begins, and what is left."""
+        """Return the input up to and including the start of a paste, and the rest."""
         seen = self._read + data
         at = seen.find(BRACKETED_PASTE_START)
         if at < 0:
@@ -112,25 +128,22 @@ class WholePastes(XTermParser):
         return data[:cut], data[cut:]
 
     def _pasted(self, data: str) -> tuple[str, str]:
-        """Return what was pasted, and what is left."""
+        """Return the pasted text, and the rest."""
         text, end, rest = data.partition(BRACKETED_PASTE_END)
-        self._held = "" if end else _beginning(text)
+        self._held = "" if end else _partial_end(text)
         self._pastes = not end
         text = text.removesuffix(self._held)
         return text.replace(_ESC, "\\x1b") + end, rest
 
 
-def _beginning(text: str) -> str:
-    """Return the end of a text that may be the beginning of the end of a paste."""
+def _partial_end(text: str) -> str:
+    """Return the end of a text that may start an end marker."""
     at = text.rfind(_ESC)
     return text[at:] if at >= 0 and BRACKETED_PASTE_END.startswith(text[at:]) else ""
 
 
-_AS_WIDE = "zot.as_wide"
-
-
 def write_only_known(file: object) -> None:
-    """Have question marks written for what the locale has no characters for, as wide as it would be."""
+    """Encode characters outside of the locale's charset as question marks of the same width."""
     if isinstance(file, io.TextIOWrapper):
         codecs.register_error(_AS_WIDE, _as_wide)
         file.reconfigure(encoding=charset(), errors=_AS_WIDE)
@@ -142,23 +155,15 @@ def _as_wide(problem: UnicodeError) -> tuple[str, int]:
 
 
 def decoder(_: str) -> Callable[[], codecs.IncrementalDecoder]:
-    """Return what reads bytes that are no characters as such, where others give up."""
+    """Return a decoder that replaces invalid bytes instead of raising."""
     name = charset()
     return partial(codecs.getincrementaldecoder("utf-8" if name == "ascii" else name), "replace")
 
 
-#: What has changed is drawn so often at most: a key waits half as long for it as Textual would have it.
-_DRAW_S = 1 / 120
-#: So many pieces may wait to be taken by the terminal.
-_UNTAKEN = 2
-#: Most terminals send this for Alt+Enter, of which Textual would make other keys.
-_ALT_ENTER = "\x1b\r"
-
-
 class Ground(App[int]):
-    """An app as Textual has it, where it must be another."""
+    """Textual's App with our changes."""
 
-    #: Not one that is replaced at once: every style would be read twice.
+    #: The initial theme: changing it later would parse all styles twice.
     theme = Reactive("ansi-dark")
 
     def __init__(self) -> None:
@@ -167,22 +172,22 @@ class Ground(App[int]):
 
     @property
     def is_leaving(self) -> bool:
-        """True if it is about to end."""
+        """True if it is about to exit."""
         return self._exit
 
     def send(self, text: str) -> None:
-        """Write something to the terminal that is not drawn, between two frames."""
+        """Write an escape sequence to the terminal between two frames."""
         if self._driver is not None:
             self._driver.write(text)
 
     def _fatal_error(self) -> None:
-        """Say what broke us, when the terminal is as it was: without the values of variables, which may be secret."""
+        """Print the traceback after the terminal is restored, without values of variables, which may be secret."""
         self._exit_renderables.append(Text(f"{traceback.format_exc()}zot: internal error; this is a bug"))
         self._close_messages_no_wait()
 
 
 def prepare() -> None:
-    """Have every app from now on draw soon, and take what terminals send as it is meant."""
+    """Patch Textual's frame rate, parser, decoder and keys, for all apps."""
     screen.UPDATE_PERIOD = _DRAW_S  # type: ignore[misc]  # it has no other place for it
     linux_driver.XTermParser = WholePastes  # type: ignore[attr-defined]  # the same
     linux_driver.getincrementaldecoder = decoder  # type: ignore[attr-defined,assignment]  # the same
@@ -192,12 +197,12 @@ def prepare() -> None:
 
 
 def writes(key: Key) -> bool:
-    """True if a key writes something. Textual would drop what Python does not call printable."""
+    """True if a key is text. Textual would drop characters that Python does not call printable."""
     return key.character is not None and all(map(is_written, key.character))
 
 
 def reach(widget: Widget, size: Size) -> None:
-    """Have a widget scroll over so much. The screen needs no new layout for that, if its scrollbar has its place."""
+    """Set the scrollable size of a widget without a new layout, which a stable scrollbar does not need."""
     if size != widget.virtual_size:
         widget.set_reactive(Widget.virtual_size, size)
         widget._scroll_update(size)
@@ -210,23 +215,19 @@ def when_over(worker: Worker[None], call: Callable[[], None]) -> None:
 
 
 def is_behind(app: App[Any]) -> bool:
-    """True while the terminal has not taken what was written before: over a slow line, or because it has been stopped.
+    """True while the terminal has not read earlier frames, because it is slow or stopped.
 
-    To write more would make what is typed wait for it, and at last everything: Textual waits when it has too much.
+    More frames would delay the response to keys, and finally block: Textual's writer waits when its queue is full.
     """
     writer = getattr(app._driver, "_writer_thread", None)
-    return writer is not None and writer._queue.qsize() > _UNTAKEN
-
-
-#: What nobody at this terminal has opened has the keys only after this time: they may be meant for something else.
-DEAD_S = 0.6
+    return writer is not None and writer._queue.qsize() > _MAX_QUEUED_FRAMES
 
 
 async def obey(widget: Widget, event: Key) -> None:
-    """Do at once what ``widget`` has bound to a key.
+    """Run the action that ``widget`` binds to a key at once.
 
-    Textual asks everybody around the widget first, and what is typed meanwhile is there before it is done: of `x`,
-    backspace and `y` that come together, `x` would be left.
+    Textual would first look for bindings in all ancestors, and process later keys meanwhile: of `x`, backspace and `y`
+    that arrive together, `x` would remain.
     """
     action = next(filter(None, map(_bound(type(widget)).get, event.aliases)), None)
     if action is not None:
@@ -237,7 +238,7 @@ async def obey(widget: Widget, event: Key) -> None:
 
 @cache
 def _bound(kind: type[Widget]) -> dict[str, str]:
-    """Return what a kind of widget does for keys."""
+    """Return the actions of a widget class by key."""
     actions: dict[str, str] = {}
     for one in kind.__mro__:
         for binding in Binding.make_bindings(vars(one).get("BINDINGS", ())):
@@ -245,18 +246,12 @@ def _bound(kind: type[Widget]) -> dict[str, str]:
     return actions
 
 
-#: New objects until they are looked through, and how many times until those that are left are, and all.
-_OFTEN = (4_000, 10, 60)
-#: While we begin, nearly everything stays: looking through it again and again would be a tenth of all the work.
-_SELDOM = (200_000, 10, 10)
-
-
 def put_off() -> None:
-    """Look for garbage seldom, until the first frame and what follows is there."""
+    """Collect garbage rarely until start-up is complete."""
     gc.set_threshold(*_SELDOM)
 
 
 def keep_short() -> None:
-    """Look for garbage often, in little at a time, and never again among what is there by now: modules and styles."""
+    """Collect garbage often but briefly, and exempt the objects of start-up: modules and styles."""
     gc.freeze()
     gc.set_threshold(*_OFTEN)

@@ -1,4 +1,4 @@
-"""The transcript widget: draws only what is near the window."""
+"""The transcript widget, which draws only entries near the window."""
 
 from __future__ import annotations
 
@@ -25,16 +25,30 @@ from zot.ui.terminal.textual_patches import is_behind, reach
 if TYPE_CHECKING:
     from zot.ui.terminal.entries import Entry
 
-#: Something is shown so often at most, and less often if showing it takes long: so many times as long is rested.
+#: The shortest time between two draws; a slow draw is followed by a rest of this many times its duration.
 _FRAME_S = 1 / 20
 _REST = 4
 
+#: Entries whose lines are cached; of the others only the height is known.
+_MAX_DRAWN = 300
+#: Entries within this many windows are drawn ahead.
+_AHEAD = 2
+_AHEAD_S = 0.02
+#: Padded rows that are cached.
+_MAX_FINISHED = 2000
+
+#: An entry's version, and its lines.
+Drawn: TypeAlias = tuple[int, list[Strip]]
+_LEFT = Segment(" ")
+_NOTHING = Strip([])
+_REVERSED = Style(reverse=True)
+
 
 class Pace:
-    """Calls ``show`` when that is wanted, in the context of ``pump``, and then leaves time for others."""
+    """Calls ``show`` on request in the context of ``pump``, and limits how often."""
 
     def __init__(self, pump: MessagePump, show: Callable[[], None], *, frame_s: float = _FRAME_S) -> None:
-        """``frame_s``: the least time between two times."""
+        """``frame_s``: the shortest time between two calls."""
         self._frame_s = frame_s
         self._pump = pump
         self._show = show
@@ -42,17 +56,17 @@ class Pace:
         self._wanted = False
 
     def want(self) -> None:
-        """There is something to show. May be called from anywhere in the loop."""
+        """Request a call. May be called from anywhere in the event loop."""
         self._wanted = True
         if not self._resting:
             self._resting = True
-            # Who tells us does so in a context of their own; timers need that of the pump.
+            # The caller has another context; timers need the pump's.
             self._pump.call_later(self._rest, self._frame_s)
 
     def _rest(self, seconds: float) -> None:
-        self._pump.set_timer(seconds, self._go_on)
+        self._pump.set_timer(seconds, self._on_timer)
 
-    def _go_on(self) -> None:
+    def _on_timer(self) -> None:
         if not self._wanted:
             self._resting = False
             return
@@ -62,27 +76,12 @@ class Pace:
         self._wanted = False
         began = time.process_time()
         self._show()
-        # What it costs is known when the screen has been drawn.
+        # Measured after the refresh, to include drawing.
         self._pump.call_after_refresh(lambda: self._rest(max(self._frame_s, _REST * (time.process_time() - began))))
 
 
-#: What is drawn is kept for so many entries; of the others only their height is known.
-_KEPT = 300
-#: What is so many windows away may be in the window soon.
-_AHEAD = 2
-_AHEAD_S = 0.02
-#: So many rows are kept as the screen wants them.
-_FINISHED = 2000
-
-#: The version of an entry, and its lines.
-Drawn: TypeAlias = tuple[int, list[Strip]]
-_LEFT = Segment(" ")
-_NOTHING = Strip([])
-_REVERSED = Style(reverse=True)
-
-
 class Transcript(ScrollView, can_focus=True):
-    """A list of entries, below each other. It stays at its end while things are added, unless somebody scrolls up."""
+    """A list of entries that stays at its end while entries are added, unless the user scrolls up."""
 
     DEFAULT_CSS = """
     Transcript { height: 1fr; scrollbar-size-vertical: 1; scrollbar-gutter: stable; overflow-x: hidden; }
@@ -97,17 +96,17 @@ class Transcript(ScrollView, can_focus=True):
     def __init__(self, look: Look) -> None:
         super().__init__()
         self.entries: list[Entry] = []
-        #: True while the newest is to be seen.
+        #: True while the window stays at the end.
         self.follows = True
         self._look = look
         self._heights: list[int] = []
-        #: Rows as the screen wants them, with what they were made of, by its identity.
+        #: Padded rows and their sources, by identity of the source.
         self._finished: dict[int, tuple[Strip, Strip]] = {}
-        #: Which version of an entry its height is of; -1 if it was guessed.
+        #: The entry's version that its height was measured at; -1 if the height is an estimate.
         self._measured: list[int] = []
         self._offsets: list[int] = [0]
         self._drawn: OrderedDict[int, Drawn] = OrderedDict()
-        #: The rows that were in the window when it was last settled, and which was the first.
+        #: The rows and the position of the window when it was last settled.
         self._window: list[Strip] = []
         self._window_top = 0
         self._width = 0
@@ -115,24 +114,24 @@ class Transcript(ScrollView, can_focus=True):
         self._marked: Entry | None = None
         self._ahead = Pace(self, self._draw_ahead, frame_s=_AHEAD_S)
 
-    # What others do to it.
+    # Content.
 
     def add(self, *entries: Entry) -> None:
-        """Add something at the end. `settle` shows it."""
+        """Append entries. `settle` shows them."""
         for entry in entries:
             self.entries.append(entry)
             self._heights.append(self._estimate(entry))
             self._measured.append(-1)
 
     def clear(self) -> None:
-        """Show nothing any more."""
+        """Remove all entries."""
         for items in (self.entries, self._heights, self._measured, self._drawn, self._finished):
             items.clear()
         self._marked, self.follows = None, True
         self.settle()
 
     def fold_all(self) -> None:
-        """Fold everything that can be; if everything is, unfold it."""
+        """Fold all entries; if all are folded, unfold them."""
         foldable = [entry for entry in self.entries if entry.foldable]
         folded = any(not entry.folded for entry in foldable)
         for entry in foldable:
@@ -141,21 +140,21 @@ class Transcript(ScrollView, can_focus=True):
         self.settle()
 
     def note(self, text: str, level: Level) -> None:
-        """Add something that is no part of the conversation."""
+        """Append a note outside of the conversation."""
         from zot.ui.terminal.entries import NoteEntry
 
         self.add(NoteEntry(text, level))
         self.settle()
 
     def present(self, text: str, source: str) -> None:
-        """Add Markdown that is no part of the conversation."""
+        """Append Markdown outside of the conversation."""
         from zot.ui.terminal.entries import DisplayEntry
 
         self.add(DisplayEntry(text, source=source))
         self.settle()
 
     def show_entry(self, entry: Entry) -> None:
-        """Scroll to where an entry begins."""
+        """Scroll to an entry."""
         self.follows = False
         self._settle_at(self._offsets[self.entries.index(entry)], anchor=self.entries.index(entry))
 
@@ -165,16 +164,16 @@ class Transcript(ScrollView, can_focus=True):
         self.settle()
 
     def settle(self) -> None:
-        """Show things as they are now."""
+        """Update the window."""
         self._settle_at(round(self.scroll_y))
 
-    # How it is laid out.
+    # Layout.
 
     def _estimate(self, entry: Entry) -> int:
         return entry.estimate(self._width) + 1 if self._width else 2
 
     def _settle_at(self, top: int, anchor: int | None = None) -> None:
-        """Measure what is near the window, and keep in it what was: the end, or what stood at its top."""
+        """Measure the entries near the window, and keep its end or its top in place."""
         height = self.scrollable_content_region.height
         if not self._width or not height:
             return
@@ -198,10 +197,10 @@ class Transcript(ScrollView, can_focus=True):
         finally:
             self._settling = False
         self._refresh_changed(top, height)
-        self._look_ahead()
+        self._request_ahead()
 
     def _refresh_changed(self, top: int, height: int) -> None:
-        """Draw anew the rows of the window that are others than before: while a line is written, only that one."""
+        """Redraw the rows of the window that changed: while text streams, only the last one."""
         before, now = self._window, [self._row(row) for row in range(top, top + height)]
         self._window, former_top, self._window_top = now, self._window_top, top
         is_marked = self._marked is not None or self.text_selection is not None
@@ -216,7 +215,7 @@ class Transcript(ScrollView, can_focus=True):
         self._offsets = [0, *accumulate(self._heights)]
 
     def _measure(self, first: int, last: int) -> bool:
-        """Draw the entries of these rows. True if one is of another height than was thought."""
+        """Draw the entries of these rows. True if a height differs from its estimate."""
         changed = False
         for index in range(self._index(max(0, first)), len(self.entries)):
             if self._offsets[index] >= last:
@@ -232,7 +231,7 @@ class Transcript(ScrollView, can_focus=True):
         return max(0, min(bisect_right(self._offsets, row) - 1, len(self.entries) - 1))
 
     def _lines(self, index: int) -> list[Strip]:
-        """Return the lines of an entry, with an empty one behind them."""
+        """Return the lines of an entry and an empty one."""
         entry = self.entries[index]
         key = id(entry)
         if self._is_drawn(index):
@@ -240,7 +239,7 @@ class Transcript(ScrollView, can_focus=True):
             return self._drawn[key][1]
         lines = [*entry.draw(self._width, self._look), _NOTHING]
         self._drawn[key] = (entry.version, lines)
-        while len(self._drawn) > _KEPT:
+        while len(self._drawn) > _MAX_DRAWN:
             self._drawn.popitem(last=False)
         return lines
 
@@ -256,10 +255,10 @@ class Transcript(ScrollView, can_focus=True):
         lines, within = self._lines(index), row - self._offsets[index]
         return lines[within] if within < len(lines) else _NOTHING
 
-    # What the screen wants.
+    # Rendering.
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """Return rows of the window. There is nothing around them that would have to be drawn with them."""
+        """Return rows of the window. Skips Textual's drawing of borders and padding: there are none."""
         top, width, style = self.scroll_offset.y, self.outer_size.width, self.rich_style
         strips = [self._shown(top + y, width, style) for y in crop.line_range]
         background = self.background_colors[1]
@@ -270,16 +269,16 @@ class Transcript(ScrollView, can_focus=True):
         return strips
 
     def render_line(self, y: int) -> Strip:
-        """Return a row of the window in which each part knows where it stands: for who selects something."""
+        """Return a row of the window with offsets, for text selection."""
         row = self.scroll_offset.y + y
         return self._shown(row, self.outer_size.width, self.rich_style).apply_offsets(0, row)
 
     def _shown(self, row: int, width: int, style: Style) -> Strip:
-        """Return a row of the whole transcript as the screen wants it."""
+        """Return a padded row of the whole transcript, with mark and selection."""
         strip, selection = self._row(row), self.text_selection
         if selection is None and self._marked is None:
             if id(strip) not in self._finished:
-                if len(self._finished) > _FINISHED:
+                if len(self._finished) > _MAX_FINISHED:
                     self._finished.clear()
                 self._finished[id(strip)] = (strip, _padded(strip, width, style))
             return self._finished[id(strip)][1]
@@ -322,32 +321,32 @@ class Transcript(ScrollView, can_focus=True):
         super().watch_scroll_y(old_value, new_value)
         if not self._settling and round(old_value) != round(new_value):
             self.follows = new_value >= self.max_scroll_y
-            self.call_next(self._look_around)
+            self.call_next(self._measure_visible)
 
-    def _look_around(self) -> None:
-        """What comes into the window must have been measured."""
+    def _measure_visible(self) -> None:
+        """Measure entries that scroll into the window."""
         top, height = round(self.scroll_y), self.scrollable_content_region.height
         near = range(self._index(top), min(self._index(top + height) + 1, len(self.entries)))
         if any(self._measured[index] < 0 for index in near):
             self.settle()
 
-    def _look_ahead(self) -> None:
-        """Have what may soon be in the window drawn, one thing after the other, when there is time."""
+    def _request_ahead(self) -> None:
+        """Draw entries near the window ahead, one at a time."""
         if self._nearest() is not None:
             self._ahead.want()
 
     def _draw_ahead(self) -> None:
         if (index := self._nearest()) is not None:
             self._lines(index)
-            self._look_ahead()
+            self._request_ahead()
 
     def _nearest(self) -> int | None:
-        """Return what is near the window and not drawn."""
+        """Return the nearest entry that is not drawn."""
         top, height = round(self.scroll_y), self.scrollable_content_region.height
         first, here = self._index(top - _AHEAD * height), self._index(top)
         last = min(self._index(top + (1 + _AHEAD) * height), len(self.entries) - 1)
         near = (*range(here, first - 1, -1), *range(here, last + 1)) if self.entries else ()
-        return next((index for index in near[: _KEPT // 2] if not self._is_drawn(index)), None)
+        return next((index for index in near[: _MAX_DRAWN // 2] if not self._is_drawn(index)), None)
 
     def on_resize(self) -> None:
         width = self.scrollable_content_region.width - 2  # a blank at each side
@@ -360,10 +359,10 @@ class Transcript(ScrollView, can_focus=True):
             self._heights = [self._estimate(entry) for entry in self.entries]
         self.settle()
 
-    # What people do.
+    # Input.
 
     def wants(self, event: events.Key) -> bool:
-        """True for keys that do something here, or wherever one is; all others are meant for the editor."""
+        """True for keys with a binding; all others are meant for the editor."""
         return not self.screen.active_bindings.keys().isdisjoint(event.aliases)
 
     def on_click(self, event: events.Click) -> None:
@@ -374,7 +373,7 @@ class Transcript(ScrollView, can_focus=True):
                 self._fold(self.entries[index])
 
     def action_mark(self, step: int) -> None:
-        """Mark the next thing that can be folded."""
+        """Mark the next foldable entry."""
         foldable = [entry for entry in self.entries if entry.foldable]
         if not foldable:
             return
@@ -383,7 +382,7 @@ class Transcript(ScrollView, can_focus=True):
         self.show_entry(self._marked)
 
     def action_fold(self) -> None:
-        """Fold what is marked, or unfold it."""
+        """Fold or unfold the marked entry."""
         if self._marked is not None:
             self._fold(self._marked)
 
