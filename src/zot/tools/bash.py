@@ -32,9 +32,9 @@ class Bash:
     """Runs shell commands for the model.
 
     The caller closes ``processes`` and ``spills``. Output too long for the model goes to ``spills``. ``timeout_s`` is
-    the default timeout; a command that exceeds it gets SIGTERM and ``grace_s`` before SIGKILL. With ``lock``, every command
-    runs in a sandbox or not at all: it sees its directory and the system's programs; ``hidden`` directories are empty,
-    ``shown`` ones readable nevertheless.
+    the default timeout; a command that exceeds it gets SIGTERM and ``grace_s`` before SIGKILL. With ``lock``, every
+    command runs in a sandbox or not at all: it sees its directory and the system's programs; ``hidden`` directories
+    are empty, ``shown`` ones readable nevertheless.
     """
 
     read_only = False

@@ -74,7 +74,7 @@ class Processes(Protocol):
 
 
 class Child(abc.ABC):
-    """Running command. Its output is one pipe; its exit is detected independently of that pipe's end.
+    """Running command. Its output is one pipe; its exit is detected independently of the pipe's end.
 
     A background job may hold the pipe open for hours after the command itself has exited, so neither event waits for
     the other. The caller of `spawn` either ends and closes a child, or releases it.
