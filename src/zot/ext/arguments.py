@@ -12,6 +12,7 @@ from zot.encoding import learned
 
 _PARAMETERS: Final = ("Args:", "Arguments:", "Parameters:")
 _SECTIONS: Final = (*_PARAMETERS, "Returns:", "Raises:", "Yields:", "Example:", "Examples:")
+_VARIABLE = 0x04 | 0x08  # Code flags of functions with *args or **kwargs.
 
 
 class Documented:
@@ -62,9 +63,6 @@ class Documented:
     def _go_on(self, line: str) -> None:
         if self._name and line.strip():
             self.parameters[self._name] = f"{self.parameters[self._name]} {line.strip()}".strip()
-
-
-_VARIABLE = 0x04 | 0x08  # Code flags of functions with *args or **kwargs.
 
 
 class Arguments:

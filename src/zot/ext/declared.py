@@ -13,6 +13,9 @@ from zot.wire.extension import Panel as Opening
 
 Draw: TypeAlias = Callable[[], Iterable[str]]
 _Handler = TypeVar("_Handler", bound=Callable[..., Any])
+Handler: TypeAlias = Callable[..., Any]
+#: Sends frames in one write.
+Send: TypeAlias = Callable[..., None]
 
 
 class Panel:
@@ -62,11 +65,6 @@ class Panel:
         if self.is_open:
             self.is_open = False
             self._send(PanelClose(self.id))
-
-
-Handler: TypeAlias = Callable[..., Any]
-#: Sends frames in one write.
-Send: TypeAlias = Callable[..., None]
 
 
 class Command(NamedTuple):

@@ -44,6 +44,13 @@ _HINTS = {
 }
 #: Build commands, run in the extension's directory.
 BUILDS = {"go": ("go", "build", "-o", "bin/@NAME@", ".")}
+T = TypeVar("T")
+#: Schemas may be recursive.
+_MAX_DEPTH = 8
+#: Limit of generated lengths and counts.
+_MANY = 1000
+#: Correct, incorrect, or worth knowing.
+Verdict: TypeAlias = Literal["ok", "wrong", "note"]
 
 
 def build_of(language: str, name: str) -> list[str]:
@@ -107,13 +114,6 @@ def _umask() -> int:
     mask = os.umask(0o022)
     os.umask(mask)
     return mask
-
-
-T = TypeVar("T")
-#: Schemas may be recursive.
-_MAX_DEPTH = 8
-#: Limit of generated lengths and counts.
-_MANY = 1000
 
 
 def sample(schema: dict[str, Any]) -> dict[str, Any]:
@@ -275,10 +275,6 @@ class Bench:
             case _:
                 pass
         self._heard(happening)
-
-
-#: Correct, incorrect, or worth knowing.
-Verdict: TypeAlias = Literal["ok", "wrong", "note"]
 
 
 class Finding(msgspec.Struct, frozen=True):

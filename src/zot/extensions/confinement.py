@@ -22,6 +22,10 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 #: Directories of programs, below the system's prefixes.
 _PREFIXES = ("/", "/usr", "/usr/local")
 _PROGRAM_DIRECTORIES = ("bin", "games", "libexec", "opt", "sbin")
+#: Variables that every program needs.
+_ALWAYS = frozenset({"PATH", "HOME", "LANG", "TZ", "TMPDIR"})
+_NEEDED = "it declares permissions, which take bubblewrap"
+_ADVICE = "; --unsandboxed-ext runs it without"
 
 
 class Ground(NamedTuple):
@@ -184,12 +188,6 @@ def _around(place: str, places: Places) -> str:
 
 def _shown(places: Places) -> list[str]:
     return [place for place, mount in places.items() if mount != ("--tmpfs",)]
-
-
-#: Variables that every program needs.
-_ALWAYS = frozenset({"PATH", "HOME", "LANG", "TZ", "TMPDIR"})
-_NEEDED = "it declares permissions, which take bubblewrap"
-_ADVICE = "; --unsandboxed-ext runs it without"
 
 
 class NoSandbox(UserError):

@@ -38,6 +38,29 @@ from zot.extensions.peer import (
 from zot.tools.process import Child, Streams
 from zot.wire.lines import TooLong
 
+#: Called with the reason when a carrier cannot send any more.
+Deaf: TypeAlias = Callable[[str], None]
+A = TypeVar("A")
+#: Called with all bytes received ("<") from and sent (">") to the extension.
+Trace: TypeAlias = Callable[[Literal["<", ">"], bytes], None]
+#: Time to exit after closing the output.
+_EXIT_S = 0.5
+#: Interval of log lines about dropped notices, and of updates of a panel that changes too fast.
+_REPORT_S = 1.0
+_MERGE_S = 0.1
+#: Pause between reads of a flood, while no request is open.
+_FLOOD_PAUSE_S = 0.1
+#: Bytes processed at a time, so that a thousand short frames do not block the event loop.
+_SLICE_BYTES = 1024
+#: Longer lines are decoded in a thread, to keep the event loop free.
+_LONG_BYTES = 256 * 1024
+#: Limit of unsent bytes: an extension this slow does not read at all.
+MAX_BYTES = 32 * 1024 * 1024
+#: Time for descendants to exit after their parent; those still running then are leftovers.
+_LEAVE_S = 0.1
+#: Limit of unread bytes; `Link.bring` waits beyond it.
+MAX_UNREAD_BYTES = 1024 * 1024
+
 
 class Carrier(Protocol):
     """Byte stream to and from one extension, open from the start: `ExtensionProcess` or `Link`."""
@@ -70,26 +93,8 @@ class Carrier(Protocol):
         """End the extension, even when cancelled, and wait. Return how it ended, such as "exited with 1"."""
 
 
-#: Called with the reason when a carrier cannot send any more.
-Deaf: TypeAlias = Callable[[str], None]
 #: Opens a carrier. Raises OSError, ValueError or UserError.
 Opening: TypeAlias = Callable[[Deaf], Awaitable[Carrier]]
-
-
-A = TypeVar("A")
-#: Called with all bytes received ("<") from and sent (">") to the extension.
-Trace: TypeAlias = Callable[[Literal["<", ">"], bytes], None]
-#: Time to exit after closing the output.
-_EXIT_S = 0.5
-#: Interval of log lines about dropped notices, and of updates of a panel that changes too fast.
-_REPORT_S = 1.0
-_MERGE_S = 0.1
-#: Pause between reads of a flood, while no request is open.
-_FLOOD_PAUSE_S = 0.1
-#: Bytes processed at a time, so that a thousand short frames do not block the event loop.
-_SLICE_BYTES = 1024
-#: Longer lines are decoded in a thread, to keep the event loop free.
-_LONG_BYTES = 256 * 1024
 
 
 class Connection:
@@ -375,10 +380,6 @@ async def _read(line: bytes | TooLong) -> Said:
     return await asyncio.to_thread(read, line)
 
 
-#: Limit of unsent bytes: an extension this slow does not read at all.
-MAX_BYTES = 32 * 1024 * 1024
-
-
 class Outbox:
     """Ordered, non-blocking writer to ``fd``, which it owns. Calls ``failed`` once, with a reason, if it fails."""
 
@@ -423,10 +424,6 @@ class Outbox:
     def _fail(self, reason: str) -> None:
         self.close()
         self._failed(reason)
-
-
-#: Time for descendants to exit after their parent; those still running then are leftovers.
-_LEAVE_S = 0.1
 
 
 class ExtensionProcess:
@@ -499,10 +496,6 @@ def _ending(child: Child) -> str:
     except (ChildProcessError, asyncio.InvalidStateError):
         return "was killed"
     return f"was killed by signal {-status}" if status < 0 else f"exited with {status}"
-
-
-#: Limit of unread bytes; `Link.bring` waits beyond it.
-MAX_UNREAD_BYTES = 1024 * 1024
 
 
 class Link:

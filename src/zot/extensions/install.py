@@ -21,6 +21,23 @@ from zot.tools.process import Processes
 _SLICE_BYTES = 1024 * 1024
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_GRACE_S = 0.5
+_MAX_TOLD_BYTES = 16 * 1024
+PROTOCOLS = ("https", "ssh", "git", "file")
+DEADLINE_S = 600.0
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(://|::)")
+#: scp-like address host:path, as opposed to a local path.
+_AT_HOST = re.compile(r"[^/:]+@[^/:]+:[^:]")
+#: Variables that redirect git, set when zot runs in a hook of a repository.
+_MISLEADING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY")
+_QUIET = {
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_ASKPASS": "true",
+    "SSH_ASKPASS_REQUIRE": "never",
+    "GIT_ALLOW_PROTOCOL": ":".join(PROTOCOLS),
+    "LC_ALL": "C",
+}
+_SCRAP = ".zot-scrap-"
 
 
 def copying(source: str, destination: str) -> Iterator[None]:
@@ -77,10 +94,6 @@ def _copying_file(there: str, here: str) -> Iterator[None]:
         os.close(source)
 
 
-_GRACE_S = 0.5
-_MAX_TOLD_BYTES = 16 * 1024
-
-
 async def run_errand(
     argv: Sequence[str], *, cwd: str, env: Mapping[str, str], processes: Processes, within_s: float
 ) -> tuple[int, str]:
@@ -103,22 +116,6 @@ async def run_errand(
         await child.end(grace_s=_GRACE_S)
         child.close()
     return child.status(), said.decode("utf-8", "replace")
-
-
-PROTOCOLS = ("https", "ssh", "git", "file")
-DEADLINE_S = 600.0
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(://|::)")
-#: scp-like address host:path, as opposed to a local path.
-_AT_HOST = re.compile(r"[^/:]+@[^/:]+:[^:]")
-#: Variables that redirect git, set when zot runs in a hook of a repository.
-_MISLEADING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY")
-_QUIET = {
-    "GIT_TERMINAL_PROMPT": "0",
-    "GIT_ASKPASS": "true",
-    "SSH_ASKPASS_REQUIRE": "never",
-    "GIT_ALLOW_PROTOCOL": ":".join(PROTOCOLS),
-    "LC_ALL": "C",
-}
 
 
 def is_repository(source: str) -> bool:
@@ -161,9 +158,6 @@ def _reason(said: str) -> str:
     gave_up = max((at for at, line in enumerate(lines) if line.startswith("fatal: ")), default=len(lines))
     told = [line.removeprefix("fatal: ") for line in lines[: gave_up + 1] if not line.lower().startswith("warning: ")]
     return printable("; ".join(told[-3:]))
-
-
-_SCRAP = ".zot-scrap-"
 
 
 async def install(source: str, home: str, *, processes: Processes, env: Mapping[str, str]) -> Located:

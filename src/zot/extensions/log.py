@@ -21,6 +21,12 @@ AGAIN = "again: "
 _LAST_LINES = 3
 _LAST_CHARACTERS = 200
 _LAST_BYTES = 16 * 1024
+_SLICE_BYTES = 64 * 1024
+#: Bytes at the end of a log that are searched for a problem.
+_TAIL_BYTES = 64 * 1024
+_NOTE = re.compile(r"\[zot\] (\S+Z) (.*)")
+#: Consequences of a problem that was noted before.
+_AFTERMATH = re.compile(r"exited with |was killed|is not started again")
 
 
 def log_path(home: str, name: str) -> str:
@@ -117,14 +123,6 @@ def shortened(line: str) -> str:
 
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)
-
-
-_SLICE_BYTES = 64 * 1024
-#: Bytes at the end of a log that are searched for a problem.
-_TAIL_BYTES = 64 * 1024
-_NOTE = re.compile(r"\[zot\] (\S+Z) (.*)")
-#: Consequences of a problem that was noted before.
-_AFTERMATH = re.compile(r"exited with |was killed|is not started again")
 
 
 class Note(msgspec.Struct, frozen=True):

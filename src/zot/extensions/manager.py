@@ -47,6 +47,8 @@ from zot.store import Guarded
 from zot.tools.base import Tool
 from zot.wire import extension as wire
 
+_KEYS: Final[tuple[wire.Key, ...]] = get_args(wire.Key)
+
 
 class Roster:
     """A session's extensions, in order, with an event queue for each.
@@ -145,9 +147,6 @@ class Roster:
 def _is_gone(extension: Extension) -> bool:
     """Return whether an extension from outside has disconnected without leaving events blocked."""
     return not extension.returns and extension.is_over and not extension.peer.closed
-
-
-_KEYS: Final[tuple[wire.Key, ...]] = get_args(wire.Key)
 
 
 class Manager:

@@ -46,6 +46,44 @@ exec(source)
 #: Characters that make a pattern match several names.
 _WILD = frozenset("*?[")
 _NonEmpty: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)]
+_NAMES: Final = "a list of names, or true for all"
+_PATHS: Final = 'a list of paths, such as ["~/notes", "$CWD"]'
+#: Valid values of each field.
+RIGHT: Final[Mapping[str, str]] = {
+    "name": "letters, digits, `.`, `_` and `-`, at most 64 of them, the first a letter or a digit",
+    "exec": 'the program to start, such as "./main.py"',
+    "version": 'a text, such as "1.0.0"',
+    "args": 'a list of texts, such as ["--quiet"]',
+    "language": "a text",
+    "description": "a text",
+    "enabled": "true or false",
+    "intercept": f"a list of what it decides about: {', '.join(INTERCEPTED)}",
+    "on_failure": " or ".join(f'"{name}"' for name in get_args(OnFailure)),
+    "data": 'a list of patterns, such as ["data/**"]',
+    "permissions": 'an object with the scopes it needs, such as {"net": true}; without the field it may do everything',
+}
+#: Valid values of each scope.
+SCOPES: Final[Mapping[str, str]] = {
+    "fs.read": _PATHS,
+    "fs.write": _PATHS,
+    "net": "true or false",
+    "exec": f"{_NAMES}; of programs, or absolute paths",
+    "env": f"{_NAMES}; of variables",
+    "tools": f"{_NAMES}; of tools: letters, digits, `_` and `-`, at most 64, no digit or `-` first",
+    "events": f"true for all, or a list of: {', '.join(EVENTS)}",
+    "intercept": f"true for all, or a list of: {', '.join(INTERCEPTED)}",
+    "ui": "true or false",
+}
+_MAX_SHOWN: Final = 60
+#: Minimum similarity of a misspelt word and a known one.
+_ALIKE: Final = 0.75
+#: Errors that mean that no manifest exists, as opposed to an unreadable one.
+_ABSENT: Final = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EINVAL}
+#: Trace of an ``on_failure`` field in a file that is not JSON.
+_SIGN: Final = re.compile(rb"on\W?_?fail\w{0,8}\W{0,16}(\w{0,5})", re.IGNORECASE)
+_KEY = "enabled"
+_BLANK = " \t\r\n"
+_VALUES = json.JSONDecoder()
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -188,37 +226,6 @@ def data_directories(manifest: Manifest) -> list[str]:
     return [name for name in names if not os.path.isabs(name) and name.split("/")[0] not in (".", "..")]
 
 
-_NAMES: Final = "a list of names, or true for all"
-_PATHS: Final = 'a list of paths, such as ["~/notes", "$CWD"]'
-#: Valid values of each field.
-RIGHT: Final[Mapping[str, str]] = {
-    "name": "letters, digits, `.`, `_` and `-`, at most 64 of them, the first a letter or a digit",
-    "exec": 'the program to start, such as "./main.py"',
-    "version": 'a text, such as "1.0.0"',
-    "args": 'a list of texts, such as ["--quiet"]',
-    "language": "a text",
-    "description": "a text",
-    "enabled": "true or false",
-    "intercept": f"a list of what it decides about: {', '.join(INTERCEPTED)}",
-    "on_failure": " or ".join(f'"{name}"' for name in get_args(OnFailure)),
-    "data": 'a list of patterns, such as ["data/**"]',
-    "permissions": 'an object with the scopes it needs, such as {"net": true}; without the field it may do everything',
-}
-#: Valid values of each scope.
-SCOPES: Final[Mapping[str, str]] = {
-    "fs.read": _PATHS,
-    "fs.write": _PATHS,
-    "net": "true or false",
-    "exec": f"{_NAMES}; of programs, or absolute paths",
-    "env": f"{_NAMES}; of variables",
-    "tools": f"{_NAMES}; of tools: letters, digits, `_` and `-`, at most 64, no digit or `-` first",
-    "events": f"true for all, or a list of: {', '.join(EVENTS)}",
-    "intercept": f"true for all, or a list of: {', '.join(INTERCEPTED)}",
-    "ui": "true or false",
-}
-_MAX_SHOWN: Final = 60
-
-
 def complaint(data: bytes, manifest: type[msgspec.Struct], permissions: type[msgspec.Struct]) -> str:
     """Explain why ``data`` is not a valid ``manifest``; "" if no reason is found."""
     try:
@@ -283,14 +290,6 @@ def _wrong_field(found: dict[str, Any], kind: type[msgspec.Struct], right: Mappi
 def _shown(value: Any) -> str:
     text = printable(json.dumps(value, ensure_ascii=False))
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
-
-
-#: Minimum similarity of a misspelt word and a known one.
-_ALIKE: Final = 0.75
-#: Errors that mean that no manifest exists, as opposed to an unreadable one.
-_ABSENT: Final = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EINVAL}
-#: Trace of an ``on_failure`` field in a file that is not JSON.
-_SIGN: Final = re.compile(rb"on\W?_?fail\w{0,8}\W{0,16}(\w{0,5})", re.IGNORECASE)
 
 
 def broken_guard(directory: str) -> Manifest | None:
@@ -359,11 +358,6 @@ def _name(fields: Mapping[str, Any], directory: str) -> str:
         except msgspec.ValidationError:
             pass
     return re.sub(r"^[^A-Za-z0-9]+|[^A-Za-z0-9._-]+", "", os.path.basename(directory))[:64] or "guard"
-
-
-_KEY = "enabled"
-_BLANK = " \t\r\n"
-_VALUES = json.JSONDecoder()
 
 
 class _Member(NamedTuple):

@@ -39,6 +39,14 @@ from zot.wire.extension import Event, Intercepted, RegisterTool
 
 #: Waits are announced after this time.
 PATIENCE_S = 1.0
+#: Pauses before restarts after crashes; their number limits the restarts within `_WINDOW_S`.
+_PAUSES_S = (0.25, 1.0, 4.0)
+_WINDOW_S = 300.0
+#: Interval of checks of the log's size.
+_LOG_S = 10.0
+#: Time to end an extension, in addition to its own deadlines.
+_SLACK_S = 4.0
+Condition: TypeAlias = Literal["starting", "running", "restarting", "failed", "stopped"]
 
 
 class Wait:
@@ -52,17 +60,6 @@ class Wait:
 
     def __exit__(self, *problem: object) -> None:
         self._timer.cancel()
-
-
-#: Pauses before restarts after crashes; their number limits the restarts within `_WINDOW_S`.
-_PAUSES_S = (0.25, 1.0, 4.0)
-_WINDOW_S = 300.0
-#: Interval of checks of the log's size.
-_LOG_S = 10.0
-#: Time to end an extension, in addition to its own deadlines.
-_SLACK_S = 4.0
-
-Condition: TypeAlias = Literal["starting", "running", "restarting", "failed", "stopped"]
 
 
 class Audience(Protocol):

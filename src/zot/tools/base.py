@@ -13,6 +13,7 @@ from zot.messages import ImageBlock, TextBlock, ToolSpec
 from zot.store import Wrote
 
 Output: TypeAlias = tuple[TextBlock | ImageBlock, ...]
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 class FailedWith(ToolFailed):
@@ -54,9 +55,6 @@ class Tool(Protocol):
 
         When cancelled, leave no process.
         """
-
-
-T = TypeVar("T", bound=msgspec.Struct)
 
 
 def decode_args(args: dict[str, Any], kind: type[T]) -> T:

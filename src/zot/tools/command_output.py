@@ -14,6 +14,16 @@ from zot.tools.specs import MAX_BYTES, MAX_LINES
 from zot.tools.text_encoding import UTF_8, Utf8
 
 _CONTINUATION = bytes(range(0x80, 0xC0))
+#: Limit for endless output, which must not fill the disk.
+MAX_SPILL_BYTES = 1 << 30
+#: Limits of the removal of stale directories: its duration, and their minimum age, lest one be in use soon.
+_SWEEP_S = 0.1
+_UNTOUCHED_S = 60.0
+_PREFIX = "bash-"
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+#: Output within this time of the last update is merged into the next one.
+_GATHER_S = 0.05
+_GATHER_CHARS = 64 * 1024
 
 
 class Excerpt:
@@ -105,15 +115,6 @@ def _last_lines(data: bytes, count: int) -> bytes:
         if not -1 < start < len(data) // 2:
             return data.lstrip(_CONTINUATION)
     return data[start + 1 :]
-
-
-#: Limit for endless output, which must not fill the disk.
-MAX_SPILL_BYTES = 1 << 30
-#: Limits of the removal of stale directories: its duration, and their minimum age, lest one be in use soon.
-_SWEEP_S = 0.1
-_UNTOUCHED_S = 60.0
-_PREFIX = "bash-"
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class Spills:
@@ -253,11 +254,6 @@ def _remove(path: str, directory: int) -> None:
         if name.startswith(_PREFIX):
             os.unlink(name, dir_fd=directory)
     os.rmdir(path)
-
-
-#: Output within this time of the last update is merged into the next one.
-_GATHER_S = 0.05
-_GATHER_CHARS = 64 * 1024
 
 
 class Heard:

@@ -14,6 +14,8 @@ MAX_PIECE_LINES = 1000
 
 _STEP = 4096
 _NO_LINE_END = b"\\ No newline at end of file\n"
+#: Limit of compared lines: more may take very long.
+MAX_COMPARED_LINES = 50_000
 
 
 class Change(NamedTuple):
@@ -237,10 +239,6 @@ def _span(number: int, count: int) -> str:
     if not count:
         return f"{number - 1},0"
     return f"{number}" if count == 1 else f"{number},{count}"
-
-
-#: Limit of compared lines: more may take very long.
-MAX_COMPARED_LINES = 50_000
 
 
 def unified(one: bytes | None, other: bytes | None, path: str) -> Iterator[str]:

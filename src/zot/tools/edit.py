@@ -28,6 +28,16 @@ from zot.tools.specs import EDIT
 from zot.tools.text_encoding import BROKEN_UTF_8, LATIN_1, UTF_8, WINDOWS_1252, Encoding, detect, to_units
 
 _BLOCK = 8192
+MAX_FILE_BYTES = 32 * 1024 * 1024
+_MAX_LISTED = 10
+MAX_COMPARED_CHARACTERS = 1024 * 1024
+MAX_COMPARED_LINES = 20_000
+MAX_SHOWN_CHARACTERS = 1000
+#: Lines repeated more often than this are ignored as hints of a position.
+_MAX_REPEATS = 8
+#: Minimum share of a text, by length of lines, that must be at a place for it to be the closest.
+_LEAST_SHARE = 0.2
+_LEAST_LIKENESS = 0.6
 
 
 class Match(NamedTuple):
@@ -148,10 +158,6 @@ class _Plain:
     def _dropped(self, start: int, end: int) -> int:
         """Return how many of these units the plain text omits: each CR before an LF."""
         return self._units.count(self._crlf, start, end + 1)
-
-
-MAX_FILE_BYTES = 32 * 1024 * 1024
-_MAX_LISTED = 10
 
 
 class EditPair(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -312,17 +318,6 @@ def _in_order(edits: Sequence[_Edit]) -> list[Change]:
             first, second = sorted((one, two))
             raise ToolFailed(f"edits {first} and {second} overlap; merge them into one edit")
     return [edit.change for _, edit in numbered]
-
-
-MAX_COMPARED_CHARACTERS = 1024 * 1024
-MAX_COMPARED_LINES = 20_000
-MAX_SHOWN_CHARACTERS = 1000
-
-#: Lines repeated more often than this are ignored as hints of a position.
-_MAX_REPEATS = 8
-#: Minimum share of a text, by length of lines, that must be at a place for it to be the closest.
-_LEAST_SHARE = 0.2
-_LEAST_LIKENESS = 0.6
 
 
 def nearly(text: str, old: str) -> str:

@@ -14,6 +14,8 @@ from zot.tools.read_state import Keys, version_outside
 
 #: Attributes set by users and their programs, and access control lists. All others belong to the system.
 _KEPT_ATTRIBUTES = ("user.", "system.posix_acl_access")
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK | os.O_NOFOLLOW
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 def keep(old: int | None, about: os.stat_result, new: int) -> list[str]:
@@ -73,10 +75,6 @@ def _extended(fd: int) -> list[str]:
             return []
         raise
     return [name for name in names if name.startswith(_KEPT_ATTRIBUTES)]
-
-
-_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK | os.O_NOFOLLOW
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class Replaced(NamedTuple):

@@ -26,6 +26,15 @@ _ANSWER_S = 5.0
 #: Interval of SIGCONT to a silent keeper in the meantime.
 _WAKE_S = 0.1
 _MAX_REPORT_BYTES = 64 * 1024
+#: Commands requested but not started. The kernel limits the number of descriptors in transit.
+_MAX_STARTING = 64
+#: Keepers that wait for their next command, processes of a few megabytes each.
+_MAX_IDLE = 4
+#: Attempts to start a command if the guardian ends before taking it.
+_TRIES = 3
+#: Time to start a command before the guardian counts as stuck.
+PATIENCE_S = 10.0
+_START = "import sys; sys.path.append(sys.argv.pop()); from zot.tools.warden.main import main; main()"
 
 
 class NotTaken(ChildProcessError):
@@ -233,17 +242,6 @@ class KeptChild(Child):
 def _job(line: bytes) -> tuple[int, str]:
     pid, _, command = line.partition(b" ")
     return int(pid), command.decode(errors="replace")
-
-
-#: Commands requested but not started. The kernel limits the number of descriptors in transit.
-_MAX_STARTING = 64
-#: Keepers that wait for their next command, processes of a few megabytes each.
-_MAX_IDLE = 4
-#: Attempts to start a command if the guardian ends before taking it.
-_TRIES = 3
-#: Time to start a command before the guardian counts as stuck.
-PATIENCE_S = 10.0
-_START = "import sys; sys.path.append(sys.argv.pop()); from zot.tools.warden.main import main; main()"
 
 
 class Guardian:

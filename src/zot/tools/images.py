@@ -17,6 +17,44 @@ _BARE_MARKERS = frozenset({0x01, *range(0xD0, 0xD8)})
 #: JPEG frame markers; three numbers in their range have other meanings.
 _FRAME_MARKERS = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
 _SCAN_MARKER = 0xDA
+_STARTS = (
+    (b"\x7fELF", "ELF program or library"),
+    (b"MZ", "Windows program or library"),
+    (b"\xcf\xfa\xed\xfe", "Mach-O program or library"),
+    (b"\xca\xfe\xba\xbe", "Java class or Mach-O program"),
+    (b"\0asm", "WebAssembly module"),
+    (b"%PDF-1.", "PDF document"),
+    (b"%PDF-2.", "PDF document"),
+    (b"PK\x03\x04", "zip archive, or a document in one"),
+    (b"\x1f\x8b", "gzip archive"),
+    (b"BZh", "bzip2 archive"),
+    (b"\xfd7zXZ\0", "xz archive"),
+    (b"\x28\xb5\x2f\xfd", "zstd archive"),
+    (b"7z\xbc\xaf\x27\x1c", "7-zip archive"),
+    (b"!<arch>\n", "ar archive"),
+    (b"SQLite format 3\0", "SQLite database"),
+    (b"PACK\0\0\0", "git pack"),
+    (b"BM", "BMP image"),
+    (b"II*\0", "TIFF image"),
+    (b"MM\0*", "TIFF image"),
+    (b"\0\0\x01\0", "icon"),
+    (b"OggS\0", "Ogg media"),
+    (b"fLaC\0", "FLAC audio"),
+    (b"fLaC\x80", "FLAC audio"),
+    (b"ID3", "MP3 audio"),
+    (b"\x1aE\xdf\xa3", "Matroska or WebM video"),
+    (b"wOF2\0\1\0\0", "font"),
+    (b"wOF2OTTO", "font"),
+    (b"\0\x01\0\0\0", "font"),
+)
+_INNER = (
+    (257, b"ustar", "tar archive"),
+    (4, b"ftyp", "MP4 media, or a HEIF or AVIF image"),
+    (8, b"WAVEfmt ", "WAV audio"),
+    (8, b"AVI LIST", "AVI video"),
+)
+#: Signatures of at least this length are binary for certain. Shorter ones could begin a text.
+_CERTAIN_BYTES = 4
 
 
 class Size(NamedTuple):
@@ -162,46 +200,6 @@ def _webp_ends(data: bytes) -> bool:
 
 
 _ENDS = {"image/png": _png_ends, "image/jpeg": _jpeg_ends, "image/gif": _gif_ends, "image/webp": _webp_ends}
-
-
-_STARTS = (
-    (b"\x7fELF", "ELF program or library"),
-    (b"MZ", "Windows program or library"),
-    (b"\xcf\xfa\xed\xfe", "Mach-O program or library"),
-    (b"\xca\xfe\xba\xbe", "Java class or Mach-O program"),
-    (b"\0asm", "WebAssembly module"),
-    (b"%PDF-1.", "PDF document"),
-    (b"%PDF-2.", "PDF document"),
-    (b"PK\x03\x04", "zip archive, or a document in one"),
-    (b"\x1f\x8b", "gzip archive"),
-    (b"BZh", "bzip2 archive"),
-    (b"\xfd7zXZ\0", "xz archive"),
-    (b"\x28\xb5\x2f\xfd", "zstd archive"),
-    (b"7z\xbc\xaf\x27\x1c", "7-zip archive"),
-    (b"!<arch>\n", "ar archive"),
-    (b"SQLite format 3\0", "SQLite database"),
-    (b"PACK\0\0\0", "git pack"),
-    (b"BM", "BMP image"),
-    (b"II*\0", "TIFF image"),
-    (b"MM\0*", "TIFF image"),
-    (b"\0\0\x01\0", "icon"),
-    (b"OggS\0", "Ogg media"),
-    (b"fLaC\0", "FLAC audio"),
-    (b"fLaC\x80", "FLAC audio"),
-    (b"ID3", "MP3 audio"),
-    (b"\x1aE\xdf\xa3", "Matroska or WebM video"),
-    (b"wOF2\0\1\0\0", "font"),
-    (b"wOF2OTTO", "font"),
-    (b"\0\x01\0\0\0", "font"),
-)
-_INNER = (
-    (257, b"ustar", "tar archive"),
-    (4, b"ftyp", "MP4 media, or a HEIF or AVIF image"),
-    (8, b"WAVEfmt ", "WAV audio"),
-    (8, b"AVI LIST", "AVI video"),
-)
-#: Signatures of at least this length are binary for certain. Shorter ones could begin a text.
-_CERTAIN_BYTES = 4
 
 
 def kind_of(start: bytes) -> str | None:

@@ -23,6 +23,16 @@ _MAX_SCRIPTS = 4
 _MAX_LINKS = 40
 #: The longest shebang line that kernels read.
 _MAX_FIRST_LINE_BYTES = 256
+#: Directories of programs and their data in the root; also all that begin with lib.
+_SYSTEM = ("bin", "etc", "gnu", "nix", "opt", "sbin", "usr")
+#: Paths that programs need in otherwise empty directories: certificates, name lookup, number of processors.
+_NEEDED = (
+    "/run/current-system", "/run/nscd", "/run/resolvconf", "/run/systemd/resolve", "/sys/devices/system/cpu",
+    "/var/lib/ca-certificates",
+)  # fmt: skip
+#: Paths that programs need in a home directory.
+_NEEDED_AT_HOME = (".rustup/settings.toml", ".rustup/toolchains")
+_OTHERS_MAY_LOOK = stat.S_IROTH | stat.S_IXOTH
 
 
 def in_path(path: str, *, away: Sequence[str]) -> Places:
@@ -151,18 +161,6 @@ def _started_by_env(words: Sequence[str]) -> list[str]:
     if not words or os.path.basename(words[0]) != "env":
         return []
     return [word for word in words[1:] if not word.startswith("-") and "=" not in word][:1]
-
-
-#: Directories of programs and their data in the root; also all that begin with lib.
-_SYSTEM = ("bin", "etc", "gnu", "nix", "opt", "sbin", "usr")
-#: Paths that programs need in otherwise empty directories: certificates, name lookup, number of processors.
-_NEEDED = (
-    "/run/current-system", "/run/nscd", "/run/resolvconf", "/run/systemd/resolve", "/sys/devices/system/cpu",
-    "/var/lib/ca-certificates",
-)  # fmt: skip
-#: Paths that programs need in a home directory.
-_NEEDED_AT_HOME = (".rustup/settings.toml", ".rustup/toolchains")
-_OTHERS_MAY_LOOK = stat.S_IROTH | stat.S_IXOTH
 
 
 def view(

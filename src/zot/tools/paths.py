@@ -15,6 +15,7 @@ from zot.tools.files import Place, failure
 MAX_LINKS = 40
 #: Sufficient to open files inside, even of an unreadable directory.
 OPEN_DIRECTORY = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
+_OPEN_BENEATH = OPEN_DIRECTORY | os.O_NOFOLLOW
 
 
 class Paths(Protocol):
@@ -96,9 +97,6 @@ def _open_parent(path: str, *, make: bool) -> int:
     real = os.path.realpath(path)  # of a dangling link, its target
     os.makedirs(real, exist_ok=True)
     return os.open(real, OPEN_DIRECTORY)
-
-
-_OPEN_BENEATH = OPEN_DIRECTORY | os.O_NOFOLLOW
 
 
 class Lock:

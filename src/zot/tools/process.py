@@ -27,6 +27,11 @@ CLOSE_GRACE_S = 0.5
 #: Error of a command whose exit status is unknown.
 KILLED = "the process that kept it was killed"
 _CHUNK_BYTES = 64 * 1024
+#: Interval of checks whether a group has ended, growing from the first to the second.
+_FIRST_LOOK_S = 0.001
+_LAST_LOOK_S = 0.05
+_DISCARD_BYTES = 64 * 1024
+_RESTING_S = 0.001
 
 
 class Streams(NamedTuple):
@@ -209,12 +214,6 @@ def resolve(future: asyncio.Future[None]) -> None:
     """Resolve a future, unless it is done already."""
     if not future.done():
         future.set_result(None)
-
-
-#: Interval of checks whether a group has ended, growing from the first to the second.
-_FIRST_LOOK_S = 0.001
-_LAST_LOOK_S = 0.05
-_DISCARD_BYTES = 64 * 1024
 
 
 class Groups:
@@ -413,9 +412,6 @@ def _reap(process: subprocess.Popen[bytes], pidfd: int, tell: Callable[[int], No
     asyncio.get_running_loop().remove_reader(pidfd)
     os.close(pidfd)
     tell(process.wait())
-
-
-_RESTING_S = 0.001
 
 
 def end_strays(mark: int, session: int, *, within_s: float) -> None:

@@ -44,6 +44,17 @@ from zot.tools.text_encoding import (
 
 #: Longer lines are cut, unless only one line is requested.
 MAX_LINE_BYTES = 4096
+MAX_ENTRIES = 500
+#: Limit of entries read from a large directory, in arbitrary order.
+MAX_LISTED_ENTRIES = 100_000
+#: Limit of bytes after the window in which lines are counted: more is not worth the cost.
+MAX_COUNTED_BYTES = 256 * 1024 * 1024
+#: Limit of bytes before the window.
+MAX_SKIPPED_BYTES = 1024 * 1024 * 1024
+#: Files are read in slices, yielding to the event loop between them. A thread could not be cancelled, and a slice
+#: this small costs less than handing it to one.
+SLICE_BYTES = 256 * 1024
+_PositiveInt = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class _Phase(Enum):
@@ -195,20 +206,6 @@ def _remark(encoding: Encoding, ends: set[bool]) -> str:
     if True in ends:
         parts.append("CRLF line ends" if ends == {True} else "CRLF and LF line ends")
     return f"[{', '.join(parts)}: edit keeps this, write does not]\n" if parts else ""
-
-
-MAX_ENTRIES = 500
-#: Limit of entries read from a large directory, in arbitrary order.
-MAX_LISTED_ENTRIES = 100_000
-#: Limit of bytes after the window in which lines are counted: more is not worth the cost.
-MAX_COUNTED_BYTES = 256 * 1024 * 1024
-#: Limit of bytes before the window.
-MAX_SKIPPED_BYTES = 1024 * 1024 * 1024
-#: Files are read in slices, yielding to the event loop between them. A thread could not be cancelled, and a slice
-#: this small costs less than handing it to one.
-SLICE_BYTES = 256 * 1024
-
-_PositiveInt = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class ReadArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -15,6 +15,7 @@ _CONTROLS = bytes({*range(0x20), 0x7F} - {*b"\b\t\n\v\f\r\x1b"})
 _MOST_CONTROLS = 0.05
 #: Minimum share of ASCII in text with NUL characters.
 _LEAST_ASCII = 0.4
+_Decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class Encoding(msgspec.Struct, frozen=True):
@@ -141,9 +142,6 @@ def count(data: bytes, wanted: bytes, unit: int) -> int:
 
 def count_ends(data: bytes, lf: bytes) -> int:
     return count(data, lf, len(lf))
-
-
-_Decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class Utf8:
