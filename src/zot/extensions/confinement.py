@@ -28,6 +28,108 @@ _NEEDED = "it declares permissions, which take bubblewrap"
 _ADVICE = "; --unsandboxed-ext runs it without"
 
 
+class NoSandbox(UserError):
+    """No extension can be confined on this system: bubblewrap is missing or does not work."""
+
+
+class Confinement:
+    """Sandbox for the extensions of one session. Tests each set of bubblewrap's options only once."""
+
+    def __init__(
+        self, processes: Callable[[], Processes], env: Mapping[str, str], *, cwd: str, zot_home: str | None
+    ) -> None:
+        self._processes = processes
+        self._env = env
+        self._cwd = cwd
+        self._zot_home = zot_home
+        self._works: set[tuple[str, ...]] = set()
+        self._trying = asyncio.Lock()
+
+    async def confine(
+        self, argv: Sequence[str | bytes], directory: str, manifest: Manifest, permissions: Permissions
+    ) -> list[str | bytes]:
+        """Return the command line that runs an extension confined.
+
+        Raise NoSandbox if this system cannot confine anything, or UserError if the permissions cannot be granted.
+        """
+        env = self._env
+        if problem := _without_bwrap(env, self._cwd, directory):
+            raise NoSandbox(problem)
+        ground = _ground(directory, env, self._cwd, self._zot_home)
+        try:
+            # In a thread: it reads many files, at first the whole system configuration.
+            seen = await asyncio.to_thread(reach, manifest, permissions, ground)
+        except OSError as failed:
+            raise UserError(str(failed)) from None
+        bwrap = find_bwrap(env.get("PATH"), outside=[self._cwd, directory, *seen.writable])
+        if bwrap is None:
+            raise UserError(_over_bwrap(env, seen.writable))
+        await self._try(bwrap, options := _options(permissions))
+        return sandboxed(argv, bwrap=bwrap, cwd=directory, mounts=seen.mounts, options=options)
+
+    async def refusal(self, permissions: Permissions, directory: str) -> str:
+        """Return why the installed bubblewrap does not work; "" if it works or is not installed."""
+        bwrap = find_bwrap(self._env.get("PATH"), outside=[self._cwd, directory])
+        try:
+            if bwrap is not None:
+                await self._try(bwrap, _options(permissions))
+        except NoSandbox as problem:
+            return str(problem)
+        return ""
+
+    async def _try(self, bwrap: str, options: tuple[str, ...]) -> None:
+        async with self._trying:
+            if (bwrap, *options) in self._works:
+                return
+            if reason := await trial(bwrap, self._processes(), self._env, options):
+                raise NoSandbox(f"{_NEEDED}, which {reason}{_ADVICE}")
+            self._works.add((bwrap, *options))
+
+
+def environment(env: Mapping[str, str], permissions: Permissions | None) -> Mapping[str, str]:
+    """Return the variables that an extension may see: all if it declares no permissions."""
+    if permissions is None:
+        return env
+    return {name: value for name, value in env.items() if name in _ALWAYS or allows(permissions.env, name)}
+
+
+def refusal(manifest: Manifest, directory: str, env: Mapping[str, str], *, cwd: str) -> str:
+    """Return why an extension cannot be confined here, as far as visible without a test; "" if it can."""
+    if manifest.permissions is None:
+        return ""
+    if problem := _without_bwrap(env, cwd, directory):
+        return problem
+    try:
+        writable = [*written(manifest.permissions, _ground(directory, env, cwd, None))]
+    except UserError as wrong:
+        return str(wrong)
+    is_held = find_bwrap(env.get("PATH"), outside=[cwd, directory, *writable]) is not None
+    return "" if is_held else _over_bwrap(env, writable)
+
+
+def _options(permissions: Permissions) -> tuple[str, ...]:
+    return ("--die-with-parent", *(() if permissions.net else ("--unshare-net",)))
+
+
+def _ground(directory: str, env: Mapping[str, str], cwd: str, zot_home: str | None) -> Ground:
+    return Ground(directory, cwd, zot_home, env.get("HOME", ""), env.get("PATH") or os.defpath)
+
+
+def _without_bwrap(env: Mapping[str, str], cwd: str, directory: str) -> str:
+    """Return why nothing can be confined here; "" if bubblewrap is available."""
+    path = env.get("PATH")
+    if find_bwrap(path, outside=[cwd, directory]) is not None:
+        return ""
+    # Do not suggest to run unconfined where another directory would help.
+    is_there = find_bwrap(path, outside=[directory]) is not None
+    advice = "; start zot in another directory" if is_there else _ADVICE
+    return f"{_NEEDED}, and {why_no_bwrap(path, outside=[cwd, directory])}{advice}"
+
+
+def _over_bwrap(env: Mapping[str, str], writable: Sequence[str]) -> str:
+    return f"permissions: fs.write: {why_no_bwrap(env.get('PATH'), outside=writable)}"
+
+
 class Ground(NamedTuple):
     """Paths that permissions refer to: ``directory`` of the extension, ``cwd`` of the session, homes, and the PATH."""
 
@@ -188,105 +290,3 @@ def _around(place: str, places: Places) -> str:
 
 def _shown(places: Places) -> list[str]:
     return [place for place, mount in places.items() if mount != ("--tmpfs",)]
-
-
-class NoSandbox(UserError):
-    """No extension can be confined on this system: bubblewrap is missing or does not work."""
-
-
-class Confinement:
-    """Sandbox for the extensions of one session. Tests each set of bubblewrap's options only once."""
-
-    def __init__(
-        self, processes: Callable[[], Processes], env: Mapping[str, str], *, cwd: str, zot_home: str | None
-    ) -> None:
-        self._processes = processes
-        self._env = env
-        self._cwd = cwd
-        self._zot_home = zot_home
-        self._works: set[tuple[str, ...]] = set()
-        self._trying = asyncio.Lock()
-
-    async def confine(
-        self, argv: Sequence[str | bytes], directory: str, manifest: Manifest, permissions: Permissions
-    ) -> list[str | bytes]:
-        """Return the command line that runs an extension confined.
-
-        Raise NoSandbox if this system cannot confine anything, or UserError if the permissions cannot be granted.
-        """
-        env = self._env
-        if problem := _without_bwrap(env, self._cwd, directory):
-            raise NoSandbox(problem)
-        ground = _ground(directory, env, self._cwd, self._zot_home)
-        try:
-            # In a thread: it reads many files, at first the whole system configuration.
-            seen = await asyncio.to_thread(reach, manifest, permissions, ground)
-        except OSError as failed:
-            raise UserError(str(failed)) from None
-        bwrap = find_bwrap(env.get("PATH"), outside=[self._cwd, directory, *seen.writable])
-        if bwrap is None:
-            raise UserError(_over_bwrap(env, seen.writable))
-        await self._try(bwrap, options := _options(permissions))
-        return sandboxed(argv, bwrap=bwrap, cwd=directory, mounts=seen.mounts, options=options)
-
-    async def refusal(self, permissions: Permissions, directory: str) -> str:
-        """Return why the installed bubblewrap does not work; "" if it works or is not installed."""
-        bwrap = find_bwrap(self._env.get("PATH"), outside=[self._cwd, directory])
-        try:
-            if bwrap is not None:
-                await self._try(bwrap, _options(permissions))
-        except NoSandbox as problem:
-            return str(problem)
-        return ""
-
-    async def _try(self, bwrap: str, options: tuple[str, ...]) -> None:
-        async with self._trying:
-            if (bwrap, *options) in self._works:
-                return
-            if reason := await trial(bwrap, self._processes(), self._env, options):
-                raise NoSandbox(f"{_NEEDED}, which {reason}{_ADVICE}")
-            self._works.add((bwrap, *options))
-
-
-def _options(permissions: Permissions) -> tuple[str, ...]:
-    return ("--die-with-parent", *(() if permissions.net else ("--unshare-net",)))
-
-
-def environment(env: Mapping[str, str], permissions: Permissions | None) -> Mapping[str, str]:
-    """Return the variables that an extension may see: all if it declares no permissions."""
-    if permissions is None:
-        return env
-    return {name: value for name, value in env.items() if name in _ALWAYS or allows(permissions.env, name)}
-
-
-def refusal(manifest: Manifest, directory: str, env: Mapping[str, str], *, cwd: str) -> str:
-    """Return why an extension cannot be confined here, as far as visible without a test; "" if it can."""
-    if manifest.permissions is None:
-        return ""
-    if problem := _without_bwrap(env, cwd, directory):
-        return problem
-    try:
-        writable = [*written(manifest.permissions, _ground(directory, env, cwd, None))]
-    except UserError as wrong:
-        return str(wrong)
-    is_held = find_bwrap(env.get("PATH"), outside=[cwd, directory, *writable]) is not None
-    return "" if is_held else _over_bwrap(env, writable)
-
-
-def _ground(directory: str, env: Mapping[str, str], cwd: str, zot_home: str | None) -> Ground:
-    return Ground(directory, cwd, zot_home, env.get("HOME", ""), env.get("PATH") or os.defpath)
-
-
-def _without_bwrap(env: Mapping[str, str], cwd: str, directory: str) -> str:
-    """Return why nothing can be confined here; "" if bubblewrap is available."""
-    path = env.get("PATH")
-    if find_bwrap(path, outside=[cwd, directory]) is not None:
-        return ""
-    # Do not suggest to run unconfined where another directory would help.
-    is_there = find_bwrap(path, outside=[directory]) is not None
-    advice = "; start zot in another directory" if is_there else _ADVICE
-    return f"{_NEEDED}, and {why_no_bwrap(path, outside=[cwd, directory])}{advice}"
-
-
-def _over_bwrap(env: Mapping[str, str], writable: Sequence[str]) -> str:
-    return f"permissions: fs.write: {why_no_bwrap(env.get('PATH'), outside=writable)}"

@@ -40,6 +40,93 @@ _QUIET = {
 _SCRAP = ".zot-scrap-"
 
 
+async def install(source: str, home: str, *, processes: Processes, env: Mapping[str, str]) -> Located:
+    """Copy a directory, or clone a repository, into ``home``; return the installed extension. Raise UserError.
+
+    Leaves no files when it fails or is cancelled.
+    """
+    place = os.path.join(home, "extensions")
+    directory = None if is_repository(source) else _directory(source, place)
+    if directory is not None:
+        _refuse_known(load(directory), home)
+    with _reported(place), _scrap(place) as scrap:
+        copy = os.path.join(scrap, "extension")
+        if directory is None:
+            await clone(source, copy, processes=processes, env=env)
+        for _ in narrowing(copy) if directory is None else copying(directory, copy):
+            await asyncio.sleep(0)
+        return _settle(copy, place, home, source)
+
+
+def remove(directory: str) -> None:
+    """Remove an extension: atomically from the place of discovery, then from the disk. Raise UserError."""
+    place, name = os.path.split(directory)
+    with _reported(directory):
+        if os.path.islink(directory):
+            os.unlink(directory)  # The target of a link does not belong to the extension.
+            return
+        with _scrap(place) as scrap:
+            os.rename(directory, os.path.join(scrap, name))
+
+
+def is_repository(source: str) -> bool:
+    """Return whether ``source`` is for git, as opposed to the path of a directory."""
+    if _URL.match(source):
+        return True
+    if os.path.isdir(source):  # A bare repository has no files of the extension itself.
+        return source.endswith(".git") and not os.path.lexists(os.path.join(source, FILE_NAME))
+    return source.endswith(".git") or bool(_AT_HOST.match(source))
+
+
+def checked_url(url: str) -> str:
+    """Return ``url`` in the form for git. Raise UserError if it is not allowed."""
+    if os.path.isdir(url):
+        return f"file://{os.path.abspath(url)}"  # For a plain path git ignores --depth.
+    if url.startswith("-"):
+        raise UserError(f"{printable(url)} is no address of a repository")
+    if "\0" in url:
+        raise UserError("an address cannot have a NUL character")
+    found = _URL.match(url)
+    protocol = found[1] if found else "ssh"
+    if protocol not in PROTOCOLS or (found and found[2] == "::"):
+        raise UserError(f"{printable(url)}: {protocol} is not allowed, only {', '.join(PROTOCOLS)}")
+    return url
+
+
+async def clone(url: str, destination: str, *, processes: Processes, env: Mapping[str, str]) -> None:
+    """Clone ``url`` to ``destination``, which must not exist. Raise UserError with git's message. Leaves no process."""
+    argv = ["git", "clone", "--quiet", "--depth", "1", "--no-recurse-submodules", "--", checked_url(url), destination]
+    plain = {name: value for name, value in env.items() if name not in _MISLEADING}
+    env = {**plain, **_QUIET}
+    status, said = await run_errand(argv, cwd="/", env=env, processes=processes, within_s=DEADLINE_S)
+    if status:
+        raise UserError(f"git clone {printable(url)}: {_reason(said) or f'exit status {status}'}")
+
+
+async def run_errand(
+    argv: Sequence[str], *, cwd: str, env: Mapping[str, str], processes: Processes, within_s: float
+) -> tuple[int, str]:
+    """Run a program without input or terminal; return its exit status and the end of its output. Raise UserError.
+
+    Leaves no process when it times out or is cancelled.
+    """
+    try:
+        child = await processes.spawn(argv, cwd=cwd, env=env)
+    except (OSError, ValueError) as problem:
+        raise UserError(f"{argv[0]} could not be started: {problem}") from None
+    said = b""
+    try:
+        async with asyncio.timeout(within_s):
+            while data := await child.read():
+                said = (said + data)[-_MAX_TOLD_BYTES:]
+    except TimeoutError:
+        raise UserError(f"{argv[0]} was not done within {within_s:g} s") from None
+    finally:
+        await child.end(grace_s=_GRACE_S)
+        child.close()
+    return child.status(), said.decode("utf-8", "replace")
+
+
 def copying(source: str, destination: str) -> Iterator[None]:
     """Copy ``source`` to ``destination``, which must not exist. Yields often, so that the caller can stop it.
 
@@ -94,99 +181,12 @@ def _copying_file(there: str, here: str) -> Iterator[None]:
         os.close(source)
 
 
-async def run_errand(
-    argv: Sequence[str], *, cwd: str, env: Mapping[str, str], processes: Processes, within_s: float
-) -> tuple[int, str]:
-    """Run a program without input or terminal; return its exit status and the end of its output. Raise UserError.
-
-    Leaves no process when it times out or is cancelled.
-    """
-    try:
-        child = await processes.spawn(argv, cwd=cwd, env=env)
-    except (OSError, ValueError) as problem:
-        raise UserError(f"{argv[0]} could not be started: {problem}") from None
-    said = b""
-    try:
-        async with asyncio.timeout(within_s):
-            while data := await child.read():
-                said = (said + data)[-_MAX_TOLD_BYTES:]
-    except TimeoutError:
-        raise UserError(f"{argv[0]} was not done within {within_s:g} s") from None
-    finally:
-        await child.end(grace_s=_GRACE_S)
-        child.close()
-    return child.status(), said.decode("utf-8", "replace")
-
-
-def is_repository(source: str) -> bool:
-    """Return whether ``source`` is for git, as opposed to the path of a directory."""
-    if _URL.match(source):
-        return True
-    if os.path.isdir(source):  # A bare repository has no files of the extension itself.
-        return source.endswith(".git") and not os.path.lexists(os.path.join(source, FILE_NAME))
-    return source.endswith(".git") or bool(_AT_HOST.match(source))
-
-
-def checked_url(url: str) -> str:
-    """Return ``url`` in the form for git. Raise UserError if it is not allowed."""
-    if os.path.isdir(url):
-        return f"file://{os.path.abspath(url)}"  # For a plain path git ignores --depth.
-    if url.startswith("-"):
-        raise UserError(f"{printable(url)} is no address of a repository")
-    if "\0" in url:
-        raise UserError("an address cannot have a NUL character")
-    found = _URL.match(url)
-    protocol = found[1] if found else "ssh"
-    if protocol not in PROTOCOLS or (found and found[2] == "::"):
-        raise UserError(f"{printable(url)}: {protocol} is not allowed, only {', '.join(PROTOCOLS)}")
-    return url
-
-
-async def clone(url: str, destination: str, *, processes: Processes, env: Mapping[str, str]) -> None:
-    """Clone ``url`` to ``destination``, which must not exist. Raise UserError with git's message. Leaves no process."""
-    argv = ["git", "clone", "--quiet", "--depth", "1", "--no-recurse-submodules", "--", checked_url(url), destination]
-    plain = {name: value for name, value in env.items() if name not in _MISLEADING}
-    env = {**plain, **_QUIET}
-    status, said = await run_errand(argv, cwd="/", env=env, processes=processes, within_s=DEADLINE_S)
-    if status:
-        raise UserError(f"git clone {printable(url)}: {_reason(said) or f'exit status {status}'}")
-
-
 def _reason(said: str) -> str:
     """Return git's error as one line, with the lines before "fatal": the reason may be an error of ssh."""
     lines = [line.strip() for line in said.split("\n") if line.strip()]
     gave_up = max((at for at, line in enumerate(lines) if line.startswith("fatal: ")), default=len(lines))
     told = [line.removeprefix("fatal: ") for line in lines[: gave_up + 1] if not line.lower().startswith("warning: ")]
     return printable("; ".join(told[-3:]))
-
-
-async def install(source: str, home: str, *, processes: Processes, env: Mapping[str, str]) -> Located:
-    """Copy a directory, or clone a repository, into ``home``; return the installed extension. Raise UserError.
-
-    Leaves no files when it fails or is cancelled.
-    """
-    place = os.path.join(home, "extensions")
-    directory = None if is_repository(source) else _directory(source, place)
-    if directory is not None:
-        _refuse_known(load(directory), home)
-    with _reported(place), _scrap(place) as scrap:
-        copy = os.path.join(scrap, "extension")
-        if directory is None:
-            await clone(source, copy, processes=processes, env=env)
-        for _ in narrowing(copy) if directory is None else copying(directory, copy):
-            await asyncio.sleep(0)
-        return _settle(copy, place, home, source)
-
-
-def remove(directory: str) -> None:
-    """Remove an extension: atomically from the place of discovery, then from the disk. Raise UserError."""
-    place, name = os.path.split(directory)
-    with _reported(directory):
-        if os.path.islink(directory):
-            os.unlink(directory)  # The target of a link does not belong to the extension.
-            return
-        with _scrap(place) as scrap:
-            os.rename(directory, os.path.join(scrap, name))
 
 
 def _directory(source: str, place: str) -> str:

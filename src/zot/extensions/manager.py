@@ -50,105 +50,6 @@ from zot.wire import extension as wire
 _KEYS: Final[tuple[wire.Key, ...]] = get_args(wire.Key)
 
 
-class Roster:
-    """A session's extensions, in order, with an event queue for each.
-
-    A guard that connected in an earlier process is missing until it connects again, and blocks its events.
-    ``dismissed`` is called with the name of a missing guard that was dismissed.
-    """
-
-    def __init__(self, around: Surroundings, audience: Audience, dismissed: Callable[[str], None]) -> None:
-        self.extensions: list[Extension] = []
-        self.listeners: list[Listener] = []
-        self._around = around
-        self._audience = audience
-        self._dismissed = dismissed
-        self._begun = False
-        #: Events blocked by guards that connected earlier, by name.
-        self._recalled: dict[str, frozenset[wire.Intercepted]] = {}
-        self._missing: dict[str, Extension] = {}
-        #: Callbacks that record the events guarded by connected extensions.
-        self._guards: dict[Extension, Callable[[Guarded], None]] = {}
-
-    def __bool__(self) -> bool:
-        """True with any extension, present or missing."""
-        return bool(self.extensions or self._recalled)
-
-    def begin(self, origins: Sequence[Origin]) -> None:
-        """Start the session's extensions in parallel, and add placeholders for missing guards."""
-        self._begun = True
-        self.extensions = [Extension(origin, self._around, self._audience) for origin in origins]
-        self._seat()
-        for name in self._recalled:
-            self._miss(name)
-
-    def recall(self, guarded: Guarded) -> None:
-        """Note a recorded guard, which may be missing; without events it was dismissed."""
-        if guarded.intercept:
-            self._recalled[guarded.name] = frozenset(one for one in wire.INTERCEPTED if one in guarded.intercept)
-            if self._begun:
-                self._miss(guarded.name)
-        elif self._recalled.pop(guarded.name, None) is not None:
-            self._dismiss(guarded.name)
-
-    def attends(self, name: str) -> bool:
-        """Return whether an extension of this name is present and not just missing."""
-        return any(one.name == name and not self._is_away(one) for one in self.extensions)
-
-    def join(self, name: str, carrier: Carrier, guards: Callable[[Guarded], None]) -> Extension:
-        """Add an extension that connected from outside, as `Manager.join` specifies. Raise UserError."""
-        earlier = next((one for one in self.extensions if one.name == name), None)
-        if earlier is not None and not self._is_away(earlier):
-            raise UserError(f"the session has an extension named {name!r} already")
-        caller = Caller(name, carrier, self._around, frozenset() if earlier is None else earlier.peer.closed)
-        # Drop disconnected extensions that block nothing.
-        self.extensions = [one for one in self.extensions if one is not earlier and not _is_gone(one)]
-        extension = Extension(caller, self._around, self._audience)
-        self._guards = {one: hear for one, hear in self._guards.items() if one in self.extensions}
-        self._guards[extension] = guards
-        self._admit(extension)
-        return extension
-
-    def put_on_record(self, extension: Extension) -> None:
-        """Record the events that a connected extension guards, if any."""
-        if extension.peer.closed and extension in self._guards:
-            self._guards[extension](Guarded(extension.name, tuple(sorted(extension.peer.closed))))
-
-    def _miss(self, name: str) -> None:
-        """Add a placeholder for a missing guard, unless its name is in use."""
-        if all(one.name != name for one in self.extensions):
-            missing = Missing(name, self._around, self._recalled[name])
-            self._missing[name] = Extension(missing, self._around, self._audience)
-            self._admit(self._missing[name])
-
-    def _dismiss(self, name: str) -> None:
-        """Remove a missing guard. One that has reconnected in the meantime is recorded again."""
-        for one in [one for one in self.extensions if one.name == name]:
-            if self._is_away(one):
-                self.extensions.remove(one)
-                self._seat()
-                self._dismissed(name)
-            else:
-                self.put_on_record(one)
-
-    def _is_away(self, extension: Extension) -> bool:
-        """Return whether an extension from outside has disconnected or has not reconnected yet."""
-        return not extension.returns and (extension.is_over or self._missing.get(extension.name) is extension)
-
-    def _admit(self, extension: Extension) -> None:
-        self.extensions.append(extension)
-        self._seat()
-
-    def _seat(self) -> None:
-        kept = {listener.extension: listener for listener in self.listeners}
-        self.listeners = [kept.get(one) or Listener(one) for one in self.extensions]
-
-
-def _is_gone(extension: Extension) -> bool:
-    """Return whether an extension from outside has disconnected without leaving events blocked."""
-    return not extension.returns and extension.is_over and not extension.peer.closed
-
-
 class Manager:
     """Implementation of `agent.hooks.Extensions` for the ``located`` extensions, in order, and those that `join`.
 
@@ -490,3 +391,102 @@ class Manager:
 def _note(name: str, reason: str, *, changed: bool) -> str:
     what = f"[the arguments were changed by extension {name}" if changed else f"[extension {name}"
     return f"{what}: {reason}]" if reason else f"{what}]"
+
+
+class Roster:
+    """A session's extensions, in order, with an event queue for each.
+
+    A guard that connected in an earlier process is missing until it connects again, and blocks its events.
+    ``dismissed`` is called with the name of a missing guard that was dismissed.
+    """
+
+    def __init__(self, around: Surroundings, audience: Audience, dismissed: Callable[[str], None]) -> None:
+        self.extensions: list[Extension] = []
+        self.listeners: list[Listener] = []
+        self._around = around
+        self._audience = audience
+        self._dismissed = dismissed
+        self._begun = False
+        #: Events blocked by guards that connected earlier, by name.
+        self._recalled: dict[str, frozenset[wire.Intercepted]] = {}
+        self._missing: dict[str, Extension] = {}
+        #: Callbacks that record the events guarded by connected extensions.
+        self._guards: dict[Extension, Callable[[Guarded], None]] = {}
+
+    def __bool__(self) -> bool:
+        """True with any extension, present or missing."""
+        return bool(self.extensions or self._recalled)
+
+    def begin(self, origins: Sequence[Origin]) -> None:
+        """Start the session's extensions in parallel, and add placeholders for missing guards."""
+        self._begun = True
+        self.extensions = [Extension(origin, self._around, self._audience) for origin in origins]
+        self._seat()
+        for name in self._recalled:
+            self._miss(name)
+
+    def recall(self, guarded: Guarded) -> None:
+        """Note a recorded guard, which may be missing; without events it was dismissed."""
+        if guarded.intercept:
+            self._recalled[guarded.name] = frozenset(one for one in wire.INTERCEPTED if one in guarded.intercept)
+            if self._begun:
+                self._miss(guarded.name)
+        elif self._recalled.pop(guarded.name, None) is not None:
+            self._dismiss(guarded.name)
+
+    def attends(self, name: str) -> bool:
+        """Return whether an extension of this name is present and not just missing."""
+        return any(one.name == name and not self._is_away(one) for one in self.extensions)
+
+    def join(self, name: str, carrier: Carrier, guards: Callable[[Guarded], None]) -> Extension:
+        """Add an extension that connected from outside, as `Manager.join` specifies. Raise UserError."""
+        earlier = next((one for one in self.extensions if one.name == name), None)
+        if earlier is not None and not self._is_away(earlier):
+            raise UserError(f"the session has an extension named {name!r} already")
+        caller = Caller(name, carrier, self._around, frozenset() if earlier is None else earlier.peer.closed)
+        # Drop disconnected extensions that block nothing.
+        self.extensions = [one for one in self.extensions if one is not earlier and not _is_gone(one)]
+        extension = Extension(caller, self._around, self._audience)
+        self._guards = {one: hear for one, hear in self._guards.items() if one in self.extensions}
+        self._guards[extension] = guards
+        self._admit(extension)
+        return extension
+
+    def put_on_record(self, extension: Extension) -> None:
+        """Record the events that a connected extension guards, if any."""
+        if extension.peer.closed and extension in self._guards:
+            self._guards[extension](Guarded(extension.name, tuple(sorted(extension.peer.closed))))
+
+    def _miss(self, name: str) -> None:
+        """Add a placeholder for a missing guard, unless its name is in use."""
+        if all(one.name != name for one in self.extensions):
+            missing = Missing(name, self._around, self._recalled[name])
+            self._missing[name] = Extension(missing, self._around, self._audience)
+            self._admit(self._missing[name])
+
+    def _dismiss(self, name: str) -> None:
+        """Remove a missing guard. One that has reconnected in the meantime is recorded again."""
+        for one in [one for one in self.extensions if one.name == name]:
+            if self._is_away(one):
+                self.extensions.remove(one)
+                self._seat()
+                self._dismissed(name)
+            else:
+                self.put_on_record(one)
+
+    def _is_away(self, extension: Extension) -> bool:
+        """Return whether an extension from outside has disconnected or has not reconnected yet."""
+        return not extension.returns and (extension.is_over or self._missing.get(extension.name) is extension)
+
+    def _admit(self, extension: Extension) -> None:
+        self.extensions.append(extension)
+        self._seat()
+
+    def _seat(self) -> None:
+        kept = {listener.extension: listener for listener in self.listeners}
+        self.listeners = [kept.get(one) or Listener(one) for one in self.extensions]
+
+
+def _is_gone(extension: Extension) -> bool:
+    """Return whether an extension from outside has disconnected without leaving events blocked."""
+    return not extension.returns and extension.is_over and not extension.peer.closed

@@ -40,126 +40,6 @@ _LEAST_SHARE = 0.2
 _LEAST_LIKENESS = 0.6
 
 
-class Match(NamedTuple):
-    """Range of bytes of a match in a file."""
-
-    start: int
-    end: int
-
-
-class FileText:
-    """Content of a file with its encoding, for finding and replacing text."""
-
-    def __init__(self, data: bytes, encoding: Encoding) -> None:
-        self.data = data
-        self.encoding = encoding
-        self._lf = self._as_units("\n")
-        self._crlf = self._as_units("\r\n")
-
-    def line_number(self, position: int) -> int:
-        """Return the number of the line at ``position``."""
-        return self.units.count(self._lf, 0, position // self.encoding.unit) + 1
-
-    def matches(self, old: str) -> Iterator[Match]:
-        """Yield the matches of ``old`` in order, overlapping ones included. Raise UnicodeEncodeError.
-
-        Unless ``old`` contains CR, its line ends match LF and CRLF.
-        """
-        wanted, unit = self._as_units(old), self.encoding.unit
-        plain = None if "\r" in old or "\n" not in old else self._plain
-        within = self.units if plain is None else plain.text
-        at = within.find(wanted)
-        while at != -1:
-            start, end = at, at + len(wanted)
-            if plain is not None:
-                start, end = plain.to_file(start), plain.to_file(end)
-            yield Match(start * unit, end * unit)
-            at = within.find(wanted, at + 1)
-
-    def change(self, match: Match, old: str, new: str) -> Change:
-        """Return the change that replaces ``old`` at ``match`` by ``new``. Raise UnicodeEncodeError.
-
-        Common lines at the beginning and the end keep the file's bytes, line ends included. New lines get the line ends
-        of those they replace, or else of their neighbours.
-        """
-        if "\r" in old or "\r" in new:
-            return Change(*match, self.encoding.encode(new))
-        head, tail = lines_in_common(old, new)
-        start = self._moved(match.start, len(self._as_units(old[:head])))
-        end = self._moved(match.end, -len(self._as_units(old[len(old) - tail :])))
-        text = new[head : len(new) - tail]
-        if self._has_crlf(start, end):
-            text = text.replace("\n", "\r\n")
-        return Change(start, end, self.encoding.encode(text))
-
-    @cached_property
-    def units(self) -> str:
-        """The content, see `to_units`."""
-        return to_units(self.data, self.encoding)
-
-    @cached_property
-    def _plain(self) -> _Plain | None:
-        return _Plain(self.units, self._crlf, self._lf) if self._crlf in self.units else None
-
-    def _as_units(self, text: str) -> str:
-        return to_units(self.encoding.encode(text), self.encoding)
-
-    def _moved(self, position: int, count: int) -> int:
-        """Return the position ``count`` units further, where CRLF counts as one."""
-        unit = self.encoding.unit
-        if not count or self._plain is None:
-            return position + count * unit
-        return self._plain.to_file(self._plain.from_file(position // unit) + count) * unit
-
-    def _has_crlf(self, start: int, end: int) -> bool:
-        """Return whether lines that replace these bytes should end in CRLF.
-
-        Decided by the next line end from there on, or else the previous one; for an insertion the other way round.
-        """
-        unit = self.encoding.unit
-        behind = self.units.find(self._lf, start // unit)
-        before = self.units.rfind(self._lf, 0, end // unit)
-        at = next((at for at in ((behind, before) if end > start else (before, behind)) if at != -1), 0)
-        return at > 0 and self.units[at - 1] == self._crlf[0]
-
-
-class _Plain:
-    """Text with LF for every CRLF, and a mapping of its positions to the file's.
-
-    A pattern that matches either line end would not be linear. The number of CRLFs before each block is known, so that
-    only one block is counted to map a position.
-    """
-
-    def __init__(self, units: str, crlf: str, lf: str) -> None:
-        self.text = units.replace(crlf, lf)
-        self._units = units
-        self._crlf = crlf
-        self._starts = [0]
-        for at in range(0, len(units), _BLOCK):
-            self._starts.append(self._starts[-1] + _BLOCK - self._dropped(at, at + _BLOCK))
-
-    def from_file(self, position: int) -> int:
-        """Map a position of the file to the plain text."""
-        block = position // _BLOCK
-        return self._starts[block] + position % _BLOCK - self._dropped(block * _BLOCK, position)
-
-    def to_file(self, position: int) -> int:
-        """Map a position of the plain text to the file: at a line end, before its CR."""
-        block = max(bisect_left(self._starts, position) - 1, 0)
-        low, high = block * _BLOCK, min((block + 1) * _BLOCK, len(self._units))
-        while low < high:
-            middle = (low + high) // 2
-            if self.from_file(middle) < position:
-                low = middle + 1
-            else:
-                high = middle
-        return low
-
-    def _dropped(self, start: int, end: int) -> int:
-        """Return how many of these units the plain text omits: each CR before an LF."""
-        return self._units.count(self._crlf, start, end + 1)
-
-
 class EditPair(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     old_text: str = msgspec.field(name="oldText")
     new_text: str = msgspec.field(name="newText")
@@ -318,6 +198,126 @@ def _in_order(edits: Sequence[_Edit]) -> list[Change]:
             first, second = sorted((one, two))
             raise ToolFailed(f"edits {first} and {second} overlap; merge them into one edit")
     return [edit.change for _, edit in numbered]
+
+
+class Match(NamedTuple):
+    """Range of bytes of a match in a file."""
+
+    start: int
+    end: int
+
+
+class FileText:
+    """Content of a file with its encoding, for finding and replacing text."""
+
+    def __init__(self, data: bytes, encoding: Encoding) -> None:
+        self.data = data
+        self.encoding = encoding
+        self._lf = self._as_units("\n")
+        self._crlf = self._as_units("\r\n")
+
+    def line_number(self, position: int) -> int:
+        """Return the number of the line at ``position``."""
+        return self.units.count(self._lf, 0, position // self.encoding.unit) + 1
+
+    def matches(self, old: str) -> Iterator[Match]:
+        """Yield the matches of ``old`` in order, overlapping ones included. Raise UnicodeEncodeError.
+
+        Unless ``old`` contains CR, its line ends match LF and CRLF.
+        """
+        wanted, unit = self._as_units(old), self.encoding.unit
+        plain = None if "\r" in old or "\n" not in old else self._plain
+        within = self.units if plain is None else plain.text
+        at = within.find(wanted)
+        while at != -1:
+            start, end = at, at + len(wanted)
+            if plain is not None:
+                start, end = plain.to_file(start), plain.to_file(end)
+            yield Match(start * unit, end * unit)
+            at = within.find(wanted, at + 1)
+
+    def change(self, match: Match, old: str, new: str) -> Change:
+        """Return the change that replaces ``old`` at ``match`` by ``new``. Raise UnicodeEncodeError.
+
+        Common lines at the beginning and the end keep the file's bytes, line ends included. New lines get the line ends
+        of those they replace, or else of their neighbours.
+        """
+        if "\r" in old or "\r" in new:
+            return Change(*match, self.encoding.encode(new))
+        head, tail = lines_in_common(old, new)
+        start = self._moved(match.start, len(self._as_units(old[:head])))
+        end = self._moved(match.end, -len(self._as_units(old[len(old) - tail :])))
+        text = new[head : len(new) - tail]
+        if self._has_crlf(start, end):
+            text = text.replace("\n", "\r\n")
+        return Change(start, end, self.encoding.encode(text))
+
+    @cached_property
+    def units(self) -> str:
+        """The content, see `to_units`."""
+        return to_units(self.data, self.encoding)
+
+    @cached_property
+    def _plain(self) -> _Plain | None:
+        return _Plain(self.units, self._crlf, self._lf) if self._crlf in self.units else None
+
+    def _as_units(self, text: str) -> str:
+        return to_units(self.encoding.encode(text), self.encoding)
+
+    def _moved(self, position: int, count: int) -> int:
+        """Return the position ``count`` units further, where CRLF counts as one."""
+        unit = self.encoding.unit
+        if not count or self._plain is None:
+            return position + count * unit
+        return self._plain.to_file(self._plain.from_file(position // unit) + count) * unit
+
+    def _has_crlf(self, start: int, end: int) -> bool:
+        """Return whether lines that replace these bytes should end in CRLF.
+
+        Decided by the next line end from there on, or else the previous one; for an insertion the other way round.
+        """
+        unit = self.encoding.unit
+        behind = self.units.find(self._lf, start // unit)
+        before = self.units.rfind(self._lf, 0, end // unit)
+        at = next((at for at in ((behind, before) if end > start else (before, behind)) if at != -1), 0)
+        return at > 0 and self.units[at - 1] == self._crlf[0]
+
+
+class _Plain:
+    """Text with LF for every CRLF, and a mapping of its positions to the file's.
+
+    A pattern that matches either line end would not be linear. The number of CRLFs before each block is known, so that
+    only one block is counted to map a position.
+    """
+
+    def __init__(self, units: str, crlf: str, lf: str) -> None:
+        self.text = units.replace(crlf, lf)
+        self._units = units
+        self._crlf = crlf
+        self._starts = [0]
+        for at in range(0, len(units), _BLOCK):
+            self._starts.append(self._starts[-1] + _BLOCK - self._dropped(at, at + _BLOCK))
+
+    def from_file(self, position: int) -> int:
+        """Map a position of the file to the plain text."""
+        block = position // _BLOCK
+        return self._starts[block] + position % _BLOCK - self._dropped(block * _BLOCK, position)
+
+    def to_file(self, position: int) -> int:
+        """Map a position of the plain text to the file: at a line end, before its CR."""
+        block = max(bisect_left(self._starts, position) - 1, 0)
+        low, high = block * _BLOCK, min((block + 1) * _BLOCK, len(self._units))
+        while low < high:
+            middle = (low + high) // 2
+            if self.from_file(middle) < position:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _dropped(self, start: int, end: int) -> int:
+        """Return how many of these units the plain text omits: each CR before an LF."""
+        return self._units.count(self._crlf, start, end + 1)
 
 
 def nearly(text: str, old: str) -> str:

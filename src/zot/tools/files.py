@@ -18,65 +18,6 @@ _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK | os.O_NOFOLLOW
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
-def keep(old: int | None, about: os.stat_result, new: int) -> list[str]:
-    """Copy the attributes of the open file ``old``, whose status is ``about``, to ``new``.
-
-    ``old`` is None if it cannot be opened; then extended attributes are not copied. Return a sentence for each
-    attribute that could not be kept. Drops set-user-id if the owner changes.
-    """
-    notes = []
-    mode = stat.S_IMODE(about.st_mode)
-    if not _keep_owner(about, new):
-        notes.append("its owner was {}:{} and is now {}:{}".format(about.st_uid, about.st_gid, *_owner(new)))
-        mode &= ~(stat.S_ISUID | stat.S_ISGID)
-    os.fchmod(new, mode)
-    if old is not None and (lost := _copy_extended(old, new)):
-        notes.append(f"it lost the extended attributes {', '.join(lost)}")
-    if about.st_nlink > 1:
-        notes.append(f"it had {about.st_nlink - 1} other hard links, which keep the old content")
-    return notes
-
-
-def _keep_owner(about: os.stat_result, new: int) -> bool:
-    if _owner(new) == (about.st_uid, about.st_gid):
-        return True
-    try:
-        os.fchown(new, about.st_uid, about.st_gid)
-    except PermissionError:  # without permission to change the owner, the group may still be set
-        with suppress(PermissionError):
-            os.fchown(new, -1, about.st_gid)
-        return False
-    return True
-
-
-def _owner(fd: int) -> tuple[int, int]:
-    about = os.fstat(fd)
-    return about.st_uid, about.st_gid
-
-
-def _copy_extended(old: int, new: int) -> list[str]:
-    """Copy the extended attributes; return the names of those that failed."""
-    lost = []
-    for name in _extended(old):
-        try:
-            os.setxattr(new, name, os.getxattr(old, name))
-        except OSError:
-            lost.append(name)
-    return lost
-
-
-def _extended(fd: int) -> list[str]:
-    if not hasattr(os, "listxattr"):  # not on this system
-        return []
-    try:
-        names = os.listxattr(fd)
-    except OSError as exc:
-        if exc.errno == errno.ENOTSUP:
-            return []
-        raise
-    return [name for name in names if name.startswith(_KEPT_ATTRIBUTES)]
-
-
 class Replaced(NamedTuple):
     """Result of a replacement: whether the file is new, notes on lost attributes, and its new status."""
 
@@ -241,6 +182,65 @@ def read_at(fd: int, size: int, position: int) -> bytes:
 def failure(verb: str, shown: str, exc: OSError) -> ToolFailed:
     """Return an OSError as an error for the model."""
     return ToolFailed(f"cannot {verb} {shown}: {exc.strerror or exc}")
+
+
+def keep(old: int | None, about: os.stat_result, new: int) -> list[str]:
+    """Copy the attributes of the open file ``old``, whose status is ``about``, to ``new``.
+
+    ``old`` is None if it cannot be opened; then extended attributes are not copied. Return a sentence for each
+    attribute that could not be kept. Drops set-user-id if the owner changes.
+    """
+    notes = []
+    mode = stat.S_IMODE(about.st_mode)
+    if not _keep_owner(about, new):
+        notes.append("its owner was {}:{} and is now {}:{}".format(about.st_uid, about.st_gid, *_owner(new)))
+        mode &= ~(stat.S_ISUID | stat.S_ISGID)
+    os.fchmod(new, mode)
+    if old is not None and (lost := _copy_extended(old, new)):
+        notes.append(f"it lost the extended attributes {', '.join(lost)}")
+    if about.st_nlink > 1:
+        notes.append(f"it had {about.st_nlink - 1} other hard links, which keep the old content")
+    return notes
+
+
+def _keep_owner(about: os.stat_result, new: int) -> bool:
+    if _owner(new) == (about.st_uid, about.st_gid):
+        return True
+    try:
+        os.fchown(new, about.st_uid, about.st_gid)
+    except PermissionError:  # without permission to change the owner, the group may still be set
+        with suppress(PermissionError):
+            os.fchown(new, -1, about.st_gid)
+        return False
+    return True
+
+
+def _owner(fd: int) -> tuple[int, int]:
+    about = os.fstat(fd)
+    return about.st_uid, about.st_gid
+
+
+def _copy_extended(old: int, new: int) -> list[str]:
+    """Copy the extended attributes; return the names of those that failed."""
+    lost = []
+    for name in _extended(old):
+        try:
+            os.setxattr(new, name, os.getxattr(old, name))
+        except OSError:
+            lost.append(name)
+    return lost
+
+
+def _extended(fd: int) -> list[str]:
+    if not hasattr(os, "listxattr"):  # not on this system
+        return []
+    try:
+        names = os.listxattr(fd)
+    except OSError as exc:
+        if exc.errno == errno.ENOTSUP:
+            return []
+        raise
+    return [name for name in names if name.startswith(_KEPT_ATTRIBUTES)]
 
 
 def _differ(one: os.stat_result, other: os.stat_result | None) -> bool:

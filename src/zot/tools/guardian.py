@@ -37,211 +37,33 @@ PATIENCE_S = 10.0
 _START = "import sys; sys.path.append(sys.argv.pop()); from zot.tools.warden.main import main; main()"
 
 
-class NotTaken(ChildProcessError):
-    """The keeper ended before it took the command."""
+def open_processes(*, protected: bool = False) -> Processes:
+    """Return the best process manager for this system: a `Guardian`, or else `Groups`.
 
-
-class KeptChild(Child):
-    """Command below its own keeper.
-
-    Calls ``forget`` when all its processes have ended, with the control socket if the keeper can take another command.
+    ``protected`` calls `protect_process` before the first command is started.
     """
+    if _can_guard():
+        return Guardian(before_start=protect_process if protected else lambda: None)
 
-    def __init__(
-        self,
-        control: socket.socket,
-        output: int,
-        owners: Sequence[str],
-        forget: Callable[[KeptChild, socket.socket | None], None],
-    ) -> None:
-        super().__init__(output, owners)
-        loop = asyncio.get_running_loop()
-        self.pid = 0
-        self._keeper = self._mark = 0
-        self._control = control
-        self._forget = forget
-        self._unread = b""
-        self._is_sent = False
-        self._asked = False
-        self._begun: asyncio.Future[OSError | None] = loop.create_future()
-        self._gone: asyncio.Future[None] = loop.create_future()
-        self._jobs: asyncio.Future[list[tuple[int, str]]] | None = None
-        control.setblocking(False)
-        loop.add_reader(control, self._hear)
-
-    async def start(self, request: bytes, fds: Sequence[int], *, program: str, cwd: str) -> None:
-        """Request a command with the descriptors that `warden/keeper.py` expects, and wait until it runs.
-
-        Raise OSError; `NotTaken` if the command was not started and another keeper may be asked.
-        """
-        with suppress(ConnectionError):  # the keeper ended before it could read; the reader notices that
-            sent = socket.send_fds(self._control, [request], fds)
-            await asyncio.get_running_loop().sock_sendall(self._control, request[sent:])
-            self._is_sent = True
-        problem = await self._beginning()
-        if problem is not None and problem.errno is None:
-            raise problem
-        if problem is not None:
-            raise OSError(problem.errno, problem.strerror, cwd if problem.filename == "directory" else program)
-
-    async def _beginning(self) -> OSError | None:
-        """Wait until the keeper reports that the command runs, or its error.
-
-        A command may have stopped its keeper before the report: resumes the keeper, and ends it if it stays silent. The
-        caller bounds the wait for a keeper that has not taken the command yet: only the guardian can help there.
-        """
-        deadline = asyncio.get_running_loop().time() + _ANSWER_S
-        while not (await asyncio.wait({self._begun}, timeout=_WAKE_S))[0]:
-            if not self._keeper:
-                continue
-            if asyncio.get_running_loop().time() > deadline:
-                await self._end_without_keeper()
-            else:
-                with suppress(ProcessLookupError):
-                    os.kill(self._keeper, signal.SIGCONT)
-        return self._begun.result()
-
-    async def end(self, *, grace_s: float) -> None:
-        """See `Child`. Takes at most ``grace_s`` and three times `REAP_S`, even without keeper and guardian."""
-        if not self._is_sent:  # an order would be read as a part of it; half a request starts nothing
-            self.hang_up()
-            return
-        try:
-            self.wake_keeper()
-            self._ask(f"end {grace_s}")
-            await asyncio.wait({self._gone}, timeout=grace_s + REAP_S)
-        except BaseException:
-            self._ask("end 0")
-            await asyncio.wait({self._gone}, timeout=REAP_S)
-            raise
-        finally:
-            if not self._gone.done():
-                await self._end_without_keeper()
-
-    async def background(self) -> list[tuple[int, str]]:
-        """See `Child`."""
-        if self._gone.done() or self.is_lost:
-            return []
-        if self._jobs is None:
-            self._jobs = asyncio.get_running_loop().create_future()
-            self._ask("list")
-        jobs = self._jobs
-        await asyncio.wait({jobs}, timeout=_ANSWER_S)
-        if not jobs.done():  # Both the keeper and the guardian were stopped by a signal.
-            await self.end(grace_s=0)
-        return jobs.result()
-
-    def release(self) -> None:
-        """See `Child`. The keeper discards the output from now on."""
-        self._ask("drain")
-        self.close()
-
-    def wake_keeper(self) -> None:
-        """Resume a stopped keeper and raise its priority: it has processes to end."""
-        if self._keeper:
-            with suppress(ProcessLookupError):
-                os.kill(self._keeper, signal.SIGCONT)
-            hurry(self._keeper)
-
-    def hang_up(self) -> None:
-        """Close the connection to the keeper, which then ends all processes."""
-        if not self._gone.done():
-            self._settle(reusable=False)
-
-    def kill(self) -> None:
-        """Have all processes killed at once, from any thread, without waiting for the result."""
-        with suppress(OSError):  # the keeper has ended or does not read: then the closed socket is the order
-            if self._is_sent:
-                self._control.send(b"end 0\n")
-            self._control.shutdown(socket.SHUT_WR)
-
-    async def _end_without_keeper(self) -> None:
-        """Kill a keeper that does not answer because it was stopped. The guardian then ends its processes.
-
-        If the guardian does not answer either, this process ends them. Either way the child has ended afterwards.
-        """
-        if self._keeper:
-            with suppress(ProcessLookupError):
-                os.kill(self._keeper, signal.SIGKILL)
-            await asyncio.wait({self._gone}, timeout=REAP_S)
-        if not self._gone.done():
-            self._end_strays()
-
-    def _end_strays(self) -> None:
-        """End the remaining processes if neither the keeper nor the guardian can."""
-        if self._keeper:
-            from zot.tools.process import end_strays
-
-            end_strays(self._mark, self.pid, within_s=REAP_S)
-        self.hang_up()
-
-    def _ask(self, line: str) -> None:
-        if not self._gone.done():
-            self._asked = True
-            # It may have ended, or not read; callers notice the missing report.
-            with suppress(ConnectionError, BlockingIOError):
-                self._control.send(f"{line}\n".encode())
-
-    def _hear(self) -> None:
-        try:
-            data = self._control.recv(_MAX_REPORT_BYTES)
-        except BlockingIOError:
-            return
-        except ConnectionError:
-            data = b""
-        *lines, self._unread = (self._unread + data).split(b"\n")
-        for line in lines:
-            self._take(line)
-        if not data and not self._gone.done():
-            self._end_strays()
-
-    def _take(self, line: bytes) -> None:
-        match line.split(b" ", 1):
-            case [b"taken", numbers]:
-                self._keeper, self._mark = map(int, numbers.split())
-            case [b"started", pid]:
-                self.pid = int(pid)
-                self._begin(None)
-            case [b"failed", reason]:
-                number, where = reason.split()
-                self._begin(OSError(int(number), os.strerror(int(number)), where.decode()))
-            case [b"exited", status]:
-                self._exited(int(status))
-            case [b"jobs", jobs]:
-                self._list([_job(job) for job in jobs.split(b"\0") if job])
-            case [b"abandoned"]:
-                self._exited(None)
-            case [b"gone"]:
-                # The last order may still be unread, and would be taken for one about the next command.
-                self._settle(reusable=not self._asked)
-            case _:  # lost: the keeper was killed, and the guardian has ended its processes
-                self.hang_up()
-
-    def _begin(self, problem: OSError | None) -> None:
-        if not self._begun.done():
-            self._begun.set_result(problem)
-
-    def _list(self, jobs: list[tuple[int, str]]) -> None:
-        if self._jobs is not None:
-            self._jobs.set_result(jobs)
-        self._jobs = None
-
-    def _settle(self, *, reusable: bool) -> None:
-        """Resolve all waits and release the keeper: no more reports follow."""
-        asyncio.get_running_loop().remove_reader(self._control)
-        if not reusable:
-            self._control.close()
-        # A keeper that took a command may have been killed by it before it could report that it runs.
-        self._begin(None if self._keeper else NotTaken(ENDED))
-        self._exited(None)
-        self._list([])
-        resolve(self._gone)
-        self._forget(self, self._control if reusable else None)
+    return Groups()
 
 
-def _job(line: bytes) -> tuple[int, str]:
-    pid, _, command = line.partition(b" ")
-    return int(pid), command.decode(errors="replace")
+def protect_process() -> None:
+    """Keep this user's commands out of this process's memory, environment and descriptors, as far as possible.
+
+    For zot's own programs, before their first command; an embedding program decides for itself, since it prevents core
+    dumps and debugging. Against commands of the superuser only a sandbox helps.
+    """
+    if sys.platform == "linux":
+        from zot.tools.warden.kernel import hide_memory
+
+        hide_memory()
+
+
+def _can_guard() -> bool:
+    """Return whether this system supports subreapers and /proc, and has an interpreter to run the guardian."""
+    is_python = bool(sys.executable) and not getattr(sys, "frozen", False)
+    return sys.platform == "linux" and is_python and os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
 
 
 class Guardian:
@@ -471,30 +293,208 @@ def _bytecode() -> list[str]:
     return ["-B"] if sys.dont_write_bytecode else []
 
 
-def open_processes(*, protected: bool = False) -> Processes:
-    """Return the best process manager for this system: a `Guardian`, or else `Groups`.
+class NotTaken(ChildProcessError):
+    """The keeper ended before it took the command."""
 
-    ``protected`` calls `protect_process` before the first command is started.
+
+class KeptChild(Child):
+    """Command below its own keeper.
+
+    Calls ``forget`` when all its processes have ended, with the control socket if the keeper can take another command.
     """
-    if _can_guard():
-        return Guardian(before_start=protect_process if protected else lambda: None)
 
-    return Groups()
+    def __init__(
+        self,
+        control: socket.socket,
+        output: int,
+        owners: Sequence[str],
+        forget: Callable[[KeptChild, socket.socket | None], None],
+    ) -> None:
+        super().__init__(output, owners)
+        loop = asyncio.get_running_loop()
+        self.pid = 0
+        self._keeper = self._mark = 0
+        self._control = control
+        self._forget = forget
+        self._unread = b""
+        self._is_sent = False
+        self._asked = False
+        self._begun: asyncio.Future[OSError | None] = loop.create_future()
+        self._gone: asyncio.Future[None] = loop.create_future()
+        self._jobs: asyncio.Future[list[tuple[int, str]]] | None = None
+        control.setblocking(False)
+        loop.add_reader(control, self._hear)
+
+    async def start(self, request: bytes, fds: Sequence[int], *, program: str, cwd: str) -> None:
+        """Request a command with the descriptors that `warden/keeper.py` expects, and wait until it runs.
+
+        Raise OSError; `NotTaken` if the command was not started and another keeper may be asked.
+        """
+        with suppress(ConnectionError):  # the keeper ended before it could read; the reader notices that
+            sent = socket.send_fds(self._control, [request], fds)
+            await asyncio.get_running_loop().sock_sendall(self._control, request[sent:])
+            self._is_sent = True
+        problem = await self._beginning()
+        if problem is not None and problem.errno is None:
+            raise problem
+        if problem is not None:
+            raise OSError(problem.errno, problem.strerror, cwd if problem.filename == "directory" else program)
+
+    async def _beginning(self) -> OSError | None:
+        """Wait until the keeper reports that the command runs, or its error.
+
+        A command may have stopped its keeper before the report: resumes the keeper, and ends it if it stays silent. The
+        caller bounds the wait for a keeper that has not taken the command yet: only the guardian can help there.
+        """
+        deadline = asyncio.get_running_loop().time() + _ANSWER_S
+        while not (await asyncio.wait({self._begun}, timeout=_WAKE_S))[0]:
+            if not self._keeper:
+                continue
+            if asyncio.get_running_loop().time() > deadline:
+                await self._end_without_keeper()
+            else:
+                with suppress(ProcessLookupError):
+                    os.kill(self._keeper, signal.SIGCONT)
+        return self._begun.result()
+
+    async def end(self, *, grace_s: float) -> None:
+        """See `Child`. Takes at most ``grace_s`` and three times `REAP_S`, even without keeper and guardian."""
+        if not self._is_sent:  # an order would be read as a part of it; half a request starts nothing
+            self.hang_up()
+            return
+        try:
+            self.wake_keeper()
+            self._ask(f"end {grace_s}")
+            await asyncio.wait({self._gone}, timeout=grace_s + REAP_S)
+        except BaseException:
+            self._ask("end 0")
+            await asyncio.wait({self._gone}, timeout=REAP_S)
+            raise
+        finally:
+            if not self._gone.done():
+                await self._end_without_keeper()
+
+    async def background(self) -> list[tuple[int, str]]:
+        """See `Child`."""
+        if self._gone.done() or self.is_lost:
+            return []
+        if self._jobs is None:
+            self._jobs = asyncio.get_running_loop().create_future()
+            self._ask("list")
+        jobs = self._jobs
+        await asyncio.wait({jobs}, timeout=_ANSWER_S)
+        if not jobs.done():  # Both the keeper and the guardian were stopped by a signal.
+            await self.end(grace_s=0)
+        return jobs.result()
+
+    def release(self) -> None:
+        """See `Child`. The keeper discards the output from now on."""
+        self._ask("drain")
+        self.close()
+
+    def wake_keeper(self) -> None:
+        """Resume a stopped keeper and raise its priority: it has processes to end."""
+        if self._keeper:
+            with suppress(ProcessLookupError):
+                os.kill(self._keeper, signal.SIGCONT)
+            hurry(self._keeper)
+
+    def hang_up(self) -> None:
+        """Close the connection to the keeper, which then ends all processes."""
+        if not self._gone.done():
+            self._settle(reusable=False)
+
+    def kill(self) -> None:
+        """Have all processes killed at once, from any thread, without waiting for the result."""
+        with suppress(OSError):  # the keeper has ended or does not read: then the closed socket is the order
+            if self._is_sent:
+                self._control.send(b"end 0\n")
+            self._control.shutdown(socket.SHUT_WR)
+
+    async def _end_without_keeper(self) -> None:
+        """Kill a keeper that does not answer because it was stopped. The guardian then ends its processes.
+
+        If the guardian does not answer either, this process ends them. Either way the child has ended afterwards.
+        """
+        if self._keeper:
+            with suppress(ProcessLookupError):
+                os.kill(self._keeper, signal.SIGKILL)
+            await asyncio.wait({self._gone}, timeout=REAP_S)
+        if not self._gone.done():
+            self._end_strays()
+
+    def _end_strays(self) -> None:
+        """End the remaining processes if neither the keeper nor the guardian can."""
+        if self._keeper:
+            from zot.tools.process import end_strays
+
+            end_strays(self._mark, self.pid, within_s=REAP_S)
+        self.hang_up()
+
+    def _ask(self, line: str) -> None:
+        if not self._gone.done():
+            self._asked = True
+            # It may have ended, or not read; callers notice the missing report.
+            with suppress(ConnectionError, BlockingIOError):
+                self._control.send(f"{line}\n".encode())
+
+    def _hear(self) -> None:
+        try:
+            data = self._control.recv(_MAX_REPORT_BYTES)
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            data = b""
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
+            self._take(line)
+        if not data and not self._gone.done():
+            self._end_strays()
+
+    def _take(self, line: bytes) -> None:
+        match line.split(b" ", 1):
+            case [b"taken", numbers]:
+                self._keeper, self._mark = map(int, numbers.split())
+            case [b"started", pid]:
+                self.pid = int(pid)
+                self._begin(None)
+            case [b"failed", reason]:
+                number, where = reason.split()
+                self._begin(OSError(int(number), os.strerror(int(number)), where.decode()))
+            case [b"exited", status]:
+                self._exited(int(status))
+            case [b"jobs", jobs]:
+                self._list([_job(job) for job in jobs.split(b"\0") if job])
+            case [b"abandoned"]:
+                self._exited(None)
+            case [b"gone"]:
+                # The last order may still be unread, and would be taken for one about the next command.
+                self._settle(reusable=not self._asked)
+            case _:  # lost: the keeper was killed, and the guardian has ended its processes
+                self.hang_up()
+
+    def _begin(self, problem: OSError | None) -> None:
+        if not self._begun.done():
+            self._begun.set_result(problem)
+
+    def _list(self, jobs: list[tuple[int, str]]) -> None:
+        if self._jobs is not None:
+            self._jobs.set_result(jobs)
+        self._jobs = None
+
+    def _settle(self, *, reusable: bool) -> None:
+        """Resolve all waits and release the keeper: no more reports follow."""
+        asyncio.get_running_loop().remove_reader(self._control)
+        if not reusable:
+            self._control.close()
+        # A keeper that took a command may have been killed by it before it could report that it runs.
+        self._begin(None if self._keeper else NotTaken(ENDED))
+        self._exited(None)
+        self._list([])
+        resolve(self._gone)
+        self._forget(self, self._control if reusable else None)
 
 
-def protect_process() -> None:
-    """Keep this user's commands out of this process's memory, environment and descriptors, as far as possible.
-
-    For zot's own programs, before their first command; an embedding program decides for itself, since it prevents core
-    dumps and debugging. Against commands of the superuser only a sandbox helps.
-    """
-    if sys.platform == "linux":
-        from zot.tools.warden.kernel import hide_memory
-
-        hide_memory()
-
-
-def _can_guard() -> bool:
-    """Return whether this system supports subreapers and /proc, and has an interpreter to run the guardian."""
-    is_python = bool(sys.executable) and not getattr(sys, "frozen", False)
-    return sys.platform == "linux" and is_python and os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
+def _job(line: bytes) -> tuple[int, str]:
+    pid, _, command = line.partition(b" ")
+    return int(pid), command.decode(errors="replace")

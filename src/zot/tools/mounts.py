@@ -35,6 +35,49 @@ _NEEDED_AT_HOME = (".rustup/settings.toml", ".rustup/toolchains")
 _OTHERS_MAY_LOOK = stat.S_IROTH | stat.S_IXOTH
 
 
+def view(
+    cwd: str, *, path: str = "", home: str = "", hidden: Sequence[str] = (), shown: Sequence[str] = ()
+) -> list[tuple[str, ...]]:
+    """Return mounts that show ``cwd`` writable, and the programs with their data read-only.
+
+    Programs are the system's and those on ``path``, a list as in the variable PATH. ``home`` and /tmp are private and
+    empty. ``hidden`` directories are empty, except for ``shown`` ones, which are readable.
+    """
+    here = os.path.realpath(cwd)
+    places = system(home, away=[here])
+    places |= in_path(path, away=[*places, here, *map(os.path.realpath, hidden)])
+    places |= private(home, away=[here])
+    places |= dict.fromkeys(_existing(hidden), ("--tmpfs",))
+    places |= {place: ("--ro-bind", place) for place in _existing(shown)}
+    places = {place: ("--bind", place) for place in _between(here, _existing(hidden))} | places
+    places[here] = ("--bind", here)
+    places |= link(cwd, away=[place for place, mount in places.items() if mount != ("--tmpfs",)])
+    return mounts(places)
+
+
+def system(home: str, *, away: Sequence[str]) -> Places:
+    """Return read-only mounts of the system and of program data in ``home``; those in ``away`` are mounted anyway."""
+    places = _root()
+    needed = [*_NEEDED, *(os.path.join(home, name) for name in _NEEDED_AT_HOME if os.path.isabs(home))]
+    places |= {place: ("--ro-bind", place) for place in map(os.path.realpath, needed) if os.path.exists(place)}
+    return places | _resolver([*places, *away])
+
+
+def private(home: str, *, away: Sequence[str]) -> Places:
+    """Return mounts of the private empty directories. Never covers a directory in ``away``."""
+    wanted = [place for place in _existing(("/var/tmp", home)) if place != "/" and not is_in(place, away)]
+    return dict.fromkeys(["/tmp", *(place for place in wanted if place.removeprefix("/") not in _SYSTEM)], ("--tmpfs",))
+
+
+def mounts(places: Places) -> list[tuple[str, ...]]:
+    """Return the mounts as arguments of bubblewrap, in order. The root itself is read-only."""
+    # Parents first, so that no mount covers another.
+    ordered = sorted(places, key=lambda place: len(place.rstrip("/").split("/")))
+    # Root could otherwise change kernel settings in /proc/sys and elsewhere.
+    last = ("/proc", "/") if os.geteuid() == 0 else ("/",)
+    return [*((*places[place], place) for place in ordered), *(("--remount-ro", place) for place in last)]
+
+
 def in_path(path: str, *, away: Sequence[str]) -> Places:
     """Return mounts of the directories on ``path`` with their neighbours, unless they are in one of the ``away``.
 
@@ -161,49 +204,6 @@ def _started_by_env(words: Sequence[str]) -> list[str]:
     if not words or os.path.basename(words[0]) != "env":
         return []
     return [word for word in words[1:] if not word.startswith("-") and "=" not in word][:1]
-
-
-def view(
-    cwd: str, *, path: str = "", home: str = "", hidden: Sequence[str] = (), shown: Sequence[str] = ()
-) -> list[tuple[str, ...]]:
-    """Return mounts that show ``cwd`` writable, and the programs with their data read-only.
-
-    Programs are the system's and those on ``path``, a list as in the variable PATH. ``home`` and /tmp are private and
-    empty. ``hidden`` directories are empty, except for ``shown`` ones, which are readable.
-    """
-    here = os.path.realpath(cwd)
-    places = system(home, away=[here])
-    places |= in_path(path, away=[*places, here, *map(os.path.realpath, hidden)])
-    places |= private(home, away=[here])
-    places |= dict.fromkeys(_existing(hidden), ("--tmpfs",))
-    places |= {place: ("--ro-bind", place) for place in _existing(shown)}
-    places = {place: ("--bind", place) for place in _between(here, _existing(hidden))} | places
-    places[here] = ("--bind", here)
-    places |= link(cwd, away=[place for place, mount in places.items() if mount != ("--tmpfs",)])
-    return mounts(places)
-
-
-def system(home: str, *, away: Sequence[str]) -> Places:
-    """Return read-only mounts of the system and of program data in ``home``; those in ``away`` are mounted anyway."""
-    places = _root()
-    needed = [*_NEEDED, *(os.path.join(home, name) for name in _NEEDED_AT_HOME if os.path.isabs(home))]
-    places |= {place: ("--ro-bind", place) for place in map(os.path.realpath, needed) if os.path.exists(place)}
-    return places | _resolver([*places, *away])
-
-
-def private(home: str, *, away: Sequence[str]) -> Places:
-    """Return mounts of the private empty directories. Never covers a directory in ``away``."""
-    wanted = [place for place in _existing(("/var/tmp", home)) if place != "/" and not is_in(place, away)]
-    return dict.fromkeys(["/tmp", *(place for place in wanted if place.removeprefix("/") not in _SYSTEM)], ("--tmpfs",))
-
-
-def mounts(places: Places) -> list[tuple[str, ...]]:
-    """Return the mounts as arguments of bubblewrap, in order. The root itself is read-only."""
-    # Parents first, so that no mount covers another.
-    ordered = sorted(places, key=lambda place: len(place.rstrip("/").split("/")))
-    # Root could otherwise change kernel settings in /proc/sys and elsewhere.
-    last = ("/proc", "/") if os.geteuid() == 0 else ("/",)
-    return [*((*places[place], place) for place in ordered), *(("--remount-ro", place) for place in last)]
 
 
 def _root() -> Places:

@@ -57,6 +57,125 @@ SLICE_BYTES = 256 * 1024
 _PositiveInt = Annotated[int, msgspec.Meta(ge=1)]
 
 
+class ReadArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    path: str
+    offset: _PositiveInt | None = None
+    limit: _PositiveInt | None = None
+
+
+class Read:
+    """Shows files within ``paths`` to the model, and notes their versions in ``seen``."""
+
+    spec = READ
+    read_only = True
+
+    def __init__(
+        self, paths: Paths | None = None, seen: Seen | None = None, *, max_skipped_bytes: int = MAX_SKIPPED_BYTES
+    ) -> None:
+        self._paths = Anywhere() if paths is None else paths
+        self._seen = Seen() if seen is None else seen
+        self._max_skipped_bytes = max_skipped_bytes
+
+    async def run(self, args: dict[str, Any], context: ToolContext) -> Output:
+        """Return one window of the file. Raise ToolFailed for a missing or binary file, or an unsuitable image."""
+        wanted = decode_args(args, ReadArgs)
+        first, limit = wanted.offset or 1, min(wanted.limit or MAX_LINES, MAX_LINES)
+        with self._paths.find(wanted.path, context.cwd) as place, place.open() as fd:
+            if stat.S_ISDIR(os.fstat(fd).st_mode):
+                return (TextBlock(_listing(fd, first, limit)),)
+            start = read_at(fd, PROBE_BYTES, 0)
+            if mime_type := image_type(start):
+                return (ImageBlock(mime_type, _image(fd, mime_type, wanted.path)),)
+            encoding = _encoding(fd, start, wanted.path)
+            # Version first: a change during the read counts as unseen.
+            seen = await version(fd)
+            text = await self._window(fd, encoding, first, limit)
+            self._seen.note(place.keys, seen)
+            return (TextBlock(text),)
+
+    async def _window(self, fd: int, encoding: Encoding, first: int, limit: int) -> str:
+        window, size = Window(encoding, first=first, limit=limit), os.fstat(fd).st_size
+        is_counted = await self._fill(window, fd, size)
+        window.finish()
+        if not window.total:
+            return "[the file is empty]"
+        if window.last < first:
+            return f"[the file has only {window.total} lines]"
+        total = str(window.total) if is_counted else f"a file of {size} bytes"
+        more = f"[lines {first}-{window.last} of {total}; go on with offset={window.last + 1}]\n"
+        return window.text() + (more if window.last < window.total or not is_counted else "")
+
+    async def _fill(self, window: Window, fd: int, size: int) -> bool:
+        """Read as far as needed; True if all lines were counted.
+
+        Ignores growth of the file during the read. Files of the kernel report a size of 0.
+        """
+        position, end = 0, size or self._max_skipped_bytes
+        while data := read_at(fd, min(SLICE_BYTES, end - position), position):
+            window.feed(data)
+            position += len(data)
+            if window.is_full and size - position > MAX_COUNTED_BYTES:
+                return False
+            if window.is_before and position > self._max_skipped_bytes:
+                raise ToolFailed(
+                    f"these lines are not within the first {self._max_skipped_bytes >> 20} MiB of the file, which has "
+                    f"{size} bytes; look for them with bash, for example with sed -n"
+                )
+            await asyncio.sleep(0)
+        return True
+
+
+def _image(fd: int, mime_type: str, shown: str) -> bytes:
+    """Return the image. Raise ToolFailed if a service would refuse it, and with it the rest of the conversation."""
+    about = f"{shown} is a {image_name(mime_type)} image"
+    size_bytes = os.fstat(fd).st_size
+    data = read_at(fd, min(size_bytes, MAX_IMAGE_BYTES), 0)
+    size = image_size(data, mime_type)
+    if size is None:
+        raise ToolFailed(f"{about} whose header is damaged; it cannot be shown")
+    if max(size) > MAX_IMAGE_SIDE or size_bytes > MAX_IMAGE_BYTES:
+        raise ToolFailed(
+            f"{about} of {size.width} x {size.height} pixels and {size_bytes} bytes; at most {MAX_IMAGE_SIDE} pixels "
+            f"a side and {MAX_IMAGE_BYTES} bytes can be shown. Make a smaller copy with bash and read that"
+        )
+    if not is_complete(data, mime_type):
+        raise ToolFailed(f"{about} that is damaged or incomplete; it cannot be shown")
+    return data
+
+
+def _encoding(fd: int, start: bytes, shown: str) -> Encoding:
+    """Return the encoding of a text file. Raise ToolFailed for a binary one, with its kind."""
+    size = os.fstat(fd).st_size
+    encoding = None if is_surely_binary(start) else detect(start, is_whole=size <= len(start))
+    if encoding is None:
+        kind = kind_of(start)
+        known = f" ({kind})" if kind else ""
+        raise ToolFailed(f"{shown} is a binary file{known} of {size} bytes; look into it with bash")
+    return encoding
+
+
+def _listing(fd: int, first: int, limit: int) -> str:
+    with os.scandir(fd) as entries:
+        names = sorted(_entry_name(entry, fd) for entry in islice(entries, MAX_LISTED_ENTRIES))
+        total = f"more than {len(names)}" if next(entries, None) else str(len(names))
+    if not names:
+        return "[the directory is empty]"
+    if first > len(names):
+        return f"[the directory has only {total} entries]"
+    shown = names[first - 1 : first - 1 + min(limit, MAX_ENTRIES)]
+    last = first - 1 + len(shown)
+    more = f"[entries {first}-{last} of {total}; go on with offset={last + 1}]\n" if last < len(names) else ""
+    return "".join(f"{name}\n" for name in shown) + more
+
+
+def _entry_name(entry: os.DirEntry[str], directory: int) -> str:
+    """Return the listed form of a name. Does not follow links: their targets may be out of bounds."""
+    name = printable(entry.name)
+    if entry.is_symlink() and (target := link_target(entry.name, directory)) is not None:
+        return f"{name} -> {printable(target)}"
+    return f"{name}/" if entry.is_dir(follow_symlinks=False) else name
+
+
 class _Phase(Enum):
     SKIPPING = "before the window"
     TAKING = "in the window"
@@ -206,122 +325,3 @@ def _remark(encoding: Encoding, ends: set[bool]) -> str:
     if True in ends:
         parts.append("CRLF line ends" if ends == {True} else "CRLF and LF line ends")
     return f"[{', '.join(parts)}: edit keeps this, write does not]\n" if parts else ""
-
-
-class ReadArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    path: str
-    offset: _PositiveInt | None = None
-    limit: _PositiveInt | None = None
-
-
-class Read:
-    """Shows files within ``paths`` to the model, and notes their versions in ``seen``."""
-
-    spec = READ
-    read_only = True
-
-    def __init__(
-        self, paths: Paths | None = None, seen: Seen | None = None, *, max_skipped_bytes: int = MAX_SKIPPED_BYTES
-    ) -> None:
-        self._paths = Anywhere() if paths is None else paths
-        self._seen = Seen() if seen is None else seen
-        self._max_skipped_bytes = max_skipped_bytes
-
-    async def run(self, args: dict[str, Any], context: ToolContext) -> Output:
-        """Return one window of the file. Raise ToolFailed for a missing or binary file, or an unsuitable image."""
-        wanted = decode_args(args, ReadArgs)
-        first, limit = wanted.offset or 1, min(wanted.limit or MAX_LINES, MAX_LINES)
-        with self._paths.find(wanted.path, context.cwd) as place, place.open() as fd:
-            if stat.S_ISDIR(os.fstat(fd).st_mode):
-                return (TextBlock(_listing(fd, first, limit)),)
-            start = read_at(fd, PROBE_BYTES, 0)
-            if mime_type := image_type(start):
-                return (ImageBlock(mime_type, _image(fd, mime_type, wanted.path)),)
-            encoding = _encoding(fd, start, wanted.path)
-            # Version first: a change during the read counts as unseen.
-            seen = await version(fd)
-            text = await self._window(fd, encoding, first, limit)
-            self._seen.note(place.keys, seen)
-            return (TextBlock(text),)
-
-    async def _window(self, fd: int, encoding: Encoding, first: int, limit: int) -> str:
-        window, size = Window(encoding, first=first, limit=limit), os.fstat(fd).st_size
-        is_counted = await self._fill(window, fd, size)
-        window.finish()
-        if not window.total:
-            return "[the file is empty]"
-        if window.last < first:
-            return f"[the file has only {window.total} lines]"
-        total = str(window.total) if is_counted else f"a file of {size} bytes"
-        more = f"[lines {first}-{window.last} of {total}; go on with offset={window.last + 1}]\n"
-        return window.text() + (more if window.last < window.total or not is_counted else "")
-
-    async def _fill(self, window: Window, fd: int, size: int) -> bool:
-        """Read as far as needed; True if all lines were counted.
-
-        Ignores growth of the file during the read. Files of the kernel report a size of 0.
-        """
-        position, end = 0, size or self._max_skipped_bytes
-        while data := read_at(fd, min(SLICE_BYTES, end - position), position):
-            window.feed(data)
-            position += len(data)
-            if window.is_full and size - position > MAX_COUNTED_BYTES:
-                return False
-            if window.is_before and position > self._max_skipped_bytes:
-                raise ToolFailed(
-                    f"these lines are not within the first {self._max_skipped_bytes >> 20} MiB of the file, which has "
-                    f"{size} bytes; look for them with bash, for example with sed -n"
-                )
-            await asyncio.sleep(0)
-        return True
-
-
-def _image(fd: int, mime_type: str, shown: str) -> bytes:
-    """Return the image. Raise ToolFailed if a service would refuse it, and with it the rest of the conversation."""
-    about = f"{shown} is a {image_name(mime_type)} image"
-    size_bytes = os.fstat(fd).st_size
-    data = read_at(fd, min(size_bytes, MAX_IMAGE_BYTES), 0)
-    size = image_size(data, mime_type)
-    if size is None:
-        raise ToolFailed(f"{about} whose header is damaged; it cannot be shown")
-    if max(size) > MAX_IMAGE_SIDE or size_bytes > MAX_IMAGE_BYTES:
-        raise ToolFailed(
-            f"{about} of {size.width} x {size.height} pixels and {size_bytes} bytes; at most {MAX_IMAGE_SIDE} pixels "
-            f"a side and {MAX_IMAGE_BYTES} bytes can be shown. Make a smaller copy with bash and read that"
-        )
-    if not is_complete(data, mime_type):
-        raise ToolFailed(f"{about} that is damaged or incomplete; it cannot be shown")
-    return data
-
-
-def _encoding(fd: int, start: bytes, shown: str) -> Encoding:
-    """Return the encoding of a text file. Raise ToolFailed for a binary one, with its kind."""
-    size = os.fstat(fd).st_size
-    encoding = None if is_surely_binary(start) else detect(start, is_whole=size <= len(start))
-    if encoding is None:
-        kind = kind_of(start)
-        known = f" ({kind})" if kind else ""
-        raise ToolFailed(f"{shown} is a binary file{known} of {size} bytes; look into it with bash")
-    return encoding
-
-
-def _listing(fd: int, first: int, limit: int) -> str:
-    with os.scandir(fd) as entries:
-        names = sorted(_entry_name(entry, fd) for entry in islice(entries, MAX_LISTED_ENTRIES))
-        total = f"more than {len(names)}" if next(entries, None) else str(len(names))
-    if not names:
-        return "[the directory is empty]"
-    if first > len(names):
-        return f"[the directory has only {total} entries]"
-    shown = names[first - 1 : first - 1 + min(limit, MAX_ENTRIES)]
-    last = first - 1 + len(shown)
-    more = f"[entries {first}-{last} of {total}; go on with offset={last + 1}]\n" if last < len(names) else ""
-    return "".join(f"{name}\n" for name in shown) + more
-
-
-def _entry_name(entry: os.DirEntry[str], directory: int) -> str:
-    """Return the listed form of a name. Does not follow links: their targets may be out of bounds."""
-    name = printable(entry.name)
-    if entry.is_symlink() and (target := link_target(entry.name, directory)) is not None:
-        return f"{name} -> {printable(target)}"
-    return f"{name}/" if entry.is_dir(follow_symlinks=False) else name
