@@ -12,10 +12,11 @@ from zot.encoding import learned
 
 _PARAMETERS: Final = ("Args:", "Arguments:", "Parameters:")
 _SECTIONS: Final = (*_PARAMETERS, "Returns:", "Raises:", "Yields:", "Example:", "Examples:")
+_VARIABLE = 0x04 | 0x08  # Code flags of functions with *args or **kwargs.
 
 
 class Documented:
-    """The description is what stands before the first section; ``parameters`` has what is said about each by name."""
+    """Parsed docstring: the description before its first section, and the ``parameters`` by name."""
 
     def __init__(self, text: str) -> None:
         first, _, rest = text.strip().partition("\n")
@@ -34,7 +35,7 @@ class Documented:
                 self._take_field(line)
 
     def _take_argument(self, line: str) -> None:
-        """Take a line of a section: one that is indented no more than the first begins a parameter."""
+        """Parse a line of a section: one indented no deeper than the first begins a parameter."""
         depth = len(line) - len(line.lstrip())
         self._depth = self._depth or depth
         head, colon, said = line.strip().partition(":")
@@ -45,7 +46,7 @@ class Documented:
             self._go_on(line)
 
     def _take_field(self, line: str) -> None:
-        """Take a line of a list of fields: ``:param name: text``, ``:param type name: text``, or more of its text."""
+        """Parse a line of a field list: ``:param name: text``, ``:param type name: text``, or a continuation."""
         if not line.startswith(":"):
             self._go_on(line)
             return
@@ -64,11 +65,8 @@ class Documented:
             self.parameters[self._name] = f"{self.parameters[self._name]} {line.strip()}".strip()
 
 
-_VARIABLE = 0x04 | 0x08  # What the code of a function says if it takes *args or **kwargs.
-
-
 class Arguments:
-    """What a function takes. Raises TypeError if a model cannot be told about it."""
+    """Parameters of a tool function. Raises TypeError if they cannot be described to a model."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         documented = Documented(function.__doc__ or "")
@@ -77,14 +75,14 @@ class Arguments:
         self.schema = _schema(self._kind, documented.parameters)
 
     def read(self, args: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments as their types want them; raise ValueError with what is wrong."""
-        # Models write "5" for 5 now and then: what can be meant by it is taken.
+        """Return the arguments converted to their types. Raise ValueError."""
+        # Lax: models sometimes write "5" for 5.
         values = msgspec.convert(args, learned(self._kind), strict=False)
         return {name: getattr(values, name) for name in self._kind.__struct_fields__}
 
 
 def parameters(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the defaults of the parameters of a function, by name; NODEFAULT for those without.
+    """Return the defaults of a function's parameters by name; NODEFAULT for those without.
 
     Raise TypeError if it cannot be called with all of them by name.
     """
@@ -101,8 +99,8 @@ def parameters(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _inspected(function: Callable[..., Any]) -> dict[str, Any]:
-    """The same for methods and whatever else can be called."""
-    import inspect  # It costs a third of what msgspec does, and plain functions need it not.
+    """Return `parameters` of methods and other callables."""
+    import inspect  # Lazy: costs a third of msgspec's import, and plain functions do not need it.
 
     found = inspect.signature(function).parameters.values()
     if any(one.kind not in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY) for one in found):
@@ -115,16 +113,16 @@ def _not_by_name(function: Callable[..., Any]) -> TypeError:
 
 
 def _kind(function: Callable[..., Any]) -> type[msgspec.Struct]:
-    """Return a struct with the parameters of a function as fields."""
+    """Return a struct with a function's parameters as fields."""
     hints = get_type_hints(function, include_extras=True)
     fields = [(name, hints.get(name, Any), _field(default)) for name, default in parameters(function).items()]
     return msgspec.defstruct(getattr(function, "__name__", "Arguments"), fields, kw_only=True)
 
 
 def _field(default: Any) -> Any:
-    """Return a default as a struct takes it: one that could be changed is made anew for each call."""
+    """Return a default for a struct field: mutable ones are copied for each call."""
     if isinstance(default, list | dict | set | bytearray):
-        from copy import copy  # Not needed to say hello.
+        from copy import copy  # Lazy: not needed before hello.
 
         return msgspec.field(default_factory=lambda: copy(default))
     return default
@@ -142,13 +140,13 @@ def _schema(kind: type[msgspec.Struct], described: dict[str, str]) -> dict[str, 
 
 
 def _inlined(node: Any, components: dict[str, Any], inside: tuple[str, ...]) -> Any:
-    """Return a schema without references, since not every model service follows them."""
+    """Return a schema without references: not every model service resolves them."""
     if isinstance(node, list):
         return [_inlined(item, components, inside) for item in node]
     if not isinstance(node, dict):
         return node
     if "$ref" not in node:
-        # A list of words is one of strings: some services want that said.
+        # Some services require the type of an enum of strings.
         words = isinstance(node.get("enum"), list) and all(isinstance(word, str) for word in node["enum"])
         said = {"type": "string"} if words else {}
         return said | {key: _inlined(value, components, inside) for key, value in node.items()}

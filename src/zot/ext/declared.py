@@ -13,12 +13,15 @@ from zot.wire.extension import Panel as Opening
 
 Draw: TypeAlias = Callable[[], Iterable[str]]
 _Handler = TypeVar("_Handler", bound=Callable[..., Any])
+Handler: TypeAlias = Callable[..., Any]
+#: Sends frames in one write.
+Send: TypeAlias = Callable[..., None]
 
 
 class Panel:
-    """Made by `Extension.panel`. Its function says what it shows; ``title`` and ``footer`` may change.
+    """Panel, created by `Extension.panel`. Its function returns its lines; ``title`` and ``footer`` may change.
 
-    After each key it is drawn again, if it is still open.
+    It is rendered again after each key press while it is open.
     """
 
     def __init__(self, panel_id: str, draw: Draw, title: str, footer: str, send: Callable[..., None]) -> None:
@@ -30,54 +33,49 @@ class Panel:
         self._send: Callable[[AnyFromExtension], None] = send
         #: Called with the key and, for "rune", the character.
         self.on_key: Callable[..., Any] | None = None
-        #: Called when the person has closed it.
+        #: Called after the user closed the panel.
         self.on_close: Callable[..., Any] | None = None
 
     def __call__(self) -> Iterable[str]:
-        """Return what it shows, as its function says."""
+        """Return the lines to show."""
         return self._draw()
 
     def key(self, handler: _Handler) -> _Handler:
-        """Let ``handler(key, text)`` have the keys that are pressed in it. A decorator."""
+        """Decorate ``handler(key, text)``, which gets the keys pressed in the panel."""
         self.on_key = handler
         return handler
 
     def closed(self, handler: _Handler) -> _Handler:
-        """Let ``handler()`` know that the person has closed it. A decorator."""
+        """Decorate ``handler()``, which is called after the user closed the panel."""
         self.on_close = handler
         return handler
 
     def open(self) -> Response:
-        """Return what a command answers with to open it."""
+        """Return the response of a command that opens the panel."""
         self.is_open = True
         return opened(Opening(self.id, self.title, tuple(self._draw()), self.footer))
 
     def render(self) -> None:
-        """Draw it again, if it is open. From any thread."""
+        """Render the panel again, if it is open. Thread-safe."""
         if self.is_open:
             self._send(PanelRender(self.id, self.title, tuple(self._draw()), self.footer))
 
     def close(self) -> None:
-        """Close it, if it is open."""
+        """Close the panel, if it is open."""
         if self.is_open:
             self.is_open = False
             self._send(PanelClose(self.id))
 
 
-Handler: TypeAlias = Callable[..., Any]
-#: Sends frames, all of them at once.
-Send: TypeAlias = Callable[..., None]
-
-
 class Command(NamedTuple):
-    """A command as zot is told of it, and who answers."""
+    """Registration of a command with its handler."""
 
     frame: wire.RegisterCommand
     handler: Handler
 
 
 class Tool(NamedTuple):
-    """A tool as zot is told of it, and who answers; ``arguments`` is None if they are not to be checked."""
+    """Registration of a tool with its handler; ``arguments`` is None if they are not checked."""
 
     frame: wire.RegisterTool
     handler: Handler
@@ -85,7 +83,7 @@ class Tool(NamedTuple):
 
 
 class Declared:
-    """Everything by name. What is declared while it runs is said at once."""
+    """Declarations by name. Those made while the extension runs are sent at once."""
 
     def __init__(self) -> None:
         self.commands: dict[str, Command] = {}
@@ -124,14 +122,14 @@ class Declared:
         self.panels[panel.id] = panel
 
     def tell(self, frame: wire.AnyFromExtension) -> None:
-        """Say something at once if it runs. If it does not yet, what was declared is said when it does."""
+        """Send a frame if the extension runs. Before that, keep notices; registrations are sent at the start anyway."""
         if self.send is not None:
             self.send(frame)
         elif isinstance(frame, wire.Notify):
             self._unsent.append(frame)
 
     def take_unsent(self) -> list[wire.Notify]:
-        """Return the notes that were written too early, once."""
+        """Return the notices from before the start, once."""
         unsent, self._unsent = self._unsent, []
         return unsent
 

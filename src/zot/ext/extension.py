@@ -1,4 +1,4 @@
-"""One extension: what its author declares on it, and what its handlers use. Does no I/O until it is run."""
+"""Extension: declarations by its author, and services for its handlers. Does no I/O until it is run."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ _Frame = TypeVar("_Frame", bound=wire.FromExtension)
 class Extension:
     """Declare commands, tools, events, interceptors and panels on it, then `run` it.
 
-    Handlers may be plain functions or coroutines. Tools and commands run beside each other, each call in a thread of
-    its own or as a task; what watches (events, interceptors, keys of panels) is called in order, one after the other.
-    A handler that raises has answered: a tool and a command with an error, an interceptor by blocking.
+    Handlers may be plain functions or coroutines. Tools and commands run in parallel, each call in its own thread or
+    task; handlers of events, interceptors and panel keys run in order, one at a time. An exception is an answer: an
+    error of a tool or a command, a block by an interceptor.
 
-    With ``on_failure`` "block", zot blocks what an interceptor here does not decide in time, or at all.
+    With ``on_failure`` "block", zot blocks events that an interceptor here does not decide about in time, or at all.
     """
 
     def __init__(self, name: str, version: str = "", *, on_failure: wire.OnFailure = "allow") -> None:
         self.name = name
         self.version = version
         self.on_failure: wire.OnFailure = on_failure
-        #: For whoever runs it: `zot.ext.service`.
+        #: Used by `zot.ext.service`.
         self.declared = Declared()
         _checked(wire.Hello(name, version))
         _checked(wire.Subscribe(on_failure=on_failure))
 
-    # What an author declares.
+    # Declarations.
 
     @overload
     def command(self, name: _Function, /) -> _Function: ...
     @overload
     def command(self, name: str = "", /, description: str = "") -> Callable[[_Function], _Function]: ...
     def command(self, name: Any = "", /, description: str = "") -> Any:
-        """Let a function answer to a slash command. It is given what the person typed behind it.
+        """Declare a slash command. The function gets the text that the user typed after the command.
 
-        It returns what zot is to do: `prompt(...)`, `insert(...)`, `display(...)`, `panel.open()`, a text to display,
-        or None. Without a name that is the function's, without a description the first line of its docstring.
+        It returns `prompt(...)`, `insert(...)`, `display(...)`, `panel.open()`, a text to display, or None. The name
+        defaults to the function's, the description to the first line of its docstring.
         """
         if callable(name):
             return self.command()(name)
@@ -68,10 +68,10 @@ class Extension:
         self, name: str = "", /, description: str = "", schema: dict[str, Any] | None = None
     ) -> Callable[[_Function], _Function]: ...
     def tool(self, name: Any = "", /, description: str = "", schema: dict[str, Any] | None = None) -> Any:
-        """Let the model call a function. What it is told comes from the type hints and the docstring.
+        """Declare a tool for the model, described by the function's type hints and docstring.
 
-        It returns a text, an `Image`, a list of those, or anything else that is JSON; it raises `ToolError` to say what
-        went wrong. With a ``schema`` of your own, the function is given the arguments as one dictionary, unchecked.
+        The function returns a text, an `Image`, a list of those, or any other JSON value; it raises `ToolError` on
+        failure. With your own ``schema``, the function gets the arguments as one dictionary, unchecked.
         """
         if callable(name):
             return self.tool()(name)
@@ -88,7 +88,7 @@ class Extension:
         return declare
 
     def on(self, *events: wire.EventName) -> Callable[[_Function], _Function]:
-        """Let a function hear of events. It is given an `Event`."""
+        """Subscribe a function to events. It gets an `Event`."""
         for event in events:
             if event not in wire.EVENTS:
                 raise ValueError(f"no event {event!r}; known: {', '.join(wire.EVENTS)}")
@@ -101,9 +101,9 @@ class Extension:
         return declare
 
     def intercept(self, event: wire.Intercepted) -> Callable[[_Function], _Function]:
-        """Let a function decide about what is about to happen. It is given an `Intercept`.
+        """Let a function decide about an event before it takes effect. It gets an `Intercept`.
 
-        It returns `block(...)`, `modify(...)` for a tool call, `replace(...)` for a message, or None to let it happen.
+        It returns `block(...)`, `modify(...)` for a tool call, `replace(...)` for a message, or None to allow it.
         """
         if event not in wire.INTERCEPTED:
             raise ValueError(f"cannot intercept {event!r}, only {', '.join(wire.INTERCEPTED)}")
@@ -115,7 +115,7 @@ class Extension:
         return declare
 
     def panel(self, panel_id: str, *, title: str = "", footer: str = "") -> Callable[[Draw], Panel]:
-        """Make a panel of a function that returns its lines. The function's name is then that `Panel`."""
+        """Declare a panel by a function that returns its lines. The decorated name becomes the `Panel`."""
 
         def declare(draw: Draw) -> Panel:
             panel = Panel(panel_id, draw, title, footer, self.declared.tell)
@@ -125,49 +125,49 @@ class Extension:
         return declare
 
     def setup(self, function: _Function) -> _Function:
-        """Call a function once zot has said where we are, before we say ready: `host` and `data_dir` are known.
+        """Decorate a function to call after zot's answer to hello and before ready: `host` and `data_dir` are known.
 
-        It may declare more commands and tools. A decorator.
+        It may declare more commands and tools.
         """
         self.declared.setup.append(function)
         return function
 
     def at_end(self, function: _Function) -> _Function:
-        """Call a function when zot shuts down. A decorator."""
+        """Decorate a function to call when zot shuts the extension down."""
         self.declared.at_end.append(function)
         return function
 
-    # What its handlers use.
+    # Services for handlers.
 
     @property
     def host(self) -> wire.HelloAck:
-        """Who runs us: `zot_version`, `provider`, `model`, `cwd`. Known from `setup` on."""
+        """The running zot: `zot_version`, `provider`, `model`, `cwd`. Known from `setup` on."""
         if self.declared.host is None:
             raise RuntimeError("zot has not answered hello yet: use it in a handler, or in a function with @setup")
         return self.declared.host
 
     @property
     def data_dir(self) -> Path:
-        """Where to keep files. Known from `setup` on."""
-        from pathlib import Path  # Not needed to say hello.
+        """Directory for the extension's files. Known from `setup` on."""
+        from pathlib import Path  # Lazy: not needed before hello.
 
         return Path(self.host.data_dir)
 
     def notify(self, message: str, level: wire.Level = "info") -> None:
-        """Show the person a note. From any thread."""
+        """Show a notice to the user. Thread-safe."""
         if level not in wire.LEVELS:
             raise ValueError(f"no level {level!r}; known: {', '.join(wire.LEVELS)}")
         self.declared.tell(wire.Notify(message, level))
 
     def run(self) -> None:
-        """Serve zot on standard input and output until it shuts us down. Standard output is then standard error."""
+        """Serve zot on standard input and output until it shuts the extension down; prints go to standard error."""
         from zot.ext.stdio import serve
 
         serve(self)
 
 
 def _checked(frame: _Frame) -> _Frame:
-    """Return a frame that zot will take; raise ValueError if it would not."""
+    """Return a frame that zot accepts. Raise ValueError for others."""
     try:
         return msgspec.convert(msgspec.to_builtins(frame), learned(type(frame)))
     except msgspec.ValidationError as problem:

@@ -1,6 +1,6 @@
-"""What an extension says and answers, frame by frame, by what was declared on it. Does no I/O.
+"""Frames of an extension: registrations and answers, from its declarations. Does no I/O.
 
-Nothing here raises because a handler does: that is an answer, too, and the traceback is on standard error.
+An exception in a handler becomes an answer, with its traceback on standard error; it is never raised from here.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from zot.wire import extension as wire
 if TYPE_CHECKING:
     from zot.ext.extension import Extension
 
-#: Runs a coroutine to its end and returns what it returned.
+#: Runs a coroutine and returns its result.
 Await: TypeAlias = Callable[[Coroutine[Any, Any, Any]], Any]
-#: The author's code: whatever it raises is the answer. One that exits would only end the thread that called it.
+#: Exceptions of handlers that become answers. SystemExit would only end the calling thread.
 _FAILURES = (Exception, SystemExit)
-#: How many bytes a character may become: `\u0000` has six.
+#: Maximum length of an encoded character: `\u0000` has six bytes.
 _LONGEST_CHARACTER = 6
 _EVERYTHING = ("commands", "tools", "events", "panels")
 
 
 class Service:
-    """An extension that is talked to. ``send`` sends frames, from any thread; ``run_async`` runs a coroutine."""
+    """Protocol endpoint of an extension. ``send`` sends frames and is thread-safe; ``run_async`` runs a coroutine."""
 
     def __init__(self, extension: Extension, send: Send, run_async: Await) -> None:
         self._extension = extension
@@ -39,7 +39,7 @@ class Service:
         self._declared.host, self._declared.send, self._declared.subscribed = None, None, False
 
     def begin(self) -> None:
-        """Say hello and what was declared; ready, too, unless something is to be set up first."""
+        """Send hello and the declarations; also ready, unless there are setup functions."""
         declared = self._declared
         frames: list[wire.AnyFromExtension] = [
             wire.Hello(self._extension.name, self._extension.version, self._capabilities()),
@@ -50,7 +50,7 @@ class Service:
         self._send(*frames, *(() if declared.setup else self._last()))
 
     def greeted(self, ack: wire.HelloAck) -> None:
-        """Take zot's answer to hello. Raises what a function with `setup` raises: it cannot begin."""
+        """Handle zot's answer to hello. Raises the exceptions of setup functions: the extension cannot start."""
         self._declared.host = ack
         if self._declared.setup:
             for function in self._declared.setup:
@@ -58,7 +58,7 @@ class Service:
             self._send(*self._last())
 
     def command_response(self, frame: wire.CommandInvoked) -> wire.CommandResponse:
-        """Return what a command answers."""
+        """Run a command's handler."""
         try:
             handler = self._declared.commands[frame.name].handler
             response = _response(self._call(handler, *((frame.args,) if parameters(handler) else ())))
@@ -67,7 +67,7 @@ class Service:
         return msgspec.structs.replace(response.frame, id=frame.id)
 
     def tool_result(self, frame: wire.ToolCall) -> wire.ToolResult:
-        """Return what a tool answers."""
+        """Run a tool's handler."""
         try:
             return _short_enough(wire.ToolResult(frame.id, content_of(self._call_tool(frame))))
         except ToolError as problem:
@@ -76,7 +76,7 @@ class Service:
             return wire.ToolResult(frame.id, content_of(_told(frame.name, problem)), is_error=True)
 
     def decision(self, frame: wire.EventIntercept) -> wire.EventInterceptResponse:
-        """Return what an interceptor answers. One that fails does not let things through."""
+        """Run an interceptor. One that fails blocks the event."""
         try:
             decided = self._call(self._declared.interceptors[frame.event], frame)
             if not isinstance(decided, Decision | None):
@@ -88,7 +88,7 @@ class Service:
         return msgspec.structs.replace(decision, id=frame.id)
 
     def hear(self, frame: wire.Event | wire.PanelKey | wire.PanelClose) -> None:
-        """Let handlers know what happened."""
+        """Run the handlers of an event, a key press or a closed panel."""
         try:
             match frame:
                 case wire.Event(event=event):
@@ -102,7 +102,7 @@ class Service:
             _told(wire.name_of(frame), problem)
 
     def finish(self) -> None:
-        """Let handlers know that it is over. What they say after that is not sent."""
+        """Run the handlers of the end. Notices after that are not sent."""
         for handler in self._declared.at_end:
             try:
                 self._call(handler)
@@ -113,12 +113,12 @@ class Service:
     def _capabilities(self) -> tuple[str, ...]:
         declared = self._declared
         if declared.setup:
-            return _EVERYTHING  # It may turn out to be anything.
+            return _EVERYTHING  # Setup functions may declare anything.
         some = (declared.commands, declared.tools, declared.events or declared.interceptors, declared.panels)
         return tuple(name for name, any_of in zip(_EVERYTHING, some, strict=True) if any_of)
 
     def _last(self) -> list[wire.AnyFromExtension]:
-        """Return what is said when all is declared."""
+        """Return the frames that complete the declarations."""
         declared = self._declared
         declared.subscribed = True
         subscribe = wire.Subscribe(tuple(declared.events), tuple(declared.interceptors), self._extension.on_failure)
@@ -169,7 +169,7 @@ def _response(returned: Any) -> Response:
 
 
 def _short_enough(result: wire.ToolResult) -> wire.ToolResult:
-    """Return a result that zot will read; raise ToolError if it is too long: that would fail other calls, too."""
+    """Return a result that zot can read. Raise ToolError if it is too long: that would fail other calls, too."""
     size = sum(len(block.text) + len(block.data) for block in result.content)
     if size * _LONGEST_CHARACTER > wire.MAX_LINE_BYTES and len(wire.encode_frame(result)) > wire.MAX_LINE_BYTES:
         raise ToolError(f"the result is too long: {size} characters; a line of more than 4 MiB is not read")
@@ -177,7 +177,7 @@ def _short_enough(result: wire.ToolResult) -> wire.ToolResult:
 
 
 def _told(who: str, problem: BaseException) -> str:
-    """Write a failure into the log, which standard error is, and return what is said of it."""
+    """Print a traceback to standard error, which is the log, and return a one-line summary."""
     import traceback
 
     traceback.print_exception(problem, file=sys.stderr)

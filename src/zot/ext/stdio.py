@@ -1,4 +1,4 @@
-"""An extension on its standard input and output: a reader, a thread for what watches, and one for each call."""
+"""Standard input and output of an extension: a reader, a worker for ordered handlers, and a thread for each call."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
     from zot.ext.extension import Extension
 
-#: Longest line that zot may write: arguments of tools have no limit of their own.
+#: Longest line from zot: tool arguments have no limit of their own.
 _MAX_LINE_BYTES: Final = 256 * 1024 * 1024
 _READ_BYTES: Final = 1 << 16
-#: How long what was heard before shutdown may still be worked on. zot waits two seconds in all.
+#: Time to finish work after a shutdown request. zot waits two seconds in total.
 _PATIENCE_S: Final = 1.5
 _Job: TypeAlias = Callable[[], None]
 
 
 def serve(extension: Extension) -> None:
-    """Serve zot until it shuts us down or goes away. What is printed goes to standard error from now on."""
+    """Serve zot until it requests shutdown or exits. From now on prints go to standard error."""
     writer, lane = _Writer(_private_stdout()), _Lane()
     service = Service(extension, writer.send, _Loop().run)
     service.begin()
@@ -56,11 +56,11 @@ def _take(frame: wire.AnyToExtension, service: Service, writer: _Writer, lane: _
         case wire.Event() | wire.PanelKey() | wire.PanelClose():
             lane.put(lambda: service.hear(frame))
         case wire.Shutdown():
-            pass  # The end of the loop.
+            pass  # Ends the loop of `serve`.
 
 
 def _frames() -> Iterator[wire.AnyToExtension]:
-    """Yield what zot says, until it ends. What is no frame is written to the log."""
+    """Yield the frames from zot until the end of input. Invalid lines go to the log."""
     lines = LineSplitter(max_line_bytes=_MAX_LINE_BYTES)
     while data := os.read(0, _READ_BYTES):
         for line in lines.feed(data):
@@ -69,7 +69,7 @@ def _frames() -> Iterator[wire.AnyToExtension]:
                 continue
             try:
                 yield wire.decode_to_extension(line)
-            except ProtocolError as problem:  # A later zot may say more than we know.
+            except ProtocolError as problem:  # A later zot may send unknown frames.
                 _log(str(problem))
 
 
@@ -78,7 +78,7 @@ def _beside(job: _Job) -> None:
 
 
 def _private_stdout() -> int:
-    """Keep standard output for frames alone: what anything else prints goes to standard error."""
+    """Reserve standard output for frames: all prints go to standard error."""
     private = os.dup(1)
     os.dup2(2, 1)
     return private
@@ -89,19 +89,19 @@ def _log(text: str) -> None:
 
 
 class _Writer:
-    """Writes frames whole, from any thread."""
+    """Thread-safe writer of whole frames."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._lock = threading.Lock()
 
     def send_last(self, frame: wire.AnyFromExtension) -> None:
-        """Write a frame that zot need not be there any more to read."""
+        """Write a frame, even if zot may have exited."""
         with suppress(BrokenPipeError):
             self.send(frame)
 
     def send(self, *frames: wire.AnyFromExtension) -> None:
-        """Write frames, in one go."""
+        """Write frames without others in between."""
         data = memoryview(wire.encode_frames(frames))
         with self._lock:
             while data:
@@ -109,7 +109,7 @@ class _Writer:
 
 
 class _Lane:
-    """Does one thing after the other, in a thread of its own that starts with the first."""
+    """Worker that runs jobs in order, in its own thread, started with the first job."""
 
     def __init__(self) -> None:
         self._jobs: SimpleQueue[_Job] | None = None
@@ -123,7 +123,7 @@ class _Lane:
         self._jobs.put(job)
 
     def drain(self, within_s: float) -> None:
-        """Wait until what was put is done, but not for ever."""
+        """Wait up to ``within_s`` for the jobs put so far."""
         done = threading.Event()
         self.put(done.set)
         done.wait(within_s)
@@ -134,7 +134,7 @@ class _Lane:
 
 
 class _Loop:
-    """Runs coroutines in one event loop, which starts with the first of them."""
+    """Event loop for coroutines, started with the first one."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -1,4 +1,4 @@
-"""Test an extension without a process and without zot: a client that says what zot would say, and waits for the answer.
+"""Tests of an extension without a process and without zot: a client that sends zot's frames and waits for answers.
 
     from zot.ext.testing import Client
 
@@ -6,7 +6,7 @@
         with Client(extension) as client:
             assert client.call("weather", city="Berlin").text == "Berlin: sunny"
 
-Frames go through their bytes in both directions, so that what zot would refuse fails the test.
+Frames are encoded and decoded in both directions, so that a frame that zot would reject fails the test.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _Received = TypeVar("_Received", bound=wire.AnyFromExtension)
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What a tool answered: its text blocks, joined by line ends, and all its blocks."""
+    """Result of a tool: its text blocks joined by newlines, and all its blocks."""
 
     text: str
     is_error: bool
@@ -39,17 +39,17 @@ class Result(msgspec.Struct, frozen=True):
 
 
 class Client:
-    """Stands in for zot. Use it with ``with``: it greets the extension at the beginning and shuts it down at the end.
+    """Stand-in for zot. A context manager that starts the extension and shuts it down at the end.
 
-    ``data_dir`` is a new directory for the time of the test, unless it is given. Handlers run in the calling thread.
+    ``data_dir`` defaults to a temporary directory. Handlers run in the calling thread.
     """
 
     def __init__(
         self, extension: Extension, *, data_dir: str = "", provider: str = "lab", model: str = "lab-1"
     ) -> None:
-        #: All that the extension has said, in order.
+        #: All frames from the extension, in order.
         self.frames: list[wire.AnyFromExtension] = []
-        #: What is shown in each panel that is open, by id.
+        #: Lines of the open panels, by id.
         self.panels: dict[str, tuple[str, ...]] = {}
         self._service = Service(extension, self._heard, self._run)
         self._data_dir = data_dir
@@ -79,21 +79,20 @@ class Client:
 
     @property
     def commands(self) -> tuple[str, ...]:
-        """The names of its commands."""
         return tuple(frame.name for frame in self.frames if isinstance(frame, wire.RegisterCommand))
 
     @property
     def tools(self) -> dict[str, dict[str, Any]]:
-        """The schemas of its tools, by name."""
+        """Schemas of its tools, by name."""
         return {frame.name: frame.schema for frame in self.frames if isinstance(frame, wire.RegisterTool)}
 
     @property
     def notices(self) -> tuple[tuple[str, str], ...]:
-        """What it has shown the person so far: levels and messages."""
+        """Notices so far: levels and messages."""
         return tuple((frame.level, frame.message) for frame in self.frames if isinstance(frame, wire.Notify))
 
     def command(self, name: str, args: str = "") -> wire.CommandResponse:
-        """Run a command as if a person had typed it."""
+        """Run a command as a user would."""
         assert name in self.commands, f"no command {name!r}; there are {', '.join(self.commands) or 'none'}"
         invoked = _sent(wire.CommandInvoked(next(self._ids), name, args.strip()))
         response = self._answered(self._service.command_response(invoked))
@@ -102,33 +101,33 @@ class Client:
         return response
 
     def call(self, tool: str, /, **args: Any) -> Result:
-        """Call a tool as if the model had."""
+        """Call a tool as the model would."""
         assert tool in self.tools, f"no tool {tool!r}; there are {', '.join(self.tools) or 'none'}"
         result = self._answered(self._service.tool_result(_sent(wire.ToolCall(next(self._ids), tool, args))))
         text = "\n".join(block.text for block in result.content if block.type == "text")
         return Result(text, result.is_error, result.content)
 
     def intercept(self, event: wire.Intercepted, **about: Any) -> wire.EventInterceptResponse:
-        """Ask it about what is about to happen; ``about`` are the fields of `zot.ext.Intercept`."""
+        """Request a decision about an event; ``about`` are the fields of `zot.ext.Intercept`."""
         subscribed = [frame for frame in self.frames if isinstance(frame, wire.Subscribe) and event in frame.intercept]
         assert subscribed, f"it does not intercept {event}"
         asked = _sent(wire.EventIntercept(next(self._ids), event, **about))
         return self._answered(self._service.decision(asked))
 
     def tell(self, event: wire.EventName, **about: Any) -> None:
-        """Let it hear of an event; ``about`` are the fields of `zot.ext.Event`."""
+        """Notify it of an event; ``about`` are the fields of `zot.ext.Event`."""
         subscribed = [frame for frame in self.frames if isinstance(frame, wire.Subscribe) and event in frame.events]
         assert subscribed, f"it does not want to hear of {event}"
         self._service.hear(_sent(wire.Event(event, **about)))
 
     def press(self, panel_id: str, key: wire.Key, text: str = "") -> tuple[str, ...] | None:
-        """Press a key in an open panel and return what it shows then; None if that has closed it."""
+        """Press a key in an open panel and return its new lines; None if it was closed."""
         assert panel_id in self.panels, f"no panel {panel_id!r} is open"
         self._service.hear(_sent(wire.PanelKey(panel_id, key, text)))
         return self.panels.get(panel_id)
 
     def close_panel(self, panel_id: str) -> None:
-        """Close a panel, as a person does."""
+        """Close a panel as a user would."""
         del self.panels[panel_id]
         self._service.hear(_sent(wire.PanelClose(panel_id)))
 
@@ -154,14 +153,14 @@ class Client:
 
 
 def _sent(frame: _Sent) -> _Sent:
-    """Return a frame as an extension reads it."""
+    """Return a frame as the extension decodes it."""
     read = wire.decode_to_extension(wire.encode_frame(frame))
     assert isinstance(read, type(frame))
     return read
 
 
 def _received(frame: _Received) -> _Received:
-    """Return a frame as zot reads it; raise ProtocolError if it would refuse it."""
+    """Return a frame as zot decodes it. Raise ProtocolError if zot would reject it."""
     read = wire.decode_from_extension(wire.encode_frame(frame))
     assert isinstance(read, type(frame))
     return read

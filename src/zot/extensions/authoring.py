@@ -34,7 +34,7 @@ from zot.text import printable
 from zot.wire import extension as wire
 
 _TEMPLATES = os.path.join(os.path.dirname(__file__), "templates")
-#: Their files are no part of our source, so they must not look like it.
+#: Keeps linters and packagers from treating templates as source.
 _SUFFIX = ".txt"
 _HINTS = {
     "python": "It is `main.py`, and uses `zot.ext`. zot runs it with its own Python: nothing has to be installed.",
@@ -42,17 +42,24 @@ _HINTS = {
     "shell": "It is `main.sh`, and needs `jq`.",
     "go": "Change `main.go`, then build it: `go build -o bin/@NAME@ .`",
 }
-#: What is to be run before it works, in its directory.
+#: Build commands, run in the extension's directory.
 BUILDS = {"go": ("go", "build", "-o", "bin/@NAME@", ".")}
+T = TypeVar("T")
+#: Schemas may be recursive.
+_MAX_DEPTH = 8
+#: Limit of generated lengths and counts.
+_MANY = 1000
+#: Correct, incorrect, or worth knowing.
+Verdict: TypeAlias = Literal["ok", "wrong", "note"]
 
 
 def build_of(language: str, name: str) -> list[str]:
-    """Return what builds an extension that was begun; [] if nothing has to."""
+    """Return the build command of a new extension; [] if it needs none."""
     return [_filled(word, name, language) for word in BUILDS.get(language, ())]
 
 
 def scaffold(name: str, language: str, directory: str) -> list[str]:
-    """Begin the extension ``name`` in ``directory``; return its files. Raise UserError, and leave nothing.
+    """Create the extension ``name`` in ``directory``; return its files. Raise UserError, leaving no files.
 
     The directory may exist if it is empty.
     """
@@ -75,7 +82,7 @@ def scaffold(name: str, language: str, directory: str) -> list[str]:
 
 
 def _files(language: str) -> Iterator[tuple[str, str]]:
-    """Yield the names and texts of templates."""
+    """Yield the names and contents of the templates."""
     place = os.path.join(_TEMPLATES, language)
     for path in [
         *(os.path.join(place, name) for name in sorted(os.listdir(place))),
@@ -86,7 +93,7 @@ def _files(language: str) -> Iterator[tuple[str, str]]:
 
 
 def _filled(text: str, name: str, language: str) -> str:
-    # What follows the name keeps it from being the name of one of zot's own tools.
+    # The suffix avoids the names of zot's own tools.
     tool = re.sub(r"[^A-Za-z0-9_]", "_", f"{'_' if name[0].isdigit() else ''}{name[:57]}_greet")
     words = {"HINT": _HINTS[language], "NAME": name, "TOOL": tool, "PACKAGE": name.lower().strip("._-")}
     for word, value in words.items():
@@ -109,15 +116,8 @@ def _umask() -> int:
     return mask
 
 
-T = TypeVar("T")
-#: A schema may refer to itself.
-_MAX_DEPTH = 8
-#: No try needs more of anything.
-_MANY = 1000
-
-
 def sample(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments that ``schema`` asks for: what is required, and nothing else."""
+    """Return sample arguments for ``schema``: only the required ones."""
     value = _value(schema, schema, 0)
     return value if isinstance(value, dict) else {}
 
@@ -164,7 +164,7 @@ def _of_type(schema: dict[str, Any], root: dict[str, Any], depth: int) -> Any:
 
 
 def _number(schema: dict[str, Any]) -> int:
-    """Return a whole number within the limits that a schema has; 1 if that is."""
+    """Return an integer within the limits of a schema; 1 if possible."""
     limits = [limit for key, more in (("minimum", 0), ("exclusiveMinimum", 1)) for limit in _limits(schema, key, more)]
     if limits:
         return max(limits)
@@ -180,13 +180,13 @@ def _limits(schema: dict[str, Any], key: str, more: int) -> list[int]:
 
 
 def _of(schema: dict[str, Any], key: str, kind: type[T], default: T) -> T:
-    """Return what a schema says, if it is what it should be."""
+    """Return the value of a keyword if it has the expected type."""
     value = schema.get(key)
     return value if isinstance(value, kind) else default
 
 
 def _referred(reference: str, root: dict[str, Any]) -> Any:
-    """Return what a reference inside of the schema leads to."""
+    """Resolve a reference within the schema."""
     found: Any = root
     for name in reference.removeprefix("#").split("/")[1:]:
         found = found.get(name) if isinstance(found, dict) else None
@@ -194,9 +194,10 @@ def _referred(reference: str, root: dict[str, Any]) -> Any:
 
 
 class Bench:
-    """Runs an extension. ``heard`` is told what happens but answers, ``note`` what is odd about how it is started.
+    """Runner of an extension under test. Unlike a session it does not restart one that crashed.
 
-    Its standard error goes to ``errors``. Unlike a session it does not start one again that has crashed.
+    Calls ``heard`` with all happenings except answers, and ``note`` with warnings about its start. Its standard error
+    goes to ``errors``.
     """
 
     def __init__(
@@ -210,7 +211,7 @@ class Bench:
     ) -> None:
         self.manifest = start.manifest
         self.deadlines = start.around.deadlines
-        #: How it ended, once it has.
+        #: Its last happening, once it has ended.
         self.ended: Ended | None = None
         self._heard = heard
         self._settled = asyncio.Event()
@@ -221,43 +222,41 @@ class Bench:
         self._running = self._loop.create_task(running, name="zot extension")
 
     def now(self) -> float:
-        """Return the time, in seconds of no matter which clock."""
+        """Return the event loop's time in seconds."""
         return self._loop.time()
 
     async def settled(self) -> None:
-        """Wait until it is ready, or took too long for it, or has failed."""
+        """Wait until it is ready, timed out, or failed."""
         await self._settled.wait()
 
     async def over(self) -> None:
-        """Wait until nothing of it runs."""
+        """Wait until none of its processes is left."""
         await asyncio.wait({self._running})
 
     async def call_tool(self, tool: str, args: dict[str, Any]) -> ToolAnswered:
-        """Run one of its tools."""
         answered: ToolAnswered = await self._talk.answer(self.peer.call_tool(tool, args, self._loop.time()))
         return answered
 
     async def run_command(self, command: str, args: str) -> CommandAnswered:
-        """Run one of its commands."""
         asked = self.peer.invoke_command(command, args, self._loop.time())
         answered: CommandAnswered = await self._talk.answer(asked)
         return answered
 
     async def decide(self, event: wire.Intercepted, **about: Any) -> Decision:
-        """Let it decide about an event."""
+        """Request a decision about an event."""
         decided = await self._talk.answer(self.peer.ask(event, self._loop.time(), **about))
         return decided.decision if isinstance(decided, Decided) else decided
 
     def tell(self, event: wire.Event) -> None:
-        """Let it hear of an event, if it wants to."""
+        """Notify it of an event, if it is subscribed."""
         self._talk.say(self.peer.tell(event))
 
     def press(self, panel_id: str, key: wire.Key) -> None:
-        """Press a key in one of its panels."""
+        """Send a key press in one of its panels."""
         self._talk.say(self.peer.press(panel_id, key))
 
     async def close(self) -> None:
-        """End it: asked, then told, then made to. Returns when nothing of it runs; any number of times."""
+        """Shut it down: by request, then SIGTERM, then SIGKILL. Returns when no process is left; idempotent."""
         self._talk.shut_down()
         try:
             await asyncio.shield(self._running)
@@ -278,21 +277,15 @@ class Bench:
         self._heard(happening)
 
 
-#: Done right, done wrong, or worth to know.
-Verdict: TypeAlias = Literal["ok", "wrong", "note"]
-
-
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that was seen."""
-
     verdict: Verdict
     text: str
 
 
 class Trial:
-    """Talks to an extension and hands what it finds to ``tell``, each once; ``failures`` counts what is wrong.
+    """Protocol check of an extension. Calls ``tell`` with each finding once; ``failures`` counts the incorrect ones.
 
-    ``taken`` are the names of zot's own tools. `heard` is for the bench to tell what happens there.
+    ``taken`` are the names of zot's own tools. `heard` is the bench's callback.
     """
 
     def __init__(self, tell: Callable[[Finding], None], *, taken: Collection[str]) -> None:
@@ -305,7 +298,7 @@ class Trial:
         self._said_ready = False
 
     def heard(self, happening: Happening) -> None:
-        """Take note of what the extension does by itself."""
+        """Record the happenings that no test requested."""
         match happening:
             case Greeted(hello=hello):
                 self._found("ok", f"said hello as {hello.name} {hello.version}".rstrip())
@@ -324,7 +317,7 @@ class Trial:
                 pass
 
     async def run(self, bench: Bench, *, call_tools: bool) -> None:
-        """Try everything there is, then end it. What has broken is not tried further."""
+        """Test everything it registered, then shut it down. Stops early if it breaks."""
         await bench.settled()
         if bench.peer.running:
             self._look(bench)
@@ -334,7 +327,7 @@ class Trial:
         await self._end(bench)
 
     def _look(self, bench: Bench) -> None:
-        """Judge what it has registered."""
+        """Check its registrations."""
         peer = bench.peer
         if not self._said_ready and peer.tools:
             self._found("note", f"did not say ready: a first prompt waits {bench.deadlines.ready_s:g} s for its tools")
@@ -349,7 +342,7 @@ class Trial:
                 self._found("note", f"the tool {tool.name} has no description: the model will not know what it is for")
 
     async def _converse(self, bench: Bench) -> None:
-        """Let it hear and decide about a short conversation."""
+        """Play a short conversation: notifications and decisions."""
         call_args = {"command": "true"}
         bench.tell(wire.Event("session_start"))
         await self._ask(bench, "turn_start", step=1)
@@ -401,7 +394,7 @@ class Trial:
                 self._found("note" if answered.is_error else "ok", f"tool {tool.name} {with_args}: {how}")
 
     async def _end(self, bench: Bench) -> None:
-        """Tell it to end, and see if it does."""
+        """Shut it down and check that it ends as it should."""
         told = bench.peer.running
         deadline_s = bench.deadlines.shutdown_s
         since = bench.now()
@@ -419,7 +412,7 @@ class Trial:
 
     def _found(self, verdict: Verdict, text: str) -> None:
         finding = Finding(verdict, printable(text))
-        if finding not in self._told:  # What is said a hundred times is no clearer.
+        if finding not in self._told:  # Repetitions add nothing.
             self._told.add(finding)
             self.failures += verdict == "wrong"
             self._tell(finding)

@@ -38,65 +38,70 @@ from zot.extensions.peer import (
 from zot.tools.process import Child, Streams
 from zot.wire.lines import TooLong
 
+#: Called with the reason when a carrier cannot send any more.
+Deaf: TypeAlias = Callable[[str], None]
+A = TypeVar("A")
+#: Called with all bytes received ("<") from and sent (">") to the extension.
+Trace: TypeAlias = Callable[[Literal["<", ">"], bytes], None]
+#: Time to exit after closing the output.
+_EXIT_S = 0.5
+#: Interval of log lines about dropped notices, and of updates of a panel that changes too fast.
+_REPORT_S = 1.0
+_MERGE_S = 0.1
+#: Pause between reads of a flood, while no request is open.
+_FLOOD_PAUSE_S = 0.1
+#: Bytes processed at a time, so that a thousand short frames do not block the event loop.
+_SLICE_BYTES = 1024
+#: Longer lines are decoded in a thread, to keep the event loop free.
+_LONG_BYTES = 256 * 1024
+#: Limit of unsent bytes: an extension this slow does not read at all.
+MAX_BYTES = 32 * 1024 * 1024
+#: Time for descendants to exit after their parent; those still running then are leftovers.
+_LEAVE_S = 0.1
+#: Limit of unread bytes; `Link.bring` waits beyond it.
+MAX_UNREAD_BYTES = 1024 * 1024
+
 
 class Carrier(Protocol):
-    """A way to one extension and back, open from the start. See `process` and `link` for the two that there are."""
+    """Byte stream to and from one extension, open from the start: `ExtensionProcess` or `Link`."""
 
-    #: What may be the reason if it does not get to say anything; "" or it begins with a separator.
+    #: Hint for the error if nothing is ever received; "" or begins with a separator.
     advice: str
 
     def send(self, data: bytes) -> None:
-        """Bring it whole lines, after those before. Never waits; after its end does nothing."""
+        """Send whole lines in order, without blocking. Does nothing after the end."""
 
     async def read(self) -> bytes:
-        """Return what it says next, cut anywhere; b"" when it will say no more. Cancelling loses nothing."""
+        """Return the next bytes, split anywhere; b"" at the end of the stream. Safe to cancel."""
 
     def arrived(self) -> int:
-        """Return how many bytes `read` would return without waiting, as far as that is known."""
+        """Return how many bytes `read` would return without waiting, as far as known."""
 
     async def gone(self, *, within_s: float | None) -> bool:
-        """Wait until it is gone, at most ``within_s``. True if it is."""
+        """Wait up to ``within_s`` until the extension has exited or disconnected. True if it has."""
 
     async def leftovers(self) -> Sequence[str]:
-        """Return what it left running although it is gone itself."""
+        """Return the commands of processes still running after the extension itself exited."""
 
     def acknowledged(self) -> None:
-        """It has heard that it shall end, and has no more to say."""
+        """Note that the extension acknowledged its shutdown and sends nothing more."""
 
     def end(self) -> None:
-        """Make it go, with all that it started. Returns at once; any number of times."""
+        """Start ending the extension with all its processes. Returns at once; idempotent."""
 
     async def close(self) -> str:
-        """Make it go and wait for that. Return how it went, such as "exited with 1". When cancelled, ends it anyway."""
+        """End the extension, even when cancelled, and wait. Return how it ended, such as "exited with 1"."""
 
 
-#: Hears why a carrier cannot bring anything any more.
-Deaf: TypeAlias = Callable[[str], None]
-#: Opens a carrier. Raises OSError, ValueError or UserError if it cannot be opened.
+#: Opens a carrier. Raises OSError, ValueError or UserError.
 Opening: TypeAlias = Callable[[Deaf], Awaitable[Carrier]]
 
 
-A = TypeVar("A")
-#: Hears what is said, byte by byte: ">" to the extension, "<" by it.
-Trace: TypeAlias = Callable[[Literal["<", ">"], bytes], None]
-#: What says no more is about to go, and has this long for it.
-_EXIT_S = 0.5
-#: How often the log says how many notices were dropped, and how often a panel that changes too fast is shown.
-_REPORT_S = 1.0
-_MERGE_S = 0.1
-#: How long a flood is left in the pipe after each piece of it, while the extension owes no answer.
-_FLOOD_PAUSE_S = 0.1
-#: So much of what it says is taken at a time, so that a thousand short frames keep nobody else from running.
-_SLICE_BYTES = 1024
-#: A longer line is read in a thread, piece by piece, while others go on.
-_LONG_BYTES = 256 * 1024
-
-
 class Connection:
-    """The shell around a `Peer`: brings it bytes and time, and does what comes of them.
+    """Driver of a `Peer`: feeds it bytes and time, and carries out its happenings.
 
-    ``heard`` is told everything that happens, in order, except answers, which go to whoever asked. Answers never wait
-    for notices: a flood of those is dropped (`Pace`), and updates of a panel are merged.
+    Passes all happenings in order to ``heard``, except answers, which go to their callers. Notices never delay answers:
+    a flood of them is dropped (`Pace`), and updates of a panel are merged.
     """
 
     def __init__(
@@ -109,31 +114,31 @@ class Connection:
         self._asked: dict[str, asyncio.Future[Answered]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._carrier: Carrier | None = None
-        #: What is to be said once there is a way.
+        #: Bytes to send once the carrier is open.
         self._unsent = b""
         self._doomed = False
         self._pace = Pace()
-        #: Notices dropped and panel updates merged since the log last said so.
+        #: Notices dropped and panel updates merged since the last report in the log.
         self._dropped = self._merged = 0
         self._flooded = self._told_of_flood = False
         self._report_timer: asyncio.TimerHandle | None = None
-        #: The newest update of each panel that changes too fast, until it is shown.
+        #: Latest update of each panel that changes too fast, until it is shown.
         self._renders: dict[str, PanelRendered] = {}
         self._render_timer: asyncio.TimerHandle | None = None
-        #: True once it shall end or has gone: then it is read to its end without a pause.
+        #: True once the extension is ending or has exited: the rest is read without pauses.
         self._hurried = False
-        #: Set when a pause in reading must end.
+        #: Set to end a pause in reading.
         self._wake = asyncio.Event()
         self._reading = False
-        #: Bytes that were read and not acted upon yet.
+        #: Bytes received but not processed yet.
         self._unheard = 0
-        #: Since when a deadline is due, and how many bytes had arrived by then and are acted upon first.
+        #: Time of a passed deadline, and how many bytes received by then are processed before it applies.
         self._due_at: float | None = None
         self._due_bytes = 0
         self._schedule()
 
     async def run(self, opening: Opening) -> None:
-        """Open the way to it, hear it out, and return when nothing of it runs. Its last happening is `Ended`."""
+        """Open the carrier, process its input, and return when no process is left. The last happening is `Ended`."""
         reason = "was not started"
         try:
             self._carrier = carrier = await opening(self._deaf)
@@ -153,7 +158,7 @@ class Connection:
                     timer.cancel()
 
     async def answer(self, asked: Asked | A) -> Any:
-        """Send a question and wait for its answer, which always comes. When cancelled, nobody waits any more."""
+        """Send a request and wait for its answer, which always comes. When cancelled, gives the request up."""
         if not isinstance(asked, Asked):
             return asked
         future = self._asked[asked.id] = self._loop.create_future()
@@ -167,7 +172,7 @@ class Connection:
             self._schedule()
 
     def say(self, data: bytes) -> None:
-        """Send what `peer` wants said."""
+        """Send bytes that `peer` returned."""
         if data:
             self._trace(">", data)
             if self._carrier is None:
@@ -177,12 +182,12 @@ class Connection:
         self._schedule()
 
     def shut_down(self) -> None:
-        """Ask it to end; it is made to if it does not."""
+        """Request shutdown; a process that does not exit in time is ended."""
         self._hurry()
         self.say(self.peer.shut_down(self._loop.time()))
 
     async def _heard_out(self, carrier: Carrier) -> str:
-        """Listen until it ends; return how it did."""
+        """Process input until the extension ends; return how it ended."""
         watching = self._loop.create_task(self._hurry_when_gone(carrier), name="zot extension gone")
         try:
             self._reading = True
@@ -195,7 +200,7 @@ class Connection:
             self._stop_reading()
             if not await carrier.gone(within_s=_EXIT_S):
                 self._happen(self.peer.lose("has closed its output", self._loop.time()))
-                # One that was told to end may still be tidying up; it has been given a time for that.
+                # One asked to shut down may still be cleaning up; its deadline bounds this wait.
                 await carrier.gone(within_s=None)
             if left := await carrier.leftovers():
                 self._heard(Complained(f"left processes behind, which were ended: {clipped(', '.join(left))}"))
@@ -207,13 +212,13 @@ class Connection:
         return reason
 
     def _stop_reading(self) -> None:
-        """Nothing more arrives: a deadline that waited for what had arrived has nothing to wait for."""
+        """Note the end of the input. A deadline that waited for received bytes to be processed applies now."""
         self._reading = False
         if self._due_at is not None:
             self._expire_now()
 
     async def _hurry_when_gone(self, carrier: Carrier) -> None:
-        """Read the rest of one that has gone at once: its end fails the calls that wait."""
+        """Read the rest without pauses once the extension has exited: its end fails the open requests."""
         await carrier.gone(within_s=None)
         self._hurry()
 
@@ -222,7 +227,7 @@ class Connection:
         self._wake.set()
 
     async def _hear_all(self, data: bytes) -> None:
-        """Act on ``data`` in slices, so that others run in between."""
+        """Process ``data`` in slices, yielding to the event loop between them."""
         self._unheard, self._flooded = len(data), False
         for start in range(0, len(data), _SLICE_BYTES):
             piece = data[start : start + _SLICE_BYTES]
@@ -234,21 +239,21 @@ class Connection:
                     self._expire_now()
 
     async def _hear(self, lines: Sequence[bytes | TooLong]) -> None:
-        """Act on lines that it wrote, in their order."""
+        """Process lines in order."""
         has_said = False
         for line in lines:
             came = self.peer.take(await _read(line), self._loop.time())
             self._happen([one for one in came if self._admits(one)])
             has_said |= not all(isinstance(one, ToolAnswered | CommandAnswered | Decided) for one in came)
         if has_said:
-            await asyncio.sleep(0)  # Others want to be heard, too.
+            await asyncio.sleep(0)  # Yield to other tasks.
 
     def _may_pause(self) -> bool:
-        """True while nothing that it could send next is waited for."""
+        """True while no frame is expected from the extension."""
         return not self._hurried and not self._asked and self.peer.state is State.READY
 
     async def _pause(self) -> None:
-        """Leave a flood in the pipe for a moment, so that it costs little; a question ends that."""
+        """Leave a flood in the pipe for a moment, so that it costs little CPU time; a new request ends the pause."""
         self._wake.clear()
         waking = self._loop.call_later(_FLOOD_PAUSE_S, self._wake.set)
         try:
@@ -257,7 +262,7 @@ class Connection:
             waking.cancel()
 
     def _admits(self, happening: Happening) -> bool:
-        """Tell if something it sent is shown now. Notices beyond its pace are dropped, panel updates shown later."""
+        """Return whether to show a happening now. Notices beyond the rate are dropped, panel updates delayed."""
         match happening:
             case PanelOpened(panel=panel):
                 self._renders.pop(panel.id, None)
@@ -281,7 +286,6 @@ class Connection:
         return True
 
     def _show_renders(self) -> None:
-        """Show the newest update of each panel that changed too fast."""
         self._render_timer = None
         renders, self._renders = self._renders, {}
         for render in renders.values():
@@ -293,7 +297,7 @@ class Connection:
             self._report_timer = self._loop.call_later(_REPORT_S, self._report_flood)
 
     def _report_flood(self) -> None:
-        """Say in its log how much was not shown since it last did."""
+        """Report dropped notices and merged updates in the log."""
         if self._report_timer is not None:
             self._report_timer.cancel()
             self._report_timer = None
@@ -313,7 +317,7 @@ class Connection:
                         future.set_result(happening)
                     continue
                 case Greeted(reply=reply):
-                    self._heard(happening)  # First: what cannot be said to it may be its end.
+                    self._heard(happening)  # First: a failed send may break the connection.
                     self.say(reply)
                     continue
                 case Terminate() | Kill():
@@ -327,14 +331,14 @@ class Connection:
         self._schedule()
 
     def _end(self) -> None:
-        """Make it go, with all it started, as soon as there is something to go."""
+        """End the extension with all its processes, once the carrier is open."""
         self._doomed = True
         self._hurry()
         if self._carrier is not None:
             self._carrier.end()
 
     def _deaf(self, reason: str) -> None:
-        """It does not hear us any more. If that is because it is about to exit, that is what is told."""
+        """Break the connection unless the extension exits soon: then its exit is the reason to report."""
         self._loop.call_later(_EXIT_S, self._lose, reason)
 
     def _lose(self, reason: str) -> None:
@@ -342,10 +346,10 @@ class Connection:
 
     def _schedule(self) -> None:
         if self._due_at is not None:
-            return  # What has arrived is looked at first.
+            return  # Received bytes are processed first.
         deadline = self.peer.next_deadline()
         if deadline is not None and self._timer is not None and self._timer.when() == deadline:
-            return  # One that is due must not be put off by who talks all the time.
+            return  # Keep the timer: an extension that sends constantly must not postpone its deadline.
         self._stop_timer()
         if deadline is not None:
             self._timer = self._loop.call_at(deadline, self._expire)
@@ -356,7 +360,7 @@ class Connection:
             self._timer = None
 
     def _expire(self) -> None:
-        """A deadline has come. An answer that has arrived by now counts, so what has arrived is acted upon first."""
+        """Handle a passed deadline. An answer received before it counts, so received bytes are processed first."""
         self._timer = None
         self._due_at = self._loop.time()
         arrived = 0 if self._carrier is None or not self._reading else self._unheard + self._carrier.arrived()
@@ -376,12 +380,8 @@ async def _read(line: bytes | TooLong) -> Said:
     return await asyncio.to_thread(read, line)
 
 
-#: One that is so far behind does not read at all.
-MAX_BYTES = 32 * 1024 * 1024
-
-
 class Outbox:
-    """Writes to ``fd``, which it owns, in order and without waiting. ``failed`` hears once why it cannot go on."""
+    """Ordered, non-blocking writer to ``fd``, which it owns. Calls ``failed`` once, with a reason, if it fails."""
 
     def __init__(self, fd: int, failed: Callable[[str], None]) -> None:
         os.set_blocking(fd, False)
@@ -390,7 +390,6 @@ class Outbox:
         self._waiting = bytearray()
 
     def write(self, data: bytes) -> None:
-        """Send ``data``, after what came before."""
         if self._fd is None or not data:
             return
         was_empty = not self._waiting
@@ -403,7 +402,7 @@ class Outbox:
                 asyncio.get_running_loop().add_writer(self._fd, self._flush)
 
     def close(self) -> None:
-        """Let go of the pipe; what is still waiting is dropped. Any number of times."""
+        """Close the pipe and drop unsent bytes. Idempotent."""
         if self._fd is not None:
             asyncio.get_running_loop().remove_writer(self._fd)
             os.close(self._fd)
@@ -427,12 +426,8 @@ class Outbox:
         self._failed(reason)
 
 
-#: What is still running this long after its parent has exited was left behind; before, it may be exiting, too.
-_LEAVE_S = 0.1
-
-
 class ExtensionProcess:
-    """A `Carrier`: what is said goes through ``outbox`` to ``child``, which has ``grace_s`` when it is made to end."""
+    """`Carrier` of a child process, which gets SIGTERM and ``grace_s`` before SIGKILL."""
 
     def __init__(self, child: Child, outbox: Outbox, *, grace_s: float, advice: str) -> None:
         self.advice = advice
@@ -460,16 +455,16 @@ class ExtensionProcess:
         return [command for _, command in await self._child.background()]
 
     def acknowledged(self) -> None:
-        return  # It exits by itself, or is made to.
+        return  # It exits by itself, or its deadline ends it.
 
     def end(self) -> None:
-        # Once is enough, for that takes its own time to ask and then kills.
+        # Once is enough: it sends SIGTERM, waits and then kills.
         if self._ending is None:
             ending = self._child.end(grace_s=self._grace_s)
             self._ending = asyncio.get_running_loop().create_task(ending, name="zot extension end")
 
     async def close(self) -> str:
-        self.end()  # It may have exited and left others behind.
+        self.end()  # It may have exited without its descendants.
         assert self._ending is not None
         try:
             await asyncio.shield(self._ending)
@@ -482,7 +477,7 @@ class ExtensionProcess:
 async def spawned(
     start: Callable[[Streams], Awaitable[Child]], errors: int, deaf: Deaf, *, grace_s: float, advice: str
 ) -> ExtensionProcess:
-    """Let ``start`` start a process that complains to ``errors``, and return it. Raise what ``start`` does."""
+    """Start a process with ``start``, its standard error at ``errors``. Raise the exceptions of ``start``."""
     theirs, ours = os.pipe()
     outbox = Outbox(ours, deaf)
     try:
@@ -503,15 +498,11 @@ def _ending(child: Child) -> str:
     return f"was killed by signal {-status}" if status < 0 else f"exited with {status}"
 
 
-#: So much may wait to be read; whoever brings more waits.
-MAX_UNREAD_BYTES = 1024 * 1024
-
-
 class Link:
-    """A `Carrier` without a process. ``send`` takes what is told to the extension, ``hang_up`` ends the connection.
+    """`Carrier` of a connection that another component owns, such as a WebSocket.
 
-    Whoever keeps the connection calls `bring` for what the extension says and `hung_up` when it is over; neither
-    ``send`` nor ``hang_up`` may wait. One that does not read what it is told is theirs to hang up on.
+    The owner calls `bring` with received bytes and `hung_up` at the end of the connection. ``send`` sends bytes,
+    ``hang_up`` closes the connection; neither may block. The owner closes connections to clients that do not read.
     """
 
     advice = ""
@@ -529,7 +520,7 @@ class Link:
         self._ended = False
 
     async def bring(self, data: bytes) -> None:
-        """The extension said ``data``, cut anywhere. Waits while it talks faster than it is heard."""
+        """Add received bytes, split anywhere. Waits while too many are unread."""
         await self._room.wait()
         if self._over.is_set():
             return
@@ -540,12 +531,12 @@ class Link:
             self._room.clear()
 
     def lost(self) -> None:
-        """The connection is over, and what of it was not brought yet can be brought without waiting."""
+        """Note a lost connection: bytes already received can be added without waiting."""
         self._lost = True
         self._room.set()
 
     def hung_up(self) -> None:
-        """The connection is over; what was brought is still read. Any number of times."""
+        """Note the end of the connection; bytes already added are still read. Idempotent."""
         self._over.set()
         self._news.set()
         self._room.set()
@@ -579,12 +570,12 @@ class Link:
         return ()
 
     def acknowledged(self) -> None:
-        self.end()  # It need not exit, so nothing would tell that it is done.
+        self.end()  # A remote extension need not exit, so its acknowledgement is its end.
 
     def end(self) -> None:
         if not self._over.is_set():
             self._ended = True
-            self._unread.clear()  # Nobody wants to hear it any more.
+            self._unread.clear()
             self._size = 0
             self.hung_up()
             self._hang_up()

@@ -1,4 +1,4 @@
-"""Install and remove extensions: copy or clone, whole or not at all."""
+"""Installation and removal of extensions: copy or clone, all or nothing."""
 
 from __future__ import annotations
 
@@ -21,13 +21,117 @@ from zot.tools.process import Processes
 _SLICE_BYTES = 1024 * 1024
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_GRACE_S = 0.5
+_MAX_TOLD_BYTES = 16 * 1024
+PROTOCOLS = ("https", "ssh", "git", "file")
+DEADLINE_S = 600.0
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(://|::)")
+#: scp-like address host:path, as opposed to a local path.
+_AT_HOST = re.compile(r"[^/:]+@[^/:]+:[^:]")
+#: Variables that redirect git, set when zot runs in a hook of a repository.
+_MISLEADING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY")
+_QUIET = {
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_ASKPASS": "true",
+    "SSH_ASKPASS_REQUIRE": "never",
+    "GIT_ALLOW_PROTOCOL": ":".join(PROTOCOLS),
+    "LC_ALL": "C",
+}
+_SCRAP = ".zot-scrap-"
+
+
+async def install(source: str, home: str, *, processes: Processes, env: Mapping[str, str]) -> Located:
+    """Copy a directory, or clone a repository, into ``home``; return the installed extension. Raise UserError.
+
+    Leaves no files when it fails or is cancelled.
+    """
+    place = os.path.join(home, "extensions")
+    directory = None if is_repository(source) else _directory(source, place)
+    if directory is not None:
+        _refuse_known(load(directory), home)
+    with _reported(place), _scrap(place) as scrap:
+        copy = os.path.join(scrap, "extension")
+        if directory is None:
+            await clone(source, copy, processes=processes, env=env)
+        for _ in narrowing(copy) if directory is None else copying(directory, copy):
+            await asyncio.sleep(0)
+        return _settle(copy, place, home, source)
+
+
+def remove(directory: str) -> None:
+    """Remove an extension: atomically from the place of discovery, then from the disk. Raise UserError."""
+    place, name = os.path.split(directory)
+    with _reported(directory):
+        if os.path.islink(directory):
+            os.unlink(directory)  # The target of a link does not belong to the extension.
+            return
+        with _scrap(place) as scrap:
+            os.rename(directory, os.path.join(scrap, name))
+
+
+def is_repository(source: str) -> bool:
+    """Return whether ``source`` is for git, as opposed to the path of a directory."""
+    if _URL.match(source):
+        return True
+    if os.path.isdir(source):  # A bare repository has no files of the extension itself.
+        return source.endswith(".git") and not os.path.lexists(os.path.join(source, FILE_NAME))
+    return source.endswith(".git") or bool(_AT_HOST.match(source))
+
+
+def checked_url(url: str) -> str:
+    """Return ``url`` in the form for git. Raise UserError if it is not allowed."""
+    if os.path.isdir(url):
+        return f"file://{os.path.abspath(url)}"  # For a plain path git ignores --depth.
+    if url.startswith("-"):
+        raise UserError(f"{printable(url)} is no address of a repository")
+    if "\0" in url:
+        raise UserError("an address cannot have a NUL character")
+    found = _URL.match(url)
+    protocol = found[1] if found else "ssh"
+    if protocol not in PROTOCOLS or (found and found[2] == "::"):
+        raise UserError(f"{printable(url)}: {protocol} is not allowed, only {', '.join(PROTOCOLS)}")
+    return url
+
+
+async def clone(url: str, destination: str, *, processes: Processes, env: Mapping[str, str]) -> None:
+    """Clone ``url`` to ``destination``, which must not exist. Raise UserError with git's message. Leaves no process."""
+    argv = ["git", "clone", "--quiet", "--depth", "1", "--no-recurse-submodules", "--", checked_url(url), destination]
+    plain = {name: value for name, value in env.items() if name not in _MISLEADING}
+    env = {**plain, **_QUIET}
+    status, said = await run_errand(argv, cwd="/", env=env, processes=processes, within_s=DEADLINE_S)
+    if status:
+        raise UserError(f"git clone {printable(url)}: {_reason(said) or f'exit status {status}'}")
+
+
+async def run_errand(
+    argv: Sequence[str], *, cwd: str, env: Mapping[str, str], processes: Processes, within_s: float
+) -> tuple[int, str]:
+    """Run a program without input or terminal; return its exit status and the end of its output. Raise UserError.
+
+    Leaves no process when it times out or is cancelled.
+    """
+    try:
+        child = await processes.spawn(argv, cwd=cwd, env=env)
+    except (OSError, ValueError) as problem:
+        raise UserError(f"{argv[0]} could not be started: {problem}") from None
+    said = b""
+    try:
+        async with asyncio.timeout(within_s):
+            while data := await child.read():
+                said = (said + data)[-_MAX_TOLD_BYTES:]
+    except TimeoutError:
+        raise UserError(f"{argv[0]} was not done within {within_s:g} s") from None
+    finally:
+        await child.end(grace_s=_GRACE_S)
+        child.close()
+    return child.status(), said.decode("utf-8", "replace")
 
 
 def copying(source: str, destination: str) -> Iterator[None]:
-    """Copy ``source`` to ``destination``, which must not exist. Yields often, so that it can be left half done.
+    """Copy ``source`` to ``destination``, which must not exist. Yields often, so that the caller can stop it.
 
-    Raise OSError, or UserError for what cannot be copied. Of the modes only "executable" is kept: the copy is for its
-    owner alone.
+    Keeps only the executable bit of the modes: the copy is private to its owner. Raise OSError, or UserError for
+    special files.
     """
     left = [""]
     while left:
@@ -50,12 +154,12 @@ def copying(source: str, destination: str) -> Iterator[None]:
 
 
 def narrowing(directory: str) -> Iterator[None]:
-    """Take everything in ``directory``, and itself, away from all but its owner. Yields and raises as `copying`."""
+    """Make ``directory`` and its content private to its owner. Yields and raises as `copying`."""
     left = [directory]
     while left:
         place = left.pop()
         mode = os.lstat(place).st_mode
-        if not stat.S_ISLNK(mode):  # What it leads to is somebody else's.
+        if not stat.S_ISLNK(mode):  # The target of a link does not belong to the extension.
             os.chmod(place, mode & 0o700)
         if stat.S_ISDIR(mode):
             with os.scandir(place) as entries:
@@ -67,7 +171,7 @@ def _copying_file(there: str, here: str) -> Iterator[None]:
     source = os.open(there, _READ)
     try:
         mode = os.fstat(source).st_mode
-        if not stat.S_ISREG(mode):  # It was one a moment ago.
+        if not stat.S_ISREG(mode):  # Replaced since the check.
             raise UserError(f"{there} is not a regular file")
         with open(os.open(here, _WRITE, 0o700 if mode & 0o111 else 0o600), "wb") as copy:
             while data := os.read(source, _SLICE_BYTES):
@@ -77,126 +181,16 @@ def _copying_file(there: str, here: str) -> Iterator[None]:
         os.close(source)
 
 
-_GRACE_S = 0.5
-_MAX_TOLD_BYTES = 16 * 1024
-
-
-async def run_errand(
-    argv: Sequence[str], *, cwd: str, env: Mapping[str, str], processes: Processes, within_s: float
-) -> tuple[int, str]:
-    """Run a program to its end; return its exit status and the end of what it said. Raise UserError if it cannot be.
-
-    It has no input and no terminal. When late or cancelled, nothing of it runs on.
-    """
-    try:
-        child = await processes.spawn(argv, cwd=cwd, env=env)
-    except (OSError, ValueError) as problem:
-        raise UserError(f"{argv[0]} could not be started: {problem}") from None
-    said = b""
-    try:
-        async with asyncio.timeout(within_s):
-            while data := await child.read():
-                said = (said + data)[-_MAX_TOLD_BYTES:]
-    except TimeoutError:
-        raise UserError(f"{argv[0]} was not done within {within_s:g} s") from None
-    finally:
-        await child.end(grace_s=_GRACE_S)
-        child.close()
-    return child.status(), said.decode("utf-8", "replace")
-
-
-PROTOCOLS = ("https", "ssh", "git", "file")
-DEADLINE_S = 600.0
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(://|::)")
-#: As ssh names a file: host:path, but no path of ours.
-_AT_HOST = re.compile(r"[^/:]+@[^/:]+:[^:]")
-#: They would lead git elsewhere: it may be a hook of a repository that runs us.
-_MISLEADING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY")
-_QUIET = {
-    "GIT_TERMINAL_PROMPT": "0",
-    "GIT_ASKPASS": "true",
-    "SSH_ASKPASS_REQUIRE": "never",
-    "GIT_ALLOW_PROTOCOL": ":".join(PROTOCOLS),
-    "LC_ALL": "C",
-}
-
-
-def is_repository(source: str) -> bool:
-    """Tell if ``source`` is something for git, and not the path of a directory."""
-    if _URL.match(source):
-        return True
-    if os.path.isdir(source):  # A repository without a working tree has its files in git's own form.
-        return source.endswith(".git") and not os.path.lexists(os.path.join(source, FILE_NAME))
-    return source.endswith(".git") or bool(_AT_HOST.match(source))
-
-
-def checked_url(url: str) -> str:
-    """Return ``url`` as git shall have it. Raise UserError if it must not have it at all."""
-    if os.path.isdir(url):
-        return f"file://{os.path.abspath(url)}"  # Of a plain path git would take everything, not only what is new.
-    if url.startswith("-"):
-        raise UserError(f"{printable(url)} is no address of a repository")
-    if "\0" in url:
-        raise UserError("an address cannot have a NUL character")
-    found = _URL.match(url)
-    protocol = found[1] if found else "ssh"
-    if protocol not in PROTOCOLS or (found and found[2] == "::"):
-        raise UserError(f"{printable(url)}: {protocol} is not allowed, only {', '.join(PROTOCOLS)}")
-    return url
-
-
-async def clone(url: str, destination: str, *, processes: Processes, env: Mapping[str, str]) -> None:
-    """Clone ``url`` to ``destination``, which must not exist. Raise UserError with what git said. Nothing runs on."""
-    argv = ["git", "clone", "--quiet", "--depth", "1", "--no-recurse-submodules", "--", checked_url(url), destination]
-    plain = {name: value for name, value in env.items() if name not in _MISLEADING}
-    env = {**plain, **_QUIET}
-    status, said = await run_errand(argv, cwd="/", env=env, processes=processes, within_s=DEADLINE_S)
-    if status:
-        raise UserError(f"git clone {printable(url)}: {_reason(said) or f'exit status {status}'}")
-
-
 def _reason(said: str) -> str:
-    """Return what git complained about, as one line: all until it gave up, since the reason may be that of ssh."""
+    """Return git's error as one line, with the lines before "fatal": the reason may be an error of ssh."""
     lines = [line.strip() for line in said.split("\n") if line.strip()]
     gave_up = max((at for at, line in enumerate(lines) if line.startswith("fatal: ")), default=len(lines))
     told = [line.removeprefix("fatal: ") for line in lines[: gave_up + 1] if not line.lower().startswith("warning: ")]
     return printable("; ".join(told[-3:]))
 
 
-_SCRAP = ".zot-scrap-"
-
-
-async def install(source: str, home: str, *, processes: Processes, env: Mapping[str, str]) -> Located:
-    """Copy a directory, or clone a repository, into ``home``; return what is there now. Raise UserError.
-
-    When that fails or is cancelled, nothing is left of it.
-    """
-    place = os.path.join(home, "extensions")
-    directory = None if is_repository(source) else _directory(source, place)
-    if directory is not None:
-        _refuse_known(load(directory), home)
-    with _reported(place), _scrap(place) as scrap:
-        copy = os.path.join(scrap, "extension")
-        if directory is None:
-            await clone(source, copy, processes=processes, env=env)
-        for _ in narrowing(copy) if directory is None else copying(directory, copy):
-            await asyncio.sleep(0)
-        return _settle(copy, place, home, source)
-
-
-def remove(directory: str) -> None:
-    """Remove an extension for good: at once from where it is looked for, then from the disk. Raise UserError."""
-    place, name = os.path.split(directory)
-    with _reported(directory):
-        if os.path.islink(directory):
-            os.unlink(directory)  # What it leads to is somebody else's.
-            return
-        with _scrap(place) as scrap:
-            os.rename(directory, os.path.join(scrap, name))
-
-
 def _directory(source: str, place: str) -> str:
-    """Return where ``source`` is, if it can be copied into ``place``. Raise UserError."""
+    """Return the real path of ``source``, if it can be copied into ``place``. Raise UserError."""
     if not os.path.isdir(source):
         why = "not a directory" if os.path.lexists(source) else "no such directory"
         raise UserError(f"{printable(source)}: {why}")
@@ -207,7 +201,7 @@ def _directory(source: str, place: str) -> str:
 
 
 def _settle(copy: str, place: str, home: str, source: str) -> Located:
-    """Put a finished ``copy`` where it is looked for."""
+    """Move a finished ``copy`` to the place of discovery."""
     try:
         manifest = load(copy)
     except ConfigError as problem:
@@ -220,7 +214,7 @@ def _settle(copy: str, place: str, home: str, source: str) -> Located:
 
 
 def _refuse_known(manifest: Manifest, home: str) -> None:
-    """Raise UserError if there is one of that name."""
+    """Raise UserError if an extension of this name is installed."""
     destination = os.path.join(home, "extensions", manifest.name)
     there = discover(cwd=os.devnull, home=home, is_trusted=lambda *_: False)
     known = next((one.directory for one in there if one.name == manifest.name), None)
@@ -241,7 +235,7 @@ def _reported(place: str) -> Iterator[None]:
 
 @contextmanager
 def _scrap(place: str) -> Iterator[str]:
-    """Yield a new directory in ``place`` that is gone afterwards. Those that others left behind are gone as well."""
+    """Yield a temporary directory in ``place``, and remove it afterwards. Also removes those of crashed processes."""
     make_directory(place)
     with exclusive(place):
         _sweep(place)
@@ -261,14 +255,14 @@ def _sweep(place: str) -> None:
     for path in left:
         try:
             lock = _lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:  # Somebody works on it.
+        except BlockingIOError:  # In use by another process.
             continue
         shutil.rmtree(path, onerror=_insist)
         os.close(lock)
 
 
 def _insist(remove_it: object, path: str, _: object) -> None:
-    """Remove what a directory without write permission keeps from being removed."""
+    """Remove a path despite missing write permissions."""
     parent = os.path.dirname(path)
     os.chmod(parent, 0o700)
     if os.path.isdir(path) and not os.path.islink(path):

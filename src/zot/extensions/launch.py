@@ -1,4 +1,4 @@
-"""Launching extensions: their environment, directories and deadlines."""
+"""Launch of extensions: command line, environment, directories and deadlines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from zot.wire import extension as wire
 
 
 class Surroundings(NamedTuple):
-    """What the extensions of a session have in common."""
+    """Common settings of a session's extensions."""
 
     processes: Callable[[], Processes]
     env: Mapping[str, str]
@@ -29,23 +29,23 @@ class Surroundings(NamedTuple):
     zot_version: str
     deadlines: Deadlines
     confinement: Confinement
-    #: What cannot be confined runs nevertheless.
+    #: Run extensions that cannot be confined anyway.
     unsandboxed: bool
-    #: `zot ext logs` finds the logs: they are in zot's home, not in a directory of the daemon.
+    #: True if `zot ext logs` finds the logs: they are in zot's home, not in a daemon's directory.
     logs_are_home: bool = True
 
 
 def acknowledgement(around: Surroundings, *, directory: str, data: str) -> wire.HelloAck:
-    """Return what an extension is told first: where it runs, and where it keeps what is its own."""
+    """Return the answer to an extension's hello."""
     return wire.HelloAck(
         wire.PROTOCOL_VERSION, around.zot_version, around.provider, around.model, around.cwd, directory, data
     )
 
 
 class Start(NamedTuple):
-    """How the extension that ``manifest`` in ``directory`` describes is started in ``around``.
+    """Start of the extension in ``directory``; an `Origin`.
 
-    If it is ``broken``, it cannot be, and that is said when it would.
+    With ``broken`` set, `open` raises it as a UserError.
     """
 
     manifest: Manifest
@@ -66,11 +66,11 @@ class Start(NamedTuple):
         return True
 
     def guarded(self) -> frozenset[wire.Intercepted]:
-        """Return what is blocked before it has said anything."""
+        """Return the events blocked until the extension has subscribed for the first time."""
         return frozenset(self.manifest.intercept) if self.manifest.on_failure == "block" else frozenset()
 
     def peer(self, closed: frozenset[wire.Intercepted], *, now: float) -> Peer:
-        """Return a new connection to it; ``closed`` is what is blocked until it has subscribed."""
+        """Return the peer of a new connection; ``closed`` events are blocked until it has subscribed."""
         ack = acknowledgement(self.around, directory=self.directory, data=self._data_directory())
         return Peer(
             self.manifest.name,
@@ -83,7 +83,7 @@ class Start(NamedTuple):
         )
 
     async def open(self, errors: int, note: Callable[[str], None], deaf: Deaf) -> ExtensionProcess:
-        """Start it, held to its permissions. Raise ValueError or UserError; ``note`` hears what is odd."""
+        """Start it within its permissions; call ``note`` with warnings. Raise ValueError or UserError."""
         if self.broken:
             raise UserError(self.broken)
         permissions = self.manifest.permissions
@@ -109,7 +109,7 @@ class Start(NamedTuple):
             raise UserError(f"{problem}{self._advice(program(self.manifest, self.directory), problem)}") from None
 
     def _advice(self, itself: str, problem: OSError) -> str:
-        """Return what would help, "" if we do not know; begins with a separator."""
+        """Return advice on a failed start, "" if there is none; begins with a separator."""
         if isinstance(problem, PermissionError) and os.path.isfile(itself) and not os.access(itself, os.X_OK):
             return f"; try: chmod +x {shlex.quote(itself)}"
         if isinstance(problem, FileNotFoundError) and " " in self.manifest.exec and not os.path.exists(itself):
@@ -117,6 +117,6 @@ class Start(NamedTuple):
         return ""
 
     def _data_directory(self) -> str:
-        """Return where its data belong: beside its manifest, or where it may write if it declares what it may do."""
+        """Return its data directory: beside its manifest, or the first writable one if it declares permissions."""
         names = [] if self.manifest.permissions is None else data_directories(self.manifest)
         return os.path.join(self.directory, *names[:1])

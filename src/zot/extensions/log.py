@@ -1,4 +1,4 @@
-"""The log file of an extension: written, read, followed."""
+"""Log file of an extension: writing, reading, following."""
 
 from __future__ import annotations
 
@@ -13,29 +13,34 @@ from zot.files import make_directory
 from zot.messages import timestamp
 from zot.text import printable
 
-#: A longer one is begun anew; so much of the end of the one before it is kept.
+#: A longer log is rotated; this much of its end is kept.
 MAX_BYTES = 8 * 1024 * 1024
-#: What stands before the name of one that is started after a crash; no name has a colon.
+#: Marks a restart after a crash in the log; names have no colon.
 AGAIN = "again: "
-#: How much of what an extension wrote last is shown when it fails.
+#: Limits of the excerpt from standard error that is shown after a failure.
 _LAST_LINES = 3
 _LAST_CHARACTERS = 200
 _LAST_BYTES = 16 * 1024
+_SLICE_BYTES = 64 * 1024
+#: Bytes at the end of a log that are searched for a problem.
+_TAIL_BYTES = 64 * 1024
+_NOTE = re.compile(r"\[zot\] (\S+Z) (.*)")
+#: Consequences of a problem that was noted before.
+_AFTERMATH = re.compile(r"exited with |was killed|is not started again")
 
 
 def log_path(home: str, name: str) -> str:
-    """Return where the log of the extension ``name`` is."""
     return os.path.join(home, "logs", f"ext-{name}.log")
 
 
 class Log:
-    """The log of the extension ``name``, or none at all without a ``home`` that can be written to."""
+    """Log of the extension ``name``; discards everything without a writable ``home``."""
 
     def __init__(self, home: str | None, name: str) -> None:
         self._path = log_path(home, name) if home is not None else None
 
     def open(self) -> int:
-        """Return a descriptor that appends to it; of nothing if it cannot be written. The caller closes it."""
+        """Return a descriptor that appends to the log, or of /dev/null if that fails. The caller closes it."""
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK | os.O_NOFOLLOW
         try:
             if self._path is not None:
@@ -45,57 +50,56 @@ class Log:
                 if stat.S_ISREG(os.fstat(fd).st_mode):
                     return fd
                 os.close(fd)
-        except OSError:  # The extension can do without.
+        except OSError:  # The extension runs without a log.
             pass
         return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
     @property
     def path(self) -> str | None:
-        """Where it is; None if there is none."""
         return self._path
 
     def end(self) -> int:
-        """Return how long it is."""
+        """Return its size."""
         try:
             return 0 if self._path is None else os.stat(self._path).st_size
         except OSError:
             return 0
 
     def last_words(self, since: int) -> list[str]:
-        """Return the last lines that the extension itself has written from ``since`` on, fit to be shown."""
+        """Return the last lines that the extension itself wrote after ``since``, printable and short."""
         if self._path is None:
             return []
         try:
             with open(self._path, "rb", opener=_regular) as file:
                 size = os.fstat(file.fileno()).st_size
-                file.seek(max(since if since <= size else 0, size - _LAST_BYTES))  # it may have been begun anew
+                file.seek(max(since if since <= size else 0, size - _LAST_BYTES))  # it may have been rotated
                 text = file.read(_LAST_BYTES).decode("utf-8", "replace")
         except OSError:
             return []
         lines = [printable(line.strip()) for line in text.split("\n") if not line.startswith("[zot] ")]
-        return [shortened(line) for line in lines if line.strip("^~ ")][-_LAST_LINES:]  # without a traceback's marks
+        return [shortened(line) for line in lines if line.strip("^~ ")][-_LAST_LINES:]  # no traceback markers
 
     def note(self, text: str) -> None:
-        """Write a line of our own."""
+        """Append a line from zot."""
         fd = self.open()
         try:
             os.write(fd, f"[zot] {timestamp()} {printable(text)}\n".encode())
-        except OSError:  # A full disk is no reason to stop.
+        except OSError:  # A full disk must not stop the session.
             pass
         finally:
             os.close(fd)
 
     def keep_short(self) -> None:
-        """Begin it anew if it has become too long. Whoever has it open goes on writing into it."""
+        """Rotate a log that is too long. Open descriptors stay valid."""
         try:
             if self._path is not None and os.lstat(self._path).st_size > MAX_BYTES:
                 _begin_anew(self._path)
-        except OSError:  # It is not there yet, or is not ours to shorten.
+        except OSError:  # Missing, or not writable.
             pass
 
 
 def _begin_anew(path: str) -> None:
-    """Put the end of a log aside and empty it. It cannot be renamed, because an extension has it open."""
+    """Copy the end of a log aside and truncate it: it cannot be renamed, because an extension has it open."""
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK | os.O_NOFOLLOW)
     try:
         is_file, size = stat.S_ISREG(os.fstat(fd).st_mode), os.fstat(fd).st_size
@@ -113,7 +117,7 @@ def _regular(path: str, flags: int) -> int:
 
 
 def shortened(line: str) -> str:
-    """Return a line that is not too long for a notice."""
+    """Return a line short enough for a notice."""
     return line if len(line) <= _LAST_CHARACTERS else f"{line[:_LAST_CHARACTERS]}..."
 
 
@@ -121,39 +125,32 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
-_SLICE_BYTES = 64 * 1024
-#: How much of the end of a log is looked at for a problem.
-_TAIL_BYTES = 64 * 1024
-_NOTE = re.compile(r"\[zot\] (\S+Z) (.*)")
-#: What comes of a problem that was told before.
-_AFTERMATH = re.compile(r"exited with |was killed|is not started again")
-
-
 class Note(msgspec.Struct, frozen=True):
-    """A line of zot's own in the log: when, and what."""
+    """Line from zot in the log."""
 
     at: str
     text: str
 
 
 def read(path: str) -> Iterator[bytes]:
-    """Yield what is in the log, piece by piece. Raise OSError."""
+    """Yield the log in pieces. Raise OSError."""
     with open(path, "rb") as file:
         while data := file.read(_SLICE_BYTES):
             yield data
 
 
 def follow(path: str, wait: Callable[[], bool]) -> Iterator[bytes]:
-    """Yield what is in the log and what is added, also when it is put aside and begun anew. Raise OSError.
+    """Yield the log and additions to it, across rotations. Raise OSError.
 
-    ``wait`` is called when there is nothing new; False from it is the end.
+    Calls ``wait`` when there is nothing new, and ends when that returns False.
     """
     fd: int | None = None
     try:
         while True:
             if fd is None:
                 fd = _opened(path)
-            moved = fd is not None and _has_moved(path, fd)  # Before it is read: what was added until then counts.
+            # Before the read, which thus includes everything added until the rotation.
+            moved = fd is not None and _has_moved(path, fd)
             while fd is not None and (data := os.read(fd, _SLICE_BYTES)):
                 yield data
             if moved and fd is not None:
@@ -167,11 +164,10 @@ def follow(path: str, wait: Callable[[], bool]) -> Iterator[bytes]:
 
 
 def problem(path: str) -> Note | None:
-    """Return what went wrong in the last run that has ended, or since; None if nothing did, or nobody knows.
+    """Return the problem of the last run that has ended, or of a later one; None if there is none, or no log.
 
-    A run lasts as long as its session: when it has crashed and is started again, it goes on.
-
-    A run without a problem that has not ended says nothing about the one before, which may have crashed.
+    A run lasts as long as its session, across restarts after crashes. A run without a problem that has not ended is
+    skipped: the one before may have crashed.
     """
     runs: list[list[Note]] = [[]]
     for note in _notes(path):
@@ -188,7 +184,7 @@ def problem(path: str) -> Note | None:
 
 
 def _with_cause(wrong: list[Note]) -> Note:
-    """Return the last of these with what led to it: what is wrong is often ended for it, and that says nothing."""
+    """Return the last note joined with its causes: the end of a broken extension alone explains nothing."""
     first = len(wrong) - 1
     while first and _AFTERMATH.match(wrong[first].text):
         first -= 1
@@ -196,7 +192,7 @@ def _with_cause(wrong: list[Note]) -> Note:
 
 
 def note_in(line: str) -> Note | None:
-    """Return what zot says in a line of a log; None if the extension said it."""
+    """Return the note in a line of a log; None if the extension wrote the line."""
     found = _NOTE.fullmatch(line)
     return Note(found[1], found[2]) if found else None
 
@@ -206,7 +202,7 @@ def _notes(path: str) -> Iterator[Note]:
         with open(path, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
             text = file.read(_TAIL_BYTES).decode("utf-8", "replace")
-    except OSError:  # It has never run, or its log cannot be read: then nothing is known.
+    except OSError:  # Never run, or unreadable.
         return
     for line in text.split("\n"):
         if note := note_in(line):
@@ -216,12 +212,12 @@ def _notes(path: str) -> Iterator[Note]:
 def _opened(path: str) -> int | None:
     try:
         return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    except FileNotFoundError:  # Between two files, or it has not run yet.
+    except FileNotFoundError:  # Rotated just now, or never run.
         return None
 
 
 def _has_moved(path: str, fd: int) -> bool:
-    """Tell if there is another log at ``path`` by now, or this one was begun anew."""
+    """Return whether ``path`` is another file by now, or was truncated."""
     here = os.fstat(fd)
     if os.lseek(fd, 0, os.SEEK_CUR) > here.st_size:
         return True

@@ -47,113 +47,14 @@ from zot.store import Guarded
 from zot.tools.base import Tool
 from zot.wire import extension as wire
 
-
-class Roster:
-    """``audience`` hears what they do, ``dismissed`` the name of a guard that is not missed any more.
-
-    A guard that had connected before the session was loaded is missed until it has come back: it blocks what it guards.
-    """
-
-    def __init__(self, around: Surroundings, audience: Audience, dismissed: Callable[[str], None]) -> None:
-        self.extensions: list[Extension] = []
-        self.listeners: list[Listener] = []
-        self._around = around
-        self._audience = audience
-        self._dismissed = dismissed
-        self._begun = False
-        #: What is blocked by those that had connected, by name.
-        self._recalled: dict[str, frozenset[wire.Intercepted]] = {}
-        self._missing: dict[str, Extension] = {}
-        #: Who hears what those guard that have connected.
-        self._guards: dict[Extension, Callable[[Guarded], None]] = {}
-
-    def __bool__(self) -> bool:
-        """True if somebody takes part, or is missed."""
-        return bool(self.extensions or self._recalled)
-
-    def begin(self, origins: Sequence[Origin]) -> None:
-        """Start those that the session has, side by side, and miss those that it has had."""
-        self._begun = True
-        self.extensions = [Extension(origin, self._around, self._audience) for origin in origins]
-        self._seat()
-        for name in self._recalled:
-            self._miss(name)
-
-    def recall(self, guarded: Guarded) -> None:
-        """Hear who guards the session and may be away; or, if it guards nothing, that it was dismissed."""
-        if guarded.intercept:
-            self._recalled[guarded.name] = frozenset(one for one in wire.INTERCEPTED if one in guarded.intercept)
-            if self._begun:
-                self._miss(guarded.name)
-        elif self._recalled.pop(guarded.name, None) is not None:
-            self._dismiss(guarded.name)
-
-    def attends(self, name: str) -> bool:
-        """Tell if there is one of this name, and not only one that is missed."""
-        return any(one.name == name and not self._is_away(one) for one in self.extensions)
-
-    def join(self, name: str, carrier: Carrier, guards: Callable[[Guarded], None]) -> Extension:
-        """Let one take part that has connected by itself, as `Manager.join` says. Raise UserError."""
-        earlier = next((one for one in self.extensions if one.name == name), None)
-        if earlier is not None and not self._is_away(earlier):
-            raise UserError(f"the session has an extension named {name!r} already")
-        caller = Caller(name, carrier, self._around, frozenset() if earlier is None else earlier.peer.closed)
-        # Those that have gone and block nothing leave no trace.
-        self.extensions = [one for one in self.extensions if one is not earlier and not _is_gone(one)]
-        extension = Extension(caller, self._around, self._audience)
-        self._guards = {one: hear for one, hear in self._guards.items() if one in self.extensions}
-        self._guards[extension] = guards
-        self._admit(extension)
-        return extension
-
-    def put_on_record(self, extension: Extension) -> None:
-        """Let who brought it hear what it guards whether it is there or not, if it does."""
-        if extension.peer.closed and extension in self._guards:
-            self._guards[extension](Guarded(extension.name, tuple(sorted(extension.peer.closed))))
-
-    def _miss(self, name: str) -> None:
-        """Let a guard that is away block what it guards, unless somebody has its name."""
-        if all(one.name != name for one in self.extensions):
-            missing = Missing(name, self._around, self._recalled[name])
-            self._missing[name] = Extension(missing, self._around, self._audience)
-            self._admit(self._missing[name])
-
-    def _dismiss(self, name: str) -> None:
-        """Let go of a guard that is away. One that has come back meanwhile goes on record again."""
-        for one in [one for one in self.extensions if one.name == name]:
-            if self._is_away(one):
-                self.extensions.remove(one)
-                self._seat()
-                self._dismissed(name)
-            else:
-                self.put_on_record(one)
-
-    def _is_away(self, extension: Extension) -> bool:
-        """Tell if one that had come by itself has gone, or has not come back yet."""
-        return not extension.returns and (extension.is_over or self._missing.get(extension.name) is extension)
-
-    def _admit(self, extension: Extension) -> None:
-        self.extensions.append(extension)
-        self._seat()
-
-    def _seat(self) -> None:
-        kept = {listener.extension: listener for listener in self.listeners}
-        self.listeners = [kept.get(one) or Listener(one) for one in self.extensions]
-
-
-def _is_gone(extension: Extension) -> bool:
-    """Tell if one that had come by itself has gone, and left nothing blocked."""
-    return not extension.returns and extension.is_over and not extension.peer.closed
-
-
 _KEYS: Final[tuple[wire.Key, ...]] = get_args(wire.Key)
 
 
 class Manager:
-    """What `agent.hooks.Extensions` promises, for the extensions in ``located``, in their order, and those that `join`.
+    """Implementation of `agent.hooks.Extensions` for the ``located`` extensions, in order, and those that `join`.
 
-    They are started side by side. ``taken`` are names of tools that are not theirs to have; ``offered`` says
-    which others the model may see. If it is ``joinable``, guards that had connected are missed until they are back.
+    ``taken`` are tool names that extensions cannot use; ``offered`` filters the tools that the model may see.
+    With ``joinable``, guards that connected earlier are missing until they reconnect.
     """
 
     def __init__(
@@ -166,8 +67,8 @@ class Manager:
         up: Callable[[Collection[str]], None] = lambda tools: None,
         joinable: bool = False,
     ) -> None:
-        """``up`` hears, once, which tools there are when all have had the time to say so."""
-        # One that cannot run says why when it would start, and what it was to guard stays blocked.
+        """``up`` is called once with the tool names, after all extensions are ready or timed out."""
+        # Includes broken ones: they report their problem at the start and keep blocking the events they guard.
         self._located = [one for one in located if one.counts]
         self._found = located
         self._around = around
@@ -183,10 +84,10 @@ class Manager:
         self._closed = False
         self._panels: dict[str, Extension] = {}
         self._tools: list[Tool] | None = None
-        #: Those of which everybody knows that their start takes long.
+        #: Names of extensions whose slow start was announced.
         self._slow: set[str] = set()
 
-    # What the session wants.
+    # Lifecycle.
 
     def attach(self, show: Callable[[Sequence[AgentEvent]], None]) -> None:
         self._show = show
@@ -208,27 +109,27 @@ class Manager:
         await asyncio.gather(*(extension.close() for extension in self.extensions))
 
     def join(self, name: str, carrier: Carrier, guards: Callable[[Guarded], None] = lambda guarded: None) -> Extension:
-        """Let an extension take part that has connected by itself; `Extension.over` tells when it has gone again.
+        """Add an extension that connected from outside; `Extension.over` waits for its end.
 
-        It comes after those that are there. One that was there before under its name takes its place again, and finds
-        blocked what it left blocked. ``guards`` hears what it guards whether it is there or not. Raise UserError if the
-        name is taken or is none, or if the session is over.
+        It comes last in order. One that reconnects under its name takes its place again, with the events that it left
+        blocked. ``guards`` is called with the events it blocks even while absent. Raise UserError if the name is in use
+        or invalid, or if the session is closed.
         """
         if self._closed:
             raise UserError("the session is over")
         self.start()
         return self._roster.join(name, carrier, guards)
 
-    # What the agent asks.
+    # Hooks of the agent.
 
     @property
     def extensions(self) -> Sequence[Extension]:
-        """Those that take part, or are missed, in their order."""
+        """Extensions in order, missing ones included."""
         return self._roster.extensions
 
     @property
     def located(self) -> Sequence[Located]:
-        """Those that it has begun with, as they were found then."""
+        """Extensions at the start, as discovered."""
         return self._located
 
     @property
@@ -317,7 +218,7 @@ class Manager:
                 case _:
                     pass
 
-    # What people ask.
+    # Commands and panels.
 
     def commands(self) -> Sequence[CommandInfo]:
         return [
@@ -326,7 +227,7 @@ class Manager:
         ]
 
     async def run_command(self, name: str, args: str) -> CommandAnswer:
-        name = name.removeprefix("/")  # As people type it; no name has one.
+        name = name.removeprefix("/")  # Users type a slash; names have none.
         found = self._commands().get(name)
         if found is None:
             known = ", ".join(self._commands()) or "none"
@@ -358,10 +259,9 @@ class Manager:
         extension.close_panel(panel_id)
         self._panel_closed(extension, panel_id)
 
-    # What they do.
+    # Happenings of extensions.
 
     def happened(self, extension: Extension, happening: Happening) -> None:
-        """Hear what came of an extension, as `Audience` wants."""
         if isinstance(happening, Subscribed):
             self._roster.put_on_record(extension)
         match happening:
@@ -370,14 +270,14 @@ class Manager:
                 if self._begun:
                     self._report_clashes(extension)
             case Settled():
-                self._tools = None  # What it had before it crashed, and has not registered again, is gone.
+                self._tools = None  # Registrations from before a crash that were not repeated are dropped.
             case Subscribed() if self._begun:
-                # It was slow to start, or has been started again: for it, the session begins now.
+                # A slow or restarted extension: its session starts now.
                 extension.tell(wire.Event("session_start"))
             case Notified(level=level, message=message):
                 self._show([ExtNotify(extension.name, level, message)])
             case Complained(reason=reason, notice=True) | Late(kind="intercept", reason=reason):
-                # Of a tool and a command whoever waits hears; of a decision that was not made nobody else would say so.
+                # Callers get the failures of tools and commands; a missing decision has no other report.
                 self._show([ExtNotify(extension.name, "warn", reason)])
             case PanelOpened(panel=opened):
                 self._panel_opened(extension, opened)
@@ -397,7 +297,7 @@ class Manager:
                 self._show([ExtNotify(extension.name, "error", extension.explained)])
             case Ended(reason=reason, wanted=False):
                 self._tools = None
-                if extension.problem == reason:  # Else it has been said what broke it.
+                if extension.problem == reason:  # Otherwise the broken connection was reported already.
                     self._show([ExtNotify(extension.name, "error", extension.explained)])
             case _:
                 pass
@@ -406,11 +306,11 @@ class Manager:
         self._show([ExtNotify(name, "warn", "was dismissed: what it guarded is not blocked any more")])
 
     def _start(self, one: Located) -> Start:
-        assert one.manifest is not None  # What counts has one.
+        assert one.manifest is not None  # Set wherever `counts` is true.
         return Start(one.manifest, one.directory, self._around, one.problem if one.standing == "broken" else "")
 
     async def _settled(self, extension: Extension) -> None:
-        """Wait until a prompt need not wait for it. A wait of more than a second is announced, once."""
+        """Wait until prompts need not wait for it. Announces a wait of more than a second, once."""
 
         def tell(since: str) -> None:
             if extension.name not in self._slow:
@@ -427,7 +327,7 @@ class Manager:
         self._slow.discard(extension.name)
 
     def _commands(self) -> Mapping[str, tuple[Extension, wire.RegisterCommand]]:
-        """Return the commands by name, each with whose it is: the first in order has a name that several want."""
+        """Return the commands by name with their extensions; the first extension in order wins a name."""
         found: dict[str, tuple[Extension, wire.RegisterCommand]] = {}
         for extension in self.extensions:
             for command in extension.offer.commands.values():
@@ -435,7 +335,7 @@ class Manager:
         return found
 
     def _absent(self, command: str) -> str:
-        """Return which extensions might have a command, but do not run, and why; "" if there are none."""
+        """Return which extensions might have the command but do not run, and why; "" if there are none."""
         absent = [f"extension {one.name} does not run: {one.explained}" for one in self.extensions if one.is_over]
         for one in self._found:
             if one.standing == "untrusted":
@@ -455,7 +355,7 @@ class Manager:
             listener.release(event, about)
 
     def _report_clashes(self, extension: Extension) -> None:
-        """Say in its log which of its names somebody else has, who comes first; each once."""
+        """Log the names that an earlier extension or zot has already, each once."""
         tools = {tool.spec.name: tool.spec.extension for tool in self.tools()}
         for tool in extension.peer.tools:
             owner = "zot" if tool.name in self._taken else tools.get(tool.name, extension.name)
@@ -476,7 +376,7 @@ class Manager:
         return extension
 
     def _panel_opened(self, extension: Extension, panel: wire.Panel) -> None:
-        """Show a panel, unless somebody else has one of that name: then it is closed again."""
+        """Show a panel, or close it again if another extension has its id."""
         if self._panels.setdefault(panel.id, extension) is extension:
             self._show([events.PanelOpened(extension.name, panel.id, panel.title, panel.lines, panel.footer)])
         else:
@@ -491,3 +391,102 @@ class Manager:
 def _note(name: str, reason: str, *, changed: bool) -> str:
     what = f"[the arguments were changed by extension {name}" if changed else f"[extension {name}"
     return f"{what}: {reason}]" if reason else f"{what}]"
+
+
+class Roster:
+    """A session's extensions, in order, with an event queue for each.
+
+    A guard that connected in an earlier process is missing until it connects again, and blocks its events.
+    ``dismissed`` is called with the name of a missing guard that was dismissed.
+    """
+
+    def __init__(self, around: Surroundings, audience: Audience, dismissed: Callable[[str], None]) -> None:
+        self.extensions: list[Extension] = []
+        self.listeners: list[Listener] = []
+        self._around = around
+        self._audience = audience
+        self._dismissed = dismissed
+        self._begun = False
+        #: Events blocked by guards that connected earlier, by name.
+        self._recalled: dict[str, frozenset[wire.Intercepted]] = {}
+        self._missing: dict[str, Extension] = {}
+        #: Callbacks that record the events guarded by connected extensions.
+        self._guards: dict[Extension, Callable[[Guarded], None]] = {}
+
+    def __bool__(self) -> bool:
+        """True with any extension, present or missing."""
+        return bool(self.extensions or self._recalled)
+
+    def begin(self, origins: Sequence[Origin]) -> None:
+        """Start the session's extensions in parallel, and add placeholders for missing guards."""
+        self._begun = True
+        self.extensions = [Extension(origin, self._around, self._audience) for origin in origins]
+        self._seat()
+        for name in self._recalled:
+            self._miss(name)
+
+    def recall(self, guarded: Guarded) -> None:
+        """Note a recorded guard, which may be missing; without events it was dismissed."""
+        if guarded.intercept:
+            self._recalled[guarded.name] = frozenset(one for one in wire.INTERCEPTED if one in guarded.intercept)
+            if self._begun:
+                self._miss(guarded.name)
+        elif self._recalled.pop(guarded.name, None) is not None:
+            self._dismiss(guarded.name)
+
+    def attends(self, name: str) -> bool:
+        """Return whether an extension of this name is present and not just missing."""
+        return any(one.name == name and not self._is_away(one) for one in self.extensions)
+
+    def join(self, name: str, carrier: Carrier, guards: Callable[[Guarded], None]) -> Extension:
+        """Add an extension that connected from outside, as `Manager.join` specifies. Raise UserError."""
+        earlier = next((one for one in self.extensions if one.name == name), None)
+        if earlier is not None and not self._is_away(earlier):
+            raise UserError(f"the session has an extension named {name!r} already")
+        caller = Caller(name, carrier, self._around, frozenset() if earlier is None else earlier.peer.closed)
+        # Drop disconnected extensions that block nothing.
+        self.extensions = [one for one in self.extensions if one is not earlier and not _is_gone(one)]
+        extension = Extension(caller, self._around, self._audience)
+        self._guards = {one: hear for one, hear in self._guards.items() if one in self.extensions}
+        self._guards[extension] = guards
+        self._admit(extension)
+        return extension
+
+    def put_on_record(self, extension: Extension) -> None:
+        """Record the events that a connected extension guards, if any."""
+        if extension.peer.closed and extension in self._guards:
+            self._guards[extension](Guarded(extension.name, tuple(sorted(extension.peer.closed))))
+
+    def _miss(self, name: str) -> None:
+        """Add a placeholder for a missing guard, unless its name is in use."""
+        if all(one.name != name for one in self.extensions):
+            missing = Missing(name, self._around, self._recalled[name])
+            self._missing[name] = Extension(missing, self._around, self._audience)
+            self._admit(self._missing[name])
+
+    def _dismiss(self, name: str) -> None:
+        """Remove a missing guard. One that has reconnected in the meantime is recorded again."""
+        for one in [one for one in self.extensions if one.name == name]:
+            if self._is_away(one):
+                self.extensions.remove(one)
+                self._seat()
+                self._dismissed(name)
+            else:
+                self.put_on_record(one)
+
+    def _is_away(self, extension: Extension) -> bool:
+        """Return whether an extension from outside has disconnected or has not reconnected yet."""
+        return not extension.returns and (extension.is_over or self._missing.get(extension.name) is extension)
+
+    def _admit(self, extension: Extension) -> None:
+        self.extensions.append(extension)
+        self._seat()
+
+    def _seat(self) -> None:
+        kept = {listener.extension: listener for listener in self.listeners}
+        self.listeners = [kept.get(one) or Listener(one) for one in self.extensions]
+
+
+def _is_gone(extension: Extension) -> bool:
+    """Return whether an extension from outside has disconnected without leaving events blocked."""
+    return not extension.returns and extension.is_over and not extension.peer.closed

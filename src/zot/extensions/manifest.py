@@ -1,4 +1,4 @@
-"""extension.json: decoding, precise complaints, guards of broken manifests, enable and disable."""
+"""extension.json: decoding, precise error messages, guards of broken manifests, enable and disable."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from zot.wire.extension import EVENTS, INTERCEPTED, ExtensionName, Intercepted, 
 FILE_NAME = "extension.json"
 MAX_BYTES = 256 * 1024
 
-#: As `exec`: the interpreter that runs zot, in which a script can import zot.ext however zot was installed.
+#: Value of `exec` for the interpreter that runs zot: scripts can import zot.ext however zot was installed.
 ZOT_PYTHON = "zot-python"
-#: Runs a script as ``python SCRIPT ARGS`` does. zot, and what it needs, come last in the path if they are not in it:
+#: Runs a script as ``python SCRIPT ARGS`` does. Appends zot and its dependencies to the path if they are missing:
 #: zot may have been started from a directory that only its own process knows.
 _LAUNCH = """
 import os, sys
@@ -43,13 +43,51 @@ with open(__file__, "rb") as source:
     source = compile(source.read(), __file__, "exec")
 exec(source)
 """
-#: What makes a pattern stand for several names.
+#: Characters that make a pattern match several names.
 _WILD = frozenset("*?[")
 _NonEmpty: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)]
+_NAMES: Final = "a list of names, or true for all"
+_PATHS: Final = 'a list of paths, such as ["~/notes", "$CWD"]'
+#: Valid values of each field.
+RIGHT: Final[Mapping[str, str]] = {
+    "name": "letters, digits, `.`, `_` and `-`, at most 64 of them, the first a letter or a digit",
+    "exec": 'the program to start, such as "./main.py"',
+    "version": 'a text, such as "1.0.0"',
+    "args": 'a list of texts, such as ["--quiet"]',
+    "language": "a text",
+    "description": "a text",
+    "enabled": "true or false",
+    "intercept": f"a list of what it decides about: {', '.join(INTERCEPTED)}",
+    "on_failure": " or ".join(f'"{name}"' for name in get_args(OnFailure)),
+    "data": 'a list of patterns, such as ["data/**"]',
+    "permissions": 'an object with the scopes it needs, such as {"net": true}; without the field it may do everything',
+}
+#: Valid values of each scope.
+SCOPES: Final[Mapping[str, str]] = {
+    "fs.read": _PATHS,
+    "fs.write": _PATHS,
+    "net": "true or false",
+    "exec": f"{_NAMES}; of programs, or absolute paths",
+    "env": f"{_NAMES}; of variables",
+    "tools": f"{_NAMES}; of tools: letters, digits, `_` and `-`, at most 64, no digit or `-` first",
+    "events": f"true for all, or a list of: {', '.join(EVENTS)}",
+    "intercept": f"true for all, or a list of: {', '.join(INTERCEPTED)}",
+    "ui": "true or false",
+}
+_MAX_SHOWN: Final = 60
+#: Minimum similarity of a misspelt word and a known one.
+_ALIKE: Final = 0.75
+#: Errors that mean that no manifest exists, as opposed to an unreadable one.
+_ABSENT: Final = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EINVAL}
+#: Trace of an ``on_failure`` field in a file that is not JSON.
+_SIGN: Final = re.compile(rb"on\W?_?fail\w{0,8}\W{0,16}(\w{0,5})", re.IGNORECASE)
+_KEY = "enabled"
+_BLANK = " \t\r\n"
+_VALUES = json.JSONDecoder()
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What the file says. Fields that we do not know are for others."""
+    """Content of the file. Unknown fields are ignored."""
 
     name: ExtensionName
     exec: _NonEmpty
@@ -58,17 +96,17 @@ class Manifest(msgspec.Struct, frozen=True):
     language: str = ""
     description: str = ""
     enabled: bool = True
-    #: What is blocked from the start, and while it does not run, if ``on_failure`` says "block".
+    #: Events blocked from the start, and while it does not run, if ``on_failure`` is "block".
     intercept: tuple[Intercepted, ...] = ()
     on_failure: OnFailure = "allow"
-    #: Patterns of the files that it may change itself, see `fingerprint`.
+    #: Patterns of the files that the extension itself may change, see `config.trust`.
     data: tuple[str, ...] = DEFAULT_DATA
-    #: What it may do. None: whatever its user may.
+    #: None: no restrictions.
     permissions: Permissions | None = None
 
 
 def load(directory: str) -> Manifest:
-    """Return the manifest in ``directory``. Raise ConfigError that names the file and the field that is wrong."""
+    """Return the manifest in ``directory``. Raise ConfigError that names the file and the invalid field."""
     path = os.path.join(directory, FILE_NAME)
     try:
         data = files.load(path, bytes, max_bytes=MAX_BYTES)
@@ -82,7 +120,7 @@ def load(directory: str) -> Manifest:
 
 
 def parse(data: bytes, path: str) -> Manifest:
-    """Return the manifest that ``data`` is, which was found at ``path``. Raise ConfigError."""
+    """Decode the manifest ``data`` read from ``path``. Raise ConfigError."""
     data = data.removeprefix(b"\xef\xbb\xbf")
     try:
         manifest, fields = files.decoded(data, _decoded, path)
@@ -93,13 +131,13 @@ def parse(data: bytes, path: str) -> Manifest:
             raise ConfigError(f"{path}: `exec` and `args` must be without NUL characters")
     _check_spelling(fields, path)
     if manifest.permissions is None and "permissions" in fields:
-        # Whoever writes this hardly wants to allow everything.
+        # An explicit null hardly means to permit everything.
         raise ConfigError(f"{path}: {_explained(data)}")
     return manifest
 
 
 def _decoded(data: bytes) -> tuple[Manifest, Mapping[str, msgspec.Raw]]:
-    """Return a manifest, and all the fields that the file has."""
+    """Return the manifest and all fields of the file."""
     return (
         msgspec.json.decode(data, type=learned(Manifest)),
         msgspec.json.decode(data, type=dict[str, msgspec.Raw]),
@@ -107,25 +145,22 @@ def _decoded(data: bytes) -> tuple[Manifest, Mapping[str, msgspec.Raw]]:
 
 
 def _explained(data: bytes) -> str:
-
     return complaint(data, Manifest, Permissions)
 
 
 def _check_spelling(fields: Iterable[str], path: str) -> None:
-    """Raise ConfigError for a field that looks like one of ours: a guard that is misspelt would be none."""
+    """Raise ConfigError for a field similar to a known one: a misspelt guard would guard nothing."""
     known = Manifest.__struct_fields__
     if unknown := [field for field in fields if field not in known]:
-        from difflib import get_close_matches  # Nearly all are spelt well.
-
         for field in unknown:
             if close := get_close_matches(field.lower(), known, n=1, cutoff=0.8):
                 raise ConfigError(f"{path}: there is no field {field!r}; did you mean {close[0]!r}?")
 
 
 def changeable(manifest: Manifest, directory: str) -> tuple[str, ...]:
-    """Return the patterns of what may change in a trusted directory: its data, and never what it runs.
+    """Return the patterns of files that may change in a trusted directory: its data, never its programs.
 
-    Raise UserError if what it runs lies in its data or outside of its directory, where nobody would notice a change.
+    Raise UserError if its program lies among its data or outside of its directory, where changes go unnoticed.
     """
     runs = [word for word in (manifest.exec, *manifest.args) if not os.path.isabs(word)]
     inside: list[str] = []
@@ -142,7 +177,7 @@ def changeable(manifest: Manifest, directory: str) -> tuple[str, ...]:
 
 
 def _data_places(manifest: Manifest) -> list[str]:
-    """Return the directories whose content is data; "" stands for all of them."""
+    """Return the directories that contain only data; "" stands for all."""
     return [pattern.removesuffix("/**") for pattern in manifest.data if pattern.endswith("/**")]
 
 
@@ -151,7 +186,7 @@ def _literal(path: str) -> str:
 
 
 def program(manifest: Manifest, directory: str) -> str:
-    """Return what is to be started: relative to the manifest, or a bare name beside it, or else on the PATH.
+    """Return the program to start: relative to the manifest, a bare name beside it, or else one on the PATH.
 
     ZOT_PYTHON is the interpreter that runs zot.
     """
@@ -164,7 +199,6 @@ def program(manifest: Manifest, directory: str) -> str:
 
 
 def command_line(manifest: Manifest, directory: str) -> list[str]:
-    """Return the program to start and its arguments."""
     itself = program(manifest, directory)
     is_ours = manifest.exec == ZOT_PYTHON and itself == own_python()
     if not is_ours or not manifest.args or manifest.args[0].startswith("-"):
@@ -173,12 +207,12 @@ def command_line(manifest: Manifest, directory: str) -> list[str]:
 
 
 def own_python() -> str:
-    """Return the interpreter that runs zot; a program that has zot built in has none, so the PATH must do."""
+    """Return the interpreter that runs zot. A frozen program has none: then python3 on the PATH."""
     return "python3" if not sys.executable or getattr(sys, "frozen", False) else sys.executable
 
 
 def _parent(file: str, levels: int = 1) -> str:
-    """Return the directory from which the package of ``file`` is imported, which lies so many packages deep."""
+    """Return the import directory of ``file``, which lies ``levels`` packages deep."""
     path = os.path.abspath(file)
     for _ in range(levels + 1):
         path = os.path.dirname(path)
@@ -186,45 +220,14 @@ def _parent(file: str, levels: int = 1) -> str:
 
 
 def data_directories(manifest: Manifest) -> list[str]:
-    """Return the directories that are data as a whole, relative to the manifest, the first as the first is named."""
+    """Return the directories that are data as a whole, relative to the manifest, in its order."""
     whole = [pattern.removesuffix("/**") for pattern in manifest.data if pattern.endswith("/**")]
     names = [os.path.normpath(name) for name in whole if name and not name.startswith("!") and not _WILD & {*name}]
     return [name for name in names if not os.path.isabs(name) and name.split("/")[0] not in (".", "..")]
 
 
-_NAMES: Final = "a list of names, or true for all"
-_PATHS: Final = 'a list of paths, such as ["~/notes", "$CWD"]'
-#: What each field has to be.
-RIGHT: Final[Mapping[str, str]] = {
-    "name": "letters, digits, `.`, `_` and `-`, at most 64 of them, the first a letter or a digit",
-    "exec": 'the program to start, such as "./main.py"',
-    "version": 'a text, such as "1.0.0"',
-    "args": 'a list of texts, such as ["--quiet"]',
-    "language": "a text",
-    "description": "a text",
-    "enabled": "true or false",
-    "intercept": f"a list of what it decides about: {', '.join(INTERCEPTED)}",
-    "on_failure": " or ".join(f'"{name}"' for name in get_args(OnFailure)),
-    "data": 'a list of patterns, such as ["data/**"]',
-    "permissions": 'an object with the scopes it needs, such as {"net": true}; without the field it may do everything',
-}
-#: And what each scope has to be.
-SCOPES: Final[Mapping[str, str]] = {
-    "fs.read": _PATHS,
-    "fs.write": _PATHS,
-    "net": "true or false",
-    "exec": f"{_NAMES}; of programs, or absolute paths",
-    "env": f"{_NAMES}; of variables",
-    "tools": f"{_NAMES}; of tools: letters, digits, `_` and `-`, at most 64, no digit or `-` first",
-    "events": f"true for all, or a list of: {', '.join(EVENTS)}",
-    "intercept": f"true for all, or a list of: {', '.join(INTERCEPTED)}",
-    "ui": "true or false",
-}
-_MAX_SHOWN: Final = 60
-
-
 def complaint(data: bytes, manifest: type[msgspec.Struct], permissions: type[msgspec.Struct]) -> str:
-    """Return what is wrong with ``data``, which could not be read as a ``manifest``; "" if nothing is found."""
+    """Explain why ``data`` is not a valid ``manifest``; "" if no reason is found."""
     try:
         found = json.loads(data.decode())
     except UnicodeDecodeError as problem:
@@ -270,13 +273,13 @@ def _wrong_scope(scopes: dict[str, Any], permissions: type[msgspec.Struct]) -> s
 
 
 def _wrong_field(found: dict[str, Any], kind: type[msgspec.Struct], right: Mapping[str, str]) -> str:
-    """Return what is wrong with the first field that is not what it has to be; "" if all are."""
+    """Explain the first invalid field; "" if all are valid."""
     for field in msgspec.structs.fields(kind):
         name = field.encode_name
         if name not in found:
             if field.required:
                 return f"`{name}` is missing; it must be {right[name]}"
-        elif name != "permissions":  # Which has its own.
+        elif name != "permissions":  # Checked by `_wrong_scope`.
             try:
                 msgspec.convert(found[name], learned(field.type))
             except msgspec.ValidationError:
@@ -289,18 +292,10 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
-#: How much alike a misspelt word and the one that was meant have to be.
-_ALIKE: Final = 0.75
-#: What says that there is no manifest, not that nobody may see it.
-_ABSENT: Final = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EINVAL}
-#: What may be the wish of a guard in a file that is no JSON.
-_SIGN: Final = re.compile(rb"on\W?_?fail\w{0,8}\W{0,16}(\w{0,5})", re.IGNORECASE)
-
-
 def broken_guard(directory: str) -> Manifest | None:
-    """Return the guard that the manifest in ``directory``, which cannot be used, was to be; None if it was none.
+    """Return the guard that the unusable manifest in ``directory`` was meant to be; None if it was none.
 
-    Whoever wrote it wanted something blocked when it does not work, and a slip of the pen must not undo that.
+    Its author wanted events blocked on failure, and a typing error must not undo that.
     """
     try:
         data = content(os.path.join(directory, FILE_NAME)).removeprefix(b"\xef\xbb\xbf")
@@ -317,7 +312,7 @@ def broken_guard(directory: str) -> Manifest | None:
 
 
 def unknown_guard(directory: str) -> Manifest:
-    """Return the guard of everything, for what cannot be read: nobody can tell that there is none in it."""
+    """Return a guard of all events, for an unreadable directory: it might contain one."""
     return Manifest(_name({}, directory), exec="./nothing", intercept=INTERCEPTED, on_failure="block")
 
 
@@ -326,7 +321,7 @@ def _guard(name: str, guarded: tuple[Intercepted, ...]) -> Manifest | None:
 
 
 def _field(fields: Mapping[str, Any], name: str) -> Any:
-    """Return what stands in a field, or in the one that looks most like it; UNSET if there is none."""
+    """Return the value of a field, or of the most similar one; UNSET if there is none."""
     if name in fields:
         return fields[name]
     spelt = {field.lower().replace("-", "_"): field for field in fields}
@@ -335,14 +330,14 @@ def _field(fields: Mapping[str, Any], name: str) -> Any:
 
 
 def _is_closed(wish: object) -> bool:
-    """Tell if ``on_failure`` was to be "block": it is there, and nothing that looks like "allow"."""
+    """Return whether ``on_failure`` was meant to be "block": it is present and not similar to "allow"."""
     if wish is msgspec.UNSET:
         return False
     return not (isinstance(wish, str) and get_close_matches(wish.strip().lower(), ["allow"], cutoff=_ALIKE))
 
 
 def _guarded(wish: object) -> tuple[Intercepted, ...]:
-    """Return the names that ``intercept`` has; all of them if it has none that is known."""
+    """Return the known events in ``intercept``; all events if it has none."""
     if wish == []:
         return ()
     words = wish if isinstance(wish, list) else [wish]
@@ -356,7 +351,7 @@ def _meant(words: str) -> list[str]:
 
 
 def _name(fields: Mapping[str, Any], directory: str) -> str:
-    """Return its name, or else that of its directory, with what no name has left out."""
+    """Return the extension's name, or else its directory's, without invalid characters."""
     for name in (_field(fields, "name"), os.path.basename(directory)):
         try:
             return msgspec.convert(name, ExtensionName)
@@ -365,13 +360,8 @@ def _name(fields: Mapping[str, Any], directory: str) -> str:
     return re.sub(r"^[^A-Za-z0-9]+|[^A-Za-z0-9._-]+", "", os.path.basename(directory))[:64] or "guard"
 
 
-_KEY = "enabled"
-_BLANK = " \t\r\n"
-_VALUES = json.JSONDecoder()
-
-
 class _Member(NamedTuple):
-    """One ``key`` of an object, and where in the text it and its value stand."""
+    """Member of an object: its ``key``, and the positions of key and value in the text."""
 
     key: str
     at: int
@@ -380,13 +370,13 @@ class _Member(NamedTuple):
 
 
 def switch(directory: str, *, enabled: bool) -> bool:
-    """Enable or disable the extension in ``directory``; False if it was so already. Raise ConfigError.
+    """Enable or disable the extension in ``directory``; False if nothing changes. Raise ConfigError.
 
-    The file is replaced as a whole, so nobody ever reads half of it.
+    Replaces the file atomically.
     """
     if load(directory).enabled == enabled:
         return False
-    # Whoever has linked to a manifest elsewhere means that one.
+    # Edit the target of a linked manifest.
     path = os.path.realpath(os.path.join(directory, FILE_NAME))
     try:
         mode = stat.S_IMODE(os.stat(path).st_mode)
@@ -400,11 +390,11 @@ def switch(directory: str, *, enabled: bool) -> bool:
 
 
 def switched(text: str, *, enabled: bool) -> str:
-    """Return the manifest ``text``, which is valid, with another value for the one key."""
+    """Return the valid manifest ``text`` with ``enabled`` set."""
     members = _members(text)
     value = json.dumps(enabled)
     if known := [one for one in members if one.key == _KEY]:
-        last = known[-1]  # Of a repeated key the last value counts.
+        last = known[-1]  # The last value of a repeated key counts.
         return text[: last.value_at] + value + text[last.end :]
     last = members[-1]
     before = text[: last.at]
@@ -413,7 +403,7 @@ def switched(text: str, *, enabled: bool) -> str:
 
 
 def _members(text: str) -> list[_Member]:
-    """Return the members of the object that ``text`` is."""
+    """Return the members of the JSON object ``text``."""
     members: list[_Member] = []
     at = text.index("{")
     while text[at] != "}":

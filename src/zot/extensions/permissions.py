@@ -1,6 +1,6 @@
-"""What an extension may do: the scopes in its manifest, and those of them that zot itself holds it to. Does no I/O.
+"""Permissions of an extension: the scopes in its manifest, and enforcement of those about the protocol. Does no I/O.
 
-The others, files, network, programs and variables, are up to a sandbox, see `confinement`.
+A sandbox enforces the others, see `confinement`: files, network, programs and variables.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from zot.errors import ProtocolError
 from zot.text import printable
 from zot.wire import extension as wire
 
-#: The directory that the session works in, at the beginning of a path.
+#: Stands for the session's working directory at the start of a path.
 CWD = "$CWD"
-#: What may be the reason if a confined extension does not get to say anything; begins with a separator.
+#: Hint if a confined extension sends nothing; begins with a separator.
 LACKING = "; its permissions show it no programs but those in exec, and no files but those in fs.read"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -25,7 +25,7 @@ Names: TypeAlias = bool | tuple[str, ...]
 
 
 class Permissions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is not named here is not allowed. Of scopes with names, True means all and False none.
+    """Permitted scopes; all else is forbidden. For scopes with names, True means all and False none.
 
     A path is absolute, or begins with ``~/`` or ``$CWD``, or is relative to the extension's directory.
     """
@@ -57,14 +57,14 @@ class Permissions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def allows(scope: bool | tuple[str, ...], name: str) -> bool:
-    """Tell if a scope includes ``name``."""
+    """Return whether a scope includes ``name``."""
     return name in scope if isinstance(scope, tuple) else scope
 
 
 def admit(frame: wire.AnyFromExtension, permissions: Permissions | None) -> tuple[wire.AnyFromExtension, str]:
-    """Return what is left of a frame, and what was taken away from it, "" for nothing.
+    """Return the permitted part of a frame, and a complaint about the rest, "" if there is none.
 
-    None means that everything is allowed. Raise ProtocolError if nothing is left.
+    None as permissions permits everything. Raise ProtocolError if no part is permitted.
     """
     if permissions is None:
         return frame, ""
@@ -83,7 +83,7 @@ def admit(frame: wire.AnyFromExtension, permissions: Permissions | None) -> tupl
 
 
 def _subscription(wanted: wire.Subscribe, permissions: Permissions) -> tuple[wire.Subscribe, str]:
-    """Return what it may subscribe to. What it may not decide about it cannot block by failing, either."""
+    """Return the permitted part of a subscription. Events that it may not decide about do not block when it fails."""
     events = tuple(name for name in wanted.events if allows(permissions.events, name))
     intercept = tuple(name for name in wanted.intercept if allows(permissions.intercept, name))
     refused = [

@@ -37,12 +37,20 @@ from zot.tools.command_output import Excerpt
 from zot.wire import extension as wire
 from zot.wire.extension import Event, Intercepted, RegisterTool
 
-#: So long nobody is told.
+#: Waits are announced after this time.
 PATIENCE_S = 1.0
+#: Pauses before restarts after crashes; their number limits the restarts within `_WINDOW_S`.
+_PAUSES_S = (0.25, 1.0, 4.0)
+_WINDOW_S = 300.0
+#: Interval of checks of the log's size.
+_LOG_S = 10.0
+#: Time to end an extension, in addition to its own deadlines.
+_SLACK_S = 4.0
+Condition: TypeAlias = Literal["starting", "running", "restarting", "failed", "stopped"]
 
 
 class Wait:
-    """While in this context somebody waits. If that takes long, ``tell`` hears since when; once."""
+    """Context manager of a wait. Calls ``tell`` once, with the start time, if it takes longer than `PATIENCE_S`."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
@@ -54,26 +62,15 @@ class Wait:
         self._timer.cancel()
 
 
-#: How often one that crashes is started again within `_WINDOW_S`, and after which pauses.
-_PAUSES_S = (0.25, 1.0, 4.0)
-_WINDOW_S = 300.0
-#: How often its log is looked at.
-_LOG_S = 10.0
-#: Beyond its own deadlines, the time that ending it may take.
-_SLACK_S = 4.0
-
-Condition: TypeAlias = Literal["starting", "running", "restarting", "failed", "stopped"]
-
-
 class Audience(Protocol):
-    """Who hears what an extension does, beside answering."""
+    """Receiver of the happenings of extensions, except answers."""
 
     def happened(self, extension: Extension, happening: Happening) -> None:
-        """Something came of it."""
+        """Handle a happening, in order."""
 
 
 class Origin(Protocol):
-    """Where an extension comes from: a program that can be started (`Start`), or a connection it has made (`Caller`).
+    """Source of an extension: a program to start (`Start`), or a connection from outside (`Caller`).
 
     ``returns`` if it can be opened again after its end.
     """
@@ -88,35 +85,35 @@ class Origin(Protocol):
     def returns(self) -> bool: ...
 
     def guarded(self) -> frozenset[wire.Intercepted]:
-        """Return what is blocked before it has said anything."""
+        """Return the events blocked until the extension has subscribed for the first time."""
 
     def peer(self, closed: frozenset[wire.Intercepted], *, now: float) -> Peer:
-        """Return a new connection to it; ``closed`` is what is blocked until it has subscribed."""
+        """Return the peer of a new connection; ``closed`` events are blocked until it has subscribed."""
 
     async def open(self, errors: int, note: Callable[[str], None], deaf: Deaf) -> Carrier:
-        """Return what carries its lines; it complains to ``errors``. Raise OSError, ValueError or UserError."""
+        """Open a carrier; standard error goes to ``errors``. Raise OSError, ValueError or UserError."""
 
 
 class Offer:
-    """What an extension has for others: commands and tools, by name."""
+    """Commands and tools of an extension, by name."""
 
     def __init__(self) -> None:
         self.commands: dict[str, wire.RegisterCommand] = {}
         self.tools: dict[str, wire.RegisterTool] = {}
 
     def add(self, peer: Peer) -> None:
-        """Put what ``peer`` has registered over what was there."""
+        """Add the registrations of ``peer``, replacing those of the same name."""
         self.commands |= {command.name: command for command in peer.commands}
         self.tools |= {tool.name: tool for tool in peer.tools}
 
 
 class Extension:
-    """Keeps the extension that comes from ``origin`` running."""
+    """Running extension, restarted after crashes if its ``origin`` allows that."""
 
     def __init__(self, origin: Origin, around: Surroundings, audience: Audience) -> None:
         self.name = origin.name
         self.condition: Condition = "starting"
-        #: Why it does not run, if it does not.
+        #: Why it does not run; "" while it runs.
         self.problem = ""
         self._evidence = ""
         self._log_began = 0
@@ -129,36 +126,36 @@ class Extension:
         self._restarts: deque[float] = deque(maxlen=len(_PAUSES_S))
         self._origin = origin
         self._talk = self._next_talk(origin.guarded())
-        #: What it had before it crashed, until it has had the time to say so again.
+        #: Registrations from before a crash, until the restarted extension is ready.
         self._earlier = Offer()
-        #: Cleared while it is being started again.
+        #: Cleared during a restart.
         self._back = asyncio.Event()
         self._back.set()
         self._living = asyncio.get_running_loop().create_task(self._live(), name=f"zot extension {self.name}")
 
     @property
     def peer(self) -> Peer:
-        """What it has said it is and wants."""
+        """Peer of the current connection."""
         return self._talk.peer
 
     @property
     def returns(self) -> bool:
-        """True if zot starts it; False if it has come by itself."""
+        """True if zot starts it; False if it connected from outside."""
         return self._origin.returns
 
     @property
     def is_over(self) -> bool:
-        """True if it does not run, and will not run again."""
+        """True if it does not run and will not be restarted."""
         return self.condition in ("failed", "stopped")
 
     @property
     def explained(self) -> str:
-        """Why it does not run, with the last lines that it wrote to standard error, and how to see all of them."""
+        """Why it does not run, with the last lines of its standard error and how to see all; "" while it runs."""
         return f"{self.problem}{self._evidence}" if self.problem else ""
 
     @property
     def offer(self) -> Offer:
-        """What it has for others now: nothing once it is over, and while it is being started again what it had."""
+        """Current commands and tools: none once it is over; during a restart, those from before the crash."""
         offer = Offer()
         if not self.is_over:
             offer.commands |= self._earlier.commands
@@ -167,15 +164,15 @@ class Extension:
         return offer
 
     async def over(self) -> None:
-        """Wait until it does not run and will not run again."""
+        """Wait until it does not run and will not be restarted."""
         await asyncio.wait({self._living})
 
     async def settled(self) -> None:
-        """Wait until a prompt need not wait for it: it is ready, or took too long, or failed."""
+        """Wait until prompts need not wait for it: it is ready, timed out, or failed."""
         await self._settled.wait()
 
     async def call_tool(self, tool: str, args: dict[str, Any]) -> ToolAnswered:
-        """Run one of its tools. If it is being started again, that is waited for."""
+        """Call a tool, after a restart that is under way."""
         with self._wait(f"tool {tool}"):
             await self._back.wait()
             talk = self._talk
@@ -183,7 +180,7 @@ class Extension:
             return answered
 
     async def run_command(self, command: str, args: str) -> wire.CommandResponse:
-        """Run one of its commands. If it is being started again, that is waited for."""
+        """Run a command, after a restart that is under way."""
         with self._wait(f"command {command}"):
             await self._back.wait()
             talk = self._talk
@@ -191,30 +188,30 @@ class Extension:
             return answered.response
 
     async def decide(self, event: wire.Intercepted, **about: Any) -> Decision:
-        """Let it decide about an event. If it cannot, that is a decision, too."""
+        """Return its decision about an event, or the one in its place if it cannot decide."""
         with self._wait(f"intercept {event}"):
             talk = self._talk
             decided = await talk.answer(talk.peer.ask(event, _now(), **about))
             return decided.decision if isinstance(decided, Decided) else decided
 
     def tell(self, event: wire.Event) -> None:
-        """Let it hear of an event, if it wants to."""
+        """Notify it of an event, if it is subscribed."""
         self._talk.say(self.peer.tell(event))
 
     def press(self, panel_id: str, key: wire.Key, text: str) -> None:
-        """Let it have a key that was pressed in one of its panels."""
+        """Send it a key press in one of its panels."""
         self._talk.say(self.peer.press(panel_id, key, text))
 
     def close_panel(self, panel_id: str) -> None:
-        """Let it know that a person has closed one of its panels."""
+        """Notify it that the user closed one of its panels."""
         self._talk.say(self.peer.close_panel(panel_id))
 
     def note(self, text: str) -> None:
-        """Write something into its log."""
+        """Write a line to its log."""
         self._log.note(text)
 
     async def close(self) -> None:
-        """End it: asked, then told, then made to. Any number of times."""
+        """Shut it down: by request, then SIGTERM, then SIGKILL. Idempotent."""
         self._closing.set()
         self._talk.shut_down()
         deadlines = self._around.deadlines
@@ -226,7 +223,7 @@ class Extension:
         self.condition = "stopped"
 
     async def _live(self) -> None:
-        """Live one life after the other, until there shall be no other."""
+        """Run it, and restart it after crashes, until it is closed or has failed for good."""
         try:
             while True:
                 await self._live_once()
@@ -250,13 +247,13 @@ class Extension:
             os.close(errors)
 
     async def _watch_log(self) -> None:
-        """Keep its log short while it runs: it writes there itself, and as much as it likes."""
+        """Bound the size of its log while it runs: the process writes to the file directly."""
         while True:
             await asyncio.sleep(_LOG_S)
             self._log.keep_short()
 
     async def _may_restart(self) -> bool:
-        """Wait until it may be started again. False if it never may."""
+        """Wait for the pause before a restart. False if it must not be restarted."""
         now = _now()
         recent = [at for at in self._restarts if now - at < _WINDOW_S]
         if not self._greeted or not self.returns or len(recent) == len(_PAUSES_S):
@@ -308,10 +305,10 @@ class Extension:
         self._audience.happened(self, happening)
 
     def _fail(self, reason: str) -> None:
-        """Remember why it failed, and what it wrote last: its log may have more by the time that somebody asks."""
+        """Record the reason of a failure and the last lines of its standard error, before its log grows further."""
         self.problem = reason
         self._evidence = ""
-        if words := self._log.last_words(self._log_began):  # Without, the log says no more than we do.
+        if words := self._log.last_words(self._log_began):  # Without them, the log has no more than the reason.
             log = f"zot ext logs {self.name}" if self._around.logs_are_home else self._log.path
             self._evidence = f": {' | '.join(words)} (all of it: {log})"
 
@@ -321,9 +318,10 @@ def _now() -> float:
 
 
 class Listener:
-    """Tells ``extension`` what happens. An event that it decides about waits until `release` or its own `decide`.
+    """Ordered event queue of ``extension``. An event that it decides about waits for `release`.
 
-    The store may show an event before or after the extension is asked about it: either way it hears the question first.
+    The store may emit an event before or after the extension is asked about it: in both cases it gets the request
+    before the notification.
     """
 
     def __init__(self, extension: Extension) -> None:
@@ -333,23 +331,23 @@ class Listener:
         self._asked: set[tuple[str, str]] = set()
 
     async def decide(self, event: Intercepted, **about: Any) -> Decision:
-        """Ask it. Cancelling ends the wait at once."""
+        """Request a decision. Cancelling ends the wait at once."""
         if not self.extension.peer.decides(event):
             return Decision()
         return await self.extension.decide(event, **about)
 
     def tell(self, event: Event, about: str) -> None:
-        """Let it hear of ``event``, after what came before; ``about`` says which question is about the same."""
+        """Enqueue a notification; ``about`` identifies the request about the same event."""
         self._waiting.append((event, about))
         self._flush()
 
     def release(self, event: str, about: str) -> None:
-        """Everybody was asked about this."""
+        """Mark the requests about this event as done, and send its notification."""
         self._asked.add((event, about))
         self._flush()
 
     def release_all(self) -> None:
-        """A run is over: what nobody asked about will not be asked about."""
+        """Send all queued notifications at the end of a run: no request about them will follow."""
         for event, _ in self._waiting:
             self.extension.tell(event)
         self._waiting.clear()
@@ -373,10 +371,10 @@ class Listener:
 
 
 class Caller:
-    """An `Origin` with a carrier instead of a program: when that is over, it has to call again.
+    """`Origin` of an extension that connected from outside: after a disconnect it has to connect again.
 
-    Raise UserError if ``name`` is not the name of an extension. ``closed`` is what an earlier connection of that name
-    left blocked.
+    ``closed`` are the events that an earlier connection of this name left blocked. Raise UserError if ``name`` is not
+    valid for an extension.
     """
 
     version = ""
@@ -402,7 +400,7 @@ class Caller:
         return self._closed
 
     def peer(self, closed: frozenset[wire.Intercepted], *, now: float) -> Peer:
-        # It may run on another machine: what is where here is not its business, and it has no directory of ours.
+        # It may run on another machine: paths of this one do not concern it, and it has no directory here.
         ack = acknowledgement(self._around, directory="", data="")
         return Peer(self.name, ack, now=now, deadlines=self._around.deadlines, closed=closed)
 
@@ -411,7 +409,7 @@ class Caller:
 
 
 class Missing(Caller):
-    """A guard that had connected before the session was loaded, and has to call again: until then it blocks."""
+    """Placeholder of a guard that connected in an earlier process: blocks its events until it connects again."""
 
     def __init__(self, name: str, around: Surroundings, closed: frozenset[wire.Intercepted]) -> None:
         super().__init__(name, Link(lambda data: None, lambda: None), around, closed)
@@ -421,7 +419,7 @@ class Missing(Caller):
 
 
 class ExtensionTool:
-    """Asks ``extension`` to do it. Nobody knows what it changes, so no two run at once."""
+    """Tool of an extension. Its effects are unknown, so it never runs in parallel with other tools."""
 
     read_only = False
 
@@ -430,7 +428,7 @@ class ExtensionTool:
         self.spec = ToolSpec(registered.name, registered.description, registered.schema, extension.name)
 
     async def run(self, args: dict[str, Any], context: ToolContext) -> Output:
-        """Return its result, as `Tool.run` promises."""
+        """Return the extension's result, as `Tool.run` specifies."""
         answered = await self.extension.call_tool(self.spec.name, args)
         content = _within_budget(answered.content)
         if answered.is_error:
@@ -439,7 +437,7 @@ class ExtensionTool:
 
 
 def _within_budget(content: Output) -> Output:
-    """Return a result as the model is shown it: of all its text together the beginning and the end, if it is long."""
+    """Return a result within the model's limit: the beginning and the end of its whole text, if that is long."""
     texts = [block.text.encode() for block in content if isinstance(block, TextBlock)]
     whole = Excerpt()
     for text in texts:

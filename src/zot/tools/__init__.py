@@ -1,1 +1,1 @@
-"""What the model touches the world with."""
+"""Built-in tools, and the processes, paths and sandbox they share."""

@@ -13,10 +13,11 @@ from zot.messages import ImageBlock, TextBlock, ToolSpec
 from zot.store import Wrote
 
 Output: TypeAlias = tuple[TextBlock | ImageBlock, ...]
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 class FailedWith(ToolFailed):
-    """A tool could not do what the model asked; the model hears, and sees, this ``output``."""
+    """Failure of a tool whose ``output`` the model gets, images included."""
 
     def __init__(self, output: Output) -> None:
         super().__init__("\n".join(block.text for block in output if isinstance(block, TextBlock)))
@@ -24,11 +25,11 @@ class FailedWith(ToolFailed):
 
 
 class ToolContext(msgspec.Struct, frozen=True):
-    """Where a call runs. ``progress`` shows text while the tool is still running, and waits for slow watchers.
+    """Surroundings of a tool call. ``progress`` shows text while the tool runs, and waits for slow subscribers.
 
-    What a call leaves running ends with the first of its ``owners``: keys for a session and a run, see `Processes`.
-    A call that is cancelled may say its ``last_words``: what the model hears of it instead of that it was aborted.
-    What it is about to change in a file it tells ``writing``, if there is somebody who keeps it, and waits.
+    Background processes of a call end with the first of its ``owners``: keys of a session and a run, see `Processes`.
+    A cancelled call may pass ``last_words``: its result for the model, in place of a note that it was aborted.
+    A call passes the changes it is about to make in a file to ``writing``, if set, and waits for it.
     """
 
     cwd: str
@@ -40,27 +41,24 @@ class ToolContext(msgspec.Struct, frozen=True):
 
 
 class Tool(Protocol):
-    """Something the model can call. Stateless between calls, safe to run concurrently with itself."""
+    """Tool that the model can call. Stateless between calls; safe to run in parallel with itself."""
 
     @property
     def spec(self) -> ToolSpec: ...
 
     @property
     def read_only(self) -> bool:
-        """True when a call changes nothing, so that several may run at once."""
+        """True if calls change nothing, so that several may run in parallel."""
 
     async def run(self, args: dict[str, Any], context: ToolContext) -> Output:
-        """Do it. Raise ToolFailed with what the model should hear, FailedWith with what it should see, too.
+        """Run one call. Raise ToolFailed with a text for the model, or FailedWith for an output with images.
 
-        When cancelled, leave nothing running.
+        When cancelled, leave no process.
         """
 
 
-T = TypeVar("T", bound=msgspec.Struct)
-
-
 def decode_args(args: dict[str, Any], kind: type[T]) -> T:
-    """Return ``args`` as a ``kind``. Raise ToolFailed that names the field and what was expected."""
+    """Return ``args`` converted to ``kind``. Raise ToolFailed that names the invalid field."""
     try:
         return msgspec.convert(args, learned(kind), strict=True)
     except msgspec.ValidationError as exc:
@@ -68,7 +66,7 @@ def decode_args(args: dict[str, Any], kind: type[T]) -> T:
 
 
 def to_utf8(text: str, field: str) -> bytes:
-    """Return ``text`` as bytes. Raise ToolFailed if it holds half of a surrogate pair."""
+    """Encode ``text``. Raise ToolFailed if it has a lone surrogate."""
     try:
         return text.encode()
     except UnicodeEncodeError as exc:
@@ -76,7 +74,7 @@ def to_utf8(text: str, field: str) -> bytes:
 
 
 class OnDemand:
-    """The tool that ``make`` makes, once, and of which everybody may know ``spec`` and ``read_only`` before."""
+    """Tool created by ``make`` on its first call; ``spec`` and ``read_only`` are known before."""
 
     def __init__(self, spec: ToolSpec, make: Callable[[], Tool], *, read_only: bool = False) -> None:
         self.spec = spec
@@ -85,7 +83,7 @@ class OnDemand:
         self._made: Tool | None = None
 
     async def run(self, args: dict[str, Any], context: ToolContext) -> Output:
-        """Run the tool, as `Tool.run` promises."""
+        """Run the tool as `Tool.run` specifies."""
         if self._made is None:
             self._made = self._make()
         return await self._made.run(args, context)

@@ -1,4 +1,4 @@
-"""The bash tool: one shell command, heard while it runs, and never left running by an abort or a timeout."""
+"""The bash tool: one shell command with streamed output. No process outlives an abort or a timeout."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class BashArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Bash:
     """Runs shell commands for the model.
 
-    Whoever gives ``processes`` and ``spills`` closes them. Output that is too long for the model is kept in ``spills``.
-    A call that names no timeout gets ``timeout_s``; what is told to end by a timeout has ``grace_s`` to do so. With
-    ``lock``, every command runs in a sandbox, or not at all: it reaches its directory and the programs of the system,
-    and ``hidden`` directories are empty; ``shown`` ones can be read nevertheless.
+    The caller closes ``processes`` and ``spills``. Output too long for the model goes to ``spills``. ``timeout_s`` is
+    the default timeout; a command that exceeds it gets SIGTERM and ``grace_s`` before SIGKILL. With ``lock``, every
+    command runs in a sandbox or not at all: it sees its directory and the system's programs; ``hidden`` directories
+    are empty, ``shown`` ones readable nevertheless.
     """
 
     read_only = False
@@ -61,10 +61,10 @@ class Bash:
         self.spec = bash(lock=lock, timeout_s=timeout_s)
 
     async def run(self, args: dict[str, Any], context: ToolContext) -> Output:
-        """Run the command until it exits, whoever still holds its output then.
+        """Run the command until it exits, even if background jobs still hold its output then.
 
-        Raise ToolFailed with the same text if it fails or takes too long. On timeout and when cancelled, everything
-        it started has ended before this returns.
+        Raise ToolFailed with the same kind of text if it fails or times out. On timeout and when cancelled, all its
+        processes have ended before this returns.
         """
         wanted = decode_args(args, BashArgs)
         timeout_s = self._timeout_s if wanted.timeout is None else wanted.timeout
@@ -79,7 +79,7 @@ class Bash:
             timed_out = await _run_to_end(child, heard, timeout_s=timeout_s, grace_s=self._grace_s)
             jobs = await child.background()
         except BaseException as reason:
-            # Cancellation passes through here: what it interrupts leaves nothing running.
+            # Also on cancellation: leave no process.
             try:
                 await child.end(grace_s=ABORT_GRACE_S)
             finally:
@@ -89,7 +89,7 @@ class Bash:
             raise
         finally:
             heard.close()
-        # After a timeout nothing is left to go on; otherwise something may be.
+        # Only without a timeout there may be background jobs.
         child.close() if timed_out else child.release()
         good, ending = (False, f"[exit -1] (timed out after {timeout_s:g} s)") if timed_out else _ending(child)
         text = told(_still_running(jobs) + ending)
@@ -115,9 +115,9 @@ def _shell(command: str) -> list[str | bytes]:
 
 
 async def _run_to_end(child: Child, heard: Heard, *, timeout_s: float, grace_s: float) -> bool:
-    """Listen until the command exits by itself, or end it after ``timeout_s`` and return True.
+    """Collect output until the command exits; end it after ``timeout_s`` and return True.
 
-    What has lost its keeper is ended, too: it was to end, and the result is not to come before that.
+    Also ends a command that lost its keeper: its processes must have ended before the result.
     """
     deadline = asyncio.timeout(timeout_s)
     try:
@@ -140,7 +140,7 @@ def _still_running(jobs: Sequence[tuple[int, str]]) -> str:
 
 
 def _ending(child: Child) -> tuple[bool, str]:
-    """Tell if a command ended well, and how it ended."""
+    """Return whether a command succeeded, and how it ended."""
     try:
         status = child.status()
     except ChildProcessError as exc:

@@ -19,7 +19,7 @@ MAX_KEPT_BYTES = 8 * 1024 * 1024
 
 
 class Content(NamedTuple):
-    """A content by its digest: None is no file, `UNKEPT` one that is too large, or cannot be read."""
+    """Content of a file with its digest: None for no file, `UNKEPT` for one too large or unreadable."""
 
     digest: str | None
     data: bytes = b""
@@ -30,16 +30,16 @@ NOTHING = Content(None)
 
 
 def content_of(data: bytes) -> Content:
-    """Return what is kept of a content."""
+    """Return a content with its digest, or `UNKEPT`."""
     if len(data) > MAX_KEPT_BYTES:
         return Content(UNKEPT)
-    from hashlib import sha256  # Loaded with the first file, not at every start.
+    from hashlib import sha256  # Lazy: start-up budget.
 
     return Content(sha256(data).hexdigest(), data)
 
 
 def content_at(place: Place) -> Content:
-    """Return what is in a file now. Raise ToolFailed if there is something else than a file."""
+    """Return the current content of a file. Raise ToolFailed if it is not a regular file."""
     if not place.exists():
         return NOTHING
     try:
@@ -49,37 +49,37 @@ def content_at(place: Place) -> Content:
                 return Content(UNKEPT, about=about)
             return content_of(read_at(fd, MAX_KEPT_BYTES + 1, 0))._replace(about=about)
     except ToolFailed as problem:
-        if isinstance(problem.__cause__, PermissionError):  # who may not read a file may still replace it
+        if isinstance(problem.__cause__, PermissionError):  # an unreadable file may still be replaced
             return Content(UNKEPT)
         raise
 
 
 def wrote(path: str, cwd: str, before: Content, after: Content) -> Wrote:
-    """Return the record of a change: ``path`` is where the file really is."""
+    """Return the record of a change; ``path`` is the file's real path."""
     where = _from_directory(path, os.path.realpath(cwd))
-    if has_half(where):  # a name that no text can say: it is known that the file changed, not what it was
+    if has_half(where):  # not a valid text: record that the file changed, not its contents
         return Wrote(os.fsencode(where).decode("utf-8", "backslashreplace"), UNKEPT, UNKEPT)
     contents = {content.digest: content.data for content in (before, after) if content.digest}
     return Wrote(where, before.digest, after.digest, contents=contents)
 
 
 def _from_directory(path: str, root: str) -> str:
-    """Return ``path`` relative to ``root`` where it is below it, else as it is."""
+    """Return ``path`` relative to ``root`` if it is below it, else unchanged."""
     above = f"{root.rstrip('/')}/"
     return path[len(above) :] if path.startswith(above) else path
 
 
 class Restorer:
-    """Restores the files that ``paths`` leads to; what the model has ``seen`` of them is what is restored."""
+    """Restores files within ``paths``, and updates the read state ``seen`` for them."""
 
     def __init__(self, paths: Paths, seen: Seen | None = None) -> None:
         self._paths = paths
         self._seen = Seen() if seen is None else seen
 
     def problem(self, root: str, path: str, *, found: Sequence[str | None], then: str | None) -> str | None:
-        """Return why a file, which must be one of ``found``, cannot become ``then``; None if it can.
+        """Return why a file cannot be restored to the digest ``then``; None if it can.
 
-        One that is ``then`` already can: there is nothing to overwrite.
+        Its current digest must be one of ``found``, or ``then`` already.
         """
         try:
             digest = self._look(os.path.join(root, path)).digest
@@ -92,16 +92,16 @@ class Restorer:
     def restore(
         self, root: str, path: str, data: bytes | None, *, found: Sequence[str | None], then: str | None, mode: int
     ) -> tuple[str | None, int] | None:
-        """Make ``data``, whose digest is ``then``, the content of a file that is one of ``found``; None removes it.
+        """Write ``data`` with the digest ``then`` to a file whose digest is one of ``found``; None removes the file.
 
-        Return the digest and the permissions of what was there; None if it was so already. Raise ToolFailed, and then
-        the file is as it was.
+        Return the digest and the permissions of the replaced file; None if nothing had to change. Raise ToolFailed,
+        leaving the file unchanged.
         """
         where = os.path.join(root, path)
         there = self._look(where)
         if there.digest == then:
             return None
-        # Only a file that is to be made may need directories.
+        # Only a new file may need directories.
         with self._paths.find(where, "/", make_parents=there.digest is None) as place:
             there = content_at(place)
             if there.digest not in found:
@@ -110,7 +110,7 @@ class Restorer:
         return there.digest, mode if there.about is None else stat.S_IMODE(there.about.st_mode)
 
     def _look(self, path: str) -> Content:
-        """Return what is at ``path``. Raise ToolFailed if it is no file, or somewhere else than it was."""
+        """Return the content at ``path``. Raise ToolFailed if it is not a file, or has moved through a link."""
         if os.path.realpath(path) != path:
             raise ToolFailed("a link leads elsewhere now")
         try:

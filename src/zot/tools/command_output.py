@@ -14,10 +14,20 @@ from zot.tools.specs import MAX_BYTES, MAX_LINES
 from zot.tools.text_encoding import UTF_8, Utf8
 
 _CONTINUATION = bytes(range(0x80, 0xC0))
+#: Limit for endless output, which must not fill the disk.
+MAX_SPILL_BYTES = 1 << 30
+#: Limits of the removal of stale directories: its duration, and their minimum age, lest one be in use soon.
+_SWEEP_S = 0.1
+_UNTOUCHED_S = 60.0
+_PREFIX = "bash-"
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+#: Output within this time of the last update is merged into the next one.
+_GATHER_S = 0.05
+_GATHER_CHARS = 64 * 1024
 
 
 class Excerpt:
-    """The beginning and the end of a byte stream, within the budget. Does no I/O; its memory is bounded."""
+    """Beginning and end of a byte stream, within a budget. Does no I/O; its memory is bounded."""
 
     def __init__(self, *, max_bytes: int = MAX_BYTES, max_lines: int = MAX_LINES) -> None:
         self._half_bytes = max_bytes // 2
@@ -29,36 +39,36 @@ class Excerpt:
 
     @property
     def is_complete(self) -> bool:
-        """True while everything so far fits into the budget."""
+        """True while the whole stream fits into the budget."""
         return not self.overflows_with(b"")
 
     def overflows_with(self, data: bytes) -> bool:
-        """Tell if something will have been left out once ``data`` has been taken."""
+        """Return whether the stream exceeds the budget once ``data`` is added."""
         lines = self._lines + data.count(b"\n")
         return self._bytes + len(data) > 2 * self._half_bytes or lines > 2 * self._half_lines
 
     def whole(self) -> bytes:
-        """Return the stream as it came; only while it is complete."""
+        """Return the whole stream; only while it is complete."""
         return bytes(self._head + self._tail)
 
     def feed(self, data: bytes) -> None:
-        """Take the next part of the stream."""
+        """Add the next part of the stream."""
         self._bytes += len(data)
         self._lines += data.count(b"\n")
         room = self._half_bytes - len(self._head)
         self._head += data[:room]
         self._tail += data[room:]
-        # Forgetting only now and then keeps the cost linear when data comes byte by byte.
+        # Trimming rarely keeps the cost linear when data arrives byte by byte.
         if len(self._tail) > 4 * self._half_bytes:
             del self._tail[: -self._half_bytes]
 
     def skip(self, size: int, lines: int) -> None:
-        """Only count a part, of which it is known that it will be left out: far from both ends of the stream."""
+        """Count a part that is known to be omitted: far from both ends of the stream."""
         self._bytes += size
         self._lines += lines
 
     def text(self, whereabouts: str | None = None) -> str:
-        """Return what was kept, invalid UTF-8 replaced, with a note where something was left out, and where it is."""
+        """Return the excerpt, invalid UTF-8 replaced, with a note about the omission and its ``whereabouts``."""
         if self._bytes > 2 * self._half_bytes:
             head, tail = bytes(self._head), bytes(self._tail[-self._half_bytes :])
         else:
@@ -75,7 +85,7 @@ class Excerpt:
 
 
 def end_of_line(data: bytes, count: int) -> int:
-    """Return the position behind the ``count``-th line end in ``data``, -1 if there are fewer."""
+    """Return the position after the ``count``-th line end in ``data``; -1 if there are fewer."""
     position = 0
     for _ in range(count):
         position = data.find(b"\n", position) + 1
@@ -88,7 +98,7 @@ def _first_lines(data: bytes, count: int) -> bytes:
     end = end_of_line(data, count)
     if end == -1:
         end = data.rfind(b"\n") + 1
-        # Whole lines read best, but a line that is itself too long would take everything with it.
+        # Whole lines read best, but cutting a single overlong line would lose everything.
         if end <= len(data) // 2:
             return data
     return data[:end]
@@ -107,20 +117,11 @@ def _last_lines(data: bytes, count: int) -> bytes:
     return data[start + 1 :]
 
 
-#: A command that never stops talking must not fill the disk.
-MAX_SPILL_BYTES = 1 << 30
-#: What others have left is removed in passing: for so long at most, and only when nobody can be about to use it.
-_SWEEP_S = 0.1
-_UNTOUCHED_S = 60.0
-_PREFIX = "bash-"
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-
-
 class Spills:
-    """The spill files of one session, in a directory below ``root``, which holds nothing else.
+    """Spill files of one session, in a directory below ``root`` that holds nothing else.
 
-    Whoever makes it closes it. While there is such a directory, we hold the kernel's lock on it. By that everyone can
-    tell those of the living from what a zot has left that was killed; the first file of a session removes the latter.
+    The creator closes it. An exclusive kernel lock on the directory marks it as in use. The first file of a session
+    removes unlocked directories, left by killed processes.
     """
 
     def __init__(self, root: str, key: str, *, now: Callable[[], float] = time.time) -> None:
@@ -130,7 +131,7 @@ class Spills:
         self._lock: int | None = None
 
     def new(self) -> Spill:
-        """Return a file that does not exist yet."""
+        """Return a new file, created with its first byte."""
         return Spill(os.path.join(self.directory, f"{_PREFIX}{os.urandom(8).hex()}.txt"), prepare=self._prepare)
 
     @property
@@ -139,15 +140,15 @@ class Spills:
         return self._lock is not None
 
     def close(self) -> None:
-        """Remove all of it. Any number of times."""
+        """Remove the directory and its files. Idempotent."""
         if self._lock is not None:
-            with suppress(OSError):  # somebody has removed it, or put something of their own there
+            with suppress(OSError):  # removed by another process, or it contains foreign files
                 _remove(self.directory, self._lock)
             os.close(self._lock)
             self._lock = None
 
     def _prepare(self) -> None:
-        """Make the directory, once. Raise OSError."""
+        """Create and lock the directory, once. Raise OSError."""
         if self._lock is not None:
             return
         make_directory(self.directory)
@@ -156,17 +157,17 @@ class Spills:
         self._sweep()
 
     def _sweep(self) -> None:
-        """Remove the directories beside ours that nobody holds any more."""
+        """Remove unlocked directories beside this one."""
         deadline = time.monotonic() + _SWEEP_S
         for name in os.listdir(self._root):
             if time.monotonic() < deadline:
-                with suppress(OSError):  # it is no directory, or not ours: then it stays
+                with suppress(OSError):  # not a directory, or of another user: it stays
                     self._sweep_one(os.path.join(self._root, name))
 
     def _sweep_one(self, directory: str) -> None:
         fd = _open(directory)
         try:
-            # One that was made just now may be about to be locked.
+            # A new directory may not be locked yet.
             if os.fstat(fd).st_mtime < self._now() - _UNTOUCHED_S and _take(fd):
                 _remove(directory, fd)
         finally:
@@ -174,10 +175,10 @@ class Spills:
 
 
 class Spill:
-    """A file that is made when there is something to put in, readable by this user only.
+    """Private file, created with its first byte.
 
-    ``prepare`` is called before. A disk that is full, or anything else that goes wrong, ends the file and not the
-    command: ``problem`` says why the file ends early.
+    Calls ``prepare`` before that. A full disk or another error ends the file, not the command: ``problem`` says why
+    the file is incomplete.
     """
 
     def __init__(
@@ -192,13 +193,13 @@ class Spill:
 
     @property
     def exists(self) -> bool:
-        """True if there is such a file, complete or not."""
+        """True if the file exists, complete or not."""
         return self._fd is not None or self.written_bytes > 0
 
     def write(self, data: bytes) -> None:
-        """Add ``data``; nothing any more once something went wrong.
+        """Append ``data``; does nothing after a problem.
 
-        A direct call and not a thread: it goes to the page cache, and the reader of a pipe must not run ahead.
+        Synchronous on purpose: it writes to the page cache, and the reader of the pipe must not run ahead.
         """
         if self.problem is not None:
             return
@@ -218,13 +219,13 @@ class Spill:
             self.problem = "the limit of a spill file"
 
     def close(self) -> None:
-        """Nothing more will come. Safe any number of times."""
+        """Close the file. Idempotent."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
 
     def note(self) -> str:
-        """Say where the output is, and how much of it."""
+        """Return where the output is, and how much of it."""
         if not self.exists:
             return f"the rest could not be kept: {self.problem}"
         if self.problem is not None:
@@ -237,7 +238,7 @@ def _open(directory: str) -> int:
 
 
 def _take(directory: int) -> bool:
-    """Take the lock of an open directory; False if somebody has it, or this file system has none."""
+    """Lock an open directory; False if another process holds the lock, or the file system has no locks."""
     import fcntl
 
     try:
@@ -248,20 +249,15 @@ def _take(directory: int) -> bool:
 
 
 def _remove(path: str, directory: int) -> None:
-    """Remove an open directory with the spill files in it. Something else in there is not ours and stays."""
+    """Remove an open directory with its spill files. Foreign files in it stay."""
     for name in os.listdir(directory):
         if name.startswith(_PREFIX):
             os.unlink(name, dir_fd=directory)
     os.rmdir(path)
 
 
-#: What comes within this time of the last thing shown is shown together.
-_GATHER_S = 0.05
-_GATHER_CHARS = 64 * 1024
-
-
 class Heard:
-    """Listens to one command. Its memory is bounded, whatever the command says."""
+    """Collector of one command's output, in bounded memory."""
 
     def __init__(self, child: Child, progress: Callable[[str], Awaitable[None]], spill: Spill | None) -> None:
         self._child = child
@@ -274,7 +270,7 @@ class Heard:
         self._show_at = 0.0
 
     async def listen(self) -> None:
-        """Return when the command has exited and been heard out."""
+        """Collect until the command has exited and its output is read."""
         while (data := await self._next()) != b"":
             if data is not None:
                 self._take(data)
@@ -283,12 +279,12 @@ class Heard:
         await self._show()
 
     def close(self) -> None:
-        """Keep what was heard; nothing more will be. Safe any number of times."""
+        """Close the spill file. Idempotent."""
         if self._spill is not None:
             self._spill.close()
 
     def text(self) -> str:
-        """Return the output as a paragraph of its own; nothing if there was none."""
+        """Return the output as a separate paragraph; "" if there was none."""
         whereabouts = None if self._spill is None else self._spill.note()
         output = self._excerpt.text(whereabouts)
         if not output:
@@ -298,7 +294,7 @@ class Heard:
         return f"\n{output}{ending}{flag}"
 
     async def _next(self) -> bytes | None:
-        """Return what is said next, b"" at the end, None if it is time to show what has been gathered."""
+        """Return the next output, b"" at the end, None when collected output is due to be shown."""
         if not self._gathered:
             return await self._child.read()
         try:

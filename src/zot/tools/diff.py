@@ -9,15 +9,17 @@ from zot.tools.text_encoding import UTF_8, Encoding, detect, from_units, to_unit
 
 CONTEXT_LINES = 3
 MAX_ROW_CHARACTERS = 500
-#: Of a piece with more lines than twice this, only so many at its beginning and end are shown.
+#: Limit of lines shown at each end of a long piece.
 MAX_PIECE_LINES = 1000
 
 _STEP = 4096
 _NO_LINE_END = b"\\ No newline at end of file\n"
+#: Limit of compared lines: more may take very long.
+MAX_COMPARED_LINES = 50_000
 
 
 class Change(NamedTuple):
-    """The bytes from ``start`` to ``end`` become ``new``."""
+    """Replacement of the bytes from ``start`` to ``end`` by ``new``."""
 
     start: int
     end: int
@@ -25,7 +27,7 @@ class Change(NamedTuple):
 
 
 class Skipped(NamedTuple):
-    """Rows of a diff that nobody will look at: how many bytes and lines."""
+    """Rows of a diff that are counted but not shown."""
 
     size: int
     lines: int
@@ -35,7 +37,7 @@ Row: TypeAlias = bytes | Skipped
 
 
 def apply(data: bytes, changes: Sequence[Change]) -> bytes:
-    """Return ``data`` with all ``changes`` made. They are in order and do not overlap."""
+    """Return ``data`` with all ``changes``, which are in order and do not overlap."""
     parts, position = [], 0
     for change in changes:
         parts += [data[position : change.start], change.new]
@@ -44,15 +46,15 @@ def apply(data: bytes, changes: Sequence[Change]) -> bytes:
 
 
 def diff(units: str, changes: Sequence[Change], encoding: Encoding = UTF_8) -> Iterator[Row]:
-    """Show what ``changes`` do to the lines of a text: a unified diff, row by row, as UTF-8, each ended by LF.
+    """Yield the rows of a unified diff of ``changes``, as UTF-8, each ended by LF.
 
-    Where lines only change their ends, CR is shown as ``\\r``. The middle of a very long piece is only counted.
+    Shows CR as ``\\r`` where only line ends change. The middle of a very long piece is only counted.
     """
     return _Diff(units, changes, encoding).rows()
 
 
 def common_start(one: str, other: str) -> int:
-    """Return how many characters two texts have in common at their beginning."""
+    """Return the length of the common beginning of two texts."""
     at, length = 0, min(len(one), len(other))
     while at < length and one[at : at + _STEP] == other[at : at + _STEP]:
         at += _STEP
@@ -62,7 +64,7 @@ def common_start(one: str, other: str) -> int:
 
 
 def lines_in_common(one: str, other: str, lf: str = "\n") -> tuple[int, int]:
-    """Return how many characters both texts begin and end with, of whole lines; without overlap."""
+    """Return the lengths of the common whole lines at the beginning and at the end; without overlap."""
     head = common_start(one, other)
     if head < max(len(one), len(other)):
         head = one.rfind(lf, 0, head) + 1
@@ -87,7 +89,7 @@ def _is_line_start(text: str, at: int, lf: str) -> bool:
 
 
 class _Block(NamedTuple):
-    """Whole lines that are replaced, in units."""
+    """Replaced whole lines, in units."""
 
     start: int
     end: int
@@ -102,7 +104,7 @@ class _Diff:
         self._lf = to_units(encoding.encode("\n"), encoding)
         self._cr = to_units(encoding.encode("\r"), encoding)
         self._bom = to_units(encoding.bom, encoding)
-        #: A position, the number of its line, and how many lines more there are up to it in the new text.
+        #: Current position, its line number, and the growth of the new text up to it in lines.
         self._at, self._number, self._shift = 0, 1, 0
 
     def rows(self) -> Iterator[Row]:
@@ -117,7 +119,7 @@ class _Diff:
             yield from self._hunk(hunk)
 
     def _hunk(self, blocks: Sequence[_Block]) -> Iterator[Row]:
-        """Show blocks that stand close to each other, and what is around them."""
+        """Show adjacent blocks with their context."""
         start, end = self._up(blocks[0].start, 0), self._down(blocks[-1].end)
         yield self._header(start, end, blocks)
         position = start
@@ -140,7 +142,7 @@ class _Diff:
         return row.encode()
 
     def _blocks(self) -> Iterator[_Block]:
-        """Widen changes to whole lines, and make one of those that touch the same line."""
+        """Extend changes to whole lines, and merge those that touch the same line."""
         unit, group = self._encoding.unit, list[_Block]()
         start = end = 0
         for change in self._changes:
@@ -158,7 +160,7 @@ class _Diff:
             yield self._merged(start, end, group)
 
     def _merged(self, start: int, end: int, group: Sequence[_Block]) -> _Block:
-        """Return what becomes of some lines, without those at both ends that stay as they are."""
+        """Return the changed lines of a group, without unchanged ones at both ends."""
         parts, position = [], start
         for one in group:
             parts += [self._text[position : one.start], one.new]
@@ -203,7 +205,7 @@ class _Diff:
         return self._cr + self._lf in piece
 
     def _count(self, piece: str) -> int:
-        """Return how many lines there are. A last one without line end counts."""
+        """Return the number of lines, an unterminated last one included."""
         return piece.count(self._lf) + (bool(piece) and piece[-1] != self._lf)
 
     def _nth_line(self, piece: str, count: int) -> int:
@@ -219,7 +221,7 @@ class _Diff:
         return position
 
     def _up(self, position: int, limit: int) -> int:
-        """Go up from the start of a line, as far as the context reaches but not above ``limit``."""
+        """Return the start of the context above a line, but not above ``limit``."""
         for _ in range(CONTEXT_LINES):
             if position > limit:
                 position = self._text.rfind(self._lf, limit, position - 1) + 1 or limit
@@ -233,19 +235,15 @@ class _Diff:
 
 
 def _span(number: int, count: int) -> str:
-    """Return lines as a hunk header has them; no lines stand behind the one before."""
+    """Return a range of a hunk header; an empty one names the line before it."""
     if not count:
         return f"{number - 1},0"
     return f"{number}" if count == 1 else f"{number},{count}"
 
 
-#: More lines than this are not compared: that may take very long.
-MAX_COMPARED_LINES = 50_000
-
-
 def unified(one: bytes | None, other: bytes | None, path: str) -> Iterator[str]:
-    """Yield the rows of a unified diff, each ended by LF; None is no file. What is no text is only said to differ."""
-    from difflib import unified_diff  # Only who compares needs it.
+    """Yield the rows of a unified diff, each ended by LF; None is no file. Binary files are only said to differ."""
+    from difflib import unified_diff  # Lazy: only comparisons need it.
 
     names = "/dev/null" if one is None else f"a/{path}", "/dev/null" if other is None else f"b/{path}"
     left, right = _lines(one or b""), _lines(other or b"")
@@ -259,7 +257,7 @@ def unified(one: bytes | None, other: bytes | None, path: str) -> Iterator[str]:
 
 
 def _lines(data: bytes) -> list[str] | None:
-    """Return the lines of a text, with their ends; None if it is none."""
+    """Return the lines of a text with their ends; None for binary data."""
     encoding = detect(data)
     if encoding is None:
         return None

@@ -28,130 +28,16 @@ from zot.tools.specs import EDIT
 from zot.tools.text_encoding import BROKEN_UTF_8, LATIN_1, UTF_8, WINDOWS_1252, Encoding, detect, to_units
 
 _BLOCK = 8192
-
-
-class Match(NamedTuple):
-    """The bytes of a file that are a text."""
-
-    start: int
-    end: int
-
-
-class FileText:
-    """The content of a file, and the encoding in which text is looked for in it and put into it."""
-
-    def __init__(self, data: bytes, encoding: Encoding) -> None:
-        self.data = data
-        self.encoding = encoding
-        self._lf = self._as_units("\n")
-        self._crlf = self._as_units("\r\n")
-
-    def line_number(self, position: int) -> int:
-        """Return the number of the line that has ``position``."""
-        return self.units.count(self._lf, 0, position // self.encoding.unit) + 1
-
-    def matches(self, old: str) -> Iterator[Match]:
-        """Find ``old`` from the beginning on, also where matches overlap. Raise UnicodeEncodeError.
-
-        Unless ``old`` speaks of CR itself, its line ends stand for those the file has.
-        """
-        wanted, unit = self._as_units(old), self.encoding.unit
-        plain = None if "\r" in old or "\n" not in old else self._plain
-        within = self.units if plain is None else plain.text
-        at = within.find(wanted)
-        while at != -1:
-            start, end = at, at + len(wanted)
-            if plain is not None:
-                start, end = plain.to_file(start), plain.to_file(end)
-            yield Match(start * unit, end * unit)
-            at = within.find(wanted, at + 1)
-
-    def change(self, match: Match, old: str, new: str) -> Change:
-        """Return how ``old`` at ``match`` becomes ``new``. Raise UnicodeEncodeError.
-
-        Lines that both have at their beginning or end stay as they are in the file, with the line ends they have
-        there. New lines end as those do that they replace, or else as their neighbours do.
-        """
-        if "\r" in old or "\r" in new:
-            return Change(*match, self.encoding.encode(new))
-        head, tail = lines_in_common(old, new)
-        start = self._moved(match.start, len(self._as_units(old[:head])))
-        end = self._moved(match.end, -len(self._as_units(old[len(old) - tail :])))
-        text = new[head : len(new) - tail]
-        if self._has_crlf(start, end):
-            text = text.replace("\n", "\r\n")
-        return Change(start, end, self.encoding.encode(text))
-
-    @cached_property
-    def units(self) -> str:
-        """The content, see `to_units`."""
-        return to_units(self.data, self.encoding)
-
-    @cached_property
-    def _plain(self) -> _Plain | None:
-        return _Plain(self.units, self._crlf, self._lf) if self._crlf in self.units else None
-
-    def _as_units(self, text: str) -> str:
-        return to_units(self.encoding.encode(text), self.encoding)
-
-    def _moved(self, position: int, count: int) -> int:
-        """Return the position that is ``count`` units further, where CRLF counts as one."""
-        unit = self.encoding.unit
-        if not count or self._plain is None:
-            return position + count * unit
-        return self._plain.to_file(self._plain.from_file(position // unit) + count) * unit
-
-    def _has_crlf(self, start: int, end: int) -> bool:
-        """Tell if lines that take the place of these bytes should end in CRLF.
-
-        Decided by the line end there or behind, or else before; where nothing is replaced the other way round.
-        """
-        unit = self.encoding.unit
-        behind = self.units.find(self._lf, start // unit)
-        before = self.units.rfind(self._lf, 0, end // unit)
-        at = next((at for at in ((behind, before) if end > start else (before, behind)) if at != -1), 0)
-        return at > 0 and self.units[at - 1] == self._crlf[0]
-
-
-class _Plain:
-    """A text with LF for every CRLF, and which position in it is which in the file.
-
-    A pattern that takes either line end would not be linear. The number of CRLFs up to the beginning of each block is
-    known, so that only one block is counted to find a position.
-    """
-
-    def __init__(self, units: str, crlf: str, lf: str) -> None:
-        self.text = units.replace(crlf, lf)
-        self._units = units
-        self._crlf = crlf
-        self._starts = [0]
-        for at in range(0, len(units), _BLOCK):
-            self._starts.append(self._starts[-1] + _BLOCK - self._dropped(at, at + _BLOCK))
-
-    def from_file(self, position: int) -> int:
-        """Return where a position of the file is in the plain text."""
-        block = position // _BLOCK
-        return self._starts[block] + position % _BLOCK - self._dropped(block * _BLOCK, position)
-
-    def to_file(self, position: int) -> int:
-        """Return where a position of the plain text is in the file: at a line end, before its CR."""
-        block = max(bisect_left(self._starts, position) - 1, 0)
-        low, high = block * _BLOCK, min((block + 1) * _BLOCK, len(self._units))
-        while low < high:
-            middle = (low + high) // 2
-            if self.from_file(middle) < position:
-                low = middle + 1
-            else:
-                high = middle
-        return low
-
-    def _dropped(self, start: int, end: int) -> int:
-        """Return how many of these units are missing in the plain text: the CRs before an LF."""
-        return self._units.count(self._crlf, start, end + 1)
-
-
 MAX_FILE_BYTES = 32 * 1024 * 1024
 _MAX_LISTED = 10
+MAX_COMPARED_CHARACTERS = 1024 * 1024
+MAX_COMPARED_LINES = 20_000
+MAX_SHOWN_CHARACTERS = 1000
+#: Lines repeated more often than this are ignored as hints of a position.
+_MAX_REPEATS = 8
+#: Minimum share of a text, by length of lines, that must be at a place for it to be the closest.
+_LEAST_SHARE = 0.2
+_LEAST_LIKENESS = 0.6
 
 
 class EditPair(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -165,7 +51,7 @@ class EditArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Edit:
-    """Changes parts of files for the model: those that ``paths`` leads to, unless ``seen`` knows another version."""
+    """Edits files within ``paths`` for the model. Refuses a file that changed since it was ``seen``."""
 
     spec = EDIT
     read_only = False
@@ -175,7 +61,7 @@ class Edit:
         self._seen = Seen() if seen is None else seen
 
     async def run(self, args: dict[str, Any], context: ToolContext) -> Output:
-        """Make all edits and return a diff of them. Raise ToolFailed, and then the file is as it was."""
+        """Make all edits and return their diff. Raise ToolFailed, leaving the file unchanged."""
         wanted = decode_args(args, EditArgs)
         if not wanted.edits:
             raise ToolFailed("at least one edit is required")
@@ -193,7 +79,7 @@ class Edit:
             new = apply(data, changes)
             if context.writing is not None:
                 await context.writing(wrote(place.path, context.cwd, content_of(data), content_of(new)))
-            # From here on nothing waits: an abort must not tell the model that nothing has changed.
+            # No await from here on: an abort must not report an unchanged file after the change.
             replaced = place.replace(new, expected=about)
             if place.keys in self._seen:
                 self._seen.note(place.keys, version_of(new, replaced.about))
@@ -208,7 +94,7 @@ def _shown(rows: Iterable[Row]) -> str:
 
 
 class _Edit(NamedTuple):
-    """One edit: where its text is, and what changes there."""
+    """One edit: its match and its change."""
 
     match: Match
     change: Change
@@ -228,7 +114,7 @@ def _content(place: Place, shown: str) -> tuple[bytes, os.stat_result]:
 
 
 async def _all_placed(readings: Sequence[FileText], pairs: Sequence[EditPair]) -> list[_Edit]:
-    """Find the places of all edits. Between them other work and an abort get their turn; a thread would not stop."""
+    """Find the matches of all edits. Yields to the event loop between them; a thread could not be cancelled."""
     edits = []
     for number, pair in enumerate(pairs, 1):
         edits.append(_placed(readings, pair, f"edit {number}"))
@@ -237,7 +123,7 @@ async def _all_placed(readings: Sequence[FileText], pairs: Sequence[EditPair]) -
 
 
 def _placed(readings: Sequence[FileText], pair: EditPair, label: str) -> _Edit:
-    """Find the one place of an edit. Raise ToolFailed that says why there is none, or which there are."""
+    """Find the only match of an edit. Raise ToolFailed that explains a missing match, or lists several."""
     old, new = pair.old_text, pair.new_text
     to_utf8(old, f"{label} oldText")
     to_utf8(new, f"{label} newText")
@@ -257,9 +143,9 @@ def _placed(readings: Sequence[FileText], pair: EditPair, label: str) -> _Edit:
 
 
 def _readings(data: bytes, encoding: Encoding) -> list[FileText]:
-    """Return the ways to read a file, the likeliest first.
+    """Return the possible readings of a file, the likeliest first.
 
-    Of one that is not UTF-8 throughout, the part that the model has seen was taken for what it is by itself.
+    In a file that is not all UTF-8, the read tool detects the encoding of each window separately.
     """
     is_mixed = encoding in (BROKEN_UTF_8, LATIN_1, WINDOWS_1252)
     others = [one for one in (UTF_8, LATIN_1, WINDOWS_1252) if is_mixed and one.codec != encoding.codec]
@@ -267,10 +153,10 @@ def _readings(data: bytes, encoding: Encoding) -> list[FileText]:
 
 
 def _matches(text: FileText, old: str) -> list[Match]:
-    """Return where ``old`` is; at most one place more than we would list."""
+    """Return the matches of ``old``, at most one more than would be listed."""
     try:
         return list(islice(text.matches(old), _MAX_LISTED + 1))
-    except UnicodeEncodeError:  # what the encoding cannot hold is not in the file
+    except UnicodeEncodeError:  # a text that the encoding cannot represent is not in the file
         return []
 
 
@@ -305,7 +191,7 @@ def _several(text: FileText, found: Sequence[Match]) -> str:
 
 
 def _in_order(edits: Sequence[_Edit]) -> list[Change]:
-    """Return the changes by position. Raise ToolFailed if two texts share some bytes."""
+    """Return the changes by position. Raise ToolFailed if two matches overlap."""
     numbered = sorted(enumerate(edits, 1), key=lambda item: item[1].match)
     for (one, before), (two, after) in pairwise(numbered):
         if after.match.start < before.match.end:
@@ -314,19 +200,128 @@ def _in_order(edits: Sequence[_Edit]) -> list[Change]:
     return [edit.change for _, edit in numbered]
 
 
-MAX_COMPARED_CHARACTERS = 1024 * 1024
-MAX_COMPARED_LINES = 20_000
-MAX_SHOWN_CHARACTERS = 1000
+class Match(NamedTuple):
+    """Range of bytes of a match in a file."""
 
-#: A line that a text has more often says little about where it belongs.
-_MAX_REPEATS = 8
-#: How much of a text, by the length of its lines, must be at a place for it to be the closest.
-_LEAST_SHARE = 0.2
-_LEAST_LIKENESS = 0.6
+    start: int
+    end: int
+
+
+class FileText:
+    """Content of a file with its encoding, for finding and replacing text."""
+
+    def __init__(self, data: bytes, encoding: Encoding) -> None:
+        self.data = data
+        self.encoding = encoding
+        self._lf = self._as_units("\n")
+        self._crlf = self._as_units("\r\n")
+
+    def line_number(self, position: int) -> int:
+        """Return the number of the line at ``position``."""
+        return self.units.count(self._lf, 0, position // self.encoding.unit) + 1
+
+    def matches(self, old: str) -> Iterator[Match]:
+        """Yield the matches of ``old`` in order, overlapping ones included. Raise UnicodeEncodeError.
+
+        Unless ``old`` contains CR, its line ends match LF and CRLF.
+        """
+        wanted, unit = self._as_units(old), self.encoding.unit
+        plain = None if "\r" in old or "\n" not in old else self._plain
+        within = self.units if plain is None else plain.text
+        at = within.find(wanted)
+        while at != -1:
+            start, end = at, at + len(wanted)
+            if plain is not None:
+                start, end = plain.to_file(start), plain.to_file(end)
+            yield Match(start * unit, end * unit)
+            at = within.find(wanted, at + 1)
+
+    def change(self, match: Match, old: str, new: str) -> Change:
+        """Return the change that replaces ``old`` at ``match`` by ``new``. Raise UnicodeEncodeError.
+
+        Common lines at the beginning and the end keep the file's bytes, line ends included. New lines get the line ends
+        of those they replace, or else of their neighbours.
+        """
+        if "\r" in old or "\r" in new:
+            return Change(*match, self.encoding.encode(new))
+        head, tail = lines_in_common(old, new)
+        start = self._moved(match.start, len(self._as_units(old[:head])))
+        end = self._moved(match.end, -len(self._as_units(old[len(old) - tail :])))
+        text = new[head : len(new) - tail]
+        if self._has_crlf(start, end):
+            text = text.replace("\n", "\r\n")
+        return Change(start, end, self.encoding.encode(text))
+
+    @cached_property
+    def units(self) -> str:
+        """The content, see `to_units`."""
+        return to_units(self.data, self.encoding)
+
+    @cached_property
+    def _plain(self) -> _Plain | None:
+        return _Plain(self.units, self._crlf, self._lf) if self._crlf in self.units else None
+
+    def _as_units(self, text: str) -> str:
+        return to_units(self.encoding.encode(text), self.encoding)
+
+    def _moved(self, position: int, count: int) -> int:
+        """Return the position ``count`` units further, where CRLF counts as one."""
+        unit = self.encoding.unit
+        if not count or self._plain is None:
+            return position + count * unit
+        return self._plain.to_file(self._plain.from_file(position // unit) + count) * unit
+
+    def _has_crlf(self, start: int, end: int) -> bool:
+        """Return whether lines that replace these bytes should end in CRLF.
+
+        Decided by the next line end from there on, or else the previous one; for an insertion the other way round.
+        """
+        unit = self.encoding.unit
+        behind = self.units.find(self._lf, start // unit)
+        before = self.units.rfind(self._lf, 0, end // unit)
+        at = next((at for at in ((behind, before) if end > start else (before, behind)) if at != -1), 0)
+        return at > 0 and self.units[at - 1] == self._crlf[0]
+
+
+class _Plain:
+    """Text with LF for every CRLF, and a mapping of its positions to the file's.
+
+    A pattern that matches either line end would not be linear. The number of CRLFs before each block is known, so that
+    only one block is counted to map a position.
+    """
+
+    def __init__(self, units: str, crlf: str, lf: str) -> None:
+        self.text = units.replace(crlf, lf)
+        self._units = units
+        self._crlf = crlf
+        self._starts = [0]
+        for at in range(0, len(units), _BLOCK):
+            self._starts.append(self._starts[-1] + _BLOCK - self._dropped(at, at + _BLOCK))
+
+    def from_file(self, position: int) -> int:
+        """Map a position of the file to the plain text."""
+        block = position // _BLOCK
+        return self._starts[block] + position % _BLOCK - self._dropped(block * _BLOCK, position)
+
+    def to_file(self, position: int) -> int:
+        """Map a position of the plain text to the file: at a line end, before its CR."""
+        block = max(bisect_left(self._starts, position) - 1, 0)
+        low, high = block * _BLOCK, min((block + 1) * _BLOCK, len(self._units))
+        while low < high:
+            middle = (low + high) // 2
+            if self.from_file(middle) < position:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _dropped(self, start: int, end: int) -> int:
+        """Return how many of these units the plain text omits: each CR before an LF."""
+        return self._units.count(self._crlf, start, end + 1)
 
 
 def nearly(text: str, old: str) -> str:
-    """Say how ``old``, which is not in ``text``, nearly is, and show the place."""
+    """Explain how ``old``, which is not in ``text``, nearly matches, and show the place."""
     if not old.split():
         return "it is only whitespace"
     text = text[:MAX_COMPARED_CHARACTERS]
@@ -343,14 +338,14 @@ def nearly(text: str, old: str) -> str:
 
 
 class _Lines(NamedTuple):
-    """Some lines of the file, from ``number`` on."""
+    """Lines of the file, from ``number`` on."""
 
     number: int
     text: str
 
 
 class _Simplified(NamedTuple):
-    """A text without a kind of difference, and how to find the line of a position in it."""
+    """Text without one kind of difference, and a mapping from its positions to line numbers."""
 
     text: str
     line_of: Callable[[int], int]
@@ -402,7 +397,7 @@ def _find(text: str, old: str, simplified: Callable[[str], _Simplified]) -> _Lin
 
 
 def _closest_block(lines: Sequence[str], wanted: Sequence[str]) -> str | None:
-    """Say where most of ``wanted`` is, and how the first line that differs does; None if it is nowhere really."""
+    """Explain where most of ``wanted`` is, and its first differing line; None if no place has enough of it."""
     weights = [len(line.strip()) for line in wanted if line.strip()]
     if len(weights) < 2:
         return None
@@ -420,7 +415,7 @@ def _closest_block(lines: Sequence[str], wanted: Sequence[str]) -> str | None:
 
 
 def _vote(lines: Sequence[str], wanted: Sequence[str]) -> tuple[int, int]:
-    """Return where ``wanted`` would begin so that the most of it, by length, is where it should be; and how much is."""
+    """Return the line where the most of ``wanted``, by length, would match, and the matching length."""
     numbers: dict[str, list[int]] = {}
     for number, line in enumerate(wanted):
         numbers.setdefault(line.strip(), []).append(number)
@@ -438,12 +433,12 @@ def _line_at(lines: Sequence[str], at: int) -> str:
 
 
 def _agree(has: str, wanted: str, *, number: int, last: int) -> bool:
-    """Tell if two lines are the same; the first and last of a text need not be whole."""
+    """Return whether two lines match; the first and the last of a text need not be complete."""
     return has == wanted or (number == 0 and has.endswith(wanted)) or (number == last and has.startswith(wanted))
 
 
 def _nearest_line(lines: Sequence[str], wanted: str) -> _Lines | None:
-    """Return the line most like ``wanted``; None if none is really like it. Looks only at the first of equal lines."""
+    """Return the line most similar to ``wanted``; None if none is similar. Compares only the first of equal lines."""
     wanted = wanted.strip()
     words = set(_words(wanted))
     firsts: dict[str, int] = {}
@@ -458,9 +453,9 @@ def _nearest_line(lines: Sequence[str], wanted: str) -> _Lines | None:
 
 
 def _likeness(wanted: str, words: set[str], line: str) -> float:
-    """Return 0 to 2: the share of common words, plus that of what both begin and end with.
+    """Return a similarity of 0 to 2: the share of common words, plus that of common beginning and end.
 
-    Words find a line whose order was changed, both ends one with a change in its middle; both are linear.
+    Words find a line with changed order, the ends find one with a change in the middle; both are linear.
     """
     others = set(_words(line))
     if not words & others:

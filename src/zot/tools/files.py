@@ -1,4 +1,4 @@
-"""Files as tools see them: opened by descriptor, replaced atomically, attributes kept."""
+"""Files of tools: opened by descriptor, replaced atomically, attributes kept."""
 
 from __future__ import annotations
 
@@ -12,75 +12,14 @@ from typing import NamedTuple, Self
 from zot.errors import ToolFailed
 from zot.tools.read_state import Keys, version_outside
 
-#: What people and their programs attach to files, and access control lists. The rest belongs to the system.
+#: Attributes set by users and their programs, and access control lists. All others belong to the system.
 _KEPT_ATTRIBUTES = ("user.", "system.posix_acl_access")
-
-
-def keep(old: int | None, about: os.stat_result, new: int) -> list[str]:
-    """Give the open file ``new`` the attributes of ``old``, about which the system said ``about``.
-
-    ``old`` is None when it cannot be opened; then it has no attributes that we could see. Return a sentence for
-    each thing that could not be kept. A file that got another owner is not set-user-id.
-    """
-    notes = []
-    mode = stat.S_IMODE(about.st_mode)
-    if not _keep_owner(about, new):
-        notes.append("its owner was {}:{} and is now {}:{}".format(about.st_uid, about.st_gid, *_owner(new)))
-        mode &= ~(stat.S_ISUID | stat.S_ISGID)
-    os.fchmod(new, mode)
-    if old is not None and (lost := _copy_extended(old, new)):
-        notes.append(f"it lost the extended attributes {', '.join(lost)}")
-    if about.st_nlink > 1:
-        notes.append(f"it had {about.st_nlink - 1} other hard links, which keep the old content")
-    return notes
-
-
-def _keep_owner(about: os.stat_result, new: int) -> bool:
-    if _owner(new) == (about.st_uid, about.st_gid):
-        return True
-    try:
-        os.fchown(new, about.st_uid, about.st_gid)
-    except PermissionError:  # who may not give a file away may still share it with a group
-        with suppress(PermissionError):
-            os.fchown(new, -1, about.st_gid)
-        return False
-    return True
-
-
-def _owner(fd: int) -> tuple[int, int]:
-    about = os.fstat(fd)
-    return about.st_uid, about.st_gid
-
-
-def _copy_extended(old: int, new: int) -> list[str]:
-    """Copy the extended attributes; return the names of those that could not be."""
-    lost = []
-    for name in _extended(old):
-        try:
-            os.setxattr(new, name, os.getxattr(old, name))
-        except OSError:
-            lost.append(name)
-    return lost
-
-
-def _extended(fd: int) -> list[str]:
-    if not hasattr(os, "listxattr"):  # not on this system
-        return []
-    try:
-        names = os.listxattr(fd)
-    except OSError as exc:
-        if exc.errno == errno.ENOTSUP:
-            return []
-        raise
-    return [name for name in names if name.startswith(_KEPT_ATTRIBUTES)]
-
-
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK | os.O_NOFOLLOW
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class Replaced(NamedTuple):
-    """What came of a replacement: if the file is new, what could not be kept of the old one, and the new state."""
+    """Result of a replacement: whether the file is new, notes on lost attributes, and its new status."""
 
     created: bool
     notes: tuple[str, ...]
@@ -88,9 +27,9 @@ class Replaced(NamedTuple):
 
 
 class Place:
-    """Where a file or directory is, or may be made. Owns ``directory``, an open descriptor.
+    """Location of an existing or future file or directory. Owns ``directory``, an open descriptor.
 
-    ``shown`` is what the model called it, and what errors call it; ``path`` is where it really was when it was found.
+    ``shown`` is the model's name for it, used in errors; ``path`` is its real path when it was found.
     """
 
     def __init__(self, directory: int, name: str, shown: str, path: str) -> None:
@@ -107,15 +46,15 @@ class Place:
 
     @property
     def keys(self) -> Keys:
-        """What names this place, whichever path leads here: its directory, as long as that exists, and where it is."""
+        """Identity of this place, independent of the path: its directory's inode with its name, and its real path."""
         about = os.fstat(self._directory)
         return (about.st_dev, about.st_ino, self._name), self.path
 
     @contextmanager
     def open(self) -> Iterator[int]:
-        """Open the file or directory to read it. Raise ToolFailed, also for what the system refuses meanwhile.
+        """Open the file or directory for reading. Raise ToolFailed, also for an OSError in the body.
 
-        Pipes, sockets and devices are refused: reading them may never end.
+        Refuses pipes, sockets and devices: reading them may never end.
         """
         try:
             fd = self._descriptor()
@@ -130,18 +69,17 @@ class Place:
             raise failure("read", self._shown, exc) from exc
 
     def exists(self) -> bool:
-        """Tell if something is here. Raise ToolFailed if it is something that cannot be replaced by a file."""
+        """Return whether a file exists here. Raise ToolFailed if it is not a regular file."""
         return self._existing() is not None
 
     def replace(self, data: bytes, *, expected: os.stat_result | None = None, mode: int | None = None) -> Replaced:
-        """Make ``data`` the whole content of the file.
+        """Replace the whole content of the file by ``data``, atomically.
 
-        Whoever looks sees the old content or the new, never a part. An existing file keeps its mode, owner and
-        extended attributes, a new one gets ``mode``, or what the umask leaves. Raises ToolFailed, and then nothing has
-        changed; also if the file is no longer the one that ``expected`` tells about.
+        An existing file keeps its mode, owner and extended attributes; a new one gets ``mode``, or the default of
+        the umask. Raise ToolFailed, leaving the file unchanged; also if it no longer has the status ``expected``.
 
-        A direct call and not a thread: a cancelled call could not stop the thread, so the file would change after
-        the model was told that it did not. Nothing waits for the disk, since we rename without fsync.
+        Synchronous on purpose: a cancelled call could not stop a thread, so the file would change after the model
+        got the result of an abort. It does not wait for the disk, since there is no fsync before the rename.
         """
         try:
             return self._write_and_rename(data, expected, mode)
@@ -149,7 +87,7 @@ class Place:
             raise failure("write", self._shown, exc) from exc
 
     def remove(self, *, expected: os.stat_result) -> None:
-        """Remove the file, if it is still the one that ``expected`` tells about. Raise ToolFailed."""
+        """Remove the file if it still has the status ``expected``. Raise ToolFailed."""
         try:
             if _differ(expected, self._existing()):
                 raise ToolFailed(f"{self._shown} was changed by somebody else at the same time")
@@ -168,7 +106,7 @@ class Place:
         if stat.S_ISDIR(about.st_mode):
             raise ToolFailed(f"cannot write {self._shown}: it is a directory")
         if not stat.S_ISREG(about.st_mode):
-            # Renaming over it would put a file where the device or pipe was.
+            # Renaming over it would replace a device or a pipe by a file.
             raise ToolFailed(f"cannot write {self._shown}: not a regular file")
         return about
 
@@ -186,7 +124,7 @@ class Place:
             if expected is not None and _differ(expected, self._existing()):
                 raise ToolFailed(f"{self._shown} was changed by somebody else at the same time; read it again")
             self._rename(temp)
-            # Only now: the new name is a change, too.
+            # Only now: the rename changes the status, too.
             return Replaced(old is None, tuple(notes), os.fstat(fd))
         except BaseException:
             with suppress(FileNotFoundError):  # the whole directory may be gone
@@ -196,14 +134,13 @@ class Place:
             os.close(fd)
 
     def check_writable(self) -> None:
-        """Raise ToolFailed if this user may not write the file: who may write its directory could replace it all the
-        same."""
+        """Raise ToolFailed if this user may not write the file, although write access to its directory would do."""
         effective = os.access in os.supports_effective_ids
         if not os.access(self._name, os.W_OK, dir_fd=self._directory, effective_ids=effective):
             raise ToolFailed(f"cannot write {self._shown}: it is read-only; if it is to change, make it writable first")
 
     def _create(self, temp: str, mode: int) -> int:
-        # The kernel applies the umask to the mode; asking for the umask would change it for other threads.
+        # The kernel applies the umask; reading the umask would change it for other threads.
         try:
             return os.open(temp, _CREATE, mode, dir_fd=self._directory)
         except PermissionError as exc:
@@ -243,8 +180,67 @@ def read_at(fd: int, size: int, position: int) -> bytes:
 
 
 def failure(verb: str, shown: str, exc: OSError) -> ToolFailed:
-    """Return what the model hears when the system refuses."""
+    """Return an OSError as an error for the model."""
     return ToolFailed(f"cannot {verb} {shown}: {exc.strerror or exc}")
+
+
+def keep(old: int | None, about: os.stat_result, new: int) -> list[str]:
+    """Copy the attributes of the open file ``old``, whose status is ``about``, to ``new``.
+
+    ``old`` is None if it cannot be opened; then extended attributes are not copied. Return a sentence for each
+    attribute that could not be kept. Drops set-user-id if the owner changes.
+    """
+    notes = []
+    mode = stat.S_IMODE(about.st_mode)
+    if not _keep_owner(about, new):
+        notes.append("its owner was {}:{} and is now {}:{}".format(about.st_uid, about.st_gid, *_owner(new)))
+        mode &= ~(stat.S_ISUID | stat.S_ISGID)
+    os.fchmod(new, mode)
+    if old is not None and (lost := _copy_extended(old, new)):
+        notes.append(f"it lost the extended attributes {', '.join(lost)}")
+    if about.st_nlink > 1:
+        notes.append(f"it had {about.st_nlink - 1} other hard links, which keep the old content")
+    return notes
+
+
+def _keep_owner(about: os.stat_result, new: int) -> bool:
+    if _owner(new) == (about.st_uid, about.st_gid):
+        return True
+    try:
+        os.fchown(new, about.st_uid, about.st_gid)
+    except PermissionError:  # without permission to change the owner, the group may still be set
+        with suppress(PermissionError):
+            os.fchown(new, -1, about.st_gid)
+        return False
+    return True
+
+
+def _owner(fd: int) -> tuple[int, int]:
+    about = os.fstat(fd)
+    return about.st_uid, about.st_gid
+
+
+def _copy_extended(old: int, new: int) -> list[str]:
+    """Copy the extended attributes; return the names of those that failed."""
+    lost = []
+    for name in _extended(old):
+        try:
+            os.setxattr(new, name, os.getxattr(old, name))
+        except OSError:
+            lost.append(name)
+    return lost
+
+
+def _extended(fd: int) -> list[str]:
+    if not hasattr(os, "listxattr"):  # not on this system
+        return []
+    try:
+        names = os.listxattr(fd)
+    except OSError as exc:
+        if exc.errno == errno.ENOTSUP:
+            return []
+        raise
+    return [name for name in names if name.startswith(_KEPT_ATTRIBUTES)]
 
 
 def _differ(one: os.stat_result, other: os.stat_result | None) -> bool:

@@ -1,4 +1,4 @@
-"""The guardian: a process that is the parent of every tool process and ends them all when zot dies."""
+"""Guardian: a process that is the ancestor of every tool process and ends them all when zot dies."""
 
 from __future__ import annotations
 
@@ -19,235 +19,55 @@ from zot.tools.warden.request import Request, encode_request
 if TYPE_CHECKING:
     import subprocess
 
-#: Why a command was not taken.
+#: Error of a command that no keeper took.
 ENDED = "the guardian ended before it could take it"
-#: How long a keeper may take to say that the command runs, or later what still runs of it.
+#: Time for a keeper to report that the command runs, and later to list its processes.
 _ANSWER_S = 5.0
-#: How often a keeper is made to go on meanwhile.
+#: Interval of SIGCONT to a silent keeper in the meantime.
 _WAKE_S = 0.1
 _MAX_REPORT_BYTES = 64 * 1024
-
-
-class NotTaken(ChildProcessError):
-    """A keeper ended before it had taken the command."""
-
-
-class KeptChild(Child):
-    """One command, below a keeper of its own.
-
-    When nothing of it is left, ``forget`` is called, with the control socket if its keeper can take another command.
-    """
-
-    def __init__(
-        self,
-        control: socket.socket,
-        output: int,
-        owners: Sequence[str],
-        forget: Callable[[KeptChild, socket.socket | None], None],
-    ) -> None:
-        super().__init__(output, owners)
-        loop = asyncio.get_running_loop()
-        self.pid = 0
-        self._keeper = self._mark = 0
-        self._control = control
-        self._forget = forget
-        self._unread = b""
-        self._is_sent = False
-        self._asked = False
-        self._begun: asyncio.Future[OSError | None] = loop.create_future()
-        self._gone: asyncio.Future[None] = loop.create_future()
-        self._jobs: asyncio.Future[list[tuple[int, str]]] | None = None
-        control.setblocking(False)
-        loop.add_reader(control, self._hear)
-
-    async def start(self, request: bytes, fds: Sequence[int], *, program: str, cwd: str) -> None:
-        """Ask for a command with the descriptors that `warden/keeper.py` wants, and wait until it runs.
-
-        Raise OSError, and `NotTaken` if nothing of it has happened and another keeper may be asked.
-        """
-        with suppress(ConnectionError):  # its keeper has ended before it could listen; we will hear of that
-            sent = socket.send_fds(self._control, [request], fds)
-            await asyncio.get_running_loop().sock_sendall(self._control, request[sent:])
-            self._is_sent = True
-        problem = await self._beginning()
-        if problem is not None and problem.errno is None:
-            raise problem
-        if problem is not None:
-            raise OSError(problem.errno, problem.strerror, cwd if problem.filename == "directory" else program)
-
-    async def _beginning(self) -> OSError | None:
-        """Wait until the keeper says that the command runs, or why not.
-
-        A command may have stopped its keeper before it could: that is made to go on, and ended if it stays silent. How
-        long to wait for one that has not taken the command yet is for the caller to say: only the guardian can help.
-        """
-        deadline = asyncio.get_running_loop().time() + _ANSWER_S
-        while not (await asyncio.wait({self._begun}, timeout=_WAKE_S))[0]:
-            if not self._keeper:
-                continue
-            if asyncio.get_running_loop().time() > deadline:
-                await self._end_without_keeper()
-            else:
-                with suppress(ProcessLookupError):
-                    os.kill(self._keeper, signal.SIGCONT)
-        return self._begun.result()
-
-    async def end(self, *, grace_s: float) -> None:
-        """See `Child`. Takes ``grace_s`` and three times `REAP_S` at most, whoever has been stopped or killed."""
-        if not self._is_sent:  # an order would be read as a part of it; half a request starts nothing
-            self.hang_up()
-            return
-        try:
-            self.wake_keeper()
-            self._ask(f"end {grace_s}")
-            await asyncio.wait({self._gone}, timeout=grace_s + REAP_S)
-        except BaseException:
-            self._ask("end 0")
-            await asyncio.wait({self._gone}, timeout=REAP_S)
-            raise
-        finally:
-            if not self._gone.done():
-                await self._end_without_keeper()
-
-    async def background(self) -> list[tuple[int, str]]:
-        """See `Child`."""
-        if self._gone.done() or self.is_lost:
-            return []
-        if self._jobs is None:
-            self._jobs = asyncio.get_running_loop().create_future()
-            self._ask("list")
-        jobs = self._jobs
-        await asyncio.wait({jobs}, timeout=_ANSWER_S)
-        if not jobs.done():  # Somebody has stopped its keeper and the guardian.
-            await self.end(grace_s=0)
-        return jobs.result()
-
-    def release(self) -> None:
-        """See `Child`. The keeper listens from now on."""
-        self._ask("drain")
-        self.close()
-
-    def wake_keeper(self) -> None:
-        """Let the keeper go on if it has been stopped, and before all others: it has something to end."""
-        if self._keeper:
-            with suppress(ProcessLookupError):
-                os.kill(self._keeper, signal.SIGCONT)
-            hurry(self._keeper)
-
-    def hang_up(self) -> None:
-        """Let go of the keeper, which takes it as an order to end everything."""
-        if not self._gone.done():
-            self._settle(reusable=False)
-
-    def kill(self) -> None:
-        """Have everything of it killed at once, from any thread; nobody listens for what becomes of it."""
-        with suppress(OSError):  # its keeper has ended, or does not listen: then the hanging up counts
-            if self._is_sent:
-                self._control.send(b"end 0\n")
-            self._control.shutdown(socket.SHUT_WR)
-
-    async def _end_without_keeper(self) -> None:
-        """Kill a keeper that does not answer: somebody has stopped it. The guardian then ends what it leaves.
-
-        If that does not answer either, we do it. In any case it is over then: nobody waits for more.
-        """
-        if self._keeper:
-            with suppress(ProcessLookupError):
-                os.kill(self._keeper, signal.SIGKILL)
-            await asyncio.wait({self._gone}, timeout=REAP_S)
-        if not self._gone.done():
-            self._end_strays()
-
-    def _end_strays(self) -> None:
-        """End what is left when neither the keeper nor the guardian can."""
-        if self._keeper:
-            from zot.tools.process import end_strays
-
-            end_strays(self._mark, self.pid, within_s=REAP_S)
-        self.hang_up()
-
-    def _ask(self, line: str) -> None:
-        if not self._gone.done():
-            self._asked = True
-            # It may have ended, or not listen; who waits for its report will notice.
-            with suppress(ConnectionError, BlockingIOError):
-                self._control.send(f"{line}\n".encode())
-
-    def _hear(self) -> None:
-        try:
-            data = self._control.recv(_MAX_REPORT_BYTES)
-        except BlockingIOError:
-            return
-        except ConnectionError:
-            data = b""
-        *lines, self._unread = (self._unread + data).split(b"\n")
-        for line in lines:
-            self._take(line)
-        if not data and not self._gone.done():
-            self._end_strays()
-
-    def _take(self, line: bytes) -> None:
-        match line.split(b" ", 1):
-            case [b"taken", numbers]:
-                self._keeper, self._mark = map(int, numbers.split())
-            case [b"started", pid]:
-                self.pid = int(pid)
-                self._begin(None)
-            case [b"failed", reason]:
-                number, where = reason.split()
-                self._begin(OSError(int(number), os.strerror(int(number)), where.decode()))
-            case [b"exited", status]:
-                self._exited(int(status))
-            case [b"jobs", jobs]:
-                self._list([_job(job) for job in jobs.split(b"\0") if job])
-            case [b"abandoned"]:
-                self._exited(None)
-            case [b"gone"]:
-                # What was asked of it last may still be unread, and would be taken for the next command's.
-                self._settle(reusable=not self._asked)
-            case _:  # lost: the keeper was killed, and the guardian has ended what it left
-                self.hang_up()
-
-    def _begin(self, problem: OSError | None) -> None:
-        if not self._begun.done():
-            self._begun.set_result(problem)
-
-    def _list(self, jobs: list[tuple[int, str]]) -> None:
-        if self._jobs is not None:
-            self._jobs.set_result(jobs)
-        self._jobs = None
-
-    def _settle(self, *, reusable: bool) -> None:
-        """Nothing more will be heard: answer whoever may be waiting, and let go of the keeper."""
-        asyncio.get_running_loop().remove_reader(self._control)
-        if not reusable:
-            self._control.close()
-        # A keeper that has taken a command may have been killed by it before it could say that it runs.
-        self._begin(None if self._keeper else NotTaken(ENDED))
-        self._exited(None)
-        self._list([])
-        resolve(self._gone)
-        self._forget(self, self._control if reusable else None)
-
-
-def _job(line: bytes) -> tuple[int, str]:
-    pid, _, command = line.partition(b" ")
-    return int(pid), command.decode(errors="replace")
-
-
-#: Commands that have been asked for and have not begun. The kernel limits the descriptors that are on their way.
+#: Commands requested but not started. The kernel limits the number of descriptors in transit.
 _MAX_STARTING = 64
-#: Keepers that wait for their next command. Each is a process of a few megabytes.
+#: Keepers that wait for their next command, processes of a few megabytes each.
 _MAX_IDLE = 4
-#: How often a command is given to a guardian, or the next one, that ends before it takes it.
+#: Attempts to start a command if the guardian ends before taking it.
 _TRIES = 3
-#: How long a command may take to begin before the guardian counts as stuck.
+#: Time to start a command before the guardian counts as stuck.
 PATIENCE_S = 10.0
 _START = "import sys; sys.path.append(sys.argv.pop()); from zot.tools.warden.main import main; main()"
 
 
+def open_processes(*, protected: bool = False) -> Processes:
+    """Return the best process manager for this system: a `Guardian`, or else `Groups`.
+
+    ``protected`` calls `protect_process` before the first command is started.
+    """
+    if _can_guard():
+        return Guardian(before_start=protect_process if protected else lambda: None)
+
+    return Groups()
+
+
+def protect_process() -> None:
+    """Keep this user's commands out of this process's memory, environment and descriptors, as far as possible.
+
+    For zot's own programs, before their first command; an embedding program decides for itself, since it prevents core
+    dumps and debugging. Against commands of the superuser only a sandbox helps.
+    """
+    if sys.platform == "linux":
+        from zot.tools.warden.kernel import hide_memory
+
+        hide_memory()
+
+
+def _can_guard() -> bool:
+    """Return whether this system supports subreapers and /proc, and has an interpreter to run the guardian."""
+    is_python = bool(sys.executable) and not getattr(sys, "frozen", False)
+    return sys.platform == "linux" and is_python and os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
+
+
 class Guardian:
-    """Starts commands through a guardian process, which is started with the first of them."""
+    """Starter of commands through a guardian process, which is started with the first command."""
 
     def __init__(
         self,
@@ -281,8 +101,8 @@ class Guardian:
         async with self._starting:
             if self._closed:
                 raise ChildProcessError("nothing can be started any more: the guardian has been closed")
-            # One that was killed a moment ago may still take something, then refuse, and only then be known to be dead:
-            # the next one takes it.
+            # A guardian killed a moment ago may still accept a request, then refuse, and only then be known as dead:
+            # the next guardian takes the command.
             for _ in range(_TRIES - 1):
                 with suppress(NotTaken):
                     return await self._begin(request, os.fsdecode(argv[0]), cwd, owners, streams)
@@ -293,7 +113,7 @@ class Guardian:
         await end_each([child for child in self._children if owner in child.owners], grace_s=grace_s)
 
     async def close(self) -> None:
-        """See `Processes`. Waits for the guardian, too."""
+        """See `Processes`. Also waits for the guardian."""
         self._closed = True
         try:
             await end_each(list(self._children), grace_s=CLOSE_GRACE_S)
@@ -301,7 +121,7 @@ class Guardian:
             await self._dismiss()
 
     def kill_all(self) -> None:
-        """See `Processes`. Only tells the others: what the event loop keeps here is left alone."""
+        """See `Processes`. Only sends orders: the event loop's objects stay untouched."""
         self._closed = True
         for child in list(self._children):
             child.kill()
@@ -322,7 +142,7 @@ class Guardian:
     async def _begin(
         self, request: bytes, program: str, cwd: str, owners: Sequence[str], streams: Streams | None
     ) -> KeptChild:
-        """Let a keeper start a command. Whatever goes wrong leaves nothing running."""
+        """Start a command through a keeper. Leaves no process on failure."""
         control = self._idle_keeper() or self._new_keeper()
         self._wake()
         inlet, outlet = os.pipe()
@@ -331,7 +151,7 @@ class Guardian:
         try:
             await self._answered(child.start(request, [outlet, inlet, *(streams or ())], program=program, cwd=cwd))
         except BaseException:
-            # Cancellation passes through here: what it interrupts leaves nothing running.
+            # Also on cancellation: leave no process.
             try:
                 await child.end(grace_s=0)
             finally:
@@ -342,7 +162,7 @@ class Guardian:
         return child
 
     async def _answered(self, start: Coroutine[Any, Any, None]) -> None:
-        """Wait for a command to begin. A guardian that does not answer is replaced for the next one."""
+        """Wait until a command has started. Replaces a guardian that does not answer."""
         deadline = asyncio.timeout(self._patience_s)
         try:
             async with deadline:
@@ -360,9 +180,9 @@ class Guardian:
             control.close()
 
     def _idle_keeper(self) -> socket.socket | None:
-        """Return the control socket of a keeper that has nothing to do; None if there is none.
+        """Return the control socket of an idle keeper; None if there is none.
 
-        Forking an interpreter costs more than everything else about a short command.
+        Reuse pays: forking an interpreter costs more than the rest of a short command.
         """
         if self._process is not None and self._process.poll() is not None:
             self._bury()
@@ -374,7 +194,7 @@ class Guardian:
         return None
 
     def _wake(self) -> None:
-        """Let the guardian go on if a command has stopped it; it then wakes its keepers, too."""
+        """Resume a guardian stopped by a command; it then resumes its keepers."""
         if self._process is not None:
             self._process.send_signal(signal.SIGCONT)
 
@@ -393,7 +213,7 @@ class Guardian:
         return ours
 
     def _start(self) -> socket.socket:
-        """Start the guardian: nothing of our environment, none of our descriptors, a session of its own."""
+        """Start the guardian in its own session, without this process's environment and descriptors."""
         import subprocess
 
         self._before_start()
@@ -418,7 +238,7 @@ class Guardian:
         return ours
 
     async def _dismiss(self) -> None:
-        """Let the guardian leave, and see that it did. One that still has something to end goes on with that."""
+        """Let the guardian exit, and wait for it. One that still has processes to end continues on its own."""
         if self._socket is None:
             return
         assert self._process is not None
@@ -437,7 +257,7 @@ class Guardian:
                 self._leave_behind()
 
     def _leave_behind(self) -> None:
-        """Forget a guardian that is still at work: it leaves with the last process that it has to end."""
+        """Detach a guardian that is still ending processes: it exits after the last one."""
         assert self._process is not None
         assert self._socket is not None
         self._socket.close()
@@ -445,7 +265,7 @@ class Guardian:
         self._process = self._socket = None
 
     def _bury(self) -> None:
-        """Forget a guardian that has ended, or has to."""
+        """Kill and reap the guardian, and drop its idle keepers."""
         assert self._process is not None
         assert self._socket is not None
         self._socket.close()
@@ -459,7 +279,7 @@ class Guardian:
 
 
 def _is_silent(control: socket.socket) -> bool:
-    """Tell if there is nothing to read, not even the end: a keeper that is as we left it."""
+    """Return whether there is nothing to read, not even an end of file: the keeper is idle and intact."""
     try:
         control.recv(1, socket.MSG_PEEK)
     except BlockingIOError:
@@ -473,30 +293,208 @@ def _bytecode() -> list[str]:
     return ["-B"] if sys.dont_write_bytecode else []
 
 
-def open_processes(*, protected: bool = False) -> Processes:
-    """Return what keeps processes best on this system: a `Guardian`, or `Groups` where there can be none.
+class NotTaken(ChildProcessError):
+    """The keeper ended before it took the command."""
 
-    ``protected`` calls `protect_process` before the first command is started.
+
+class KeptChild(Child):
+    """Command below its own keeper.
+
+    Calls ``forget`` when all its processes have ended, with the control socket if the keeper can take another command.
     """
-    if _can_guard():
-        return Guardian(before_start=protect_process if protected else lambda: None)
 
-    return Groups()
+    def __init__(
+        self,
+        control: socket.socket,
+        output: int,
+        owners: Sequence[str],
+        forget: Callable[[KeptChild, socket.socket | None], None],
+    ) -> None:
+        super().__init__(output, owners)
+        loop = asyncio.get_running_loop()
+        self.pid = 0
+        self._keeper = self._mark = 0
+        self._control = control
+        self._forget = forget
+        self._unread = b""
+        self._is_sent = False
+        self._asked = False
+        self._begun: asyncio.Future[OSError | None] = loop.create_future()
+        self._gone: asyncio.Future[None] = loop.create_future()
+        self._jobs: asyncio.Future[list[tuple[int, str]]] | None = None
+        control.setblocking(False)
+        loop.add_reader(control, self._hear)
+
+    async def start(self, request: bytes, fds: Sequence[int], *, program: str, cwd: str) -> None:
+        """Request a command with the descriptors that `warden/keeper.py` expects, and wait until it runs.
+
+        Raise OSError; `NotTaken` if the command was not started and another keeper may be asked.
+        """
+        with suppress(ConnectionError):  # the keeper ended before it could read; the reader notices that
+            sent = socket.send_fds(self._control, [request], fds)
+            await asyncio.get_running_loop().sock_sendall(self._control, request[sent:])
+            self._is_sent = True
+        problem = await self._beginning()
+        if problem is not None and problem.errno is None:
+            raise problem
+        if problem is not None:
+            raise OSError(problem.errno, problem.strerror, cwd if problem.filename == "directory" else program)
+
+    async def _beginning(self) -> OSError | None:
+        """Wait until the keeper reports that the command runs, or its error.
+
+        A command may have stopped its keeper before the report: resumes the keeper, and ends it if it stays silent. The
+        caller bounds the wait for a keeper that has not taken the command yet: only the guardian can help there.
+        """
+        deadline = asyncio.get_running_loop().time() + _ANSWER_S
+        while not (await asyncio.wait({self._begun}, timeout=_WAKE_S))[0]:
+            if not self._keeper:
+                continue
+            if asyncio.get_running_loop().time() > deadline:
+                await self._end_without_keeper()
+            else:
+                with suppress(ProcessLookupError):
+                    os.kill(self._keeper, signal.SIGCONT)
+        return self._begun.result()
+
+    async def end(self, *, grace_s: float) -> None:
+        """See `Child`. Takes at most ``grace_s`` and three times `REAP_S`, even without keeper and guardian."""
+        if not self._is_sent:  # an order would be read as a part of it; half a request starts nothing
+            self.hang_up()
+            return
+        try:
+            self.wake_keeper()
+            self._ask(f"end {grace_s}")
+            await asyncio.wait({self._gone}, timeout=grace_s + REAP_S)
+        except BaseException:
+            self._ask("end 0")
+            await asyncio.wait({self._gone}, timeout=REAP_S)
+            raise
+        finally:
+            if not self._gone.done():
+                await self._end_without_keeper()
+
+    async def background(self) -> list[tuple[int, str]]:
+        """See `Child`."""
+        if self._gone.done() or self.is_lost:
+            return []
+        if self._jobs is None:
+            self._jobs = asyncio.get_running_loop().create_future()
+            self._ask("list")
+        jobs = self._jobs
+        await asyncio.wait({jobs}, timeout=_ANSWER_S)
+        if not jobs.done():  # Both the keeper and the guardian were stopped by a signal.
+            await self.end(grace_s=0)
+        return jobs.result()
+
+    def release(self) -> None:
+        """See `Child`. The keeper discards the output from now on."""
+        self._ask("drain")
+        self.close()
+
+    def wake_keeper(self) -> None:
+        """Resume a stopped keeper and raise its priority: it has processes to end."""
+        if self._keeper:
+            with suppress(ProcessLookupError):
+                os.kill(self._keeper, signal.SIGCONT)
+            hurry(self._keeper)
+
+    def hang_up(self) -> None:
+        """Close the connection to the keeper, which then ends all processes."""
+        if not self._gone.done():
+            self._settle(reusable=False)
+
+    def kill(self) -> None:
+        """Have all processes killed at once, from any thread, without waiting for the result."""
+        with suppress(OSError):  # the keeper has ended or does not read: then the closed socket is the order
+            if self._is_sent:
+                self._control.send(b"end 0\n")
+            self._control.shutdown(socket.SHUT_WR)
+
+    async def _end_without_keeper(self) -> None:
+        """Kill a keeper that does not answer because it was stopped. The guardian then ends its processes.
+
+        If the guardian does not answer either, this process ends them. Either way the child has ended afterwards.
+        """
+        if self._keeper:
+            with suppress(ProcessLookupError):
+                os.kill(self._keeper, signal.SIGKILL)
+            await asyncio.wait({self._gone}, timeout=REAP_S)
+        if not self._gone.done():
+            self._end_strays()
+
+    def _end_strays(self) -> None:
+        """End the remaining processes if neither the keeper nor the guardian can."""
+        if self._keeper:
+            from zot.tools.process import end_strays
+
+            end_strays(self._mark, self.pid, within_s=REAP_S)
+        self.hang_up()
+
+    def _ask(self, line: str) -> None:
+        if not self._gone.done():
+            self._asked = True
+            # It may have ended, or not read; callers notice the missing report.
+            with suppress(ConnectionError, BlockingIOError):
+                self._control.send(f"{line}\n".encode())
+
+    def _hear(self) -> None:
+        try:
+            data = self._control.recv(_MAX_REPORT_BYTES)
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            data = b""
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
+            self._take(line)
+        if not data and not self._gone.done():
+            self._end_strays()
+
+    def _take(self, line: bytes) -> None:
+        match line.split(b" ", 1):
+            case [b"taken", numbers]:
+                self._keeper, self._mark = map(int, numbers.split())
+            case [b"started", pid]:
+                self.pid = int(pid)
+                self._begin(None)
+            case [b"failed", reason]:
+                number, where = reason.split()
+                self._begin(OSError(int(number), os.strerror(int(number)), where.decode()))
+            case [b"exited", status]:
+                self._exited(int(status))
+            case [b"jobs", jobs]:
+                self._list([_job(job) for job in jobs.split(b"\0") if job])
+            case [b"abandoned"]:
+                self._exited(None)
+            case [b"gone"]:
+                # The last order may still be unread, and would be taken for one about the next command.
+                self._settle(reusable=not self._asked)
+            case _:  # lost: the keeper was killed, and the guardian has ended its processes
+                self.hang_up()
+
+    def _begin(self, problem: OSError | None) -> None:
+        if not self._begun.done():
+            self._begun.set_result(problem)
+
+    def _list(self, jobs: list[tuple[int, str]]) -> None:
+        if self._jobs is not None:
+            self._jobs.set_result(jobs)
+        self._jobs = None
+
+    def _settle(self, *, reusable: bool) -> None:
+        """Resolve all waits and release the keeper: no more reports follow."""
+        asyncio.get_running_loop().remove_reader(self._control)
+        if not reusable:
+            self._control.close()
+        # A keeper that took a command may have been killed by it before it could report that it runs.
+        self._begin(None if self._keeper else NotTaken(ENDED))
+        self._exited(None)
+        self._list([])
+        resolve(self._gone)
+        self._forget(self, self._control if reusable else None)
 
 
-def protect_process() -> None:
-    """Keep the commands of this user out of our memory, environment and descriptors, as far as the system can.
-
-    For a program of our own, before its first command; an embedding program decides for itself, since it then leaves no
-    core dumps and cannot be debugged. Against commands of the super-user only a sandbox helps.
-    """
-    if sys.platform == "linux":
-        from zot.tools.warden.kernel import hide_memory
-
-        hide_memory()
-
-
-def _can_guard() -> bool:
-    """Tell if orphans can be adopted and trees walked here, and if there is an interpreter to do it."""
-    is_python = bool(sys.executable) and not getattr(sys, "frozen", False)
-    return sys.platform == "linux" and is_python and os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
+def _job(line: bytes) -> tuple[int, str]:
+    pid, _, command = line.partition(b" ")
+    return int(pid), command.decode(errors="replace")

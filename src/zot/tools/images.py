@@ -6,17 +6,55 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-#: Services count the base64 form, which is a third longer, against a limit of 5 MB.
+#: Services limit the base64 form, which is a third longer, to 5 MB.
 MAX_IMAGE_BYTES = 3_750_000
-#: A side longer than this is refused by a service, and with it the whole conversation.
+#: Services refuse a longer side, and with it the whole conversation.
 MAX_IMAGE_SIDE = 8000
 
 _NAMES = {"image/png": "PNG", "image/jpeg": "JPEG", "image/gif": "GIF", "image/webp": "WebP"}
-#: JPEG markers without a length: restarts and the like.
+#: JPEG markers without a length, such as restarts.
 _BARE_MARKERS = frozenset({0x01, *range(0xD0, 0xD8)})
-#: JPEG frames of any kind; three numbers in their range mean something else.
+#: JPEG frame markers; three numbers in their range have other meanings.
 _FRAME_MARKERS = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
 _SCAN_MARKER = 0xDA
+_STARTS = (
+    (b"\x7fELF", "ELF program or library"),
+    (b"MZ", "Windows program or library"),
+    (b"\xcf\xfa\xed\xfe", "Mach-O program or library"),
+    (b"\xca\xfe\xba\xbe", "Java class or Mach-O program"),
+    (b"\0asm", "WebAssembly module"),
+    (b"%PDF-1.", "PDF document"),
+    (b"%PDF-2.", "PDF document"),
+    (b"PK\x03\x04", "zip archive, or a document in one"),
+    (b"\x1f\x8b", "gzip archive"),
+    (b"BZh", "bzip2 archive"),
+    (b"\xfd7zXZ\0", "xz archive"),
+    (b"\x28\xb5\x2f\xfd", "zstd archive"),
+    (b"7z\xbc\xaf\x27\x1c", "7-zip archive"),
+    (b"!<arch>\n", "ar archive"),
+    (b"SQLite format 3\0", "SQLite database"),
+    (b"PACK\0\0\0", "git pack"),
+    (b"BM", "BMP image"),
+    (b"II*\0", "TIFF image"),
+    (b"MM\0*", "TIFF image"),
+    (b"\0\0\x01\0", "icon"),
+    (b"OggS\0", "Ogg media"),
+    (b"fLaC\0", "FLAC audio"),
+    (b"fLaC\x80", "FLAC audio"),
+    (b"ID3", "MP3 audio"),
+    (b"\x1aE\xdf\xa3", "Matroska or WebM video"),
+    (b"wOF2\0\1\0\0", "font"),
+    (b"wOF2OTTO", "font"),
+    (b"\0\x01\0\0\0", "font"),
+)
+_INNER = (
+    (257, b"ustar", "tar archive"),
+    (4, b"ftyp", "MP4 media, or a HEIF or AVIF image"),
+    (8, b"WAVEfmt ", "WAV audio"),
+    (8, b"AVI LIST", "AVI video"),
+)
+#: Signatures of at least this length are binary for certain. Shorter ones could begin a text.
+_CERTAIN_BYTES = 4
 
 
 class Size(NamedTuple):
@@ -25,12 +63,12 @@ class Size(NamedTuple):
 
 
 def image_type(start: bytes) -> str | None:
-    """Return the MIME type of an image that begins so; None if it is none that models understand."""
+    """Return the MIME type of an image by its first bytes; None if models do not support it."""
     if start.startswith(b"\x89PNG\r\n\x1a\n"):
         return "image/png"
     if start.startswith(b"\xff\xd8\xff"):
         return "image/jpeg"
-    # Letters, of which a text may speak; but every image ends its blocks with a NUL.
+    # Text may begin with these letters, but every GIF contains a NUL at the end of its blocks.
     if start.startswith((b"GIF87a", b"GIF89a")) and b"\0" in start:
         return "image/gif"
     if start.startswith(b"RIFF") and start[8:12] == b"WEBP":
@@ -39,12 +77,12 @@ def image_type(start: bytes) -> str | None:
 
 
 def image_name(mime_type: str) -> str:
-    """Return what people call that type."""
+    """Return the common name of a MIME type."""
     return _NAMES[mime_type]
 
 
 def image_size(data: bytes, mime_type: str) -> Size | None:
-    """Return the size in pixels that the header says; None if it is damaged."""
+    """Return the size in pixels from the header; None if that is damaged."""
     try:
         size = _SIZES[mime_type](data)
     except struct.error:  # the header is cut off
@@ -84,7 +122,7 @@ def _jpeg(data: bytes) -> Size | None:
 
 
 def _jpeg_segments(data: bytes) -> Iterator[tuple[int, int]]:
-    """Go from segment to segment; yield the marker and position of each. Raise struct.error at the end."""
+    """Yield the marker and the position of each segment. Raise struct.error at the end."""
     position = 2
     while True:
         fill, marker = struct.unpack_from(">BB", data, position)
@@ -104,9 +142,9 @@ _SIZES = {"image/png": _png, "image/jpeg": _jpeg, "image/gif": _gif, "image/webp
 
 
 def is_complete(data: bytes, mime_type: str) -> bool:
-    """Tell if an image has its end, and what its parts promise; a service refuses one that was cut off.
+    """Return whether an image is complete: services refuse one that was cut off.
 
-    Only the structure is looked at, and the checksums where there are some: pixels are not decoded.
+    Checks only the structure, and the checksums if there are any; does not decode pixels.
     """
     try:
         return _ENDS[mime_type](data)
@@ -115,7 +153,7 @@ def is_complete(data: bytes, mime_type: str) -> bool:
 
 
 def _png_ends(data: bytes) -> bool:
-    from zlib import crc32  # Loaded with the first image.
+    from zlib import crc32  # Lazy: needed for images only.
 
     position, has_pixels = 8, False
     while True:
@@ -130,7 +168,7 @@ def _png_ends(data: bytes) -> bool:
 
 
 def _jpeg_ends(data: bytes) -> bool:
-    """Look for the end behind the first scan: in its data that marker cannot occur."""
+    """Search the end marker after the first scan: it cannot occur in the scan's data."""
     scan = next((position for marker, position in _jpeg_segments(data) if marker == _SCAN_MARKER), None)
     return scan is not None and data.find(b"\xff\xd9", scan) != -1
 
@@ -152,7 +190,7 @@ def _gif_ends(data: bytes) -> bool:
 
 
 def _colours(flags: int) -> int:
-    """Return how long the table of colours is that the flags of a GIF or of an image in it speak of."""
+    """Return the length of the colour table described by the flags of a GIF or of an image in it."""
     return 3 << (flags & 7) + 1 if flags & 0x80 else 0
 
 
@@ -164,48 +202,8 @@ def _webp_ends(data: bytes) -> bool:
 _ENDS = {"image/png": _png_ends, "image/jpeg": _jpeg_ends, "image/gif": _gif_ends, "image/webp": _webp_ends}
 
 
-_STARTS = (
-    (b"\x7fELF", "ELF program or library"),
-    (b"MZ", "Windows program or library"),
-    (b"\xcf\xfa\xed\xfe", "Mach-O program or library"),
-    (b"\xca\xfe\xba\xbe", "Java class or Mach-O program"),
-    (b"\0asm", "WebAssembly module"),
-    (b"%PDF-1.", "PDF document"),
-    (b"%PDF-2.", "PDF document"),
-    (b"PK\x03\x04", "zip archive, or a document in one"),
-    (b"\x1f\x8b", "gzip archive"),
-    (b"BZh", "bzip2 archive"),
-    (b"\xfd7zXZ\0", "xz archive"),
-    (b"\x28\xb5\x2f\xfd", "zstd archive"),
-    (b"7z\xbc\xaf\x27\x1c", "7-zip archive"),
-    (b"!<arch>\n", "ar archive"),
-    (b"SQLite format 3\0", "SQLite database"),
-    (b"PACK\0\0\0", "git pack"),
-    (b"BM", "BMP image"),
-    (b"II*\0", "TIFF image"),
-    (b"MM\0*", "TIFF image"),
-    (b"\0\0\x01\0", "icon"),
-    (b"OggS\0", "Ogg media"),
-    (b"fLaC\0", "FLAC audio"),
-    (b"fLaC\x80", "FLAC audio"),
-    (b"ID3", "MP3 audio"),
-    (b"\x1aE\xdf\xa3", "Matroska or WebM video"),
-    (b"wOF2\0\1\0\0", "font"),
-    (b"wOF2OTTO", "font"),
-    (b"\0\x01\0\0\0", "font"),
-)
-_INNER = (
-    (257, b"ustar", "tar archive"),
-    (4, b"ftyp", "MP4 media, or a HEIF or AVIF image"),
-    (8, b"WAVEfmt ", "WAV audio"),
-    (8, b"AVI LIST", "AVI video"),
-)
-#: Those that are as long are binary whatever follows. Of the others the first letters could begin a text.
-_CERTAIN_BYTES = 4
-
-
 def kind_of(start: bytes) -> str | None:
-    """Return the kind of a binary file that begins so; None if it is not known."""
+    """Return the kind of a binary file by its first bytes; None if unknown."""
     for magic, kind in _STARTS:
         if start.startswith(magic):
             return kind
@@ -216,5 +214,5 @@ def kind_of(start: bytes) -> str | None:
 
 
 def is_surely_binary(start: bytes) -> bool:
-    """Tell if a file is binary by its first bytes alone, although it may look like text further on."""
+    """Return whether a file is certainly binary by its first bytes, even if the rest looks like text."""
     return any(len(magic) >= _CERTAIN_BYTES and start.startswith(magic) for magic, _ in _STARTS)

@@ -8,31 +8,84 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import TypeAlias
 
-#: The words of one mount, without the place that they all end with.
+#: Arguments of one mount, without the mount point, which comes last.
 Mount: TypeAlias = tuple[str, ...]
 Places: TypeAlias = dict[str, Mount]
 
-#: Directories of programs whose neighbours belong to them, and which neighbours that are.
+#: Directories of programs whose neighbours belong to them, and the names of those neighbours.
 _SHIMS = "shims"
 _BIN = ("bin", "sbin", _SHIMS)
 _BESIDE_BIN = ("conf", "lib", "lib64", "libexec", "pyvenv.cfg", "version", "versions")
-#: As many as a PATH and the links in it may lead to.
+#: Limit of directories reached from a PATH and the links in it.
 _MAX_PROGRAM_PLACES = 200
-#: A script is run by a program, which may be a script. Kernels follow four of them, links forty.
+#: Limits of kernels: nested interpreters of scripts, and links.
 _MAX_SCRIPTS = 4
 _MAX_LINKS = 40
-#: The longest first line that kernels read.
+#: The longest shebang line that kernels read.
 _MAX_FIRST_LINE_BYTES = 256
+#: Directories of programs and their data in the root; also all that begin with lib.
+_SYSTEM = ("bin", "etc", "gnu", "nix", "opt", "sbin", "usr")
+#: Paths that programs need in otherwise empty directories: certificates, name lookup, number of processors.
+_NEEDED = (
+    "/run/current-system", "/run/nscd", "/run/resolvconf", "/run/systemd/resolve", "/sys/devices/system/cpu",
+    "/var/lib/ca-certificates",
+)  # fmt: skip
+#: Paths that programs need in a home directory.
+_NEEDED_AT_HOME = (".rustup/settings.toml", ".rustup/toolchains")
+_OTHERS_MAY_LOOK = stat.S_IROTH | stat.S_IXOTH
+
+
+def view(
+    cwd: str, *, path: str = "", home: str = "", hidden: Sequence[str] = (), shown: Sequence[str] = ()
+) -> list[tuple[str, ...]]:
+    """Return mounts that show ``cwd`` writable, and the programs with their data read-only.
+
+    Programs are the system's and those on ``path``, a list as in the variable PATH. ``home`` and /tmp are private and
+    empty. ``hidden`` directories are empty, except for ``shown`` ones, which are readable.
+    """
+    here = os.path.realpath(cwd)
+    places = system(home, away=[here])
+    places |= in_path(path, away=[*places, here, *map(os.path.realpath, hidden)])
+    places |= private(home, away=[here])
+    places |= dict.fromkeys(_existing(hidden), ("--tmpfs",))
+    places |= {place: ("--ro-bind", place) for place in _existing(shown)}
+    places = {place: ("--bind", place) for place in _between(here, _existing(hidden))} | places
+    places[here] = ("--bind", here)
+    places |= link(cwd, away=[place for place, mount in places.items() if mount != ("--tmpfs",)])
+    return mounts(places)
+
+
+def system(home: str, *, away: Sequence[str]) -> Places:
+    """Return read-only mounts of the system and of program data in ``home``; those in ``away`` are mounted anyway."""
+    places = _root()
+    needed = [*_NEEDED, *(os.path.join(home, name) for name in _NEEDED_AT_HOME if os.path.isabs(home))]
+    places |= {place: ("--ro-bind", place) for place in map(os.path.realpath, needed) if os.path.exists(place)}
+    return places | _resolver([*places, *away])
+
+
+def private(home: str, *, away: Sequence[str]) -> Places:
+    """Return mounts of the private empty directories. Never covers a directory in ``away``."""
+    wanted = [place for place in _existing(("/var/tmp", home)) if place != "/" and not is_in(place, away)]
+    return dict.fromkeys(["/tmp", *(place for place in wanted if place.removeprefix("/") not in _SYSTEM)], ("--tmpfs",))
+
+
+def mounts(places: Places) -> list[tuple[str, ...]]:
+    """Return the mounts as arguments of bubblewrap, in order. The root itself is read-only."""
+    # Parents first, so that no mount covers another.
+    ordered = sorted(places, key=lambda place: len(place.rstrip("/").split("/")))
+    # Root could otherwise change kernel settings in /proc/sys and elsewhere.
+    last = ("/proc", "/") if os.geteuid() == 0 else ("/",)
+    return [*((*places[place], place) for place in ordered), *(("--remount-ro", place) for place in last)]
 
 
 def in_path(path: str, *, away: Sequence[str]) -> Places:
-    """Return the directories of programs, with what is beside them, unless they are in one of the ``away``.
+    """Return mounts of the directories on ``path`` with their neighbours, unless they are in one of the ``away``.
 
-    Of a program that a link leads to, its directory is shown if it is one of programs, or else the program alone.
+    For a linked program, mounts its directory if that is one of programs, or else the program alone.
     """
     places: Places = {}
     unseen = [place for place in path.split(os.pathsep) if os.path.isabs(place)]
-    for place in unseen:  # grows while we walk
+    for place in unseen:  # grows during the walk
         real = os.path.realpath(place)
         if is_in(real, [*away, *places]) or any(is_in(other, [real]) for other in away):
             continue
@@ -50,10 +103,10 @@ def in_path(path: str, *, away: Sequence[str]) -> Places:
 def run_by(
     command: str, *, path: str, away: Sequence[str], covered: Sequence[str] = (), scripts: int = _MAX_SCRIPTS
 ) -> Places:
-    """Return one program with what is beside it, the links to it, and if it is a script what runs that.
+    """Return mounts of one program with its neighbours, the links to it, and the interpreter if it is a script.
 
-    A name is looked for in ``path``, where a binary counts before a script. Raise LookupError if there is none. What
-    is in one of the ``away`` is there anyway, unless ``covered``.
+    Looks a bare name up in ``path``, preferring binaries to scripts. Raise LookupError if there is none. Skips paths in
+    one of the ``away``, which are mounted anyway, unless they are ``covered``.
     """
     found = command if "/" in command else _looked_up(command, path)
     if found is None or not _is_program(found):
@@ -70,7 +123,7 @@ def run_by(
 
 
 def link(path: str, *, away: Sequence[str]) -> Places:
-    """Return the first link on the way to ``path``, so that it can be named as it was; none if it is there anyway."""
+    """Return a mount of the first link in ``path``, so that it keeps its name; none if it is in one of the ``away``."""
     place = ""
     for name in os.path.abspath(path).split("/")[1:]:
         place = f"{place}/{name}"
@@ -80,7 +133,7 @@ def link(path: str, *, away: Sequence[str]) -> Places:
 
 
 def is_in(path: str, places: Sequence[str]) -> bool:
-    """Tell if a path is one of these places, or below one."""
+    """Return whether a path is one of these places, or below one."""
     return any(path == place or path.startswith(f"{place.rstrip('/')}/") for place in places)
 
 
@@ -104,7 +157,7 @@ def _linked(directory: str) -> Iterator[str]:
 
 
 def _with_links(program: str, *, away: Sequence[str]) -> Places:
-    """Return a program and every link on the way to it, each with what is beside it."""
+    """Return mounts of a program and all links to it, each with its neighbours."""
     places: Places = {}
     place = os.path.abspath(program)
     for _ in range(_MAX_LINKS):
@@ -122,9 +175,9 @@ def _with_links(program: str, *, away: Sequence[str]) -> Places:
 
 
 def _looked_up(name: str, path: str) -> str | None:
-    """Return the first binary of a name, or else the first script that is not one of a version manager.
+    """Return the first binary of a name, or else the first script that is not a version manager's.
 
-    Those start a dozen programs to find the one that was meant.
+    Those start a dozen other programs to find the one that was meant.
     """
     places = [os.path.join(directory, name) for directory in path.split(os.pathsep) if os.path.isabs(directory)]
     found = [place for place in places if _is_program(place)]
@@ -137,7 +190,7 @@ def _is_program(place: str) -> bool:
 
 
 def _first_line(program: str) -> list[str]:
-    """Return the words of the line that says what runs a script; none if it is a binary, or cannot be read."""
+    """Return the words of a script's shebang line; [] for a binary or an unreadable file."""
     try:
         with open(program, "rb", buffering=0) as file:
             start = file.read(_MAX_FIRST_LINE_BYTES)
@@ -147,65 +200,10 @@ def _first_line(program: str) -> list[str]:
 
 
 def _started_by_env(words: Sequence[str]) -> list[str]:
-    """Return which program is run if a first line says `env`: the next word that is neither option nor variable."""
+    """Return the program that `env` runs in a shebang line: the first word that is neither option nor variable."""
     if not words or os.path.basename(words[0]) != "env":
         return []
     return [word for word in words[1:] if not word.startswith("-") and "=" not in word][:1]
-
-
-#: Where systems keep programs and what these need; with everything in the root that begins with lib.
-_SYSTEM = ("bin", "etc", "gnu", "nix", "opt", "sbin", "usr")
-#: What programs need of places that are otherwise empty: certificates, how to look up names, how many processors.
-_NEEDED = (
-    "/run/current-system", "/run/nscd", "/run/resolvconf", "/run/systemd/resolve", "/sys/devices/system/cpu",
-    "/var/lib/ca-certificates",
-)  # fmt: skip
-#: What programs need of a home directory.
-_NEEDED_AT_HOME = (".rustup/settings.toml", ".rustup/toolchains")
-_OTHERS_MAY_LOOK = stat.S_IROTH | stat.S_IXOTH
-
-
-def view(
-    cwd: str, *, path: str = "", home: str = "", hidden: Sequence[str] = (), shown: Sequence[str] = ()
-) -> list[tuple[str, ...]]:
-    """Return the mounts that show ``cwd``, which can be written, and what programs need, which can be read.
-
-    Programs are those of the system and those in ``path``, as in the variable of that name. ``home`` and /tmp are
-    private and empty. Directories in ``hidden`` are empty, except for those in ``shown``, which can be read.
-    """
-    here = os.path.realpath(cwd)
-    places = system(home, away=[here])
-    places |= in_path(path, away=[*places, here, *map(os.path.realpath, hidden)])
-    places |= private(home, away=[here])
-    places |= dict.fromkeys(_existing(hidden), ("--tmpfs",))
-    places |= {place: ("--ro-bind", place) for place in _existing(shown)}
-    places = {place: ("--bind", place) for place in _between(here, _existing(hidden))} | places
-    places[here] = ("--bind", here)
-    places |= link(cwd, away=[place for place, mount in places.items() if mount != ("--tmpfs",)])
-    return mounts(places)
-
-
-def system(home: str, *, away: Sequence[str]) -> Places:
-    """Return what programs need of the system and of ``home``, to be read; what is in one of the ``away`` is there."""
-    places = _root()
-    needed = [*_NEEDED, *(os.path.join(home, name) for name in _NEEDED_AT_HOME if os.path.isabs(home))]
-    places |= {place: ("--ro-bind", place) for place in map(os.path.realpath, needed) if os.path.exists(place)}
-    return places | _resolver([*places, *away])
-
-
-def private(home: str, *, away: Sequence[str]) -> Places:
-    """Return where a command finds an empty directory of its own. In one of the ``away`` nothing is covered."""
-    wanted = [place for place in _existing(("/var/tmp", home)) if place != "/" and not is_in(place, away)]
-    return dict.fromkeys(["/tmp", *(place for place in wanted if place.removeprefix("/") not in _SYSTEM)], ("--tmpfs",))
-
-
-def mounts(places: Places) -> list[tuple[str, ...]]:
-    """Return the mounts in the order in which bubblewrap is to make them. The root itself is read-only."""
-    # A directory before what is in it, so that nothing covers what is to be seen.
-    ordered = sorted(places, key=lambda place: len(place.rstrip("/").split("/")))
-    # To a super-user the settings of the kernel would be open, in /proc/sys and elsewhere there.
-    last = ("/proc", "/") if os.geteuid() == 0 else ("/",)
-    return [*((*places[place], place) for place in ordered), *(("--remount-ro", place) for place in last)]
 
 
 def _root() -> Places:
@@ -220,7 +218,7 @@ def _root() -> Places:
 
 @cache
 def _secrets(root: str) -> Places:
-    """Return how that is covered which we may read but not everyone: in the sandbox the command could, too."""
+    """Return mounts that cover the files which this user can read but others cannot: the command runs as this user."""
     covered: Places = {}
     for directory, subdirectories, files in os.walk(root):
         for name in [*subdirectories, *files]:
@@ -237,16 +235,16 @@ def _secrets(root: str) -> Places:
 
 
 def _resolver(away: Sequence[str]) -> Places:
-    """Return what says how names are looked up, if it is a link to somewhere else."""
+    """Return a mount of the name lookup configuration, if it is a link to another place."""
     real = os.path.realpath("/etc/resolv.conf")
     return {real: ("--ro-bind", real)} if os.path.isfile(real) and not is_in(real, away) else {}
 
 
 def _between(here: str, hidden: Sequence[str]) -> Iterator[str]:
-    """Yield the directories from ``here`` down to what is hidden in it, without the ends.
+    """Yield the directories between ``here`` and the hidden directories in it.
 
-    Mounted on themselves they cannot be moved: whoever moves one away could put something of their own in place of
-    what is hidden.
+    Mounted on themselves they cannot be renamed: otherwise a command could rename one and create its own hidden
+    directory.
     """
     for place in hidden:
         while is_in(place := os.path.dirname(place), [here]) and place != here:
@@ -254,5 +252,5 @@ def _between(here: str, hidden: Sequence[str]) -> Iterator[str]:
 
 
 def _existing(paths: Sequence[str]) -> list[str]:
-    """Return the real names of the directories among ``paths``."""
+    """Return the real paths of the directories among ``paths``."""
     return [os.path.realpath(path) for path in paths if os.path.isdir(path)]

@@ -11,31 +11,32 @@ from typing import Protocol
 from zot.errors import ToolFailed
 from zot.tools.files import Place, failure
 
-#: As many as the kernel follows.
+#: The kernel's own limit.
 MAX_LINKS = 40
-#: Enough to open what is inside, also of a directory whose names may not be read.
+#: Sufficient to open files inside, even of an unreadable directory.
 OPEN_DIRECTORY = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
+_OPEN_BENEATH = OPEN_DIRECTORY | os.O_NOFOLLOW
 
 
 class Paths(Protocol):
-    """Who follows paths, and decides where they may lead."""
+    """Resolver of paths, which decides where they may lead."""
 
     def find(self, path: str, cwd: str, *, make_parents: bool = False) -> Place:
-        """Return where ``path`` leads from ``cwd``, to the end of its symbolic links; there need not be anything yet.
+        """Resolve ``path`` from ``cwd`` through all symbolic links; the file need not exist.
 
-        With ``make_parents`` missing directories are made on the way. The caller closes the place. Raise
-        ToolFailed if it does not lead anywhere, or not to where it may.
+        With ``make_parents``, creates missing directories on the way. The caller closes the place. Raise ToolFailed if
+        the path cannot be resolved or leads to a forbidden place.
         """
 
 
 class Anywhere:
-    """Follows paths as the system does, wherever they lead."""
+    """Resolves all paths as the system does."""
 
     def find(self, path: str, cwd: str, *, make_parents: bool = False) -> Place:
-        """Return where ``path`` leads, as `Paths.find` promises."""
+        """Resolve ``path`` as `Paths.find` specifies."""
         where = os.path.join(cwd, checked(path))
         if make_parents and where.startswith(os.path.join(cwd, "")) and not os.path.isdir(cwd):
-            # Somebody has removed it: making it anew would hide that everything in it is gone.
+            # Creating a removed cwd again would hide that everything in it is gone.
             raise ToolFailed(f"cannot write {path}: the cwd {cwd} no longer exists")
         try:
             for _ in range(MAX_LINKS):
@@ -58,7 +59,7 @@ class Anywhere:
 
 
 def checked(path: str) -> str:
-    """Return ``path``. Raise ToolFailed if no file can have that name."""
+    """Return ``path``. Raise ToolFailed if it is not valid as a file name."""
     if not path:
         raise ToolFailed("path must not be empty")
     if "\0" in path:
@@ -71,19 +72,19 @@ def checked(path: str) -> str:
 
 
 def link_target(name: str, directory: int) -> str | None:
-    """Return where a symbolic link points; None if there is none of that name. Raise OSError."""
+    """Return the target of a symbolic link; None if there is no link of this name. Raise OSError."""
     try:
         return os.readlink(name, dir_fd=directory)
     except FileNotFoundError:
         return None
     except OSError as exc:
-        if exc.errno == errno.EINVAL:  # it is something else
+        if exc.errno == errno.EINVAL:  # not a link
             return None
         raise
 
 
 def too_many_links() -> OSError:
-    """Return what the kernel says of links that lead in a circle."""
+    """Return the kernel's error for circular links."""
     return OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
 
@@ -98,14 +99,11 @@ def _open_parent(path: str, *, make: bool) -> int:
     return os.open(real, OPEN_DIRECTORY)
 
 
-_OPEN_BENEATH = OPEN_DIRECTORY | os.O_NOFOLLOW
-
-
 class Lock:
-    """Follows paths only to places in ``root`` and below, but not to ``hidden`` ones there.
+    """Resolves paths in ``root`` and below only, except for ``hidden`` ones there.
 
-    Goes from directory to directory by descriptor and lets the kernel follow no link: links are read and followed
-    here, beneath the root. A link that is put in the way meanwhile is therefore not followed, either.
+    Walks from directory to directory by descriptor, and never lets the kernel follow a link: links are read and
+    resolved here, beneath the root. So a link created during the walk is not followed either.
     """
 
     def __init__(self, root: str, *, hidden: Sequence[str] = ()) -> None:
@@ -115,7 +113,7 @@ class Lock:
         self._hidden = [path for path in map(os.path.realpath, hidden) if path.startswith(within)]
 
     def find(self, path: str, cwd: str, *, make_parents: bool = False) -> Place:
-        """Return where ``path`` leads, as `Paths.find` promises. Raise ToolFailed if that is outside."""
+        """Resolve ``path`` as `Paths.find` specifies. Raise ToolFailed if it leads outside."""
         names = self._beneath(os.path.join(cwd, checked(path)), path)
         try:
             walk = _Walk(os.open(self.root, _OPEN_BENEATH), self.root, make_parents=make_parents)
@@ -130,11 +128,11 @@ class Lock:
             walk.close()
 
     def holds(self, path: str) -> bool:
-        """Tell if an absolute path begins with the root; it may still lead out."""
+        """Return whether an absolute path begins with the root; it may still lead out."""
         return any(path == root or path.startswith(os.path.join(root, "")) for root in self._spellings)
 
     def _follow(self, walk: _Walk, names: list[str], shown: str) -> str:
-        """Walk along ``names`` to the last directory; return the name that is left."""
+        """Walk along ``names`` to the last directory; return the remaining name."""
         left, links = names[::-1], 0
         while left:
             name = left.pop()
@@ -156,21 +154,21 @@ class Lock:
         return "."
 
     def _along(self, walk: _Walk, target: str, shown: str) -> list[str]:
-        """Return the names along which a link leads, from where it stands or from the root."""
+        """Return the names in a link's target, and move to the root if it is absolute."""
         if not target.startswith("/"):
             return _names(target)
         walk.to_root()
         return self._beneath(target, shown)
 
     def _beneath(self, path: str, shown: str) -> list[str]:
-        """Return the names that lead from the root to an absolute path. Raise ToolFailed if it is outside."""
+        """Return the names from the root to an absolute path. Raise ToolFailed if it is outside."""
         for root in self._spellings:
             if path == root or path.startswith(f"{root.rstrip('/')}/"):
                 return _names(path[len(root) :])
         raise self._outside(shown)
 
     def _check(self, path: str, shown: str) -> None:
-        """Raise ToolFailed for what is hidden. By its name: it need not exist yet."""
+        """Raise ToolFailed for hidden paths. By name: they need not exist yet."""
         if path in self._hidden:
             raise ToolFailed(f"{shown} is in {path}, where zot keeps its own files; locked tools do not touch it")
 
@@ -181,21 +179,21 @@ class Lock:
 
 
 class LockWithMore:
-    """Follows paths as ``lock`` does, and also into ``more`` directories, each of them a lock. For who only reads."""
+    """Resolves paths as ``lock`` does, and also in ``more`` directories, each locked separately. For reading only."""
 
     def __init__(self, lock: Lock, more: Sequence[str]) -> None:
         self._lock = lock
         self._more = [Lock(directory) for directory in more]
 
     def find(self, path: str, cwd: str, *, make_parents: bool = False) -> Place:
-        """Return where ``path`` leads, as `Paths.find` promises. Raise ToolFailed if that is outside."""
+        """Resolve ``path`` as `Paths.find` specifies. Raise ToolFailed if it leads outside."""
         where = os.path.join(cwd, checked(path))
         lock = next((lock for lock in self._more if lock.holds(where)), self._lock)
         return lock.find(path, cwd, make_parents=make_parents)
 
 
 class _Walk:
-    """The way from a root to where we are: one open descriptor a step, so that going up follows nothing."""
+    """Path walked from a root: an open descriptor for each step, so that going up follows no link."""
 
     def __init__(self, root: int, path: str, *, make_parents: bool) -> None:
         self.make_parents = make_parents
@@ -216,13 +214,13 @@ class _Walk:
         except FileNotFoundError:
             if not self.make_parents:
                 raise
-            with suppress(FileExistsError):  # somebody was faster
+            with suppress(FileExistsError):  # created by another process meanwhile
                 os.mkdir(name, dir_fd=self.here)
             self._way.append(os.open(name, _OPEN_BENEATH, dir_fd=self.here))
         self._names.append(name)
 
     def has(self, name: str) -> bool:
-        """Tell if there is something of that name here."""
+        """Return whether an entry of this name exists here."""
         try:
             os.stat(name, dir_fd=self.here, follow_symlinks=False)
         except FileNotFoundError:
@@ -242,7 +240,7 @@ class _Walk:
             pass
 
     def take(self) -> int:
-        """Return the descriptor of where we are; whoever takes it closes it."""
+        """Return the current descriptor, which the caller closes."""
         return self._way.pop()
 
     def close(self) -> None:
@@ -251,7 +249,7 @@ class _Walk:
 
 
 def _without_detours(names: list[str]) -> list[str]:
-    """Return the names without those that ``..`` takes back. The first does not exist, so none of them is a link."""
+    """Return the names without those cancelled by ``..``. The first does not exist, so none of them is a link."""
     kept: list[str] = []
     for at, name in enumerate(names):
         if name != "..":

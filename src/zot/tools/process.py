@@ -1,4 +1,4 @@
-"""Processes of tools: started, streamed, and ended with all descendants."""
+"""Processes of tools: started, streamed, and ended with all their descendants."""
 
 from __future__ import annotations
 
@@ -18,26 +18,31 @@ from zot.tools.warden.kernel import hurry
 if TYPE_CHECKING:
     import subprocess
 
-#: How long we listen for the last words of what a command left behind, once it has exited itself.
+#: Time to read remaining output from a command's descendants after the command itself has exited.
 DRAIN_S = 0.1
-#: How long a killed process may take to be gone. Only one that hangs inside the kernel takes any time at all.
+#: Time for a killed process to disappear. Only one that hangs inside the kernel needs it.
 REAP_S = 1.0
-#: What is told to end has this long when nobody said how long.
+#: Default time to exit after SIGTERM.
 CLOSE_GRACE_S = 0.5
-#: Why nobody knows how a command ended.
+#: Error of a command whose exit status is unknown.
 KILLED = "the process that kept it was killed"
 _CHUNK_BYTES = 64 * 1024
+#: Interval of checks whether a group has ended, growing from the first to the second.
+_FIRST_LOOK_S = 0.001
+_LAST_LOOK_S = 0.05
+_DISCARD_BYTES = 64 * 1024
+_RESTING_S = 0.001
 
 
 class Streams(NamedTuple):
-    """Descriptors for a program: what it reads, and where its complaints go. They stay their owner's to close."""
+    """Standard input and standard error of a program. The caller closes them."""
 
     input: int
     errors: int
 
 
 class Processes(Protocol):
-    """Starts commands and knows those that run. Belongs to one event loop."""
+    """Starts commands and tracks running ones. Belongs to one event loop."""
 
     async def spawn(
         self,
@@ -48,57 +53,56 @@ class Processes(Protocol):
         owners: Sequence[str] = (),
         streams: Streams | None = None,
     ) -> Child:
-        """Start a program with exactly ``env``, none of our descriptors but ``streams``. Raise OSError or ValueError.
+        """Start a program with exactly ``env`` and no descriptors but ``streams``. Raise OSError or ValueError.
 
-        Without those it has no input, and its complaints are part of its output. It leads a new session and process
-        group, and ends at the latest with the first of its ``owners``. When cancelled, leaves nothing running.
+        Without streams it has no input, and its standard error is part of its output. It leads a new session and
+        process group, and ends at the latest with the first of its ``owners``. When cancelled, leaves no process.
         """
 
     async def end_all(self, owner: str, *, grace_s: float) -> None:
-        """End everything that was spawned for ``owner``. When cancelled, kills at once."""
+        """End all processes of ``owner``. When cancelled, kills them at once."""
 
     async def close(self) -> None:
-        """End everything. Any number of times; afterwards nothing can be spawned."""
+        """End all processes. Idempotent; afterwards `spawn` fails."""
 
     def kill_all(self) -> None:
-        """Kill everything at once. From any thread, also if the loop hangs.
+        """Kill all processes at once, without waiting. Thread-safe, even if the event loop hangs.
 
-        Does not wait for it. Afterwards nothing can be spawned; `close` may follow.
+        Afterwards `spawn` fails; `close` may follow.
         """
 
     def kill(self, owner: str) -> None:
-        """Kill everything that was spawned for ``owner``, as `kill_all` does; others can still be spawned."""
+        """Kill all processes of ``owner`` as `kill_all` does; others can still be spawned."""
 
     def runs(self, owner: str | None = None) -> bool:
-        """True while anything runs that was spawned, and not ended, for ``owner``, or at all."""
+        """True while any process of ``owner`` runs, or any at all without an owner."""
 
 
 class Child(abc.ABC):
-    """A running command. Its output is one pipe; its exit is noticed apart from that pipe's end.
+    """Running command. Its output is one pipe; its exit is detected independently of the pipe's end.
 
-    A background job may hold the pipe for hours after the command itself has exited, so neither event waits
-    for the other. Whoever spawns a child ends and closes it, or releases it.
+    A background job may hold the pipe open for hours after the command itself has exited, so neither event waits for
+    the other. The caller of `spawn` either ends and closes a child, or releases it.
     """
 
-    #: The command's process, which leads a session and a group of the same number.
+    #: Process of the command, which leads a session and a group of the same id.
     pid: int
 
     def __init__(self, output: int, owners: Sequence[str]) -> None:
         self.owners = frozenset(owners)
-        #: The exit status, or None if whoever would have known it was killed.
+        #: Exit status; None if the process that would report it was killed.
         self._exit: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         self._output: int | None = output
         self._silent_at: float | None = None
         os.set_blocking(output, False)
 
     async def read(self, *, until_exit: bool = True) -> bytes:
-        """Return what the command or its children said next; b"" when it has exited and been heard out.
+        """Return the next output of the command or its descendants; b"" once it has exited and its output is read.
 
-        With ``until_exit`` False b"" also when it has closed its output. Cancelling loses nothing: the next call goes
-        on where this one was.
+        With ``until_exit`` False, also returns b"" when the output is closed. Safe to cancel: no output is lost.
         """
         while self._output is not None and self._may_speak():
-            # A command that talks faster than we listen would otherwise keep everyone else from running.
+            # Without this, a command that writes faster than we read would starve other tasks.
             await asyncio.sleep(0)
             try:
                 data = os.read(self._output, _CHUNK_BYTES)
@@ -113,7 +117,7 @@ class Child(abc.ABC):
         return b""
 
     def arrived(self) -> int:
-        """Return how many bytes of output wait to be read; 0 where the system does not say."""
+        """Return the number of unread bytes of output; 0 if unknown."""
         from fcntl import ioctl
         from termios import FIONREAD
 
@@ -125,14 +129,14 @@ class Child(abc.ABC):
             return 0
 
     async def exited(self, *, within_s: float | None) -> bool:
-        """Wait for the command to exit, at most ``within_s``. True if it has."""
+        """Wait up to ``within_s`` for the command to exit. True if it has."""
         await asyncio.wait({self._exit}, timeout=within_s)
         return self._exit.done()
 
     def status(self) -> int:
-        """Return the exit status, negative for the signal that ended the command; only after it has exited.
+        """Return the exit status, negative for a signal; only after the command has exited.
 
-        Raise ChildProcessError if it cannot be known.
+        Raise ChildProcessError if it is unknown.
         """
         status = self._exit.result()
         if status is None:
@@ -141,35 +145,35 @@ class Child(abc.ABC):
 
     @property
     def is_lost(self) -> bool:
-        """True if whoever kept it was killed: nothing of it goes on, and nobody knows how it ended."""
+        """True if the command's keeper was killed: its processes are ended, and its exit status is unknown."""
         return self._exit.done() and self._exit.result() is None
 
     @abc.abstractmethod
     async def end(self, *, grace_s: float) -> None:
-        """Ask the command and all it started to end, and kill what is left after ``grace_s``.
+        """Send SIGTERM to the command and all its descendants, and SIGKILL to those left after ``grace_s``.
 
-        Afterwards nothing of it runs, except what cannot be killed, and `read` does not wait for that. When
-        cancelled, kills at once.
+        Afterwards none of them runs, except unkillable ones, for which `read` does not wait. When cancelled, kills at
+        once.
         """
 
     @abc.abstractmethod
     async def background(self) -> list[tuple[int, str]]:
-        """Return what still runs of it and goes on, by pid and command line."""
+        """Return the processes of the command that still run, by pid and command line."""
 
     def _exited(self, status: int | None) -> None:
-        """The command has exited; None if nobody will ever know how. What was said first counts."""
+        """Record the exit; None if the status is unknown. The first call counts."""
         if not self._exit.done():
             self._exit.set_result(status)
 
     @abc.abstractmethod
     def release(self) -> None:
-        """Let go of the command. What it left running goes on, and what that says is thrown away.
+        """Stop managing the command. Its background processes continue, and their output is discarded.
 
-        Closing the pipe instead would kill a background server with its next line of log.
+        Closing the pipe instead would kill a background server at its next line of output.
         """
 
     def close(self) -> None:
-        """Stop listening. Safe any number of times."""
+        """Close the output. Idempotent."""
         if self._output is not None:
             os.close(self._output)
             self._output = None
@@ -183,7 +187,7 @@ class Child(abc.ABC):
         return now < self._silent_at
 
     async def _news(self, output: int) -> None:
-        """Wait until there is output, or the command exits, or the time to listen is over."""
+        """Wait until there is output, the command exits, or the drain time is over."""
         loop = asyncio.get_running_loop()
         readable: asyncio.Future[None] = loop.create_future()
         loop.add_reader(output, resolve, readable)
@@ -198,7 +202,7 @@ class Child(abc.ABC):
 
 
 async def end_each(children: Sequence[Child], *, grace_s: float) -> None:
-    """End several children at the same time."""
+    """End and close several children in parallel."""
     async with asyncio.TaskGroup() as group:
         for child in children:
             group.create_task(child.end(grace_s=grace_s), name=f"zot end {child.pid}")
@@ -207,19 +211,13 @@ async def end_each(children: Sequence[Child], *, grace_s: float) -> None:
 
 
 def resolve(future: asyncio.Future[None]) -> None:
-    """Mark a future as done, if it is not yet."""
+    """Resolve a future, unless it is done already."""
     if not future.done():
         future.set_result(None)
 
 
-#: How often we look whether a group has ended: soon at first, then less and less often.
-_FIRST_LOOK_S = 0.001
-_LAST_LOOK_S = 0.05
-_DISCARD_BYTES = 64 * 1024
-
-
 class Groups:
-    """Starts each command as the leader of a process group, and ends that group."""
+    """Starter of commands as leaders of process groups, where no guardian can run."""
 
     def __init__(self) -> None:
         self._children: set[GroupChild] = set()
@@ -293,7 +291,7 @@ def _popen(
 
 
 class GroupChild(Child):
-    """A command that is kept as a process group."""
+    """Command managed as a process group."""
 
     def __init__(self, process: subprocess.Popen[bytes], output: int, owners: Sequence[str]) -> None:
         super().__init__(output, owners)
@@ -301,7 +299,7 @@ class GroupChild(Child):
         _watch_exit(process, self._exited)
 
     def runs(self) -> bool:
-        """Tell if anything of the group still runs."""
+        """Return whether any process of the group runs."""
         return not self._exit.done() or _runs(self.pid)
 
     async def end(self, *, grace_s: float) -> None:
@@ -316,7 +314,7 @@ class GroupChild(Child):
             self._exited(None)
 
     async def background(self) -> list[tuple[int, str]]:
-        """See `Child`. Without /proc only the group can be named."""
+        """See `Child`. Without /proc it lists only the group."""
         if not _runs(self.pid):
             return []
         return [(pid, _command_line(pid)) for pid in _members(self.pid)] or [(-self.pid, "a process group")]
@@ -347,10 +345,9 @@ class GroupChild(Child):
 
 
 def _signal_group(pid: int, number: int) -> bool:
-    """Send a signal to a process group; False if nobody there can take it.
+    """Send a signal to a process group; False if no process can be signalled.
 
-    The number of a group that has ended is not given to another before all others have been used, so a look at
-    a group that ended a moment ago does not hit a stranger.
+    Kernels reuse ids only after all others, so the id of a group that ended a moment ago hits no other group.
     """
     try:
         os.killpg(pid, number)
@@ -360,21 +357,20 @@ def _signal_group(pid: int, number: int) -> bool:
 
 
 def _runs(group: int) -> bool:
-    """Tell if any process of a group still runs.
+    """Return whether any process of a group runs.
 
-    One that has ended but was not yet reaped by its new parent still takes signals, and nobody knows how long
-    that parent sleeps; only its state tells it from a living one.
+    A zombie that its new parent has not reaped still accepts signals; only its state tells it from a running process.
     """
     return _signal_group(group, 0) and (not os.path.exists("/proc/self/stat") or bool(_members(group)))
 
 
 def _members(group: int) -> list[int]:
-    """Return the living processes of a group, as far as this system shows them."""
+    """Return the running processes of a group, as far as /proc shows them."""
     return [pid for pid, fields in _processes() if int(fields[2]) == group and fields[0] not in (b"Z", b"X")]
 
 
 def _processes() -> list[tuple[int, list[bytes]]]:
-    """Return every process with its state, parent, group, session and so on; none where there is no /proc."""
+    """Return every process with the fields of its stat file from the state on; [] without /proc."""
     found = []
     for name in os.listdir("/proc") if os.path.exists("/proc/self/stat") else ():
         if name.isdigit():
@@ -382,7 +378,7 @@ def _processes() -> list[tuple[int, list[bytes]]]:
                 with open(f"/proc/{name}/stat", "rb") as file:
                     # The name comes second, in brackets, and may itself contain anything.
                     found.append((int(name), file.read().rpartition(b")")[2].split()))
-            except OSError:  # it ended while we looked
+            except OSError:  # it has just ended
                 pass
     return found
 
@@ -391,17 +387,17 @@ def _command_line(pid: int) -> str:
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             return file.read(200).replace(b"\0", b" ").decode(errors="replace").strip()
-    except OSError:  # it ended while we looked
+    except OSError:  # it has just ended
         return ""
 
 
 def _watch_exit(process: subprocess.Popen[bytes], tell: Callable[[int], None]) -> None:
-    """Call ``tell`` with the exit status. The process is reaped by the time it is known."""
+    """Call ``tell`` with the exit status once the process is reaped."""
     loop = asyncio.get_running_loop()
     try:
         pidfd = os.pidfd_open(process.pid)
     except (AttributeError, OSError):
-        # Not Linux, or a sandbox that forbids it. The default executor would run out of threads.
+        # Not Linux, or forbidden by a sandbox. A thread each: the default executor would run out of threads.
         threading.Thread(target=_wait_for, args=(process, loop, tell), daemon=True).start()
     else:
         loop.add_reader(pidfd, _reap, process, pidfd, tell)
@@ -418,13 +414,10 @@ def _reap(process: subprocess.Popen[bytes], pidfd: int, tell: Callable[[int], No
     tell(process.wait())
 
 
-_RESTING_S = 0.001
-
-
 def end_strays(mark: int, session: int, *, within_s: float) -> None:
-    """Kill every process that has a keeper's ``mark``, or is still in a command's ``session``; 0 stands for none.
+    """Kill every process that has a keeper's ``mark`` or belongs to a command's ``session``; 0 stands for none.
 
-    A direct call that takes ``within_s`` at most, and usually some milliseconds. What it cannot kill stays.
+    Blocks for ``within_s`` at most, usually for a few milliseconds. Processes that it cannot kill stay.
     """
     deadline = time.monotonic() + within_s
     before = os.sched_getscheduler(0), os.sched_getparam(0)
@@ -449,5 +442,5 @@ def _has_mark(pid: int, mark: int) -> bool:
     try:
         with open(f"/proc/{pid}/limits", "rb") as file:
             return b"%d" % mark in file.read().split()
-    except OSError:  # it ended while we looked, or is hidden from us
+    except OSError:  # it has just ended, or is hidden
         return False

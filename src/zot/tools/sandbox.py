@@ -1,6 +1,6 @@
-"""The sandbox that `--lock` puts commands in: they reach their directory and the programs of the system.
+"""Sandbox of commands under `--lock`: they see their directory and the system's programs.
 
-Bubblewrap builds it from namespaces. Nothing in it sees or signals a process outside; the network is as it is outside.
+Built by bubblewrap from namespaces. Processes in it see and signal none outside; the network is shared.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from zot.tools.base import ToolContext
 from zot.tools.mounts import view
 from zot.tools.process import Processes
 
-#: What a super-user needs for files that belong to others. Everything else, such as mounting, is taken away.
+#: Capabilities that root keeps, for files of other users. All others, such as mounting, are dropped.
 _ROOT_KEEPS = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER")
-#: How long an empty command may take to begin and end in a sandbox.
+#: Time for an empty command to run in a sandbox.
 _TRIAL_S = 10.0
 _NOT_RUN = "not run: under --lock commands need bubblewrap"
 
 
 class Sandbox:
-    """Puts commands into a sandbox. What is ``hidden`` is empty there, except for what is ``shown``."""
+    """Sandbox for commands. ``hidden`` directories are empty in it, except for ``shown`` ones."""
 
     def __init__(self, *, hidden: Sequence[str] = (), shown: Sequence[str] = ()) -> None:
         self._hidden = hidden
@@ -34,7 +34,7 @@ class Sandbox:
     async def confine(
         self, argv: Sequence[str | bytes], processes: Processes, context: ToolContext
     ) -> list[str | bytes]:
-        """Return the command line that runs ``argv`` confined. Raise ToolFailed if nothing can be confined here."""
+        """Return the command line that runs ``argv`` confined. Raise ToolFailed if this system cannot confine it."""
         bwrap = find_bwrap(context.env.get("PATH"), outside=[context.cwd])
         if bwrap is None:
             reason = why_no_bwrap(context.env.get("PATH"), outside=[context.cwd])
@@ -50,11 +50,11 @@ class Sandbox:
         return sandboxed(argv, bwrap=bwrap, cwd=context.cwd, mounts=mounts)
 
     def _make_hidden(self, cwd: str) -> None:
-        """Make what is to be hidden in the working directory and is not there: the command could put its own there."""
+        """Create missing hidden directories in the working directory, which the command could create otherwise."""
         fence = os.path.join(os.path.realpath(cwd), "")
         for directory in map(os.path.realpath, self._hidden):
             if directory.startswith(fence):
-                with suppress(OSError):  # what we cannot make, the command cannot either
+                with suppress(OSError):  # if zot cannot create it, the command cannot either
                     make_directory(directory)
 
     async def _try(self, bwrap: str, processes: Processes, context: ToolContext) -> None:
@@ -65,7 +65,7 @@ class Sandbox:
 
 
 async def trial(bwrap: str, processes: Processes, env: Mapping[str, str], options: Sequence[str] = ()) -> str:
-    """Return why this bubblewrap cannot confine anything here, with these ``options``; "" if it can."""
+    """Return why this bubblewrap cannot confine commands with these ``options``; "" if it can."""
     everything = [("--ro-bind", "/", "/"), ("--dev", "/dev"), ("--proc", "/proc")]
     argv = sandboxed(["/bin/sh", "-c", ":"], bwrap=bwrap, cwd="/", mounts=everything, options=options)
     return await failure(argv, processes, cwd="/", env=env)
@@ -74,9 +74,9 @@ async def trial(bwrap: str, processes: Processes, env: Mapping[str, str], option
 async def failure(
     argv: Sequence[str | bytes], processes: Processes, *, cwd: str, env: Mapping[str, str], owners: Sequence[str] = ()
 ) -> str:
-    """Run ``argv``, an empty command in a sandbox, and return why that does not work; "" if it does.
+    """Run ``argv``, an empty command in a sandbox, and return why it fails; "" if it works.
 
-    A kernel or a container may forbid it, and the failure of a command itself looks the same.
+    Needed because a kernel or a container may forbid sandboxes, which looks like a failure of the command itself.
     """
     child = await processes.spawn(argv, cwd=cwd, env=env, owners=owners)
     said = b""
@@ -95,9 +95,9 @@ async def failure(
 
 
 def find_bwrap(path: str | None, *, outside: Iterable[str]) -> str | None:
-    """Return where bubblewrap is, looking in ``path`` as in the variable of that name; None if it is nowhere.
+    """Return the path of bubblewrap on ``path``, a list as in the variable PATH; None if there is none.
 
-    One inside of a directory in ``outside`` does not count: who is to be confined could have put it there.
+    Ignores one inside of a directory in ``outside``, where a confined program could have put it.
     """
     around = [*outside]
     return next((found for found in _bwraps(path) if not _around(found, around)), None)
@@ -113,7 +113,7 @@ def why_no_bwrap(path: str | None, *, outside: Iterable[str]) -> str:
 
 
 def _bwraps(path: str | None) -> Iterator[str]:
-    """Yield every bubblewrap in ``path``, wherever links lead."""
+    """Yield the real path of every bubblewrap on ``path``."""
     for directory in (path or os.defpath).split(os.pathsep):
         found = os.path.realpath(os.path.join(directory, "bwrap"))
         if os.path.isabs(directory) and os.path.isfile(found) and os.access(found, os.X_OK):
@@ -121,7 +121,7 @@ def _bwraps(path: str | None) -> Iterator[str]:
 
 
 def _around(path: str, directories: Sequence[str]) -> str:
-    """Return which of the directories ``path`` is in, "" if in none."""
+    """Return the directory that contains ``path``; "" if none does."""
     return next((place for place in directories if path.startswith(os.path.join(os.path.realpath(place), ""))), "")
 
 
@@ -133,10 +133,10 @@ def sandboxed(
     mounts: Sequence[tuple[str, ...]],
     options: Sequence[str] = (),
 ) -> list[str | bytes]:
-    """Return the command line that runs ``argv`` in ``cwd`` and sees nothing but ``mounts``.
+    """Return the command line that runs ``argv`` in ``cwd`` and sees only ``mounts``.
 
-    ``options`` are more for bubblewrap. Without them it does not die with its parent, since a background job outlives
-    the command; whoever keeps the command ends it.
+    ``options`` are passed to bubblewrap. By default it does not die with its parent, since background jobs outlive the
+    command; the command's `Processes` ends it.
     """
     words: list[str | bytes] = [bwrap, "--unshare-pid", "--unshare-ipc", *options, "--cap-drop", "ALL"]
     if os.geteuid() == 0:

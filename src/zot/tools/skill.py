@@ -19,7 +19,7 @@ class SkillArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Skill:
-    """Gives the model the skills that it was told of."""
+    """Returns the skills listed in the system prompt."""
 
     spec = SKILL
     read_only = True
@@ -28,7 +28,7 @@ class Skill:
         self._skills = {skill.name: skill for skill in skills}
 
     async def run(self, args: dict[str, Any], context: ToolContext) -> Output:
-        """Return the skill. Raise ToolFailed that lists the known ones if there is no such skill."""
+        """Return the skill. Raise ToolFailed that lists the known ones if it does not exist."""
         wanted = decode_args(args, SkillArgs)
         skill = self._skills.get(wanted.name)
         if skill is None:

@@ -1,4 +1,4 @@
-"""What the model is told of the built-in tools. Apart from them: it is needed before any of them is."""
+"""Specifications of the built-in tools for the model. Separate from the tools, which load later."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from zot.messages import ToolSpec
 
-#: How much of a text the model is shown.
+#: Limits of a text shown to the model.
 MAX_BYTES = 50 * 1024
 MAX_LINES = 2000
 BASH_TIMEOUT_S = 120.0
@@ -84,7 +84,7 @@ SKILL = ToolSpec(
 
 
 def bash(*, lock: bool, timeout_s: float = BASH_TIMEOUT_S) -> ToolSpec:
-    """Return what the model is told of commands that run in a sandbox with ``lock``, and have ``timeout_s``."""
+    """Return the specification of bash, with the sandbox of ``lock`` and the default ``timeout_s``."""
     description = (
         "Run a command with /bin/sh in the cwd and return its output, stdout and stderr together. "
         f"Of long output you see the beginning and the end, {MAX_LINES} lines or {MAX_BYTES // 1024} KiB. "

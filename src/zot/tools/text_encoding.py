@@ -1,4 +1,4 @@
-"""Text encodings: detect, decode incrementally, find line ends."""
+"""Text encodings: detection, incremental decoding, search for line ends."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ import codecs
 
 import msgspec
 
-#: A file with a NUL character in this much of its beginning is UTF-16, UTF-32 or no text at all.
+#: A file with a NUL character in this much of its beginning is UTF-16, UTF-32 or binary.
 PROBE_BYTES = 8 * 1024
 
 _HIGH_BYTES = bytes(range(0x80, 0x100))
-#: Control characters that text does not have. Terminal escapes and form feeds do occur in it.
+#: Control characters that do not occur in text, unlike terminal escapes and form feeds.
 _CONTROLS = bytes({*range(0x20), 0x7F} - {*b"\b\t\n\v\f\r\x1b"})
 _MOST_CONTROLS = 0.05
-#: With less of it, text with a NUL character is rather something else.
+#: Minimum share of ASCII in text with NUL characters.
 _LEAST_ASCII = 0.4
+_Decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class Encoding(msgspec.Struct, frozen=True):
-    """One way to write text as bytes. ``name`` is for people; characters take multiples of ``unit`` bytes."""
+    """Text encoding. ``name`` is for people; characters take multiples of ``unit`` bytes."""
 
     name: str
     codec: str
@@ -26,15 +27,15 @@ class Encoding(msgspec.Struct, frozen=True):
     unit: int = 1
 
     def encode(self, text: str) -> bytes:
-        """Return ``text`` as bytes, without byte order mark. Raise UnicodeEncodeError if it cannot be written so."""
+        """Encode ``text`` without byte order mark. Raise UnicodeEncodeError."""
         return text.encode(self.codec)
 
     def decode(self, data: bytes) -> str:
-        """Return the text of ``data``, with U+FFFD for what is none."""
+        """Decode ``data``, with U+FFFD for invalid bytes."""
         return data.decode(self.codec, "replace")
 
     def decode_start(self, data: bytes) -> str:
-        """Decode what may have been cut inside its last character; that character is dropped."""
+        """Decode ``data``, dropping an incomplete last character."""
         return codecs.getincrementaldecoder(self.codec)("replace").decode(data)
 
 
@@ -43,7 +44,7 @@ BROKEN_UTF_8 = Encoding("UTF-8 with invalid bytes", "utf-8")
 LATIN_1 = Encoding("Latin-1", "latin-1")
 WINDOWS_1252 = Encoding("Windows-1252", "cp1252")
 
-#: The mark of UTF-32 LE begins with that of UTF-16 LE, so the order matters.
+#: Order matters: the mark of UTF-32 LE begins with that of UTF-16 LE.
 _MARKED = (
     Encoding("UTF-8 with BOM", "utf-8", codecs.BOM_UTF8),
     Encoding("UTF-32 LE with BOM", "utf-32-le", codecs.BOM_UTF32_LE, 4),
@@ -55,9 +56,9 @@ _UNMARKED_WIDE = (Encoding("UTF-16 LE", "utf-16-le", unit=2), Encoding("UTF-16 B
 
 
 def detect(data: bytes, *, is_whole: bool = True) -> Encoding | None:
-    """Return the encoding of a file from its content, or from its first `PROBE_BYTES`; None if it is not text.
+    """Return the encoding of a file from its content, or from its first `PROBE_BYTES`; None if it is binary.
 
-    Marks and NUL characters prove an encoding. Without them, bytes that are not UTF-8 are taken for the 8-bit
+    Marks and NUL characters prove an encoding. Without them, bytes that are not UTF-8 are assumed to be in the 8-bit
     encoding of Western Europe, which is a guess.
     """
     for encoding in _MARKED:
@@ -73,9 +74,9 @@ def detect(data: bytes, *, is_whole: bool = True) -> Encoding | None:
 
 
 def detect_narrow(data: bytes, *, is_whole: bool = True) -> Encoding:
-    """Return the encoding of text whose ASCII characters take one byte each; part of a file will do.
+    """Return the encoding of text with ASCII characters of one byte each; a part of a file suffices.
 
-    Text that is UTF-8 but for a few bytes stays UTF-8: what is valid by accident is rare in other encodings.
+    Text with a few invalid bytes is still UTF-8: other encodings are rarely valid UTF-8 by accident.
     """
     try:
         codecs.utf_8_decode(data, "strict", is_whole)
@@ -88,16 +89,16 @@ def detect_narrow(data: bytes, *, is_whole: bool = True) -> Encoding:
 
 
 def _eight_bit(data: bytes) -> Encoding:
-    """Tell the two apart by the bytes 80 to 9F: printable in the one, hardly ever used in the other."""
+    """Choose by the bytes 80 to 9F: printable in Windows-1252, hardly ever used in Latin-1."""
     if not _count(data, bytes(range(0x80, 0xA0))):
         return LATIN_1
     return LATIN_1 if _count(data, b"\x81\x8d\x8f\x90\x9d") else WINDOWS_1252
 
 
 def _wide(start: bytes) -> Encoding | None:
-    """Return the UTF-16 without a mark that ``start`` is; None if it is neither.
+    """Return the encoding of UTF-16 text without a mark; None if it is not such text.
 
-    Read the wrong way round, ASCII characters become others, and numbers read as text become control characters.
+    In the wrong byte order, ASCII characters become others; binary numbers become control characters.
     """
     if len(start) % 2:
         return None
@@ -121,7 +122,7 @@ def _count(data: bytes, which: bytes) -> int:
 
 
 def find(data: bytes, wanted: bytes, unit: int, start: int = 0, end: int | None = None) -> int:
-    """Return where ``wanted`` is first found at a multiple of ``unit``, wholly within the limits; -1 if nowhere."""
+    """Return the first position of ``wanted`` at a multiple of ``unit`` within the limits; -1 if there is none."""
     at = data.find(wanted, start, end)
     while at != -1 and at % unit:
         at = data.find(wanted, at + 1, end)
@@ -129,7 +130,7 @@ def find(data: bytes, wanted: bytes, unit: int, start: int = 0, end: int | None 
 
 
 def count(data: bytes, wanted: bytes, unit: int) -> int:
-    """Return how often ``wanted`` is found, as `find` does, without overlap."""
+    """Return the number of occurrences of ``wanted``, found as by `find`, without overlap."""
     if unit == 1:
         return data.count(wanted)
     found, at = 0, find(data, wanted, unit)
@@ -140,15 +141,11 @@ def count(data: bytes, wanted: bytes, unit: int) -> int:
 
 
 def count_ends(data: bytes, lf: bytes) -> int:
-    """Return how many line ends there are."""
     return count(data, lf, len(lf))
 
 
-_Decoder = codecs.getincrementaldecoder("utf-8")
-
-
 class Utf8:
-    """Decodes a stream. What is not UTF-8 is replaced, and remembered: ``is_valid`` tells if there was any."""
+    """Incremental decoder. Replaces invalid bytes, after which ``is_valid`` is false."""
 
     def __init__(self) -> None:
         self.is_valid = True
@@ -167,7 +164,7 @@ class Utf8:
 
 
 def to_units(data: bytes, encoding: Encoding) -> str:
-    """Return the whole units of ``data``; `from_units` is the way back."""
+    """Return ``data`` as a string of one character per whole unit; `from_units` is the inverse."""
     match encoding.unit:
         case 1:
             return data.decode("latin-1")
@@ -175,7 +172,7 @@ def to_units(data: bytes, encoding: Encoding) -> str:
             count, (low, high) = len(data) // 2, _order(encoding)
             wide = bytearray(4 * count)
             wide[0::4], wide[1::4] = data[low : 2 * count : 2], data[high : 2 * count : 2]
-            # Moved out of the range where half of a character is no character.
+            # Outside of the surrogates, which are not valid characters.
             wide[2::4] = b"\1" * count
             return wide.decode("utf-32-le")
         case _:
@@ -183,7 +180,7 @@ def to_units(data: bytes, encoding: Encoding) -> str:
 
 
 def from_units(units: str, encoding: Encoding) -> bytes:
-    """Return the bytes that `to_units` was given."""
+    """Return the bytes of `to_units`."""
     match encoding.unit:
         case 1:
             return units.encode("latin-1")

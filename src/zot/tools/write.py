@@ -24,7 +24,7 @@ class WriteArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Write:
-    """Writes whole files for the model: those that ``paths`` leads to, unless ``seen`` knows another version."""
+    """Writes whole files within ``paths`` for the model. Refuses a file that changed since it was ``seen``."""
 
     spec = WRITE
     read_only = False
@@ -34,7 +34,7 @@ class Write:
         self._seen = Seen() if seen is None else seen
 
     async def run(self, args: dict[str, Any], context: ToolContext) -> Output:
-        """Write the file and say how large it is. Raise ToolFailed, and then the file is as it was."""
+        """Write the file and report its size. Raise ToolFailed, leaving the file unchanged."""
         wanted = decode_args(args, WriteArgs)
         data = to_utf8(wanted.content, "content")
         if wanted.path.rstrip("/") not in ("", wanted.path):
@@ -57,9 +57,9 @@ class Write:
         return (TextBlock("".join([summary, *(f"\n[{note}]" for note in [*changed, *replaced.notes])])),)
 
     async def _look(self, place: Place, shown: str, data: bytes) -> tuple[os.stat_result | None, list[str]]:
-        """Return the state of a file that the model knows, and what changes in its form.
+        """Return the status of a file that the model has seen, and notes on changes of encoding or line ends.
 
-        Raise ToolFailed if the model has not seen what is in it now.
+        Raise ToolFailed if the model has not seen its current version.
         """
         if place.keys not in self._seen:
             return None, []
@@ -71,7 +71,7 @@ class Write:
 
 
 def _changed_form(old: bytes, new: bytes) -> list[str]:
-    """Say how a text that began with ``old`` was written otherwise than ``new`` is."""
+    """Return notes on the encoding and line ends of ``old``, the beginning of the file, that ``new`` does not keep."""
     encoding = detect(old, is_whole=len(old) < PROBE_BYTES)
     if encoding is None:
         return []

@@ -1,1 +1,1 @@
-"""The program beside zot that keeps its commands. It runs in a process of its own and loads nothing else of zot."""
+"""Guardian program, which runs beside zot as its own process. It imports no other part of zot."""

@@ -1,13 +1,13 @@
-"""A keeper: runs one command after the other, and ends each to the last process it started.
+"""Keeper: runs one command after the other, and ends each with all its descendants.
 
-A keeper adopts the orphans of its tree, so whatever a descendant does (new sessions, double forks), it stays below
-the keeper. The tree has ended exactly when the keeper has no child any more.
+A keeper adopts the orphans of its tree, so all descendants stay below it, whatever they do (new sessions, double
+forks). The tree has ended exactly when the keeper has no child left.
 
-Its control socket carries, to the keeper: a `Request`, with the end of a pipe that the command writes to and the other
-end, for when zot has stopped listening, and perhaps what the command reads and where its complaints go; then lines:
-``end SECONDS``, ``list``, ``drain``. From the keeper: ``taken KEEPER MARK``; ``started PID`` or ``failed ERRNO WHERE``;
-``jobs PID COMMAND\\0...``; ``abandoned`` when the guardian has died; ``exited STATUS``; ``gone`` at last, and then it
-is ready for the next request. The end of the input is an ``end``: zot has died, or does not care any more.
+Its control socket carries, to the keeper: a `Request` with descriptors (the write end of the output pipe; its read
+end, to drain it later; optionally standard input and standard error); then lines: ``end SECONDS``, ``list``, ``drain``.
+From the keeper: ``taken KEEPER MARK``; ``started PID`` or ``failed ERRNO WHERE``; ``jobs PID COMMAND\\0...``;
+``abandoned`` when the guardian has died; ``exited STATUS``; finally ``gone``, after which it takes the next request. An
+end of file means ``end``: zot has died or has dropped the command.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from socket import socket
 from zot.tools.warden import kernel, tree
 from zot.tools.warden.request import Request, receive_request
 
-#: What a tree has to end itself when nobody is left to say how long it may take.
+#: Grace for a tree after zot or the guardian has ended.
 ORPHAN_GRACE_S = 0.5
 _FIRST_LOOK_S = 0.001
 _LAST_LOOK_S = 0.05
-#: How many are worth telling, and then some: who asked shall see that there are more.
+#: Limit of listed processes; above the number shown, so that zot can tell that there are more.
 _MAX_JOBS = 100
-#: How many are asked to end before they are killed. What multiplies faster than it can be asked is not listening.
+#: Limit of processes that get SIGTERM before they are killed. A faster fork loop ignores it anyway.
 _CROWD = 1000
 _RESETTABLE = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 _DRAIN_BYTES = 1 << 20
 
 
 def keep(control: socket, guardian: int) -> None:
-    """Run the commands that ``control`` asks for, one after the other. Return when there will be no other.
+    """Run the commands requested on ``control``, one after the other. Return at its end.
 
-    The end of ``guardian`` is the guardian's.
+    End of file on ``guardian`` means that the guardian has died.
     """
     os.setsid()
     kernel.adopt_orphans()
@@ -55,7 +55,7 @@ def keep(control: socket, guardian: int) -> None:
             request, fds = receive_request(control)
         except EOFError:
             return
-        # First of all, since the command may stop us before we can say anything else.
+        # First: the command may stop this process before it can report anything else.
         _say(control, b"taken %d %d\n" % (os.getpid(), mark))
         _run(request, control, fds, guardian, wakeups)
         os.close(fds[1])
@@ -77,7 +77,7 @@ def _run(request: Request, control: socket, output: Sequence[int], guardian: int
 
 
 def _start(request: Request, outlet: int, streams: Sequence[int]) -> int:
-    """Start the command in its own session. Raise OSError, with the directory as its filename if that is at fault."""
+    """Start the command in its own session. Raise OSError, with the directory as its filename if that is the cause."""
     os.chdir(request.cwd)
     try:
         return os.posix_spawn(
@@ -100,7 +100,7 @@ def _start(request: Request, outlet: int, streams: Sequence[int]) -> int:
 
 
 def _found(name: bytes, env: dict[bytes, bytes]) -> bytes:
-    """Return where a program is, as its own environment says; a name with a slash is a place already."""
+    """Return the path of a program, looked up in its own environment; a name with a slash is a path already."""
     if b"/" in name:
         return name
     for directory in env.get(b"PATH", os.defpath.encode()).split(b":"):
@@ -111,12 +111,12 @@ def _found(name: bytes, env: dict[bytes, bytes]) -> bytes:
 
 
 def _say(control: socket, line: bytes) -> None:
-    with suppress(OSError):  # nobody listens; the end of the input will tell
+    with suppress(OSError):  # zot does not read any more; the end of file follows
         control.sendall(line)
 
 
 class _Tree:
-    """One command that runs."""
+    """Process tree of the running command."""
 
     def __init__(self, pid: int, control: socket, inlet: int, guardian: int, wakeups: int) -> None:
         self._pid = pid
@@ -133,7 +133,7 @@ class _Tree:
         self._watch(wakeups, lambda wakeups: None)
 
     def run(self) -> None:
-        """Return when the tree has ended."""
+        """Serve until the tree has ended."""
         while not self._reap():
             for fd, _ in self._poll.poll(self._wait_ms()):
                 self._on[fd](fd)
@@ -143,7 +143,7 @@ class _Tree:
         self._on[fd] = on_ready
 
     def _reap(self) -> bool:
-        """Collect who has ended, and say so; True if nobody is left."""
+        """Reap ended children and report them; True if none is left."""
         ended, nobody_left = kernel.collect(self._wakeups)
         report = b""
         for pid, status in ended:
@@ -157,7 +157,7 @@ class _Tree:
         return nobody_left
 
     def _wait_ms(self) -> float | None:
-        """Kill what is due, and return how long it then makes sense to wait."""
+        """Kill the tree if its grace is over, and return the next poll timeout."""
         if self._kill_at is None:
             return None
         left_s = self._kill_at - time.monotonic()
@@ -172,7 +172,7 @@ class _Tree:
         return tree.below(tree.children(os.getpid()))
 
     def _end(self, grace_s: float) -> None:
-        """Ask the whole tree to end; what is left after ``grace_s`` is killed. A shorter grace wins over a longer."""
+        """Send SIGTERM to the tree; kill the rest after ``grace_s``. The shortest grace of several calls counts."""
         kernel.hurry()
         kill_at = time.monotonic() + grace_s
         self._kill_at = kill_at if self._kill_at is None else min(kill_at, self._kill_at)
@@ -207,8 +207,8 @@ class _Tree:
                 raise ValueError(f"not an order: {line!r}")
 
     def _drain(self, inlet: int) -> None:
-        """Throw away what is said: a full pipe would stop a background job, a closed one would kill it."""
-        with suppress(BlockingIOError):  # zot has set it so
+        """Discard output: a full pipe would block a background job, a closed one would kill it."""
+        with suppress(BlockingIOError):  # zot made the pipe non-blocking
             if not os.read(inlet, _DRAIN_BYTES):
                 self._forget(inlet)
 

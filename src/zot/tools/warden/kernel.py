@@ -1,7 +1,4 @@
-"""What only the kernel can do for us.
-
-It hands us orphans, keeps others from looking into us, wakes us when a child ends, and marks what we start.
-"""
+"""Kernel features of the guardian: subreapers, protected memory, child wake-ups, and marks on processes."""
 
 from __future__ import annotations
 
@@ -13,37 +10,37 @@ from contextlib import suppress
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
-#: Marks are numbers of microseconds that no limit is ever about: from twelve days on.
+#: Range of marks, in microseconds: no real limit is above twelve days.
 _LEAST_MARK = 1 << 40
 _LARGEST_MARK = 1 << 62
 _MAX_COLLECTED = 100
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant that loses its own. Not inherited by children. Raise OSError."""
+    """Become the parent of all orphaned descendants. Not inherited by children. Raise OSError."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def wake_with_parent() -> None:
-    """Go on when the parent ends, if somebody has stopped us: there may be nobody else to notice."""
+    """Resume this process when its parent ends: if it is stopped, no other process may resume it."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
 
 
 def hide_memory() -> None:
-    """Keep other processes of this user, other than root's, out of our memory, environment and descriptors."""
+    """Keep the user's other processes, except root's, out of this one's memory, environment and descriptors."""
     _prctl(_PR_SET_DUMPABLE, 0)
 
 
 def mark_processes() -> int:
-    """Give this process and all it will start a number that no other has, and return it; 0 if that is not possible.
+    """Mark this process and its future descendants with a unique number, and return it; 0 if that fails.
 
-    It is the limit of RLIMIT_RTTIME, about which nothing cares that is not scheduled in real time. Limits are
-    inherited, whatever a process does to its environment, session or parent; everyone can read them in
-    /proc/PID/limits, and only the super-user can raise one again. A process that lowers its limit loses the mark.
+    The mark is the limit RLIMIT_RTTIME, which affects only real-time scheduling. Limits are inherited, whatever a
+    process does to its environment, session or parent; every process can read them in /proc/PID/limits, and only the
+    superuser can raise one again. A process that lowers its limit loses the mark.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_RTTIME)
     ceiling = _LARGEST_MARK if hard == resource.RLIM_INFINITY else min(hard, _LARGEST_MARK)
-    # A process that has a mark, such as a zot inside of a zot, can only go down from there.
+    # Below the current limit: a marked process, such as a zot inside of a zot, can only lower it.
     mark = ceiling // 2 + int.from_bytes(os.urandom(8), "big") % (ceiling // 2 or 1)
     if mark < _LEAST_MARK:
         return 0
@@ -52,16 +49,16 @@ def mark_processes() -> int:
 
 
 def hurry(pid: int = 0) -> None:
-    """Let a process, or this one, go before all others, if we may: a crowd leaves little time to who has to end it.
+    """Give a process, or this one, real-time priority if permitted, to win against a crowd of processes.
 
-    What it starts does not. Only the super-user may; others take their turn.
+    Its children do not inherit it. Without permission it does nothing.
     """
     with suppress(PermissionError, ProcessLookupError):
         os.sched_setscheduler(pid, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
 
 
 def wake_on_child_exit() -> int:
-    """Return a descriptor that becomes readable when a child ends. `collect` then says who did."""
+    """Return a descriptor that becomes readable when a child ends; `collect` then reaps it."""
     ours, theirs = os.pipe()
     os.set_blocking(ours, False)
     os.set_blocking(theirs, False)
@@ -71,9 +68,9 @@ def wake_on_child_exit() -> int:
 
 
 def collect(wakeups: int, options: int = 0) -> tuple[list[tuple[int, int]], bool]:
-    """Return which children have ended, with their statuses, and True if there are no others.
+    """Reap children; return their pids and statuses, and True if none is left.
 
-    Of very many it returns some, and ``wakeups`` stays readable: children may end faster than we can count them.
+    Reaps a limited number at a time and keeps ``wakeups`` readable: children may end faster than they are reaped.
     """
     with suppress(BlockingIOError):
         os.read(wakeups, 4096)

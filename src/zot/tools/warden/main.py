@@ -1,8 +1,8 @@
-"""The guardian: the parent of every keeper, and the end of everything when zot ends.
+"""Guardian: parent of all keepers; ends everything when zot ends.
 
-Zot sends one byte for each keeper it needs, and with it that keeper's control socket. The guardian forks the keeper and
-keeps a copy of the socket: when a keeper is killed, its orphans become the guardian's children, are killed, and
-``lost`` is said in its place.
+zot sends one byte for each keeper it needs, with that keeper's control socket. The guardian forks the keeper and keeps
+a copy of the socket: when a keeper is killed, its orphans become children of the guardian, which kills them and sends
+``lost`` in the keeper's place.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from zot.tools.warden import kernel, tree
 from zot.tools.warden.keeper import keep
 from zot.tools.warden.request import receive_with_descriptors
 
-#: How long keepers may take when zot has ended. Longer than the grace they give their commands.
+#: Time for keepers to end after zot has ended. Longer than the grace of their commands.
 _WIND_DOWN_S = 2.0
-#: How often we look for our parent where it cannot be waited for.
+#: Interval of checks for the parent where no pidfd is available.
 _LOOK_FOR_PARENT_S = 0.5
 _LOOK_FOR_STRAYS_S = 0.05
 
 
 def main() -> None:
-    """Serve the zot process whose number is the first argument, through the socket that is standard input."""
+    """Serve the zot process whose pid is the first argument, on the socket at standard input."""
     parent = int(sys.argv[1])
     zot = socket.socket(fileno=os.dup(0))
     null = os.open("/dev/null", os.O_RDWR)
     os.dup2(null, 0)
     os.close(null)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # A program may have blocked signals in the thread that started us, the one we wait for among them.
+    # The starting thread may have blocked signals, SIGCHLD among them.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     kernel.adopt_orphans()
     kernel.wake_with_parent()
@@ -60,7 +60,7 @@ class _Guardian:
             self._poll.register(self._parent_exit, select.POLLIN)
 
     def run(self) -> None:
-        """Return when zot has ended and so has everything it started."""
+        """Serve until zot and all its commands have ended."""
         while not (self._reap() and self._leave_at is not None):
             self._sweep()
             for fd, _ in self._poll.poll(self._wait_ms()):
@@ -72,21 +72,21 @@ class _Guardian:
                 self._wind_down()
 
     def _serve(self) -> None:
-        """Fork a keeper for zot; wind down if it will need none any more."""
+        """Fork a keeper for zot; wind down at the end of file."""
         try:
             data, fds = receive_with_descriptors(self._zot, 1, 1)
         except ConnectionError:
             data, fds = b"", []
         if not data:
             self._wind_down()
-        for fd in fds:  # none if we have too many open already: the other end notices
+        for fd in fds:  # none if too many are open already: the other end notices
             self._fork(socket.socket(fileno=fd))
 
     def _fork(self, control: socket.socket) -> None:
         try:
             pid = os.fork()
         except OSError as exc:
-            with suppress(OSError):  # zot does not care any more
+            with suppress(OSError):  # zot has ended or dropped the command
                 control.sendall(b"failed %d program\ngone\n" % (exc.errno or 0))
             control.close()
         else:
@@ -95,7 +95,7 @@ class _Guardian:
             self._keepers[pid] = control
 
     def _become_keeper(self, control: socket.socket) -> None:
-        """Never returns. What is the guardian's is closed first: a keeper must notice its end."""
+        """Run as a keeper; never returns. Closes the guardian's descriptors first: a keeper must notice its end."""
         status = 1
         try:
             os.close(self._our_life)
@@ -108,7 +108,7 @@ class _Guardian:
             os._exit(status)
 
     def _reap(self) -> bool:
-        """Collect who has ended, wake keepers that were stopped; True if nobody is left."""
+        """Reap ended children and resume stopped keepers; True if no child is left."""
         changed, nobody_left = kernel.collect(self._wakeups, os.WUNTRACED)
         for pid, status in changed:
             self._note(pid, status)
@@ -118,7 +118,7 @@ class _Guardian:
 
     def _note(self, pid: int, status: int) -> None:
         if os.WIFSTOPPED(status):
-            if pid in self._keepers:  # others are stopped by us
+            if pid in self._keepers:  # other children were stopped by the guardian
                 tree.wake(pid)
         elif (control := self._keepers.pop(pid, None)) is not None:
             if status == 0:
@@ -127,7 +127,7 @@ class _Guardian:
                 self._lost.append(control)
 
     def _sweep(self) -> None:
-        """Kill what keepers that were killed have left, and say so when it is gone."""
+        """Kill the processes of killed keepers, and report when they are gone."""
         if self._leave_at is not None and time.monotonic() > self._leave_at:
             tree.kill(list(self._keepers))
         if self._lost:
@@ -140,7 +140,7 @@ class _Guardian:
 
     def _tell_lost(self) -> None:
         for control in self._lost:
-            with suppress(OSError):  # zot does not care any more
+            with suppress(OSError):  # zot has ended or dropped the command
                 control.sendall(b"lost\n")
             control.close()
         self._lost.clear()
@@ -153,7 +153,7 @@ class _Guardian:
         return None
 
     def _wind_down(self) -> None:
-        """Zot has ended: let every keeper end its command, and leave when they have."""
+        """Let all keepers end their commands, then exit."""
         if self._leave_at is None:
             self._leave_at = time.monotonic() + _WIND_DOWN_S
             os.close(self._our_life)
@@ -163,7 +163,7 @@ class _Guardian:
 
 
 def _exit_of(pid: int) -> int | None:
-    """Return a descriptor that becomes readable when a process ends; None where there is no such thing."""
+    """Return a descriptor that becomes readable when a process ends; None if unsupported."""
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):

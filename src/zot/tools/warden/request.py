@@ -1,4 +1,4 @@
-"""What a command is to be run with, as it goes from zot to a keeper."""
+"""Request from zot to a keeper to run a command."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 class Request:
-    """A program with its arguments, its whole environment, and the directory to run it in."""
+    """Program with its arguments, its whole environment, and its working directory."""
 
     def __init__(self, argv: list[bytes], cwd: bytes, env: dict[bytes, bytes]) -> None:
         self.argv = argv
@@ -20,7 +20,7 @@ class Request:
 
 
 def encode_request(request: Request) -> bytes:
-    """Return a request as bytes. Raise ValueError if no program can be given this."""
+    """Encode a request. Raise ValueError if the kernel would not accept it."""
     pairs = [b"%s=%s" % pair for pair in request.env.items()]
     fields = [request.cwd, b"%d" % len(request.argv), *request.argv, *pairs]
     if any(b"\0" in field for field in fields):
@@ -32,7 +32,7 @@ def encode_request(request: Request) -> bytes:
 
 
 def receive_request(control: socket) -> tuple[Request, list[int]]:
-    """Read a request and the descriptors that come with it. Raise EOFError if it ends before its end."""
+    """Read a request and its descriptors. Raise EOFError at a premature end."""
     data, fds = b"", []
     while len(data) < _SIZE_BYTES or len(data) < _SIZE_BYTES + int.from_bytes(data[:_SIZE_BYTES], "big"):
         try:
@@ -49,7 +49,7 @@ def receive_request(control: socket) -> tuple[Request, list[int]]:
 
 
 def receive_with_descriptors(source: socket, max_bytes: int, max_descriptors: int) -> tuple[bytes, list[int]]:
-    """Return what has come, and the descriptors that came with it, which no program that we start will inherit."""
+    """Return received bytes and descriptors, which are not inherited by started programs."""
     data, fds, _, _ = recv_fds(source, max_bytes, max_descriptors)
     for fd in fds:
         os.set_inheritable(fd, False)  # recv_fds of Python 3.11 does not pass the flag for it on

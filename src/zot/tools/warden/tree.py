@@ -1,6 +1,6 @@
-"""The processes below another one, as /proc shows them, and how all of them are stopped for good.
+"""Process trees as shown by /proc, and how to kill them completely.
 
-Nothing here but `command_lines` looks into the memory of a process: that can wait for as long as the process likes.
+Only `command_lines` reads the memory of a process: such a read may block for as long as the process likes.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 
-#: How much of a command line is worth telling.
+#: Limit of a shown command line.
 _MAX_SHOWN_BYTES = 200
 _SANDBOX = b"bwrap\n"
-#: How many processes one look can find. Whoever starts more than that faster than we look is looked at again.
+#: Limit of processes found by one look. A faster fork loop needs another call.
 _MAX_FOUND = 50_000
-#: How often we look before we kill what we have found: what still moves then is found by whoever calls again.
+#: Limit of looks before the kill: processes still unstopped then are found by the next call.
 _MAX_LOOKS = 50
 _BETWEEN_LOOKS_S = 0.0005
 _AT_REST = b"TtZX"
 
 
 class Status:
-    """What /proc/PID/stat says: the state as a letter, and to which group and session a process belongs."""
+    """Fields of /proc/PID/stat: the state as a letter, group, session and number of threads."""
 
     def __init__(self, text: bytes) -> None:
         # The name comes second, in brackets, and may itself contain anything.
@@ -35,34 +35,34 @@ class Status:
 
     @property
     def is_at_rest(self) -> bool:
-        """True for what has stopped or ended, and so cannot start another."""
+        """True if it has stopped or ended, and so cannot fork."""
         return self.state in _AT_REST
 
 
 def status(pid: int) -> Status | None:
-    """Return what a process is doing; None if it has ended and been reaped."""
+    """Return the status of a process; None if it has ended and been reaped."""
     text = _read(f"/proc/{pid}/stat")
     return Status(text) if text else None
 
 
 def children(pid: int, *, threads: int = 0) -> list[int]:
-    """Return the children of a process; none if it has ended. One that is born or dies meanwhile may be missed."""
+    """Return the children of a process; [] if it has ended. May miss one that starts or ends in the meantime."""
     if threads == 1:
         return [int(child) for child in _read(f"/proc/{pid}/task/{pid}/children").split()]
     found: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
             found += map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
-    except OSError:  # it ended while we looked
+    except OSError:  # it has just ended
         pass
     return found
 
 
 def below(roots: list[int]) -> Iterator[tuple[int, Status]]:
-    """Yield these processes and everything below them, parents first. A parent's children are looked up afterwards."""
+    """Yield these processes and their descendants, parents first. Reads children only after yielding their parent."""
     found: set[int] = set()
     unseen = list(roots)
-    for pid in unseen:  # grows while we walk
+    for pid in unseen:  # grows during the walk
         seen = None if pid in found else status(pid)
         if seen is not None:
             found.add(pid)
@@ -73,11 +73,10 @@ def below(roots: list[int]) -> Iterator[tuple[int, Status]]:
 
 
 def end(look: Callable[[], Iterable[tuple[int, Status]]]) -> list[int]:
-    """Kill all that ``look`` finds, so that nothing of it starts another meanwhile. Return whom it found.
+    """Kill all processes that ``look`` finds, without letting them fork meanwhile. Return their pids.
 
-    Killing one after the other would lose against a fork loop, which replaces each faster than we find it. Therefore
-    all are stopped first. Only what began to start a process before we stopped it may escape: call this until there
-    is nothing left.
+    Killing one after the other would lose against a fork loop, which replaces processes faster than they are found.
+    So all are stopped first. Only a fork begun before the stop may escape: repeat until none is found.
     """
     found = _stop(look)
     for pid in found:
@@ -86,7 +85,7 @@ def end(look: Callable[[], Iterable[tuple[int, Status]]]) -> list[int]:
 
 
 def _stop(look: Callable[[], Iterable[tuple[int, Status]]]) -> list[int]:
-    """Stop all that ``look`` finds until two looks find the same processes, all at rest."""
+    """Stop all processes that ``look`` finds, until two looks find the same ones, all at rest."""
     before: set[int] = set()
     not_ours: set[int] = set()
     was_quiet = False
@@ -96,13 +95,13 @@ def _stop(look: Callable[[], Iterable[tuple[int, Status]]]) -> list[int]:
         for pid, seen in look():
             found.add(pid)
             if not (seen.is_at_rest and pid in before) and pid not in not_ours:
-                # At once: in a crowd every one that has stopped leaves more time to find the others.
+                # At once: each stopped process of a crowd leaves more time to find the others.
                 if not _halt(pid, seen.group):
                     not_ours.add(pid)
-                # What waits inside the kernel stops before it comes back from there.
+                # One that waits inside the kernel stops before it returns to user space.
                 elif not seen.is_at_rest and seen.state != b"D":
                     is_quiet = False
-        # A parent may have ended between two looks, and its child may have gone elsewhere: hence two quiet ones.
+        # A parent may have ended between two looks, and its child may have a new one: so two quiet looks are needed.
         if is_quiet and was_quiet and found == before:
             break
         before, was_quiet = found, is_quiet
@@ -111,20 +110,20 @@ def _stop(look: Callable[[], Iterable[tuple[int, Status]]]) -> list[int]:
 
 
 def _halt(pid: int, group: int) -> bool:
-    """Stop a process with its whole group, if it leads one; False if it may not be signalled by us.
+    """Stop a process, with its whole group if it leads one; False without permission to signal it.
 
-    The kernel stops a group in one step, so that no member has a child meanwhile.
+    The kernel stops a group in one step, so that no member forks meanwhile.
     """
     if pid == group:
-        with suppress(ProcessLookupError, PermissionError):  # nobody is left in it, or none of ours
+        with suppress(ProcessLookupError, PermissionError):  # no process left in the group, or none of this user
             os.killpg(group, signal.SIGSTOP)
     return _send(pid, signal.SIGSTOP)
 
 
 def ask_to_end(pids: list[int]) -> None:
-    """Send TERM, also to what has been stopped.
+    """Send SIGTERM, then SIGCONT for stopped processes.
 
-    A sandbox's own processes are left out: they end when what they hold has ended, and would not wait for it.
+    Skips a sandbox's own processes: they end with the confined ones, and would not wait for them.
     """
     for pid in pids:
         if _read(f"/proc/{pid}/comm") != _SANDBOX:
@@ -133,18 +132,18 @@ def ask_to_end(pids: list[int]) -> None:
 
 
 def wake(pid: int) -> None:
-    """Let a process go on that has been stopped."""
+    """Resume a stopped process."""
     _send(pid, signal.SIGCONT)
 
 
 def kill(pids: list[int]) -> None:
-    """Send KILL."""
+    """Send SIGKILL."""
     for pid in pids:
         _send(pid, signal.SIGKILL)
 
 
 def command_lines(pids: list[int], *, at_most: int) -> list[tuple[int, bytes]]:
-    """Return who of these runs, and what: without zombies, and without a sandbox's own processes."""
+    """Return the running processes among these with their command lines, without a sandbox's own processes."""
     found: list[tuple[int, bytes]] = []
     for pid in pids:
         if len(found) == at_most:
@@ -162,17 +161,16 @@ def _read(path: str) -> bytes:
         return b""
     try:
         return os.read(fd, 1 << 20)
-    except OSError:  # it ended just now
+    except OSError:  # it has just ended
         return b""
     finally:
         os.close(fd)
 
 
 def _send(pid: int, number: int) -> bool:
-    """Send a signal to whoever can take it; False if a process may not be signalled by us.
+    """Send a signal; False without permission. True for a process that has ended.
 
-    The number of a process is not given to another before all others have been used, so a process that ended a
-    moment ago is not mistaken for a stranger.
+    Kernels reuse pids only after all others, so the pid of a process that ended a moment ago hits no other process.
     """
     try:
         os.kill(pid, number)
