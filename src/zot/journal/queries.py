@@ -510,7 +510,7 @@ def _with_blobs(connection: sqlite3.Connection, rows: Sequence[Row]) -> list[Row
 
 def blob(connection: sqlite3.Connection, digest: bytes) -> bytes | None:
     """Return a blob by its hash; None if it is not there. One that is not what it was is as good as lost."""
-    import hashlib  # Who opens a session waits for what is loaded.
+    import hashlib  # Imported lazily: start-up budget.
 
     found = connection.execute("SELECT data FROM blobs WHERE hash = ?", (digest,)).fetchone()
     return found[0] if found is not None and hashlib.sha256(found[0]).digest() == digest else None

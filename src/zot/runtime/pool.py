@@ -90,7 +90,7 @@ class Live:
         return not self.users and not self.session.busy and (self.session.is_resting or self.used < before)
 
 
-class _Leaving(NamedTuple):
+class _Closing(NamedTuple):
     """A session that is being closed."""
 
     session: Session
@@ -129,7 +129,7 @@ class Hub:
         self._loading: dict[str, asyncio.Task[Live]] = {}
         #: The number of sessions being opened.
         self._opened = 0
-        self._closing: dict[str, _Leaving] = {}
+        self._closing: dict[str, _Closing] = {}
         #: Sessions that a client closed and none has resumed since, the oldest first.
         self._closed_ids: dict[str, None] = {}
         #: The number of closed sessions whose memory has not been reclaimed, and the timer for that.
@@ -189,18 +189,18 @@ class Hub:
 
     def ending(self, session_id: str) -> Session | None:
         """Return a session that is loaded or being closed: its run may not have ended yet."""
-        leaving = self._closing.get(session_id)
-        return self.session(session_id) if leaving is None else leaving.session
+        closing = self._closing.get(session_id)
+        return self.session(session_id) if closing is None else closing.session
 
     def is_ended(self, session_id: str) -> bool:
         """True if a session is being closed without parking: its run ends now even if it waits for an approval."""
-        leaving = self._closing.get(session_id)
-        return leaving is not None and not leaving.parks
+        closing = self._closing.get(session_id)
+        return closing is not None and not closing.parks
 
     def when_ended(self, session_id: str, call: Callable[[], None]) -> None:
         """Call ``call`` once a session that is being closed has ended; never if none is."""
-        if (leaving := self._closing.get(session_id)) is not None:
-            leaving.task.add_done_callback(lambda _: call())
+        if (closing := self._closing.get(session_id)) is not None:
+            closing.task.add_done_callback(lambda _: call())
 
     def is_loading(self, session_id: str) -> bool:
         """True while a session is being loaded."""
@@ -241,11 +241,11 @@ class Hub:
         """Close and unload a session; its rows stay. False if it is not loaded."""
         if (loading := self._loading.get(session_id)) is not None:
             await asyncio.wait({loading})
-        if (leaving := self._closing.get(session_id)) is not None:
-            await asyncio.wait({leaving.task})
+        if (closing := self._closing.get(session_id)) is not None:
+            await asyncio.wait({closing.task})
         if session_id not in self._live:
             return False
-        await asyncio.wait({self._close_later(session_id, parks=parks)})
+        await asyncio.wait({self._start_closing(session_id, parks=parks)})
         return True
 
     async def take_up(self, session_id: str) -> None:
@@ -272,7 +272,7 @@ class Hub:
         if live is not None:
             if live.session.busy:
                 raise RuntimeBusy("a prompt or compact has begun meanwhile; this holds when the session is opened next")
-            await asyncio.wait({self._close_later(session_id)})
+            await asyncio.wait({self._start_closing(session_id)})
         async with self.use(session_id):
             pass
 
@@ -283,7 +283,7 @@ class Hub:
         if live is None or not live.can_go(before=0.0 if live.session.epoch == epoch else math.inf):
             return
         if live.session.epoch != epoch or live.session.last_seq < last_seq:
-            await asyncio.wait({self._close_later(session_id)})
+            await asyncio.wait({self._start_closing(session_id)})
 
     def renew(self) -> None:
         """Apply a reloaded configuration: unload idle sessions; busy ones keep their settings until they are idle,
@@ -291,7 +291,7 @@ class Hub:
         self._edition += 1
         kept = [session_id for session_id, live in self._live.items() if not live.can_go(before=0.0)]
         for session_id in self._live.keys() - kept:
-            self._close_later(session_id)
+            self._start_closing(session_id)
         if kept:
             names = ", ".join(map(repr, kept[:_NAMED])) + (", ..." if len(kept) > _NAMED else "")
             log.info("%d sessions have something running and keep their settings until they rest: %s", len(kept), names)
@@ -325,7 +325,7 @@ class Hub:
         if self._loading:
             await asyncio.wait(list(self._loading.values()))
         for session_id in list(self._live):
-            self._close_later(session_id, parks=True)
+            self._start_closing(session_id, parks=True)
         if self._closing:
             await asyncio.wait([one.task for one in self._closing.values()])
 
@@ -338,9 +338,9 @@ class Hub:
             if (live := self._live.get(session_id)) is not None:
                 if not self._must_reopen(live):
                     return live
-                self._close_later(session_id)
-            if (leaving := self._closing.get(session_id)) is not None:
-                await asyncio.wait({leaving.task})
+                self._start_closing(session_id)
+            if (closing := self._closing.get(session_id)) is not None:
+                await asyncio.wait({closing.task})
                 continue
             loading = self._loading.get(session_id)
             if loading is None:
@@ -378,12 +378,12 @@ class Hub:
         self._look_later()
         return live
 
-    def _close_later(self, session_id: str, *, parks: bool = False) -> asyncio.Task[None]:
+    def _start_closing(self, session_id: str, *, parks: bool = False) -> asyncio.Task[None]:
         live = self._live.pop(session_id)
-        leaving = asyncio.get_running_loop().create_task(self._close(session_id, live, parks), name="zot leaving")
-        self._closing[session_id] = _Leaving(live.session, leaving, parks)
-        leaving.add_done_callback(lambda _: self._closing.pop(session_id, None))
-        return leaving
+        closing = asyncio.get_running_loop().create_task(self._close(session_id, live, parks), name="zot closing")
+        self._closing[session_id] = _Closing(live.session, closing, parks)
+        closing.add_done_callback(lambda _: self._closing.pop(session_id, None))
+        return closing
 
     async def _close(self, session_id: str, live: Live, parks: bool) -> None:
         try:
@@ -406,7 +406,7 @@ class Hub:
         if self.limit:
             over = max(over, len(self._live) + self._opened + more - self.limit)
         for session_id in idle[: max(0, over)]:
-            self._close_later(session_id)
+            self._start_closing(session_id)
         self._evict_at = max(self._resting, len(self._live)) + len(self._live) // _SHARE + 1
 
     def _look_later(self) -> None:
