@@ -527,7 +527,7 @@ class Journal(Look):
         self._readers.close()
         self.leases.close()
         if not in_time:
-            log.error("%s could not be written in time: what was not safe is lost", self.path)
+            log.error("%s could not be written in time: unwritten rows are lost", self.path)
 
 
 def _shrink(connection: sqlite3.Connection) -> None:

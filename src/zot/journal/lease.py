@@ -30,6 +30,20 @@ SUSPECTED = 0
 _BURIED = (1 << 64) - 1
 _SET = getattr(fcntl, "F_OFD_SETLK", None)
 _GET = getattr(fcntl, "F_OFD_GETLK", None)
+# Flags for systems whose locks belong to the process: closing any descriptor of the file ends them, so there is one
+# descriptor, and it stays open.
+_FLAGS = {
+    fcntl.F_RDLCK: fcntl.LOCK_SH | fcntl.LOCK_NB,
+    fcntl.F_WRLCK: fcntl.LOCK_EX | fcntl.LOCK_NB,
+    fcntl.F_UNLCK: fcntl.LOCK_UN,
+}
+#: Waiting lines are byte ranges of the lock file: one per session, 34 years long at this many places per second.
+#: Sessions beyond the number of lines share one.
+_APART = 1 << 40
+_LINES = 1 << 22
+_PER_SECOND = 1000
+
+_runs = count(1)
 
 
 class Leases:
@@ -234,14 +248,6 @@ def suspect(journal: str) -> bool:
     return True
 
 
-# Flags for systems whose locks belong to the process: closing any descriptor of the file ends them, so there is one
-# descriptor, and it stays open.
-_FLAGS = {
-    fcntl.F_RDLCK: fcntl.LOCK_SH | fcntl.LOCK_NB,
-    fcntl.F_WRLCK: fcntl.LOCK_EX | fcntl.LOCK_NB,
-    fcntl.F_UNLCK: fcntl.LOCK_UN,
-}
-
 _all_leases: weakref.WeakSet[Leases] = weakref.WeakSet()
 
 
@@ -254,9 +260,6 @@ def _close_leases_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_close_leases_in_child)
-
-
-_runs = count(1)
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -300,13 +303,6 @@ def boot_id() -> str:
             return file.read().decode().strip()
     except OSError:
         return ""
-
-
-#: Waiting lines are byte ranges of the lock file: one per session, 34 years long at this many places per second.
-#: Sessions beyond the number of lines share one.
-_APART = 1 << 40
-_LINES = 1 << 22
-_PER_SECOND = 1000
 
 
 class Ticket:

@@ -30,7 +30,7 @@ def guarded(config: Config) -> Config:
 
 
 def approvals_of(config: Config, demand: Demand | None, *, cwd: str, key: str, is_guarded: bool) -> Approvals:
-    """Return the approver of tool calls. A guarded session never reaches private files; a hosted one never asks."""
+    """Return the approver of tool calls. Guarded and hosted sessions reach no private file; hosted ones never ask."""
     policy = _policy(config)
     if is_guarded or demand is not None:
         policy = msgspec.structs.replace(policy, private=_private(config, key))

@@ -37,7 +37,7 @@ _LAST_POLL_S = 0.03
 _POLLS_PER_LOOKUP = 4
 #: How long an idle session is left to earlier waiters: a stopped process must not block the line.
 _POLITE_S = 5.0
-#: How long earlier waiters have to line up again after their process ended.
+#: How long earlier waiters have to line up again after the answering process ended.
 _AGAIN_S = 2.0
 _CHARACTERS_PER_TOKEN = 4
 _MAX_NAME = 80
