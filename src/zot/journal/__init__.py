@@ -1,1 +1,1 @@
-"""Sessions that cannot be lost: their rows in one SQLite file, written before they are shown. See docs/journal.md."""
+"""The journal: sessions as rows in one SQLite file, stored before they are shown. See docs/journal.md."""

@@ -1,7 +1,7 @@
-"""Answers that may be asked for again: to which request each belongs, which runs made it, and if it ever got out.
+"""Stored answers of idempotent requests: the request, the runs that worked on it, and whether the answer was delivered.
 
-Each function takes a connection and is called in its thread. Times are seconds of the journal's own `Clock`,
-which all processes share and which never goes back.
+Each function takes a connection and is called in its thread. Times are seconds of the journal's own `Clock`, which all
+processes share and which never goes back.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from zot.journal.lease import boot_id
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """What makes two requests the same: the number of their session, the key they came with, and what they say."""
+    """The identity of a request: its session's number, its key, and a digest of its contents."""
 
     session: int
     key: bytes
@@ -26,7 +26,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """What is known of a request. Its prompt was said in ``first_run``; runs up to ``latest_run`` went on with it."""
+    """The stored state of a request. ``first_run`` added its prompt; runs up to ``latest_run`` continued it."""
 
     first_run: int
     latest_run: int
@@ -37,15 +37,15 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 def _uptime() -> float:
-    """Return the seconds since the machine started, with those it slept."""
+    """Return the seconds since the machine started, sleep included."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class Clock(msgspec.Struct, frozen=True):
-    """The clock by which ages are told. Setting the wall clock does not change it.
+    """The clock that ages are measured by. Setting the wall clock does not change it.
 
-    It counts the machine's ``uptime`` from when it was first used after a start, which ``boot`` names. Only between two
-    starts must the wall clock be believed, and even then it never goes back behind a time that is on record.
+    It adds the machine's ``uptime`` to a start time stored once per ``boot``. The wall clock is used only across
+    reboots, and never yields a time before the newest stored one.
     """
 
     boot: str = msgspec.field(default_factory=boot_id)
@@ -62,7 +62,7 @@ class Clock(msgspec.Struct, frozen=True):
         return max([self.wall(), *(time for time in recorded if time is not None)])
 
     def anchor(self, connection: sqlite3.Connection) -> None:
-        """Count the uptime from here on, if that has not been done since the machine started."""
+        """Store the start time of this boot, unless it is stored."""
         query = "SELECT 1 FROM clock WHERE boot = ?"
         if self.boot and connection.execute(query, (self.boot,)).fetchone() is None:
             started = self.now(connection) - self.uptime()
@@ -71,17 +71,17 @@ class Clock(msgspec.Struct, frozen=True):
 
 
 _COLUMNS = ", ".join(Kept.__struct_fields__)
-_SAME = "session = ? AND key = ? AND request = ?"
+_WHERE = "session = ? AND key = ? AND request = ?"
 
 
 def find(connection: sqlite3.Connection, asked: Asked) -> Kept | None:
-    """Return what is known of a request. Raise JournalDamaged."""
-    row = connection.execute(f"SELECT {_COLUMNS} FROM answers WHERE {_SAME}", _place(asked)).fetchone()
+    """Return the stored state of a request. Raise JournalDamaged."""
+    row = connection.execute(f"SELECT {_COLUMNS} FROM answers WHERE {_WHERE}", _key(asked)).fetchone()
     return None if row is None else _kept(row)
 
 
 def unreadable_answers(connection: sqlite3.Connection) -> Iterator[str]:
-    """Yield what is wrong with entries of requests, in words."""
+    """Yield a description of each entry that cannot be read."""
     (has_answers,) = connection.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'answers'").fetchone()
     for row in connection.execute(f"SELECT {_COLUMNS} FROM answers") if has_answers else ():
         try:
@@ -93,40 +93,40 @@ def unreadable_answers(connection: sqlite3.Connection) -> Iterator[str]:
 def _kept(row: Sequence[object]) -> Kept:
     try:
         return msgspec.convert(dict(zip(Kept.__struct_fields__, row, strict=True)), learned(Kept))
-    except msgspec.ValidationError as problem:  # a damaged page may hold anything
+    except msgspec.ValidationError as problem:  # A damaged page may hold anything.
         raise JournalDamaged(f"the entry of a request cannot be read: {problem}") from problem
 
 
 def begin(connection: sqlite3.Connection, asked: Asked, *, first_run: int, latest_run: int, now: float) -> None:
-    """Remember that ``latest_run`` is about to begin for a request."""
+    """Store that ``latest_run`` is about to begin for a request."""
     query = (
         "INSERT OR REPLACE INTO answers (session, key, request, first_run, latest_run, began) VALUES (?, ?, ?, ?, ?, ?)"
     )
-    connection.execute(query, (*_place(asked), first_run, latest_run, now))
+    connection.execute(query, (*_key(asked), first_run, latest_run, now))
 
 
 def disown(connection: sqlite3.Connection, session: int, run: int) -> None:
-    """Take back what was said of ``run`` and later ones: they never began, and somebody else has these numbers now."""
+    """Detach requests from ``run`` and later runs: those never began, and their numbers are given to other runs now."""
     query = "UPDATE answers SET latest_run = ? WHERE session = ? AND latest_run >= ?"
     connection.execute(query, (run - 1, session, run))
 
 
 def keep(connection: sqlite3.Connection, asked: Asked, answer: bytes, *, now: float) -> None:
-    """Remember the answer of a request. The first one counts."""
-    query = f"UPDATE answers SET answer = ?, answered = ? WHERE {_SAME} AND answer IS NULL"
-    connection.execute(query, (answer, now, *_place(asked)))
+    """Store the answer of a request. The first one counts."""
+    query = f"UPDATE answers SET answer = ?, answered = ? WHERE {_WHERE} AND answer IS NULL"
+    connection.execute(query, (answer, now, *_key(asked)))
 
 
 def deliver(connection: sqlite3.Connection, asked: Asked, *, now: float) -> None:
-    """Remember that the answer got out. The first time counts."""
-    query = f"UPDATE answers SET delivered = ? WHERE {_SAME} AND answer IS NOT NULL AND delivered IS NULL"
-    connection.execute(query, (now, *_place(asked)))
+    """Store that the answer was delivered. The first time counts."""
+    query = f"UPDATE answers SET delivered = ? WHERE {_WHERE} AND answer IS NOT NULL AND delivered IS NULL"
+    connection.execute(query, (now, *_key(asked)))
 
 
 def forget(connection: sqlite3.Connection, *, before: float) -> None:
-    """Remove what began before a time."""
+    """Delete requests that began before a time."""
     connection.execute("DELETE FROM answers WHERE began < ?", (before,))
 
 
-def _place(asked: Asked) -> tuple[int, bytes, bytes]:
+def _key(asked: Asked) -> tuple[int, bytes, bytes]:
     return asked.session, asked.key, asked.request

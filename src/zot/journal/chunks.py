@@ -1,6 +1,6 @@
-"""Rows as they are stored: lines of JSON, in chunks of one kind, with a checksum. Does no I/O.
+"""Chunks: rows as stored, as lines of JSON of one kind, with a checksum. Does no I/O.
 
-In a stored row the data of an image, or of a file, is its SHA-256; the bytes are a blob, which exists once.
+In a stored row, the data of an image or file is its SHA-256; the bytes are a blob, stored once.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from zot.events import AgentEvent
 from zot.messages import ImageBlock, Message, ResultBlock, TextBlock, TranscriptBlock
 from zot.store import Allowed, Began, Change, Configured, Counted, Guarded, Locked, Row, Said, Spliced, Wrote
 
-#: A chunk this long takes no more rows: whoever reads one row reads its chunk.
+#: A chunk this long takes no more rows: reading one row reads its whole chunk.
 MAX_CHUNK_BYTES = 1 << 17
 
 _CHANGES = frozenset({Said, Spliced, Configured, Wrote, Allowed, Began, Guarded, Locked, Counted})
-#: Where a chunk belongs: its session and kind; and where it stands there: its first row, how many there are, its run.
-_BELONGS = struct.Struct("<qq")
-_STANDS = struct.Struct("<qqq")
+#: The checksummed place of a chunk: session and kind; then first row, row count and run; then all five.
+_OWNER = struct.Struct("<qq")
+_RANGE = struct.Struct("<qqq")
 _PLACE = struct.Struct("<qqqqq")
 _BY_PLACE = attrgetter("session", "kind", "first")
-#: What decoding raises.
-_NOT_UNDERSTOOD = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+#: Exceptions of decoding.
+_DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class Kind(enum.IntEnum):
-    """What a chunk has: so that the transcript can be read without the events."""
+    """The kind of a chunk's rows: transcript changes can be read without the events."""
 
     CHANGES = 0
     EVENTS = 1
@@ -54,11 +54,11 @@ class Chunk(msgspec.Struct, gc=False):
 
     @property
     def crc(self) -> int:
-        """A checksum of what it says and of where it belongs."""
+        """A checksum of the rows and their place."""
         return _checksum((self.session, self.kind, self.first, self.count, self.run), self.body)
 
     def precedes(self, other: Chunk) -> bool:
-        """True if ``other`` goes on where this one ends, in the same way."""
+        """True if ``other`` continues this chunk: same session, kind and run."""
         return (
             self.first + self.count == other.first
             and self.session == other.session
@@ -68,13 +68,13 @@ class Chunk(msgspec.Struct, gc=False):
 
 
 def pack(rows: Sequence[Row], *, session: int, first: int, run: int) -> tuple[list[Chunk], dict[bytes, bytes]]:
-    """Return ``rows`` as chunks, and the blobs they refer to by hash. All of it is encoded here, once."""
+    """Return ``rows`` as chunks, and the blobs they refer to by hash. Each row is encoded here, once."""
     if _CHANGES.isdisjoint({*map(type, rows)}):
         return [Chunk(session, Kind.EVENTS, first, len(rows), run, encode_lines(rows))], {}
     chunks: list[Chunk] = []
     blobs: dict[bytes, bytes] = {}
     for is_change, group in groupby(rows, lambda row: type(row) in _CHANGES):
-        same = [_stowed(row, blobs) if is_change else row for row in group]
+        same = [_without_blobs(row, blobs) if is_change else row for row in group]
         kind = Kind.CHANGES if is_change else Kind.EVENTS
         chunks.append(Chunk(session, kind, first, len(same), run, encode_lines(same)))
         first += len(same)
@@ -82,7 +82,7 @@ def pack(rows: Sequence[Row], *, session: int, first: int, run: int) -> tuple[li
 
 
 def join(chunks: Sequence[Chunk]) -> list[Chunk]:
-    """Return the same rows in as few chunks as may be, those of a session together."""
+    """Merge adjacent chunks and return them grouped by session."""
     if len(chunks) == 1:
         return list(chunks)
     chunks = sorted(chunks, key=_BY_PLACE)
@@ -104,7 +104,7 @@ def join(chunks: Sequence[Chunk]) -> list[Chunk]:
 
 
 def verified(row: Sequence[Any]) -> Chunk:
-    """Return the chunk that a row of the table holds: its fields and the checksum. Raise JournalDamaged."""
+    """Return the chunk in a table row, after checking its checksum. Raise JournalDamaged."""
     *place, body, crc = row
     try:
         chunk = Chunk(*row[:-1])
@@ -120,8 +120,8 @@ def unpack(chunk: Chunk) -> list[Row]:
     """Return the rows of a chunk, in their stored form. Raise StoreFailed if this zot does not know such rows."""
     try:
         rows = _decoded(chunk.kind, chunk.body)
-    except _NOT_UNDERSTOOD as problem:
-        # The checksum is right, so this is no damage, and nothing that a repair could help.
+    except _DECODE_ERRORS as problem:
+        # The checksum is right: this is no damage, and a repair would not help.
         raise StoreFailed(f"{_named(chunk)} cannot be understood, another zot wrote them: {problem}") from problem
     if len(rows) != chunk.count:
         raise StoreFailed(f"{_named(chunk)} cannot be understood, another zot wrote them: there are {len(rows)}")
@@ -133,31 +133,32 @@ def unpack_all(chunks: Sequence[Chunk]) -> list[tuple[int, Row]]:
     numbers = [seq for chunk in chunks for seq in range(chunk.first, chunk.first + chunk.count)]
     body = b"".join([chunk.body for chunk in chunks])
     try:
-        # One decode for many: a session has more chunks than anything else.
+        # Decode all at once: a session has very many chunks.
         return list(zip(numbers, unpack(Chunk(0, chunks[0].kind, 0, len(numbers), 0, body)), strict=True))
     except StoreFailed:
-        return [row for chunk in chunks for row in enumerate(unpack(chunk), chunk.first)]  # to say which
+        # One by one, so that the error names the chunk.
+        return [row for chunk in chunks for row in enumerate(unpack(chunk), chunk.first)]
 
 
 def read_all(session: int, kind: Kind, table: Sequence[tuple[Any, ...]]) -> tuple[Sequence[int], list[Row]]:
-    """Return the rows of chunks of a session and kind, verified, in their stored form: their numbers, and the rows.
+    """Return the rows of one session and kind, verified, in their stored form: their numbers, and the rows.
 
-    ``table`` has first, count, run, checksum and body of each chunk. The same as `verified` and `unpack_all`, without
-    an object for each: a session has thousands, and whoever opens it waits. Raise JournalDamaged, StoreFailed.
+    ``table`` has first, count, run, checksum and body of each chunk. Equals `verified` and `unpack_all`, without an
+    object per chunk: opening a session reads thousands. Raise JournalDamaged, StoreFailed.
     """
     firsts, counts, runs, crcs, bodies = zip(*table, strict=True)
     try:
-        begun = zlib.crc32(_BELONGS.pack(session, kind))
-        places = map(zlib.crc32, map(_STANDS.pack, firsts, counts, runs), repeat(begun))
+        begun = zlib.crc32(_OWNER.pack(session, kind))
+        places = map(zlib.crc32, map(_RANGE.pack, firsts, counts, runs), repeat(begun))
         if tuple(map(zlib.crc32, bodies, places)) == crcs:
             rows = _decoded(kind, b"".join(bodies))
             numbers = firsts
-            if max(counts) > 1:  # what is said is mostly a chunk of its own
+            if max(counts) > 1:  # A message is mostly a chunk of its own.
                 numbers = tuple(chain.from_iterable(map(range, firsts, map(add, firsts, counts))))
             if len(rows) == len(numbers):
                 return numbers, rows
-    except (TypeError, struct.error, *_NOT_UNDERSTOOD):
-        pass  # What is wrong is said by who looks at each.
+    except (TypeError, struct.error, *_DECODE_ERRORS):
+        pass  # The slow path below raises the right error.
     found = unpack_all([verified((session, kind, *row[:3], row[4], row[3])) for row in table])
     return [seq for seq, _ in found], [row for _, row in found]
 
@@ -173,7 +174,7 @@ def cut(chunk: Chunk, count: int) -> Chunk:
 
 
 def may_have_images(body: bytes) -> bool:
-    """False if none of these changes shows an image: most do not, and need not be looked at one by one."""
+    """False if none of these changes shows an image: a cheap test that spares most rows a closer look."""
     return b':"image"' in body
 
 
@@ -185,16 +186,16 @@ def referred(row: Row) -> list[bytes]:
 
 
 def images(row: Row) -> list[bytes]:
-    """Return the hashes of the images that a stored row shows."""
+    """Return the hashes of the images in a stored row."""
     found: list[bytes] = []
     for message in _messages(row):
         for block in message.content:
-            found += [inner.data for inner in _flat(block) if isinstance(inner, ImageBlock)]
+            found += [inner.data for inner in _parts(block) if isinstance(inner, ImageBlock)]
     return found
 
 
 def fetched(row: Row, blobs: Mapping[bytes, bytes]) -> Row:
-    """Return a stored row with the bytes of its images; one whose bytes are gone becomes a note."""
+    """Return a stored row with the bytes of its images; a lost image becomes a note."""
 
     def fetch(block: ImageBlock) -> ImageBlock | TextBlock:
         data = blobs.get(block.data)
@@ -205,13 +206,13 @@ def fetched(row: Row, blobs: Mapping[bytes, bytes]) -> Row:
     return _with_images(row, fetch)
 
 
-def _stowed(row: Row, blobs: dict[bytes, bytes]) -> Row:
+def _without_blobs(row: Row, blobs: dict[bytes, bytes]) -> Row:
     if isinstance(row, Wrote):
         blobs.update({bytes.fromhex(digest): data for digest, data in row.contents.items()})
         return msgspec.structs.replace(row, contents={})
 
     def stow(block: ImageBlock) -> ImageBlock:
-        import hashlib  # Who opens a session waits for what is loaded.
+        import hashlib  # Imported lazily: start-up budget.
 
         digest = hashlib.sha256(block.data).digest()
         blobs[digest] = block.data
@@ -233,7 +234,7 @@ def _messages(row: Row) -> tuple[Message, ...]:
 def _with_images(row: Row, change: Callable[[ImageBlock], ImageBlock | TextBlock]) -> Row:
     """Return ``row`` with every image changed; the row itself if it has none."""
     messages = _messages(row)
-    if not any(isinstance(inner, ImageBlock) for message in messages for b in message.content for inner in _flat(b)):
+    if not any(isinstance(inner, ImageBlock) for message in messages for b in message.content for inner in _parts(b)):
         return row
     changed = tuple(_message_with_images(message, change) for message in messages)
     return Said(changed[0]) if isinstance(row, Said) else msgspec.structs.replace(row, messages=changed)
@@ -253,7 +254,7 @@ def _message_with_images(message: Message, change: Callable[[ImageBlock], ImageB
     return msgspec.structs.replace(message, content=tuple(map(block_with_images, message.content)))
 
 
-def _flat(block: TranscriptBlock) -> tuple[TranscriptBlock, ...]:
+def _parts(block: TranscriptBlock) -> tuple[TranscriptBlock, ...]:
     return block.content if isinstance(block, ResultBlock) else (block,)
 
 

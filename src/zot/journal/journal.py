@@ -42,17 +42,27 @@ if TYPE_CHECKING:
     from zot.journal.repair import Report
     from zot.journal.search import Hit
 
+log = logging.getLogger("zot")
+
 T = TypeVar("T")
 
-_THREADS = 2
+#: How long closing waits for pending writes, and opening for another process that replaces the file.
+CLOSE_S = 5.0
+_REPLACE_S = 30.0
+_READER_THREADS = 2
+
+_opening = threading.Lock()
+_open: dict[str, Journal] = {}
+# A forked child must not use the connections of its parent: it opens the file itself.
+os.register_at_fork(after_in_child=_open.clear)
 
 
 class Readers:
-    """Threads that read one file. They start when they are first needed."""
+    """Threads that read one file, started on demand."""
 
     def __init__(self, path: str, opened: Callable[[str], sqlite3.Connection] = connect) -> None:
         self._path = path
-        self._opened = opened
+        self._connect = opened
         self._pool: ThreadPoolExecutor | None = None
         self._own = threading.local()
         self._guard = threading.Lock()
@@ -60,11 +70,11 @@ class Readers:
         self._connections: list[sqlite3.Connection] = []
 
     async def run(self, action: Callable[[sqlite3.Connection], T]) -> T:
-        """Do something with a connection, in one of the threads. It sees one state of the file. Raise StoreFailed."""
-        return await asyncio.get_running_loop().run_in_executor(self._started(), self._perform, action)
+        """Run ``action`` with a connection, in one of the threads and in one transaction. Raise StoreFailed."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread_pool(), self._perform, action)
 
     def close(self) -> None:
-        """Interrupt those who read, and close the connections."""
+        """Interrupt the readers and close their connections."""
         with self._guard:
             self._closed = True
             for connection in self._connections:
@@ -73,21 +83,22 @@ class Readers:
             self._pool.shutdown(cancel_futures=True)
         while self._connections:
             connection = self._connections.pop()
-            # The interruption lasts until the next statement, and would keep the file from being tidied up on closing.
-            # If the error of a reader still holds its statement, it lasts longer: the file is then tidied up later.
+            # The interruption lasts until the next statement, and would keep SQLite from tidying up the file on
+            # closing. If a reader's exception still holds its statement, it lasts longer: the file is then tidied up
+            # later.
             with suppress(sqlite3.OperationalError):
                 connection.execute("PRAGMA query_only").fetchall()
             connection.close()
 
-    def _started(self) -> ThreadPoolExecutor:
-        """Return the threads. What they need is loaded with the first: a new session has nothing to read."""
+    def _thread_pool(self) -> ThreadPoolExecutor:
+        """Return the thread pool. Imported lazily: a new session has nothing to read."""
         from concurrent.futures import ThreadPoolExecutor
 
         with self._guard:
             if self._closed:
                 raise StoreFailed(f"the journal {self._path} is closed")
             if self._pool is None:
-                self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="zot journal reader")
+                self._pool = ThreadPoolExecutor(_READER_THREADS, thread_name_prefix="zot journal reader")
             return self._pool
 
     def _perform(self, action: Callable[[sqlite3.Connection], T]) -> T:
@@ -104,7 +115,7 @@ class Readers:
     def _connection(self) -> sqlite3.Connection:
         connection: sqlite3.Connection | None = getattr(self._own, "connection", None)
         if connection is None:
-            connection = self._own.connection = self._opened(self._path)
+            connection = self._own.connection = self._connect(self._path)
             connection.execute("PRAGMA query_only = ON")
             with self._guard:
                 self._connections.append(connection)
@@ -112,14 +123,14 @@ class Readers:
 
 
 class Look:
-    """What can be known of sessions without changing anything. Close it when you are done."""
+    """Read-only access to a journal. Close it after use."""
 
     def __init__(self, path: str, readers: Readers) -> None:
         self.path = path
         self._readers = readers
 
     def is_running(self, session: SessionRecord) -> bool:
-        """True if somebody runs a session, as far as we can tell: where nothing can be written, we cannot."""
+        """Always False: without write access, leases cannot be tested."""
         del session
         return False
 
@@ -128,37 +139,37 @@ class Look:
         return await self.reading(lambda connection: queries.listed(connection, cwd=cwd))
 
     async def newest(self, cwd: str, *, but: str) -> SessionRecord | None:
-        """Return the session of a directory that was used last, of those whose id does not begin with ``but``."""
+        """Return the last used session of a directory whose id does not begin with ``but``."""
         return await self.reading(lambda connection: queries.newest(connection, cwd, but=but))
 
     async def find(self, session_id: str) -> SessionRecord:
-        """Return what is known of a session. Raise NoSuchSession."""
+        """Return a session's record. Raise NoSuchSession."""
         return await self.reading(lambda connection: queries.get(connection, session_id))
 
     async def search(self, text: str, *, limit: int = 50) -> list[Hit]:
-        """Return where ``text`` was said, in any case of letters, in the newest sessions first."""
-        from zot.journal.search import matches  # Who opens a session waits for what is loaded.
+        """Return the messages that contain ``text``, ignoring case, newest sessions first."""
+        from zot.journal.search import matches  # Imported lazily: start-up budget.
 
         return await self.reading(lambda connection: matches(connection, text, limit))
 
     async def reading(self, action: Callable[[sqlite3.Connection], T]) -> T:
-        """Do something with a connection that only reads, in another thread. Raise StoreFailed."""
+        """Run ``action`` with a read-only connection, in another thread. Raise StoreFailed."""
         return await self._readers.run(action)
 
     async def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         await asyncio.to_thread(self._readers.close)
 
 
 def can_be_written(path: str) -> bool:
-    """True if a journal can be opened for more than looking."""
+    """True if a journal can be opened for writing."""
     lock = f"{path}.lock"
     needed = [path, os.path.dirname(path) or ".", *([lock] if os.path.exists(lock) else [])]
     return all(os.access(file, os.W_OK) for file in needed)
 
 
 async def look(path: str) -> Look:
-    """Open a journal that exists, to look only; it is not salvaged. Raise StoreFailed."""
+    """Open an existing journal read-only; a damaged one is not salvaged. Raise StoreFailed."""
     found = Look(path, Readers(path, connect_to_look))
     try:
         if await found.reading(is_of_later):
@@ -169,25 +180,12 @@ async def look(path: str) -> Look:
     return found
 
 
-log = logging.getLogger("zot")
-
-
-#: How long what is left may take to be written when the journal is closed, and another process to replace the file.
-CLOSE_S = 5.0
-_REPLACE_S = 30.0
-
-_opening = threading.Lock()
-_open: dict[str, Journal] = {}
-# A forked child must not use the connections of its parent: it opens the file itself.
-os.register_at_fork(after_in_child=_open.clear)
-
-
 class Journal(Look):
-    """Sessions on disk. Made by `open`. Whatever takes long is done in other threads."""
+    """Sessions on disk. Made by `open`. Blocking work is done in other threads."""
 
     def __init__(self, path: str) -> None:
         self.path = path
-        #: What was lost when a damaged file was replaced, in words, oldest first.
+        #: Descriptions of losses when a damaged file was replaced, oldest first.
         self.notices: list[str] = []
         self._users = 1
         self._replaced = 0
@@ -203,14 +201,15 @@ class Journal(Look):
 
     @classmethod
     async def open(cls, path: str | os.PathLike[str]) -> Journal:
-        """Open the journal, or make it; close it as often as it was opened. One that is damaged is salvaged first.
+        """Open the journal, creating it if needed; close it as often as it was opened. A damaged file is salvaged
+        first.
 
         Raise StoreFailed.
         """
-        if (shared := _open_already(os.fspath(path))) is not None:
+        if (shared := _already_open(os.fspath(path))) is not None:
             return shared
         opening: Future[Journal] = Future()
-        # A thread of its own: who opens the first journal of a process waits for what a pool of them has to load.
+        # Not the loop's thread pool: importing that would delay start-up.
         threading.Thread(target=_open_for, args=(os.fspath(path), opening), name="zot journal opening").start()
         try:
             return await asyncio.shield(asyncio.wrap_future(opening))
@@ -219,14 +218,12 @@ class Journal(Look):
             raise
 
     async def close(self) -> None:
-        """Write what is left, for 5 s at most, and let go of the file, if nobody else in this process has it open."""
-        if self._leave():
-            await asyncio.to_thread(self._shut)
-
-    # Sessions.
+        """Write pending rows, for at most 5 s, and close the file unless others in this process have it open."""
+        if self._drop_user():
+            await asyncio.to_thread(self._close_file)
 
     async def record(self, session_id: str, *, cwd: str = "", create: bool = True) -> Record:
-        """Return the record of a session, which is made if it is new. Raise NoSuchSession if it must not be."""
+        """Return the record of a session, creating it if ``create``; else raise NoSuchSession if there is none."""
 
         def find(connection: sqlite3.Connection) -> tuple[SessionRecord, int]:
             session = queries.find(connection, session_id)
@@ -236,7 +233,7 @@ class Journal(Look):
                 raise NoSuchSession(f"there is no session {session_id!r}")
             last = queries.last_seq(connection, session.number)
             if not self.leases.take(session.number):
-                return session, last  # whoever runs it has looked
+                return session, last  # The holder of the lease has checked it.
             try:
                 epoch = checked_epoch(connection, session, self, last)
                 return msgspec.structs.replace(session, epoch=epoch), last
@@ -246,7 +243,7 @@ class Journal(Look):
         return Record(self, *await self.writing(find))
 
     async def resume(self, session_id: str, *, cwd: str = "", create: bool = True) -> tuple[Record, Past]:
-        """Return the record of a session and its past. Damage that is found on the way is repaired: see `notices`."""
+        """Return the record of a session and its past. Damage found on the way is repaired: see `notices`."""
         file = self._replaced
         try:
             self._check_unsuspected()
@@ -258,15 +255,16 @@ class Journal(Look):
         return record, await record.past()
 
     async def left_behind(self) -> list[str]:
-        """Return the sessions whose newest run has no end because its process is gone: crashed, or it parked it.
+        """Return the sessions whose newest run has no end because its process crashed or parked it.
 
-        One whose run is over at this moment in another process may be among them.
+        The list may include a session whose run ends in another process at this moment.
         """
-        marked = await self.writing(queries.marked)  # behind what is being written of runs that are over here
+        # Through the writer: after the pending rows of runs that ended here.
+        marked = await self.writing(queries.marked)
         return [session.id for session in marked if not self.leases.is_taken(session.number)]
 
     def is_running(self, session: SessionRecord) -> bool:
-        """True if somebody runs a session, here or elsewhere."""
+        """True if a process runs a session, here or elsewhere."""
         return self.leases.is_taken(session.number)
 
     def is_run_here(self, session: SessionRecord) -> bool:
@@ -280,13 +278,14 @@ class Journal(Look):
             raise busy(session)
 
     def has_lost(self, session: SessionRecord, last: int) -> bool:
-        """True if a session that nobody runs, or has left in the middle, ends with row ``last``, but once had more."""
+        """True if an idle session ends with row ``last``, but its mark in the lock file shows more, or that it was
+        deleted."""
         number = session.number
         is_behind = self.leases.marked(number) > last or self.leases.is_buried(number)
         return is_behind and session.owner is None and not self.leases.is_taken(number)
 
     async def create(self, session_id: str, *, cwd: str = "", title: str = "") -> SessionRecord:
-        """Make a session. Raise UserError if it exists."""
+        """Create a session. Raise UserError if it exists."""
         now = timestamp()
         return await self.writing(
             lambda connection: queries.create(connection, session_id, cwd=cwd, title=title, now=now)
@@ -297,7 +296,7 @@ class Journal(Look):
         await self.writing(lambda connection: queries.rename(connection, session_id, title))
 
     async def delete(self, session_id: str) -> SessionRecord:
-        """Remove a session for good; return what it was. Raise NoSuchSession, SessionBusy while it runs."""
+        """Delete a session for good; return its record. Raise NoSuchSession, SessionBusy while it runs."""
 
         def remove(connection: sqlite3.Connection) -> SessionRecord:
             session = queries.get(connection, session_id)
@@ -305,7 +304,7 @@ class Journal(Look):
                 raise busy(session)
             try:
                 queries.delete(connection, session.number)
-                # Before it is committed: a session that is gone without a grave was lost.
+                # Before the commit: a session that disappears without this mark counts as lost.
                 self.leases.bury(session.number)
             finally:
                 self.leases.let_go(session.number)
@@ -317,22 +316,20 @@ class Journal(Look):
         """Make ``new_id`` from the rows of a session up to number ``at``. Raise NoSuchSession, UserError."""
         return await self.writing(lambda connection: queries.fork(connection, session_id, at, new_id))
 
-    # The file.
-
     async def collect(self) -> int:
-        """Remove what nobody refers to and give the space back; return how many blobs were removed."""
+        """Delete unreferenced blobs and shrink the file; return how many blobs were deleted."""
         removed = await self.writing(queries.sweep)
         await self.writer.mail.heard(self.writer.run(_shrink, bare=True))
         return removed
 
     async def check(self) -> Report:
-        """Look at every byte, and say what is wrong. Changes nothing."""
-        from zot.journal.repair import inspect  # Who opens a session waits for what is loaded.
+        """Check every byte and report problems. Changes nothing."""
+        from zot.journal.repair import inspect  # Imported lazily: start-up budget.
 
         return await self.reading(inspect)
 
     async def acknowledge(self) -> None:
-        """Take note of what was lost: sessions that are missing, and rows at the end of others. Raise StoreFailed."""
+        """Accept the known losses: missing sessions, and rows missing at the end of others. Raise StoreFailed."""
 
         def accept(connection: sqlite3.Connection) -> None:
             sessions = queries.listed(connection)
@@ -352,14 +349,14 @@ class Journal(Look):
         await self.writing(accept)
 
     async def salvage(self, problem: JournalDamaged) -> None:
-        """Replace the file, in which ``problem`` was met, by what is readable of it: see `notices`.
+        """Replace the file, in which ``problem`` was met, by its readable contents: see `notices`.
 
-        Raise StoreFailed while it is in use by another process, or a session runs in this one.
+        Raise StoreFailed while another process uses it, or a session runs in this one.
         """
         await asyncio.to_thread(self._replace, problem, self._replaced)
 
     async def reading(self, action: Callable[[sqlite3.Connection], T]) -> T:
-        """Do something with a connection that only reads, in another thread."""
+        """Run ``action`` with a read-only connection, in another thread."""
         try:
             return await self._readers.run(action)
         except JournalDamaged as problem:
@@ -367,8 +364,10 @@ class Journal(Look):
             raise
 
     async def writing(self, action: Callable[[sqlite3.Connection], T], *, durable: bool = False) -> T:
-        """Do something in a transaction, in the writer's thread, behind what was said before. It is done or it is not,
-        also if nobody waits for it any more. If ``durable``, it then survives a loss of power."""
+        """Run ``action`` in a transaction, in the writer's thread, after everything queued before.
+
+        It completes even if the caller is cancelled. If ``durable``, the result survives a loss of power.
+        """
         try:
             return await self.writer.mail.heard(self.writer.run(action, durable=durable))
         except JournalDamaged as problem:
@@ -376,7 +375,7 @@ class Journal(Look):
             raise
 
     async def check_writing(self) -> None:
-        """Raise StoreFailed if nothing could be written now, or nobody would find it."""
+        """Raise StoreFailed if writing fails now, or would go to a file that was removed."""
 
         def write(connection: sqlite3.Connection) -> None:
             self.writer.check_file()
@@ -386,7 +385,7 @@ class Journal(Look):
         await self.writing(write)
 
     def when_failed(self, call: Callable[[StoreFailed], None]) -> None:
-        """Call ``call``, in another thread, when nothing can be written any more until the file is opened anew."""
+        """Call ``call``, in another thread, when the writer has failed for good."""
         self._when_failed.append(call)
 
     def _fail(self, problem: StoreFailed) -> None:
@@ -394,24 +393,25 @@ class Journal(Look):
             call(problem)
 
     def suspect(self, problem: BaseException) -> None:
-        """If that is damage, see to it that the file is salvaged when it is next opened, or a session resumed."""
+        """If ``problem`` is damage, mark the file: it is salvaged when it is next opened, or a session resumed."""
         if isinstance(problem, JournalDamaged):
-            with suppress(StoreFailed):  # the damage itself is what the caller must learn
+            with suppress(StoreFailed):  # The caller is about to raise the damage itself.
                 self.leases.mark({SUSPECTED: 1})
 
     def _check_unsuspected(self) -> None:
-        """Raise JournalDamaged if damage was met, and the file is ours alone: until then, what is whole can be used."""
+        """Raise JournalDamaged if damage was met and no other process uses the file: until then, intact sessions
+        stay usable."""
         if self.leases.marked(SUSPECTED) and not self.leases.held and self.leases.own():
             self.leases.share()
             raise JournalDamaged(f"{self.path} was found damaged")
 
     def note(self, notice: str) -> None:
-        """Remember and log what was lost."""
+        """Remember and log a loss."""
         self.notices.append(notice)
         log.warning("%s", notice)
 
     def _join(self) -> None:
-        """Say that we use the file, when nobody replaces it."""
+        """Register as a user of the file, once no process replaces it."""
         deadline = time.monotonic() + _REPLACE_S
         while not self.leases.share():
             if time.monotonic() > deadline:
@@ -432,7 +432,7 @@ class Journal(Look):
         self.writer = Writer(self.path, connection, mark=self.leases.mark, failed=self._fail)
 
     def _look(self) -> sqlite3.Connection:
-        """Return the writer's connection to the file, which is of our version by now and looks whole.
+        """Return the writer's connection to the file, migrated and superficially checked.
 
         Raise sqlite3.Error, StoreFailed, JournalDamaged.
         """
@@ -449,7 +449,7 @@ class Journal(Look):
         return connection
 
     def _finish_salvage(self) -> None:
-        """Somebody may have died while the file was replaced. Raise StoreFailed if others use it."""
+        """Finish a replacement that a crash interrupted. Raise StoreFailed if other processes use the file."""
         if not is_there(replacement(self.path)):
             return
         if not self.leases.own():
@@ -462,7 +462,7 @@ class Journal(Look):
             self.leases.share()
 
     def _salvage(self, problem: StoreFailed) -> None:
-        """Replace the file by what is readable of it. Raise StoreFailed if others use it."""
+        """Replace the file by its readable contents. Raise StoreFailed if other processes use it."""
         if not self.leases.own():
             raise StoreFailed(f"{problem}; but other processes have it open: end them first") from problem
         try:
@@ -476,16 +476,16 @@ class Journal(Look):
             self.note(notice)
 
     def _is_whole(self, problem: StoreFailed) -> bool:
-        """True if what was taken for damage is none: SQLite also calls it damage if the disk fails to read a page once.
+        """True if the file is intact after all: SQLite also reports damage when a disk read fails once.
 
-        What we found ourselves, by a checksum or by the tables, needs no second look.
+        Damage that we found ourselves, by a checksum or by the tables, needs no second look.
         """
         cause = problem.__cause__
         if not (self.leases.marked(SUSPECTED) or (isinstance(cause, sqlite3.Error) and is_damage(cause))):
             return False
         from zot.journal.repair import look_at
 
-        # Twice: a disk that fails now and then may fail the next time, too.
+        # Twice: an unreliable disk may fail again.
         reports = (look_at(self.path) for _ in range(2))
         if all(len(report.problems) > len(report.lost) for report in reports):
             return False
@@ -493,9 +493,9 @@ class Journal(Look):
         return True
 
     def _replace(self, problem: StoreFailed, file: int) -> None:
-        """The file turned out to be damaged while it was in use: stop, salvage, start again.
+        """Stop, salvage the damaged file, and start again.
 
-        ``file`` says which one it was: others who met the same damage may have been here first.
+        ``file`` counts replacements as of the damage: another caller may have replaced the file first.
         """
         with _opening:
             if file != self._replaced:
@@ -504,7 +504,7 @@ class Journal(Look):
             self.writer.close(within_s=CLOSE_S)
             self._readers.close()
             try:
-                self._check_idle(problem)  # a run may have begun while the writer wrote its last
+                self._check_idle(problem)  # A run may have begun while the writer finished.
                 self._salvage(problem)
                 self._replaced += 1
             finally:
@@ -514,20 +514,20 @@ class Journal(Look):
         if self.leases.held:
             raise StoreFailed(f"{problem}; but other sessions are running here: wait for them") from problem
 
-    def _leave(self) -> bool:
-        """True if we were the last."""
+    def _drop_user(self) -> bool:
+        """Drop one user. True if it was the last."""
         with _opening:
             self._users -= 1
             if self._users == 0:
                 _open.pop(self.path, None)
             return self._users == 0
 
-    def _shut(self) -> None:
+    def _close_file(self) -> None:
         in_time = self.writer.close(within_s=CLOSE_S)
         self._readers.close()
         self.leases.close()
         if not in_time:
-            log.error("%s could not be written in time: what was not safe is lost", self.path)
+            log.error("%s could not be written in time: unwritten rows are lost", self.path)
 
 
 def _shrink(connection: sqlite3.Connection) -> None:
@@ -546,8 +546,8 @@ def _shared(path: str) -> Journal:
         return journal
 
 
-def _open_already(path: str) -> Journal | None:
-    """Return a journal that this process has open, if that can be told without waiting."""
+def _already_open(path: str) -> Journal | None:
+    """Return a journal that is open in this process, if that is known without waiting."""
     if not _opening.acquire(blocking=False):
         return None
     try:
@@ -562,13 +562,13 @@ def _open_already(path: str) -> Journal | None:
 def _open_for(path: str, opening: Future[Journal]) -> None:
     try:
         opening.set_result(_shared(path))
-    except BaseException as problem:  # the thread's outermost boundary: whoever waits must hear of it
+    except BaseException as problem:  # The thread's outermost boundary: the opener must get the error.
         opening.set_exception(problem)
 
 
 def _give_back(opening: Future[Journal]) -> None:
-    """Nobody waits for what was opened."""
+    """Close a journal whose opener was cancelled."""
     if not opening.cancelled() and opening.exception() is None:
         journal = opening.result()
-        if journal._leave():
-            threading.Thread(target=journal._shut, name="zot journal closing").start()
+        if journal._drop_user():
+            threading.Thread(target=journal._close_file, name="zot journal closing").start()

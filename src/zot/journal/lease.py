@@ -24,45 +24,59 @@ log = logging.getLogger("zot")
 #: struct flock, padded to its size; its pid must be 0 for a lock that belongs to the open file.
 FLOCK = "hhqqi0q"
 _MARK = struct.Struct("<Q")
-#: The place in the lock file, where no session is, that says that damage was met.
+#: The slot of the lock file, which no session has, for the mark that damage was met.
 SUSPECTED = 0
-#: The mark of a session that was deleted: no row has that number.
+#: The mark of a deleted session: no row has this number.
 _BURIED = (1 << 64) - 1
 _SET = getattr(fcntl, "F_OFD_SETLK", None)
 _GET = getattr(fcntl, "F_OFD_GETLK", None)
+# Flags for systems whose locks belong to the process: closing any descriptor of the file ends them, so there is one
+# descriptor, and it stays open.
+_FLAGS = {
+    fcntl.F_RDLCK: fcntl.LOCK_SH | fcntl.LOCK_NB,
+    fcntl.F_WRLCK: fcntl.LOCK_EX | fcntl.LOCK_NB,
+    fcntl.F_UNLCK: fcntl.LOCK_UN,
+}
+#: Waiting lines are byte ranges of the lock file: one per session, 34 years long at this many places per second.
+#: Sessions beyond the number of lines share one.
+_APART = 1 << 40
+_LINES = 1 << 22
+_PER_SECOND = 1000
+
+_runs = count(1)
 
 
 class Leases:
-    """The locks of one journal, as seen by this process. Usable from any thread."""
+    """The leases of one journal, as held by this process. Usable from any thread."""
 
     def __init__(self, path: str) -> None:
-        """Open the lock file, or make it. Raise StoreFailed."""
+        """Open the lock file, creating it if needed. Raise StoreFailed."""
         self.path = path
         self._guard = threading.Lock()
         self._held: set[int] = set()
         self._descriptor = self._open()
-        _everyone.add(self)
+        _all_leases.add(self)
 
     @property
     def held(self) -> frozenset[int]:
-        """The sessions that this process may write."""
+        """The sessions whose lease this process holds."""
         with self._guard:
             return frozenset(self._held)
 
     def take(self, number: int) -> bool:
-        """Become the writer of a session. False if somebody is, here or elsewhere."""
+        """Acquire the lease of a session. False if it is held, here or elsewhere."""
         with self._guard:
             if number in self._held:
                 return False
-            self._follow_the_file()
+            self._reopen_if_removed()
             if not self._lock(fcntl.F_WRLCK, number):
                 return False
             self._held.add(number)
             return True
 
     def is_taken(self, number: int) -> bool:
-        """True if somebody is the writer of a session, here or elsewhere. Where it can be, nothing is taken for that:
-        whoever would begin at that moment must not be refused."""
+        """True if a session's lease is held, here or elsewhere. Where the system allows, this tests without locking,
+        so that a process that acquires it at this moment is not refused."""
         with self._guard:
             if number in self._held:
                 return True
@@ -76,28 +90,28 @@ class Leases:
             return not (self._lock(fcntl.F_WRLCK, number) and self._lock(fcntl.F_UNLCK, number))
 
     def let_go(self, number: int) -> None:
-        """Be the writer of a session no more."""
+        """Release the lease of a session."""
         with self._guard:
             if number in self._held:
                 self._held.remove(number)
                 try:
                     self._lock(fcntl.F_UNLCK, number)
-                except StoreFailed as problem:  # others wait until we end, but what was written is safe
+                except StoreFailed as problem:  # Others must wait until we exit; stored rows are safe.
                     log.warning("%s", problem)
 
     def share(self) -> bool:
-        """Say that the journal is in use here. False while somebody replaces it."""
+        """Register as a user of the journal. False while a process replaces it."""
         with self._guard:
             return self._lock(fcntl.F_RDLCK, 0)
 
     def own(self) -> bool:
-        """Have the journal alone, to replace it; `share` ends that. False while others have it open."""
+        """Lock the journal exclusively, to replace it; `share` ends that. False while other processes have it open."""
         with self._guard:
             return self._lock(fcntl.F_WRLCK, 0)
 
     def mark(self, safe: Mapping[int, int]) -> None:
-        """Remember up to which row sessions are ``safe``, by number. Raise StoreFailed if others lock another file,
-        UnmarkedRows if this one cannot be written."""
+        """Store the newest stored row of each session in ``safe``, by number. Raise StoreFailed if the lock file was
+        removed, UnmarkedRows if it cannot be written."""
         try:
             is_gone = os.fstat(self._descriptor).st_nlink == 0
             if not is_gone:
@@ -109,14 +123,14 @@ class Leases:
 
     def _write_marks(self, safe: Mapping[int, int]) -> None:
         numbers = sorted(safe)
-        # Those that stand beside each other are written in one call: each lets go of the interpreter.
+        # Adjacent marks go into one call: each call releases the interpreter lock.
         for _, group in groupby(enumerate(numbers), lambda place: place[1] - place[0]):
             beside = [number for _, number in group]
             marks = b"".join([_MARK.pack(safe[number]) for number in beside])
             os.pwrite(self._descriptor, marks, _MARK.size * beside[0])
 
     def marked(self, number: int) -> int:
-        """Return up to which row a session was once safe; 0 if nobody knows. Raise StoreFailed."""
+        """Return the newest row that was ever stored in a session; 0 if unknown. Raise StoreFailed."""
         try:
             mark = self._mark_of(number)
         except OSError as problem:
@@ -125,18 +139,18 @@ class Leases:
 
     @property
     def highest(self) -> int:
-        """The highest number of a session that was ever marked; 0 if none was. Raise StoreFailed."""
+        """The highest session number that was ever marked; 0 if there is none. Raise StoreFailed."""
         try:
             return max(0, os.fstat(self._descriptor).st_size // _MARK.size - 1)
         except OSError as problem:
             raise self._failed("read", problem) from problem
 
     def bury(self, number: int) -> None:
-        """Remember that a session was deleted. Raise StoreFailed."""
+        """Mark a session as deleted. Raise StoreFailed."""
         self.mark({number: _BURIED})
 
     def is_buried(self, number: int) -> bool:
-        """True if a session was deleted, here or elsewhere, as far as the lock file can be read."""
+        """True if a session is marked as deleted; False if the lock file cannot be read."""
         try:
             return self._mark_of(number) == _BURIED
         except OSError:
@@ -147,7 +161,7 @@ class Leases:
         return int(_MARK.unpack(data)[0]) if len(data) == _MARK.size else 0
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release all leases and close the lock file."""
         with self._guard:
             self._held.clear()
             if self._descriptor >= 0:
@@ -156,7 +170,7 @@ class Leases:
 
     @property
     def is_in_place(self) -> bool:
-        """True if the lock file is still the one that others find."""
+        """True if the path still names our lock file."""
         try:
             return os.path.samestat(os.stat(self.path), os.fstat(self._descriptor))
         except OSError:
@@ -169,25 +183,25 @@ class Leases:
                 made = os.open(self.path, flags | os.O_EXCL, 0o600)
             except FileExistsError:
                 return os.open(self.path, flags, 0o600)
-            os.fchmod(made, 0o600)  # Whatever the umask says.
+            os.fchmod(made, 0o600)  # Regardless of the umask.
         except OSError as problem:
             raise self._failed("opened", problem) from problem
         return made
 
-    def _follow_the_file(self) -> None:
-        """Somebody may have removed the lock file: two processes that lock different files exclude nobody."""
+    def _reopen_if_removed(self) -> None:
+        """Reopen a lock file that was removed: processes that lock different files do not exclude each other."""
         if self.is_in_place:
             return
         if self._held:
             raise StoreFailed(f"the lock file {self.path} was removed while a session runs: wait for its end")
-        # The new one first: a number that we have closed may soon be somebody else's.
+        # Open the new one first: the number of a closed descriptor may be reused by another thread.
         descriptor = self._open()
         os.close(self._descriptor)
         self._descriptor = descriptor
         self._lock(fcntl.F_RDLCK, 0)
 
     def _lock(self, kind: int, at: int) -> bool:
-        """Set a lock on one byte. False if another process is in the way."""
+        """Lock one byte. False if another process has it."""
         try:
             if _SET is not None:
                 fcntl.fcntl(self._descriptor, _SET, struct.pack(FLOCK, kind, os.SEEK_SET, at, 1, 0))
@@ -204,12 +218,12 @@ class Leases:
 
 
 def lock_failed(path: str, what: str, problem: OSError) -> StoreFailed:
-    """Return what the user may see if a lock file cannot be opened, locked, read or written."""
+    """Return the error for a lock file that cannot be opened, locked, read or written."""
     return StoreFailed(f"the lock file {path} cannot be {what} ({problem.strerror}): look at its disk and permissions")
 
 
 def read_marks(path: str) -> tuple[int, ...]:
-    """Return the marks of a lock file, by number of session, without opening it for more; none if it cannot be read."""
+    """Return the marks of a lock file, by session number, without locking it; none if it cannot be read."""
     try:
         with open(path, "rb") as file:
             data = file.read()
@@ -220,7 +234,7 @@ def read_marks(path: str) -> tuple[int, ...]:
 
 
 def suspect(journal: str) -> bool:
-    """See to it that a file is salvaged when a session of it is next opened. False if that cannot be remembered."""
+    """Mark a journal as damaged, so that the next opening salvages it. False if the mark cannot be stored."""
     try:
         leases = Leases(f"{journal}.lock")
     except StoreFailed:
@@ -234,35 +248,24 @@ def suspect(journal: str) -> bool:
     return True
 
 
-# Where locks do not belong to the open file they belong to the process, and any of its descriptors that is closed
-# ends them; so there is one descriptor, and it stays open.
-_FLAGS = {
-    fcntl.F_RDLCK: fcntl.LOCK_SH | fcntl.LOCK_NB,
-    fcntl.F_WRLCK: fcntl.LOCK_EX | fcntl.LOCK_NB,
-    fcntl.F_UNLCK: fcntl.LOCK_UN,
-}
-
-_everyone: weakref.WeakSet[Leases] = weakref.WeakSet()
+_all_leases: weakref.WeakSet[Leases] = weakref.WeakSet()
 
 
-def _forget() -> None:
-    """In a child that was forked: a copy of the descriptor would keep our locks alive when we are dead."""
-    for leases in list(_everyone):
+def _close_leases_in_child() -> None:
+    """Close inherited descriptors in a forked child: they would keep our leases alive after our death."""
+    for leases in list(_all_leases):
         if leases._descriptor >= 0:
             os.close(leases._descriptor)
             leases._descriptor = -1
 
 
-os.register_at_fork(after_in_child=_forget)
-
-
-_runs = count(1)
+os.register_at_fork(after_in_child=_close_leases_in_child)
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """A process that runs a session. ``boot`` tells the starts of a machine apart, ``token`` the runs.
+    """The process that runs a session. ``boot`` tells the machine's boots apart, ``token`` the runs.
 
-    One that has ``parked`` its run has gone, and everything that it wrote was safe before.
+    ``parked``: the process left, and everything it wrote had been stored before.
     """
 
     pid: int
@@ -274,15 +277,15 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 def ourselves() -> Owner:
-    """Return who we are, for one run."""
+    """Return this process as owner of a new run."""
     pid = os.getpid()
-    # Not anew for each run: whoever asks the kernel lets go of the interpreter, and may wait for it afterwards.
-    return Owner(pid, host_name(), timestamp(), boot_id(), f"{_life(pid)}-{next(_runs)}")
+    # Cached, not asked anew for each run: a system call releases the interpreter lock and may wait for it afterwards.
+    return Owner(pid, host_name(), timestamp(), boot_id(), f"{_process_token(pid)}-{next(_runs)}")
 
 
 @cache
-def _life(pid: int) -> str:
-    """Return what differs between two processes, also if they have the same number, one after the other."""
+def _process_token(pid: int) -> str:
+    """Return a token that differs between processes, even with the same pid one after the other."""
     return os.urandom(8).hex()
 
 
@@ -294,27 +297,20 @@ def host_name() -> str:
 
 @cache
 def boot_id() -> str:
-    """Return what differs between two starts of the machine; "" where nobody can tell."""
+    """Return an id of this boot of the machine; "" where the system has none."""
     try:
-        with open("/proc/sys/kernel/random/boot_id", "rb") as file:  # as text it would need a codec that must be loaded
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:  # Binary: text mode would import a codec.
             return file.read().decode().strip()
     except OSError:
         return ""
 
 
-#: How far apart the lines of two sessions begin, and how many places a second has: a line has 34 years. Should there be
-#: more sessions than lines, some share one.
-_APART = 1 << 40
-_LINES = 1 << 22
-_PER_SECOND = 1000
-
-
 class Ticket:
-    """A place in the line of one session. Where locks do not belong to the open file there are no lines, and everyone
-    is first. Usable from any thread."""
+    """A place in one session's waiting line. Usable from any thread. Where locks belong to the process there are no
+    lines, and every waiter is first."""
 
     def __init__(self, path: str, number: int, came: float) -> None:
-        """Take the place of one who came at a time of `time.monotonic`, which all processes share.
+        """Take the place for an arrival at ``came``, a time of `time.monotonic`, which all processes share.
 
         Raise StoreFailed if the lock file ``path`` cannot be used.
         """
@@ -332,27 +328,27 @@ class Ticket:
         except OSError as problem:
             self.leave()
             raise lock_failed(path, "locked", problem) from problem
-        _ticket_everyone.add(self)
+        _all_tickets.add(self)
 
     @property
     def is_first(self) -> bool:
-        """True if nobody is before us, and also when we have left. Raise StoreFailed."""
+        """True if no waiter is ahead, and after `leave`. Raise StoreFailed."""
         with self._guard:
-            return self._descriptor < 0 or not self._is_any_before()
+            return self._descriptor < 0 or not self._is_any_ahead()
 
     def leave(self) -> None:
-        """Leave the line. Any number of times."""
+        """Leave the line. Idempotent."""
         with self._guard:
             descriptor, self._descriptor = self._descriptor, -1
             if descriptor >= 0:
-                # A child that was just forked may have a copy of it, which would keep the place.
-                with suppress(OSError):  # Without such a child, closing it is enough.
+                # A forked child may have a copy of the descriptor, which would keep the place.
+                with suppress(OSError):  # Without a child, closing is enough.
                     _lock(descriptor, fcntl.F_UNLCK, self._place)
                 os.close(descriptor)
 
-    def _is_any_before(self) -> bool:
+    def _is_any_ahead(self) -> bool:
         if self._place == self._first:
-            return False  # The kernel would look at everything up to the end.
+            return False  # A length of 0 would test up to the end of the file.
         asked = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, self._first, self._place - self._first, 0)
         assert _GET is not None
         try:
@@ -363,7 +359,7 @@ class Ticket:
 
 
 def _lock(descriptor: int, kind: int, place: int) -> bool:
-    """Take a place, or give it back. False if somebody else has it."""
+    """Lock or unlock a place. False if it is taken."""
     assert _SET is not None
     try:
         fcntl.fcntl(descriptor, _SET, struct.pack(FLOCK, kind, os.SEEK_SET, place, 1, 0))
@@ -372,15 +368,15 @@ def _lock(descriptor: int, kind: int, place: int) -> bool:
     return True
 
 
-_ticket_everyone: weakref.WeakSet[Ticket] = weakref.WeakSet()
+_all_tickets: weakref.WeakSet[Ticket] = weakref.WeakSet()
 
 
-def _ticket_forget() -> None:
-    """In a child that was forked: a copy of the descriptor would keep our place when we are dead."""
-    for ticket in list(_ticket_everyone):
+def _close_tickets_in_child() -> None:
+    """Close inherited descriptors in a forked child: they would keep our places after our death."""
+    for ticket in list(_all_tickets):
         if ticket._descriptor >= 0:
             os.close(ticket._descriptor)
             ticket._descriptor = -1
 
 
-os.register_at_fork(after_in_child=_ticket_forget)
+os.register_at_fork(after_in_child=_close_tickets_in_child)

@@ -28,8 +28,8 @@ Number: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 62)]
 Time: TypeAlias = Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")]
 Id: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1000)]
 
-#: How deeply a line may be nested. Every Python reads so much, also where many calls are under way: how much more one
-#: reads goes by its version, and a file that one zot wrote must not be too deep for another.
+#: The deepest nesting of a line. Every Python version decodes this much, even deep in a call stack; a file that one zot
+#: wrote must not be too deep for another.
 _MAX_DEPTH = 500
 _BRACKETS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|([\[{])|[\]}]', re.DOTALL)
 
@@ -37,7 +37,7 @@ _REASONING = frozenset({"off", "low", "medium", "high"})
 
 
 class Header(msgspec.Struct, frozen=True, tag="zot_session", tag_field="type", forbid_unknown_fields=True):
-    """What the session is. ``cwd`` is "", "~" or begins with "~/"."""
+    """The first line: the session's metadata. ``cwd`` is "", "~" or begins with "~/"."""
 
     version: int
     id: Id
@@ -49,14 +49,14 @@ class Header(msgspec.Struct, frozen=True, tag="zot_session", tag_field="type", f
 
 
 class ImageLine(msgspec.Struct, frozen=True, tag="image", tag_field="type", forbid_unknown_fields=True):
-    """The data of an image; ``sha256`` is what rows call it."""
+    """The data of an image, which later rows refer to by ``sha256``."""
 
     sha256: str
     data: bytes
 
 
 class EventLine(msgspec.Struct, frozen=True, tag="event", tag_field="type", forbid_unknown_fields=True):
-    """What clients saw."""
+    """An event, as clients saw it."""
 
     seq: Number
     run: Number
@@ -64,7 +64,7 @@ class EventLine(msgspec.Struct, frozen=True, tag="event", tag_field="type", forb
 
 
 class ChangeLine(msgspec.Struct, frozen=True, tag="change", tag_field="type", forbid_unknown_fields=True):
-    """A change of the transcript, or of what the session works with."""
+    """A change of the transcript, or of the session's settings."""
 
     seq: Number
     run: Number
@@ -72,7 +72,7 @@ class ChangeLine(msgspec.Struct, frozen=True, tag="change", tag_field="type", fo
 
 
 class EndLine(msgspec.Struct, frozen=True, tag="end", tag_field="type", forbid_unknown_fields=True):
-    """Nothing is missing before this."""
+    """The last line: proves that the file is complete."""
 
     rows: Number
 
@@ -81,19 +81,19 @@ Line: TypeAlias = Header | ImageLine | EventLine | ChangeLine | EndLine
 
 
 class _Claim(msgspec.Struct, frozen=True):
-    """What any version of the first line has."""
+    """The fields that every version of the first line has."""
 
     type: str
     version: int
 
 
 class Wrong(UserError):
-    """A line is not what it should be."""
+    """A line that is invalid in its place."""
 
 
 def line_of(seq: int, run: int, row: Row, *, home: str) -> EventLine | ChangeLine | None:
-    """Return the line of a row, in its stored form; None for what stays here: the files of this machine, what was
-    allowed on it, if it was locked, and who guarded it."""
+    """Return the line of a stored row; None for rows that are not exported: file changes, approvals, locks and
+    guards."""
     match row:
         case Wrote() | Allowed() | Began() | Guarded() | Locked():
             return None
@@ -106,7 +106,7 @@ def line_of(seq: int, run: int, row: Row, *, home: str) -> EventLine | ChangeLin
 
 
 def portable(path: str, home: str) -> str:
-    """Return a directory relative to ``home``; "" for one that is not in it, or if there is none."""
+    """Return a directory relative to ``home``; "" if it is outside, or there is no home."""
     if home in ("", "/"):
         return ""
     if path == home:
@@ -115,7 +115,7 @@ def portable(path: str, home: str) -> str:
 
 
 def local(path: str, home: str) -> str:
-    """Return the directory of this machine that `portable` made ``path`` of; "" if there is none. Raise Wrong."""
+    """Return the directory on this machine for an exported ``path``; "" if there is none. Raise Wrong."""
     first, *rest = path.split("/")
     if path and (first != "~" or ".." in rest or "\0" in path):
         raise Wrong("a directory must be '', '~' or begin with '~/', and not lead out of it")
@@ -123,7 +123,7 @@ def local(path: str, home: str) -> str:
 
 
 def checked(lines: Iterable[tuple[int, bytes]], source: str) -> Iterator[Line]:
-    """Yield the lines of a session, each of them valid in its place. Raise UserError with ``source`` and the number."""
+    """Yield the lines of a session, each valid in its place. Raise UserError with ``source`` and the line number."""
     state = _Reading()
     number = 0
     for number, data in lines:
@@ -136,7 +136,7 @@ def checked(lines: Iterable[tuple[int, bytes]], source: str) -> Iterator[Line]:
 
 
 class _Reading:
-    """What was read so far, as far as what follows depends on it."""
+    """The state of reading a file: everything that the validity of the next line depends on."""
 
     def __init__(self) -> None:
         self.ended = False
@@ -148,7 +148,7 @@ class _Reading:
         self._unused: set[bytes] = set()
 
     def take(self, data: bytes) -> Line:
-        """Return a line. Raise Wrong."""
+        """Decode and check a line. Raise Wrong."""
         if not self._begun:
             _check_version(data)
         line = _decoded(data)
@@ -194,7 +194,7 @@ class _Reading:
             case Said() | Counted():
                 pass
             case Spliced(start=start, stop=stop):
-                # There may be fewer messages: of a damaged journal, what is readable can be exported, too.
+                # There may be fewer messages: the readable part of a damaged journal can be exported, too.
                 if not 0 <= start <= stop:
                     raise Wrong(f"it replaces messages {start} to {stop}")
             case Configured(cwd=cwd, reasoning=reasoning):
@@ -266,9 +266,9 @@ def exported(connection: sqlite3.Connection, session: SessionRecord, *, home: st
         for row in unpack(chunk):
             shown = images(row) if chunk.kind == Kind.CHANGES else []
             yield from _images(connection, shown, sent)
-            # An image that is lost leaves a note, as for whoever reads the session here.
+            # A lost image becomes a note, as it does when the session is read here.
             whole = fetched(row, {digest: digest for digest in shown if digest in sent}) if shown else row
-            # What stays here leaves no hole: the numbers of a file are its own.
+            # Rows are renumbered: omitted ones leave no gap.
             line = line_of(rows + 1, chunk.run, whole, home=home)
             if line is not None:
                 yield encode(line) + b"\n"
@@ -296,10 +296,10 @@ def imported(
     agent: str = "",
     now: str,
 ) -> SessionRecord:
-    """Make a session of ``lines``, which are valid: within a transaction, so all of it or nothing.
+    """Create a session from valid ``lines``, inside a transaction.
 
-    It is called ``wanted_id``, which must be free; without one as before, or ``spare_id`` if there is such a session.
-    ``cwd`` is where it works from now on, if that is not where it did, ``agent`` whose it is. Raise UserError.
+    Its id is ``wanted_id``, which must be free; by default the old id, or ``spare_id`` if that is taken. ``cwd``
+    overrides its directory, ``agent`` names its agent. Raise UserError.
     """
     reading = iter(lines)
     header = next(reading)
@@ -315,7 +315,7 @@ def imported(
 
 
 class _Import:
-    """Rows on their way into one session."""
+    """A writer of imported rows into one session."""
 
     def __init__(
         self, connection: sqlite3.Connection, number: int, *, home: str, cwd: str | None, agent: str, now: str
@@ -327,7 +327,7 @@ class _Import:
         self._agent = agent
         self._now = now
         self._summary = Summary()
-        self._open: Chunk | None = None
+        self._chunk: Chunk | None = None
         self._bodies: list[bytes] = []
         self._size = 0
 
@@ -340,14 +340,14 @@ class _Import:
                 case EventLine():
                     self._take_row(line.seq, line.run, Kind.EVENTS, line.event)
                 case ChangeLine():
-                    self._take_row(line.seq, line.run, Kind.CHANGES, self._here(line.change))
+                    self._take_row(line.seq, line.run, Kind.CHANGES, self._localised(line.change))
                 case _:
                     pass
         self._put()
         summed_up(self._connection, {self._number: self._summary}, self._now)
 
-    def _here(self, change: Change) -> Change:
-        """Return ``change`` with the directory and the agent of this machine."""
+    def _localised(self, change: Change) -> Change:
+        """Return ``change`` with the directory and agent of this machine."""
         if not isinstance(change, Configured):
             return change
         cwd = local(change.cwd, self._home) if self._cwd is None else self._cwd
@@ -356,20 +356,20 @@ class _Import:
     def _take_row(self, seq: int, run: int, kind: Kind, row: Row) -> None:
         body = encode(row) + b"\n"
         self._size += len(body)
-        chunk = self._open
-        goes_on = chunk is not None and (chunk.kind, chunk.run, chunk.first + chunk.count) == (kind, run, seq)
-        if chunk is None or not goes_on or self._size > MAX_CHUNK_BYTES:
+        chunk = self._chunk
+        continues = chunk is not None and (chunk.kind, chunk.run, chunk.first + chunk.count) == (kind, run, seq)
+        if chunk is None or not continues or self._size > MAX_CHUNK_BYTES:
             self._put()
-            chunk = self._open = Chunk(self._number, kind, seq, 0, run, b"")
+            chunk = self._chunk = Chunk(self._number, kind, seq, 0, run, b"")
             self._size = len(body)
         chunk.count += 1
         self._bodies.append(body)
-        if kind == Kind.CHANGES or isinstance(row, Usage):  # most rows tell nothing of the whole
+        if kind == Kind.CHANGES or isinstance(row, Usage):  # Other rows do not affect the summary.
             self._summary.add([row])
             used(self._connection, self._number, seq, images(row))
 
     def _put(self) -> None:
-        if self._open is not None:
-            self._open.body = b"".join(self._bodies)
-            put(self._connection, self._open)
-        self._open, self._bodies, self._size = None, [], 0
+        if self._chunk is not None:
+            self._chunk.body = b"".join(self._bodies)
+            put(self._connection, self._chunk)
+        self._chunk, self._bodies, self._size = None, [], 0

@@ -30,13 +30,40 @@ from zot.messages import ZERO, Counters, text_of, timestamp
 from zot.store import Configured, Counted, Row, Said, Spliced
 from zot.text import without_halves
 
+Values: TypeAlias = tuple[Any, ...]
+
 _MAX_TITLE = 80
-_TELLING = frozenset({Said, Spliced, Configured, Counted, Usage})
+_SUMMARISED = frozenset({Said, Spliced, Configured, Counted, Usage})
+_COLUMNS = "number, id, created, updated, cwd, title, parent, fork_seq, messages, totals, epoch, owner"
+#: The columns that `verified` expects.
+CHUNK = "session, kind, first, count, run, body, crc"
+#: The chunks fetched at a time, so that a reader of few rows does not pay for many.
+_FETCH = 64
+#: The first file version with a table of losses.
+_LOSSES_SINCE = 3
+#: Kinds of losses (`losses`) at the end of a session, before and after a person acknowledges them. Later rows have
+#: reused the numbers, so no repair brings them back. Other losses are gaps that a repair recorded.
+TAIL = "tail"
+ACKNOWLEDGED = "acknowledged"
+#: The epochs reserved for each session.
+_EPOCHS = 1 << 20
+_DECODE_BYTES = 1 << 18
+#: Batch sizes of one statement: few, so that few statements are prepared.
+_BATCHES = (64, 8, 1)
+_INSERT = "INSERT INTO chunks (session, kind, first, count, run, crc, body) VALUES {}"
+_SUM_UP = """
+WITH more (number, messages, words, totals, cwd, mark) AS (VALUES {})
+UPDATE sessions SET updated = max(updated, ?), (messages, title, totals, cwd, owner) = (
+    SELECT sessions.messages + more.messages, CASE title WHEN '' THEN words ELSE title END,
+        coalesce(more.totals, sessions.totals), coalesce(more.cwd, sessions.cwd),
+        CASE owner WHEN mark THEN x'' ELSE owner END
+    FROM more WHERE more.number = sessions.number
+) WHERE number IN (SELECT number FROM more)"""
 
 
 class Summary(msgspec.Struct):
-    """What rows add to what is known: messages of the conversation (less than none, if some were taken out), the newest
-    totals, the first words, the directory that the session works in by now, and the mark of an owner who has left."""
+    """The effect of rows on a session's summary row: the change in messages (may be negative), newest totals, first
+    words, current directory, and the mark of an owner that has left."""
 
     messages: int = 0
     totals: Counters | None = None
@@ -45,7 +72,7 @@ class Summary(msgspec.Struct):
     left: bytes = b""
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Take more rows into account."""
+        """Add more rows."""
         for row in rows:
             match row:
                 case Said(message=message):
@@ -62,7 +89,7 @@ class Summary(msgspec.Struct):
                     pass
 
     def extend(self, other: Summary) -> None:
-        """Take into account what rows behind these add."""
+        """Add the summary of later rows."""
         self.messages += other.messages
         self.totals = other.totals if other.totals is not None else self.totals
         self.words = self.words or other.words
@@ -70,19 +97,19 @@ class Summary(msgspec.Struct):
         self.left = other.left or self.left
 
     def values(self) -> tuple[Any, ...]:
-        """Return what it says, as `tables.summed_up` takes it: None where nothing changes."""
+        """Return the values for `summed_up`; None where nothing changes."""
         totals = None if self.totals is None else msgspec.json.encode(self.totals)
         return self.messages, self.words, totals, key_of(self.cwd) if self.cwd else None, self.left or None
 
 
 def key_of(name: str) -> bytes:
-    """Return an id, or a path, as it is stored. Any string is one, also what no UTF-8 can say."""
+    """Return an id or path as stored. Any string is valid, lone surrogates included."""
     return name.encode("utf-8", "surrogatepass")
 
 
 def summarise(rows: Sequence[Row]) -> Summary | None:
-    """Return what ``rows`` add to what is known; None if that is nothing, as with most."""
-    if _TELLING.isdisjoint({*map(type, rows)}):
+    """Return the summary of ``rows``; None if they change nothing, as most do."""
+    if _SUMMARISED.isdisjoint({*map(type, rows)}):
         return None
     summary = Summary()
     summary.add(rows)
@@ -90,77 +117,45 @@ def summarise(rows: Sequence[Row]) -> Summary | None:
 
 
 def added(rows: Sequence[Row]) -> int:
-    """Return how many messages ``rows`` add to the conversation."""
+    """Return the number of messages that ``rows`` add."""
     summary = summarise(rows)
     return 0 if summary is None else summary.messages
 
 
 def titled(text: str) -> str:
-    """Return ``text`` as a title: one line, not long, that any table takes."""
+    """Return ``text`` as a title: one short line."""
     line = " ".join(without_halves(text[: 4 * _MAX_TITLE]).split())
     return line if len(line) <= _MAX_TITLE else f"{line[: _MAX_TITLE - 1]}…"
 
 
-Values: TypeAlias = tuple[Any, ...]
-
-#: So many rows are written by one statement, as long as there are so many: few sizes, so that few are prepared.
-_AT_ONCE = (64, 8, 1)
-_INSERT = "INSERT INTO chunks (session, kind, first, count, run, crc, body) VALUES {}"
-_SUM_UP = """
-WITH more (number, messages, words, totals, cwd, mark) AS (VALUES {})
-UPDATE sessions SET updated = max(updated, ?), (messages, title, totals, cwd, owner) = (
-    SELECT sessions.messages + more.messages, CASE title WHEN '' THEN words ELSE title END,
-        coalesce(more.totals, sessions.totals), coalesce(more.cwd, sessions.cwd),
-        CASE owner WHEN mark THEN x'' ELSE owner END
-    FROM more WHERE more.number = sessions.number
-) WHERE number IN (SELECT number FROM more)"""
-
-
 def insert_chunks(connection: sqlite3.Connection, chunks: Iterable[Chunk]) -> None:
-    """Write chunks; one is a transaction by itself, if there is no other."""
+    """Write chunks. A single one needs no explicit transaction."""
     rows = [(chunk.session, chunk.kind, chunk.first, chunk.count, chunk.run, chunk.crc, chunk.body) for chunk in chunks]
     _write(connection, _INSERT, rows)
 
 
 def summed_up(connection: sqlite3.Connection, summaries: Mapping[int, Summary], now: str) -> None:
-    """Change what is known of sessions, by number. A title is never overwritten, nor any mark of an owner but that of
-    who has left."""
+    """Update the summary rows of sessions, by number. Titles are never overwritten, nor the mark of another owner."""
     _write(connection, _SUM_UP, [(number, *summary.values()) for number, summary in summaries.items()], now)
 
 
-def _write(connection: sqlite3.Connection, query: str, rows: Sequence[Values], *behind: Any) -> None:
-    """Do ``query``, which takes a list of rows and the values ``behind`` them, for all ``rows``."""
-    for some in _pieces(rows):
+def _write(connection: sqlite3.Connection, query: str, rows: Sequence[Values], *last: Any) -> None:
+    """Execute ``query`` for all ``rows`` in batches; the values ``last`` follow those of the rows."""
+    for some in _batches(rows):
         places = ", ".join([f"({', '.join('?' * len(some[0]))})"] * len(some))
-        connection.execute(query.format(places), [*(value for row in some for value in row), *behind])
+        connection.execute(query.format(places), [*(value for row in some for value in row), *last])
 
 
-def _pieces(rows: Sequence[Values]) -> Iterator[Sequence[Values]]:
+def _batches(rows: Sequence[Values]) -> Iterator[Sequence[Values]]:
     at = 0
-    for count in _AT_ONCE:
+    for count in _BATCHES:
         while len(rows) - at >= count:
             yield rows[at : at + count]
             at += count
 
 
-_COLUMNS = "number, id, created, updated, cwd, title, parent, fork_seq, messages, totals, epoch, owner"
-#: The columns that `verified` takes.
-CHUNK = "session, kind, first, count, run, body, crc"
-#: Rows are read in pieces of this many chunks, so that a reader who wants few does not pay for many.
-_FETCH = 64
-#: The version of the file that first had a table of losses.
-_LOSSES_SINCE = 3
-#: Losses (`losses`) at the end of a session, whose numbers later rows have got since; until a person acknowledges them,
-#: and afterwards. No repair brings them back. Other losses are holes, and have been met by a repair.
-TAIL = "tail"
-ACKNOWLEDGED = "acknowledged"
-#: So many epochs are kept for each session.
-_EPOCHS = 1 << 20
-_DECODE_BYTES = 1 << 18
-
-
 class SessionRecord(msgspec.Struct, frozen=True):
-    """What the journal knows of a session. ``messages`` counts those of the conversation as it is by now."""
+    """A session's summary row. ``messages`` counts those of the current conversation."""
 
     number: int
     id: str
@@ -177,14 +172,14 @@ class SessionRecord(msgspec.Struct, frozen=True):
 
 
 def find(connection: sqlite3.Connection, session_id: str) -> SessionRecord | None:
-    """Return a session by its id."""
+    """Return a session by id; None if there is none."""
     query = f"SELECT {_COLUMNS} FROM sessions WHERE id = ?"
     row = connection.execute(query, (key_of(session_id),)).fetchone()
     return None if row is None else record_of(row)
 
 
 def get(connection: sqlite3.Connection, session_id: str) -> SessionRecord:
-    """Return a session by its id. Raise NoSuchSession."""
+    """Return a session by id. Raise NoSuchSession."""
     record = find(connection, session_id)
     if record is None:
         raise NoSuchSession(f"there is no session {session_id!r}")
@@ -199,8 +194,8 @@ def listed(connection: sqlite3.Connection, *, cwd: str | None = None, limit: int
 
 
 class Stirred(NamedTuple):
-    """A session in which something may have happened: if somebody runs it, or died while they did, and what its newest
-    row is by its number, if that is what was written."""
+    """A session that may have changed: whether it has an owner, alive or dead, and the number of its newest row,
+    unverified."""
 
     id: str
     is_run: bool
@@ -209,7 +204,7 @@ class Stirred(NamedTuple):
 
 
 def stirred(connection: sqlite3.Connection, since: str) -> list[Stirred]:
-    """Return the sessions that were used ``since`` a time, or that somebody runs. Many are looked at, few are read."""
+    """Return the sessions updated ``since`` a time, and those with an owner. Reads no chunks."""
     newest = "SELECT first + count - 1 FROM chunks WHERE session = number AND kind = {:d} ORDER BY first DESC LIMIT 1"
     last = ", ".join(f"COALESCE(({newest.format(kind)}), 0)" for kind in Kind)
     query = f"SELECT id, owner <> x'', MAX({last}), epoch FROM sessions WHERE updated >= ? OR owner <> x''"
@@ -217,13 +212,13 @@ def stirred(connection: sqlite3.Connection, since: str) -> list[Stirred]:
 
 
 def marked(connection: sqlite3.Connection) -> list[SessionRecord]:
-    """Return the sessions that somebody runs, or ran when they died, in the order in which they were made."""
+    """Return the sessions with an owner, alive or dead, in order of creation."""
     query = f"SELECT {_COLUMNS} FROM sessions WHERE owner <> x'' ORDER BY number"
     return [record_of(row) for row in connection.execute(query)]
 
 
 def newest(connection: sqlite3.Connection, cwd: str, *, but: str) -> SessionRecord | None:
-    """Return the session of ``cwd`` that was used last, of those whose id does not begin with ``but``."""
+    """Return the last used session of ``cwd`` whose id does not begin with ``but``."""
     prefix = key_of(but)
     query = (
         f"SELECT {_COLUMNS} FROM sessions WHERE cwd = ? AND substr(id, 1, ?) <> ? ORDER BY updated DESC, number DESC"
@@ -233,15 +228,15 @@ def newest(connection: sqlite3.Connection, cwd: str, *, but: str) -> SessionReco
 
 
 def used_at(connection: sqlite3.Connection, cwd: str, now: str, *, number: int = 0) -> str:
-    """Return the time to note for a session of ``cwd`` that is used ``now``: later than that of any other one there.
+    """Return the update time of a session of ``cwd`` used ``now``: later than that of any other one there.
 
-    A clock that was set back must not make one that was used before it the newest. ``number`` is the session's own.
+    After the clock was set back, the last used session must still be the newest. ``number`` is the session's own.
     """
     query = "SELECT updated FROM sessions WHERE cwd = ? AND number <> ? ORDER BY updated DESC LIMIT 1"
     row = connection.execute(query, (key_of(cwd), number)).fetchone()
     if row is None or row[0] < now:
         return now
-    from datetime import datetime, timedelta  # Only a clock that was set back needs it.
+    from datetime import datetime, timedelta  # Needed only after the clock was set back.
 
     try:
         later = datetime.fromisoformat(row[0]) + timedelta(milliseconds=1)
@@ -251,10 +246,10 @@ def used_at(connection: sqlite3.Connection, cwd: str, now: str, *, number: int =
 
 
 def create(connection: sqlite3.Connection, session_id: str, *, cwd: str, title: str, now: str) -> SessionRecord:
-    """Make a session. Raise UserError if it exists.
+    """Create a session. Raise UserError if it exists.
 
-    Its epoch is never that of another one which had its name: numbers are not used again, and what a power loss adds to
-    an epoch does not reach the next.
+    Its epoch differs from that of any earlier session of the same id: numbers are not reused, and each has a range of
+    epochs.
     """
     if find(connection, session_id) is not None:
         raise UserError(f"there is a session {session_id!r} already")
@@ -274,18 +269,18 @@ def rename(connection: sqlite3.Connection, session_id: str, title: str) -> None:
 
 
 def delete(connection: sqlite3.Connection, number: int) -> None:
-    """Remove a session, its rows, and the blobs that nobody else uses."""
+    """Delete a session, its rows, and the blobs that no other session uses."""
     connection.execute("DELETE FROM sessions WHERE number = ?", (number,))
     sweep(connection)
 
 
 def sweep(connection: sqlite3.Connection) -> int:
-    """Remove the blobs that nobody uses; return how many."""
+    """Delete the unused blobs; return how many."""
     return connection.execute("DELETE FROM blobs WHERE hash NOT IN (SELECT hash FROM uses)").rowcount
 
 
 def fork(connection: sqlite3.Connection, source_id: str, at: int, new_id: str) -> SessionRecord:
-    """Make ``new_id`` with the rows of ``source_id`` up to number ``at``, which keep their numbers.
+    """Create ``new_id`` with the rows of ``source_id`` up to number ``at``, which keep their numbers.
 
     Raise NoSuchSession, UserError, JournalDamaged.
     """
@@ -316,7 +311,7 @@ def fork(connection: sqlite3.Connection, source_id: str, at: int, new_id: str) -
 
 
 def put(connection: sqlite3.Connection, chunk: Chunk) -> None:
-    """Write one chunk, over the one in its place."""
+    """Write one chunk, replacing the one in its place."""
     connection.execute(
         "INSERT OR REPLACE INTO chunks (session, kind, first, count, run, crc, body) VALUES (?, ?, ?, ?, ?, ?, ?)",
         (chunk.session, chunk.kind, chunk.first, chunk.count, chunk.run, chunk.crc, chunk.body),
@@ -324,13 +319,13 @@ def put(connection: sqlite3.Connection, chunk: Chunk) -> None:
 
 
 def used(connection: sqlite3.Connection, number: int, seq: int, hashes: Iterable[bytes]) -> None:
-    """Remember that a session refers to blobs, from the row ``seq`` on."""
+    """Store that a session refers to blobs, from row ``seq`` on."""
     query = "INSERT OR IGNORE INTO uses (session, hash, seq) VALUES (?, ?, ?)"
     connection.executemany(query, [(number, digest, seq) for digest in hashes])
 
 
 def reserve(connection: sqlite3.Connection, upto: int) -> bool:
-    """Give no new session a number up to ``upto``. False if none would have got one."""
+    """Reserve session numbers up to ``upto``. False if all of them were given already."""
     found = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'sessions'").fetchone()
     if found is None and upto:
         connection.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('sessions', ?)", (upto,))
@@ -342,21 +337,21 @@ def reserve(connection: sqlite3.Connection, upto: int) -> bool:
 
 
 def losses(connection: sqlite3.Connection, number: int) -> dict[tuple[str, int, int], str]:
-    """Return what repairs could not save of a session, from which row to which, and when that was."""
+    """Return the recorded losses of a session: kind, first row and last row, with the time of the repair."""
     if connection.execute("PRAGMA user_version").fetchone()[0] < _LOSSES_SINCE:
-        return {}  # whoever only looks does not bring the file to our version
+        return {}  # A read-only opening does not migrate the file.
     query = "SELECT what, first, last, repaired FROM losses WHERE session = ?"
     return {(what, first, last): repaired for what, first, last, repaired in connection.execute(query, (number,))}
 
 
 def lose(connection: sqlite3.Connection, number: int, place: tuple[str, int, int], repaired: str) -> None:
-    """Remember that a repair could not save something of a session: what, from which row to which (`losses`)."""
+    """Record a loss: kind, first row and last row (`losses`)."""
     query = "INSERT OR REPLACE INTO losses (session, what, first, last, repaired) VALUES (?, ?, ?, ?, ?)"
     connection.execute(query, (number, *place, repaired))
 
 
 def acknowledge(connection: sqlite3.Connection) -> None:
-    """Remember that a person knows of all rows that were lost at the end of sessions."""
+    """Mark all rows lost at the end of sessions as acknowledged."""
     connection.execute("UPDATE OR REPLACE losses SET what = ? WHERE what = ?", (ACKNOWLEDGED, TAIL))
 
 
@@ -373,7 +368,7 @@ def standing(connection: sqlite3.Connection, number: int) -> tuple[int, int]:
 
 
 def last_run(connection: sqlite3.Connection, number: int) -> tuple[int, int]:
-    """Return the number of a session's newest run, and the number of its first row; (0, 0) if there is none.
+    """Return the number of a session's newest run and that of its first row; (0, 0) if there is none.
 
     Raise JournalDamaged.
     """
@@ -393,13 +388,14 @@ def last_run(connection: sqlite3.Connection, number: int) -> tuple[int, int]:
 def rows_of(connection: sqlite3.Connection, number: int, run: int) -> list[tuple[int, Row]]:
     """Return the rows of one run, with their numbers. Raise JournalDamaged."""
     query = "SELECT MIN(first), MAX(first + count) FROM chunks WHERE session = ? AND run = ?"
-    first, behind = connection.execute(query, (number, run)).fetchone()
-    return [] if first is None else rows_after(connection, number, first - 1, behind - first)
+    first, stop = connection.execute(query, (number, run)).fetchone()
+    return [] if first is None else rows_after(connection, number, first - 1, stop - first)
 
 
 def newest_count(connection: sqlite3.Connection, number: int, upto: int) -> tuple[int, list[Row]]:
-    """Return what the service counted for the newest reply that came to its end, not behind row ``upto``, and that end;
-    with the number of the first. Nothing, and 0, if there is none. Raise JournalDamaged.
+    """Return the usage of the newest complete reply up to row ``upto`` and its `turn_end`, with the usage's row number.
+
+    Return 0 and an empty list if there is none. Raise JournalDamaged.
     """
     query = (
         f"SELECT {CHUNK} FROM chunks WHERE session = ? AND kind = ? AND first <= ?"
@@ -407,9 +403,9 @@ def newest_count(connection: sqlite3.Connection, number: int, upto: int) -> tupl
     )
     counted = connection.execute("SELECT totals FROM sessions WHERE number = ?", (number,)).fetchone()
     if counted is None or not counted[0]:
-        return 0, []  # nothing ever was, and only all of its rows would show it
+        return 0, []  # No usage was ever recorded; skip reading all rows.
     end: TurnEnd | None = None
-    with closing(connection.execute(query, (number, Kind.EVENTS, upto))) as found:  # it is not read to its end
+    with closing(connection.execute(query, (number, Kind.EVENTS, upto))) as found:  # Not read to its end.
         for chunk in map(verified, found):
             for seq, row in reversed(list(enumerate(unpack(chunk), chunk.first))):
                 match row:
@@ -425,7 +421,7 @@ def newest_count(connection: sqlite3.Connection, number: int, upto: int) -> tupl
 
 
 def _last_chunks(connection: sqlite3.Connection, number: int) -> list[Chunk]:
-    # One statement for all kinds: each that lets go of the interpreter may wait for it afterwards.
+    # One statement for all kinds: each releases the interpreter lock and may wait for it afterwards.
     one = f"SELECT * FROM (SELECT {CHUNK} FROM chunks WHERE session = ? AND kind = ? ORDER BY first DESC LIMIT 1)"
     query = " UNION ALL ".join([one] * len(Kind))
     values = [value for kind in Kind for value in (number, kind)]
@@ -435,8 +431,8 @@ def _last_chunks(connection: sqlite3.Connection, number: int) -> list[Chunk]:
 def chunks_after(
     connection: sqlite3.Connection, number: int, after: int, kinds: Sequence[Kind] = tuple(Kind)
 ) -> Generator[Chunk, None, None]:
-    """Yield the chunks that have rows above ``after``, in order. Raise JournalDamaged."""
-    # Each kind is in order by itself; SQLite merges the two without sorting.
+    """Yield the chunks that have rows after ``after``, in order. Raise JournalDamaged."""
+    # Each kind is ordered by itself; SQLite merges them without sorting.
     one = (
         f"SELECT {CHUNK} FROM chunks WHERE session = ? AND kind = ? AND first >= COALESCE("
         "(SELECT first FROM chunks WHERE session = ? AND kind = ? AND first <= ? ORDER BY first DESC LIMIT 1), 0)"
@@ -453,11 +449,11 @@ def chunks_after(
 def rows_after(
     connection: sqlite3.Connection, number: int, after: int, limit: int, kinds: Sequence[Kind] = tuple(Kind)
 ) -> list[tuple[int, Row]]:
-    """Return up to ``limit`` rows above ``after``, with their numbers. Raise JournalDamaged."""
+    """Return up to ``limit`` rows after ``after``, with their numbers. Raise JournalDamaged."""
     found: list[tuple[int, Row]] = []
-    with closing(chunks_after(connection, number, after, kinds)) as every:  # it may not be read to its end
+    with closing(chunks_after(connection, number, after, kinds)) as every:  # May not be read to its end.
         for _, group in groupby(every, lambda chunk: chunk.kind):
-            while limit > len(found) and (chunks := _some(group, limit - len(found))):
+            while limit > len(found) and (chunks := _next_chunks(group, limit - len(found))):
                 rows = unpack_all(chunks)
                 if chunks[0].kind == Kind.CHANGES and any(may_have_images(chunk.body) for chunk in chunks):
                     numbers, stored = zip(*rows, strict=True)
@@ -471,7 +467,7 @@ def rows_after(
 def all_changes(connection: sqlite3.Connection, number: int) -> tuple[list[int], list[Row]]:
     """Return all changes of a session's transcript: their numbers, and the changes. Raise JournalDamaged.
 
-    The same as `rows_after`, without what makes that fit for readers who want little: whoever opens a session waits.
+    Faster than `rows_after` for whole sessions: opening one waits for it.
     """
     shows = connection.execute("SELECT 1 FROM uses WHERE session = ? LIMIT 1", (number,)).fetchone() is not None
     numbers: list[int] = []
@@ -485,9 +481,9 @@ def all_changes(connection: sqlite3.Connection, number: int) -> tuple[list[int],
     return numbers, changes
 
 
-def _some(chunks: Iterator[Chunk], rows: int) -> list[Chunk]:
-    """Take as many chunks as are decoded in one go: those of so many ``rows``, but not so many that others wait for the
-    interpreter."""
+def _next_chunks(chunks: Iterator[Chunk], rows: int) -> list[Chunk]:
+    """Take the chunks to decode at once: enough for ``rows`` rows, but small enough not to hold the interpreter lock
+    for long."""
     some: list[Chunk] = []
     size = 0
     for chunk in chunks:
@@ -509,15 +505,15 @@ def _with_blobs(connection: sqlite3.Connection, rows: Sequence[Row]) -> list[Row
 
 
 def blob(connection: sqlite3.Connection, digest: bytes) -> bytes | None:
-    """Return a blob by its hash; None if it is not there. One that is not what it was is as good as lost."""
-    import hashlib  # Who opens a session waits for what is loaded.
+    """Return a blob by its hash; None if it is missing or damaged."""
+    import hashlib  # Imported lazily: start-up budget.
 
     found = connection.execute("SELECT data FROM blobs WHERE hash = ?", (digest,)).fetchone()
     return found[0] if found is not None and hashlib.sha256(found[0]).digest() == digest else None
 
 
 def record_of(row: tuple[Any, ...]) -> SessionRecord:
-    """Return the session that a row of the table holds. Raise JournalDamaged."""
+    """Return the session in a table row. Raise JournalDamaged."""
     number, key, created, updated, cwd, title, parent, fork_seq, messages, totals, epoch, owner = row
     try:
         found = {

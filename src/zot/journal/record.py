@@ -1,4 +1,4 @@
-"""One session's record in the journal: the `Store` that its rows go through."""
+"""A session's record in the journal: the `Store` that its rows go through."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from zot.store import Allowed, Change, Row
 
 T = TypeVar("T")
 
-#: So much may be on its way to the disk before nothing more should be said, and this long the disk may take.
+#: The most unwritten bytes before a run must wait, and how long the disk may take.
 MAX_UNSAFE_BYTES = 8 << 20
 PATIENCE_S = 30.0
 _ALL = 1 << 62
@@ -47,22 +47,22 @@ class Files(Protocol):
     writer: Writer
 
     async def reading(self, action: Callable[[sqlite3.Connection], T]) -> T:
-        """Do something with a connection that only reads, in another thread."""
+        """Run ``action`` with a read-only connection, in another thread."""
 
     async def writing(self, action: Callable[[sqlite3.Connection], T]) -> T:
-        """Do something in a transaction, in the writer's thread."""
+        """Run ``action`` in a transaction, in the writer's thread."""
 
     def note(self, notice: str) -> None:
-        """Remember and log what was lost."""
+        """Remember and log a loss."""
 
     def suspect(self, problem: BaseException) -> None:
-        """If that is damage, see to it that the file is salvaged when it is next opened, or a session resumed."""
+        """If ``problem`` is damage, mark the file: it is salvaged when it is next opened, or a session resumed."""
 
 
 class Past(msgspec.Struct, frozen=True):
-    """What a session needs in order to go on: all changes of its transcript, and everything of its newest run.
+    """The rows a session resumes from: all changes of its transcript, and all rows of its newest run.
 
-    Among the changes is what the service counted for the newest reply, and how that ended, in their places.
+    The changes include, in their places, the usage of the newest complete reply and its `turn_end`.
     """
 
     changes: Sequence[Row]
@@ -71,9 +71,9 @@ class Past(msgspec.Struct, frozen=True):
 
 
 class Record:
-    """An append-only history of one session, on disk (`store.Store`). Belongs to the loop it was made in.
+    """An append-only history of one session on disk (`store.Store`). Belongs to the loop it was made in.
 
-    After a failure it takes nothing more: what is in memory may be ahead of the disk. Open the session again.
+    After a failure it takes no more rows: memory may be ahead of the disk. Open the session again.
     """
 
     shared = True
@@ -89,7 +89,7 @@ class Record:
         self.totals = session.totals
         self.left_behind = session.owner is not None
         self._fork_seq = session.fork_seq
-        #: How many messages the conversation has at `last_seq`, as soon as all of it has been seen.
+        #: The number of messages at `last_seq`, once all rows have been read.
         self._messages = None if last else 0
         self.broken: StoreFailed | None = None
         self._files = files
@@ -97,22 +97,20 @@ class Record:
         self._safe_seq = last
         self._unsafe_bytes = 0
         self._owner: Owner | None = None
-        #: Whether the run has come to its end, with which our mark goes.
+        #: Whether the run's `done` was appended, which also clears our owner mark.
         self._has_ended = False
-        #: Called in the writer's thread with the number of the newest run when we are about to become the writer:
-        #: what it writes is written with that, and what it raises is raised by `begin`, which then has not begun.
+        #: Called in the writer's thread with the newest run while the lease is being acquired. Its writes join that
+        #: transaction; if it raises, `begin` raises the same and the lease is released.
         self.admit: Callable[[sqlite3.Connection, int], None] | None = None
         self._failure: StoreFailed | None = None
-        #: Whether the session was found to be deleted.
-        self._is_gone = False
+        #: Whether the session was found deleted.
+        self._is_deleted = False
         self._waiting: set[asyncio.Future[None]] = set()
         self._safe: Callable[[int], None] = lambda seq: None
         self._failed: Callable[[StoreFailed], None] = lambda problem: None
 
-    # Who may write.
-
     async def begin(self) -> Sequence[tuple[int, Row]]:
-        """Become the only writer, for a run; return the rows that others added since we last looked."""
+        """Acquire the lease for a run; return the rows that others added since we last read."""
         self._check()
         owner = ourselves()
         if self._owner is not None:
@@ -129,10 +127,10 @@ class Record:
             async with asyncio.timeout(self._patience_s):
                 self.epoch, last, self.last_run, rows = await self._files.writer.mail.heard(taking)
         except BaseException as problem:
-            # Whatever keeps us from using the lease must not leave it taken.
+            # Whatever the failure, the lease must not stay taken.
             taking.add_done_callback(lambda _: self._files.leases.let_go(self.number) if taken else None)
             taking.cancel()
-            self._is_gone = isinstance(problem, NoSuchSession)
+            self._is_deleted = isinstance(problem, NoSuchSession)
             self._files.suspect(problem)
             if isinstance(problem, TimeoutError):
                 raise StoreFailed(f"{self._files.path} has not answered for {self._patience_s:g} s") from None
@@ -145,7 +143,7 @@ class Record:
     def _take(
         self, connection: sqlite3.Connection, owner: Owner, taken: list[Owner]
     ) -> tuple[int, int, int, list[tuple[int, Row]]]:
-        """In the writer's thread: take the lease, say who has it, and look at what others wrote."""
+        """Acquire the lease in the writer's thread, store the owner, and read the rows of others."""
         self._files.writer.check_file()
         session = find(connection, self.id)
         if session is None or session.number != self.number:
@@ -161,25 +159,25 @@ class Record:
         disown(connection, self.number, run + 1)
         if self.admit is not None:
             self.admit(connection, run)
-        # Another zot may have counted otherwise: from here on, it is right.
+        # Another version may have counted differently: correct it.
         query = "UPDATE sessions SET owner = ?, updated = ?, messages = coalesce(?, messages) WHERE number = ?"
         mark, now = msgspec.json.encode(owner), used_at(connection, session.cwd, owner.since, number=self.number)
         connection.execute(query, (mark, max(now, session.updated), self._counted(last, rows), self.number))
         return epoch, last, run, rows
 
     def _counted(self, last: int, rows: Sequence[tuple[int, Row]]) -> int | None:
-        """Return how many messages the conversation has when ``rows`` are added up to ``last``; None if unknown."""
+        """Return the number of messages after ``rows`` up to ``last``; None if unknown."""
         if self._messages is None or last < self.last_seq:
             return None
         return self._messages + added([row for seq, row in rows if seq > self.last_seq])
 
     def end(self, *, parked: bool = False) -> None:
-        """Let others write: at once, or when what is on its way has been written. What is ``parked`` keeps its mark."""
+        """Release the lease, once pending rows are written. A ``parked`` run keeps its owner mark."""
         owner, self._owner = self._owner, None
         if owner is None:
             return
         leases, number = self._files.leases, self.number
-        # What the writer has given up on it never writes; what was only late may still be on its way.
+        # A failed row is never written; a late one may still be.
         is_settled = self._safe_seq == self.last_seq or self.broken is not None
         if is_settled:
             leases.let_go(number)
@@ -187,7 +185,7 @@ class Record:
                 return
 
         def leave(connection: sqlite3.Connection) -> None:
-            # Somebody else may own it by now: only our own mark is changed.
+            # Another process may own it by now: change only our own mark.
             mark = msgspec.json.encode(msgspec.structs.replace(owner, parked=True)) if parked else b""
             query = "UPDATE sessions SET owner = ? WHERE number = ? AND owner = ?"
             connection.execute(query, (mark, number, msgspec.json.encode(owner)))
@@ -195,24 +193,22 @@ class Record:
         try:
             leaving = self._files.writer.run(leave, durable=parked, session=number, plain=True, loop=self.loop)
         except StoreFailed:
-            leases.let_go(number)  # nothing is on its way any more
+            leases.let_go(number)  # No row is pending any more.
         else:
             if not is_settled:
                 leaving.add_done_callback(lambda _: leases.let_go(number))
 
     @property
     def is_free(self) -> bool:
-        """True if nobody is the writer at this moment. Costs next to nothing, so that one can wait for it."""
+        """True if no process holds the lease. Cheap enough to poll."""
         return not self._files.leases.is_taken(self.number)
 
     def line_up(self, came: float) -> Ticket:
-        """Take a place in the line of those who want to run the session, by when they came. Raise StoreFailed."""
+        """Take a place in the session's waiting line, by time of arrival. Raise StoreFailed."""
         return Ticket(self._files.leases.path, self.number, came)
 
-    # What is written.
-
     def append(self, rows: Sequence[Row], *, run: int, ends: bool = False) -> int:
-        """Number ``rows`` and take them; they are written with whatever else comes in this tick."""
+        """Number and enqueue ``rows``; all appends of one event-loop tick are written together."""
         self._check()
         if self._owner is None:
             raise StoreFailed(f"session {self.id!r} cannot be written: it was not begun")
@@ -229,7 +225,7 @@ class Record:
             summary.left = msgspec.json.encode(self._owner)
         last = self.last_seq + len(rows)
         size = sum([len(chunk.body) for chunk in chunks]) + sum(map(len, blobs.values()))
-        # The end of a run is acknowledged to clients: it must survive a loss of power, and all before it.
+        # Clients rely on the end of a run: it and all rows before must survive a loss of power.
         self._files.writer.post(Parcel(self, chunks, blobs, summary, last, size, durable=ends))
         if summary is not None and self._messages is not None:
             self._messages += summary.messages
@@ -238,30 +234,30 @@ class Record:
         return first
 
     def watch(self, safe: Callable[[int], None], failed: Callable[[StoreFailed], None]) -> None:
-        """Call ``safe`` and ``failed`` from now on, in the thread of the loop, never inside `append`."""
+        """Call ``safe`` and ``failed`` from now on, in the loop's thread, never inside `append`."""
         self._safe, self._failed = safe, failed
 
     @property
     def is_broken(self) -> bool:
-        """True if rows could not be written, or the session was deleted: it takes no more."""
-        return self._failure is not None or self._is_gone or self._files.leases.is_buried(self.number)
+        """True if rows could not be written or the session was deleted: it takes no more."""
+        return self._failure is not None or self._is_deleted or self._files.leases.is_buried(self.number)
 
     @property
     def full(self) -> bool:
-        """True while more than 8 MiB are not yet safe."""
+        """True while 8 MiB or more are not yet stored."""
         return self._unsafe_bytes >= MAX_UNSAFE_BYTES
 
     async def room(self) -> None:
-        """Wait until it is not full any more. Raise StoreFailed after 30 s."""
-        await self._until(lambda: not self.full)
+        """Wait until it is no longer full. Raise StoreFailed after 30 s."""
+        await self._wait_until(lambda: not self.full)
 
     async def settled(self) -> None:
-        """Wait until every row is safe that has been taken so far. Raise StoreFailed, also after 30 s."""
-        upto = self.last_seq  # More may follow all the time.
-        await self._until(lambda: self._safe_seq >= upto)
+        """Wait until all rows appended so far are stored. Raise StoreFailed, also after 30 s."""
+        upto = self.last_seq  # Later rows do not count.
+        await self._wait_until(lambda: self._safe_seq >= upto)
 
     async def synced(self) -> None:
-        """Wait until every row taken so far survives a loss of power. Raise StoreFailed, also after 30 s."""
+        """Wait until all rows appended so far survive a loss of power. Raise StoreFailed, also after 30 s."""
         self._check()
         syncing = self._files.writer.sync()
         try:
@@ -272,7 +268,7 @@ class Record:
         self._check()
 
     def on_safe(self, seq: int, size: int) -> None:
-        """The writer has written."""
+        """Take note of stored rows."""
         self._unsafe_bytes -= size
         if self._failure is None:
             self._safe_seq = seq
@@ -280,7 +276,7 @@ class Record:
             self._safe(seq)
 
     def on_failed(self, problem: StoreFailed) -> None:
-        """The writer could not write, or was not heard of in time."""
+        """Take note that the writer failed or is late."""
         if self._failure is None:
             self._failure = problem
             self._files.suspect(problem)
@@ -292,7 +288,7 @@ class Record:
             if not waiting.done():
                 waiting.set_result(None)
 
-    async def _until(self, is_so: Callable[[], bool]) -> None:
+    async def _wait_until(self, is_so: Callable[[], bool]) -> None:
         self._check()
         if is_so():
             return
@@ -318,16 +314,14 @@ class Record:
         if self._failure is not None:
             raise self._failure
 
-    # What is read.
-
     async def read(self, after: int, limit: int) -> list[tuple[int, Row]]:
-        """Return the oldest safe rows numbered above ``after``, whoever wrote them. Raise JournalDamaged."""
+        """Return the oldest stored rows after row ``after``, of all processes. Raise JournalDamaged."""
         return await self._files.reading(lambda connection: rows_after(connection, self.number, after, limit))
 
     async def newest(self) -> Sequence[tuple[int, Row]]:
-        """Return the rows of the newest run, whoever wrote them, with their numbers. Raise JournalDamaged."""
+        """Return the rows of the newest run, of any process, with their numbers. Raise JournalDamaged."""
         if self._owner is not None and self.last_seq == 0:
-            return []  # nobody has written anything, and nobody else can
+            return []  # There are no rows, and we hold the lease.
 
         def look(connection: sqlite3.Connection) -> Sequence[tuple[int, Row]]:
             _, first = last_run(connection, self.number)
@@ -336,13 +330,13 @@ class Record:
         return await self._files.reading(look)
 
     async def changes(self) -> Sequence[tuple[int, Change]]:
-        """Return all changes of the transcript, whoever made them. Raise JournalDamaged."""
+        """Return all changes of the transcript, of all processes. Raise JournalDamaged."""
         numbers, rows = await self._files.reading(lambda connection: all_changes(connection, self.number))
         return [(seq, row) for seq, row in zip(numbers, rows, strict=True) if isinstance(row, Change)]
 
     async def troubled(self) -> Sequence[Row]:
-        """Return all changes of the transcript, and the events of runs that came to no good end (`view.troubled`)."""
-        from zot.journal.replay import troubled  # Only who looks at a session needs it.
+        """Return all changes of the transcript, and the events of failed runs (`replay.troubled`)."""
+        from zot.journal.replay import troubled  # Imported lazily: start-up budget.
 
         return await self._files.reading(lambda connection: troubled(connection, self.number))
 
@@ -351,21 +345,21 @@ class Record:
         return await self._files.reading(lambda connection: queries.blob(connection, bytes.fromhex(digest)))
 
     async def fork(self, new_id: str, at: int) -> None:
-        """Make another session of the rows up to number ``at``. Raise UserError, NoSuchSession."""
+        """Make another session from the rows up to number ``at``. Raise UserError, NoSuchSession."""
         await self._files.writing(lambda connection: queries.fork(connection, self.id, at, new_id))
 
     async def past(self) -> Past:
-        """Return what the session needs in order to go on, as far as `last_seq`. Raise JournalDamaged."""
+        """Return the rows to resume from, up to `last_seq`. Raise JournalDamaged."""
         if (upto := self.last_seq) == 0:
             return Past((), 0, ())
 
         def look(connection: sqlite3.Connection) -> tuple[Past, int]:
-            from bisect import bisect_right  # Who opens a new session waits for what is loaded.
+            from bisect import bisect_right  # Imported lazily: start-up budget.
 
-            numbers, changes = self._own(*all_changes(connection, self.number))
+            numbers, changes = self._without_inherited_approvals(*all_changes(connection, self.number))
             run, first = last_run(connection, self.number)
             rows = rows_after(connection, self.number, first - 1, _ALL) if first else []
-            del changes[bisect_right(numbers, upto) :]  # others may go on writing
+            del changes[bisect_right(numbers, upto) :]  # Other processes may be writing.
             counted, events = newest_count(connection, self.number, upto)
             at = bisect_right(numbers, counted)
             changes[at:at] = events
@@ -375,8 +369,10 @@ class Record:
         self.last_run = past.run
         return past
 
-    def _own(self, numbers: Sequence[int], changes: list[Row]) -> tuple[Sequence[int], list[Row]]:
-        """Leave out what a person allowed in the session that this one was forked from: it was not meant for this."""
+    def _without_inherited_approvals(
+        self, numbers: Sequence[int], changes: list[Row]
+    ) -> tuple[Sequence[int], list[Row]]:
+        """Omit approvals remembered in the session that this one was forked from: they were not given for this one."""
         if not self._fork_seq:
             return numbers, changes
         both = zip(numbers, changes, strict=True)
@@ -385,12 +381,11 @@ class Record:
 
 
 def checked_epoch(connection: sqlite3.Connection, session: SessionRecord, files: Files, last: int) -> int:
-    """Return the epoch of a session whose newest row is ``last``. Whoever calls this has its lease.
+    """Return the epoch of a session whose newest row is ``last``. The caller holds its lease.
 
-    The epoch changes if rows that were once safe may be gone, for their numbers are then given again: a later number is
-    known to have been safe, or the machine went down while the session ran, and only then can the disk be behind. So it
-    does if the session was deleted and is in the file all the same, which then is an earlier one. What is known to be
-    lost stays on record (`tables.TAIL`).
+    The epoch grows if stored rows may have been lost, because their numbers are then reused: the lock file marks a
+    later row, or the machine went down during a run. It also grows if a session marked as deleted is in the file, which
+    then is an older copy. Known losses are recorded (`queries.TAIL`).
     """
     marked = files.leases.marked(session.number)
     if marked > last:
@@ -407,7 +402,7 @@ def checked_epoch(connection: sqlite3.Connection, session: SessionRecord, files:
 
 
 def busy(session: SessionRecord) -> SessionBusy:
-    """Return the error that names who runs a session."""
+    """Return the error that names the owner of a session."""
     owner = session.owner
     if owner is None:
         return SessionBusy(f"session {session.id!r} is in use; wait for its run to end")

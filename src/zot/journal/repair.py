@@ -1,4 +1,4 @@
-"""Check a journal for damage, and salvage a damaged file into a fresh one."""
+"""Checking a journal for damage, and salvaging a damaged file into a fresh one."""
 
 from __future__ import annotations
 
@@ -49,15 +49,25 @@ from zot.journal.schema import (
 from zot.messages import timestamp
 from zot.store import Row
 
+#: A row's rowid, 0 in a table without rowids, and its columns.
+Found: TypeAlias = tuple[int, list[Any]]
+
+_LEAF_TABLE, _LEAF_INDEX, _INNER_INDEX = 13, 10, 2
+#: The most and least bytes of a row on its own page; the rest is on overflow pages.
+_MOST_IN_TABLE = PAGE_BYTES - 35
+_MOST_IN_INDEX = (PAGE_BYTES - 12) * 64 // 255 - 23
+_LEAST = (PAGE_BYTES - 12) * 32 // 255 - 23
+_MAX_ROW = 1 << 30
+_INT_BYTES = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
+
 
 class Report(msgspec.Struct, frozen=True):
-    """What was looked at, and what is wrong with it, in words; nothing if all is well.
+    """The result of a check: ``problems`` is empty if all is well.
 
-    ``repaired`` tells what was lost once, and when the rest of it was saved: nothing is wrong with that any more.
-    ``lost`` has those of the problems that no repair can help: they stay until a person acknowledges them.
-    ``unknown`` tells which rows are as they were written, but of a kind that this zot does not know.
-    ``damaged`` is true if the contents are not what was written, which opening the file may not notice; ``unreadable``
-    if nobody can tell, because the disk cannot be read now.
+    ``repaired`` lists earlier losses and when the rest was saved: no problem any more. ``lost`` lists the problems that
+    no repair can fix: they stay until a person acknowledges them. ``unknown`` lists intact rows of a kind that this zot
+    does not know. ``damaged`` is true if contents differ from those written, which opening the file may not notice;
+    ``unreadable`` if that is unknown, because the disk cannot be read now.
     """
 
     sessions: int
@@ -75,7 +85,7 @@ class _Findings:
         self.rows = 0
         self.problems: list[str] = []
         self.repaired: list[str] = []
-        #: What is missing at the end of sessions: no repair brings it back.
+        #: Rows missing at the end of sessions: no repair brings them back.
         self.lost: list[str] = []
         self.unknown: list[str] = []
 
@@ -87,14 +97,11 @@ class _Findings:
 
 
 def look_at(path: str) -> Report:
-    """Look at a journal without opening it for anything else: one that is damaged stays as it is.
-
-    Raise StoreFailed.
-    """
-    marks = read_marks(f"{path}.lock")  # before the rows: whoever writes them marks them afterwards
+    """Check a journal read-only: a damaged one stays as it is. Raise StoreFailed."""
+    marks = read_marks(f"{path}.lock")  # Before the rows: writers mark rows after storing them.
     if not is_there(path):
         is_lost = any(marks[1:])
-        return _nothing_left("it is missing, although sessions were kept in it") if is_lost else Report(0, 0, ())
+        return _all_lost("it is missing, although sessions were kept in it") if is_lost else Report(0, 0, ())
     try:
         connection = connect_to_look(path)
     except sqlite3.Error as problem:
@@ -107,22 +114,24 @@ def look_at(path: str) -> Report:
         if version > len(STEPS):
             return Report(0, 0, ("the file: its version is lost",))
         if not version and any(marks[1:]):
-            return _nothing_left("it is empty, although sessions were kept in it")
-        return _with_gone(inspect(connection, marks), connection, marks, path) if version else Report(0, 0, ())
+            return _all_lost("it is empty, although sessions were kept in it")
+        return (
+            _with_missing_sessions(inspect(connection, marks), connection, marks, path) if version else Report(0, 0, ())
+        )
     except sqlite3.Error as problem:
         return Report(0, 0, (f"the file: {problem}",), unreadable=not is_damage(problem))
     finally:
         connection.close()
 
 
-def _nothing_left(what: str) -> Report:
+def _all_lost(what: str) -> Report:
     return Report(0, 0, (f"the file: {what}",), lost=(f"the file: {what}",))
 
 
-def _with_gone(report: Report, connection: sqlite3.Connection, marks: Sequence[int], path: str) -> Report:
-    """Return ``report`` with the sessions of which there is nothing but a mark: not even their names are left."""
+def _with_missing_sessions(report: Report, connection: sqlite3.Connection, marks: Sequence[int], path: str) -> Report:
+    """Return ``report`` with the sessions of which only a mark is left, not even an id."""
     present = {number for (number,) in connection.execute("SELECT number FROM sessions")}
-    # One may have been deleted since its mark was read.
+    # A session may have been deleted since its mark was read.
     marks = [min(pair) for pair in zip(marks, read_marks(f"{path}.lock"), strict=False)]
     gone = tuple(
         f"session number {number}: all of it is missing, {last} rows"
@@ -133,10 +142,10 @@ def _with_gone(report: Report, connection: sqlite3.Connection, marks: Sequence[i
 
 
 def back_up(path: str, target: str) -> Report:
-    """Copy a journal, also while sessions run, to a file that must not exist; return what is in it.
+    """Copy a journal, even while sessions run, to a file that must not exist; return a report on the copy.
 
-    The copy is one state of the journal, checked, synced, and readable by its owner alone. It appears complete or not
-    at all. Raise UserError, StoreFailed.
+    The copy is one state of the journal, checked, synced, and readable by its owner only. It appears complete or not at
+    all. Raise UserError, StoreFailed.
     """
     from tempfile import mkstemp
 
@@ -186,7 +195,7 @@ def _sync_directory(path: str) -> None:
 
 
 def inspect(connection: sqlite3.Connection, marks: Sequence[int] = ()) -> Report:
-    """Look at every page, chunk and blob. ``marks`` say up to which row each session was once safe."""
+    """Check every page, chunk and blob. ``marks`` has the newest row that each session ever stored."""
     found, unreadable = _Findings(), False
     sessions: list[SessionRecord] = []
     try:
@@ -202,7 +211,7 @@ def inspect(connection: sqlite3.Connection, marks: Sequence[int] = ()) -> Report
         found.problems += _blobs(connection)
         found.problems += [f"the answers of host: {problem}" for problem in unreadable_answers(connection)]
     except (sqlite3.Error, JournalDamaged) as problem:
-        # An error of the disk is no damage: what cannot be read now may be there.
+        # A disk error is no damage: the data may be readable later.
         unreadable = isinstance(problem, sqlite3.Error) and not is_damage(problem)
         found.problems.append(f"the file: {problem}")
     damaged = bool(found.problems) and not unreadable
@@ -212,7 +221,7 @@ def inspect(connection: sqlite3.Connection, marks: Sequence[int] = ()) -> Report
 
 
 def _session(connection: sqlite3.Connection, session: SessionRecord, found: _Findings) -> int:
-    """Look at a session; return the number of its last row that can be read."""
+    """Check a session; return the number of its last readable row."""
     expected, known = 1, losses(connection, session.number)
     for (what, first, last), noticed in known.items():
         told = f"session {session.id!r}: rows {first} to {last} were lost, noticed at {noticed}"
@@ -252,20 +261,8 @@ def _blobs(connection: sqlite3.Connection) -> Iterator[str]:
             yield f"the image or file {digest.hex()[:12]} is not what was stored"
 
 
-#: The number of a row, 0 where the table has none, and its columns.
-Found: TypeAlias = tuple[int, list[Any]]
-
-_LEAF_TABLE, _LEAF_INDEX, _INNER_INDEX = 13, 10, 2
-#: How much of a row is on its own page; the rest is on others.
-_MOST_IN_TABLE = PAGE_BYTES - 35
-_MOST_IN_INDEX = (PAGE_BYTES - 12) * 64 // 255 - 23
-_LEAST = (PAGE_BYTES - 12) * 32 // 255 - 23
-_MAX_ROW = 1 << 30
-_INT_BYTES = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
-
-
 def read_pages(database: bytes, ahead: bytes) -> dict[int, bytes]:
-    """Return the pages of a file by number, as far as they are whole, with what was written ahead of it."""
+    """Return the whole pages of a file by number, updated from its write-ahead file."""
     pages = {
         start // PAGE_BYTES + 1: database[start : start + PAGE_BYTES]
         for start in range(0, len(database) - PAGE_BYTES + 1, PAGE_BYTES)
@@ -274,7 +271,7 @@ def read_pages(database: bytes, ahead: bytes) -> dict[int, bytes]:
     for start in range(32, len(ahead) - PAGE_BYTES - 23, PAGE_BYTES + 24):
         number, size_after, salt = struct.unpack_from(">II8s", ahead, start)
         if salt != salts:
-            break  # from before the file was last begun anew
+            break  # Left over from before the write-ahead file was restarted.
         transaction[number] = ahead[start + 24 : start + 24 + PAGE_BYTES]
         if size_after:
             pages.update(transaction)
@@ -283,7 +280,7 @@ def read_pages(database: bytes, ahead: bytes) -> dict[int, bytes]:
 
 
 def rows_in(pages: Mapping[int, bytes]) -> Iterator[Found]:
-    """Yield every row that can be made out, in no order."""
+    """Yield every row that can be decoded, in no order."""
     for number, page in pages.items():
         start = 100 if number == 1 else 0
         kind = page[start]
@@ -294,7 +291,7 @@ def rows_in(pages: Mapping[int, bytes]) -> Iterator[Found]:
                     (cell,) = struct.unpack_from(">H", page, at)
                     yield _row(pages, page, cell, kind)
                 except (IndexError, KeyError, ValueError, struct.error):
-                    continue  # this one is damaged; the next may be whole
+                    continue  # This row is damaged; the next may be intact.
 
 
 def _row(pages: Mapping[int, bytes], page: bytes, at: int, kind: int) -> Found:
@@ -361,7 +358,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 class Wreck(msgspec.Struct):
-    """What was found in a damaged file and is what was written, or at least could be."""
+    """The valid contents found in a damaged file."""
 
     sessions: dict[int, SessionRecord] = {}
     chunks: dict[tuple[int, int, int], Chunk] = {}
@@ -369,13 +366,13 @@ class Wreck(msgspec.Struct):
     blobs: dict[bytes, bytes] = {}
 
     def take(self, found: Found) -> None:
-        """Keep a row if it is one of ours."""
+        """Keep a row if it belongs to one of our tables."""
         match found:
             case 0, [session, kind, first, count, run, crc, body]:
                 try:
                     chunk = verified([session, kind, first, count, run, body, crc])
                 except JournalDamaged:
-                    return  # the hole is reported when all is there
+                    return  # The gap is reported once all rows are collected.
                 self.chunks[session, kind, first] = chunk
             case 0, [int(session), str(what), int(first), int(last), str(repaired)]:
                 self.losses[session, what, first, last] = repaired
@@ -385,13 +382,13 @@ class Wreck(msgspec.Struct):
                 try:
                     self.sessions[number] = record_of((number, *found[1][1:]))
                 except JournalDamaged:
-                    return  # its rows are there without it
+                    return  # Its rows are kept without it.
             case _:
                 return
 
 
 def rescue(found: Iterable[Found], new: sqlite3.Connection, *, now: str) -> list[str]:
-    """Write what was found into a fresh file; return what was lost, in words, and was not lost before."""
+    """Write the rows found into a fresh file; return descriptions of the new losses."""
     wreck = Wreck()
     for row in found:
         wreck.take(row)
@@ -412,7 +409,7 @@ def _write_session(new: sqlite3.Connection, wreck: Wreck, number: int, now: str)
     summary, losses = Summary(), _Losses(wreck, number)
     expected = 1
     for chunk in sorted((c for c in wreck.chunks.values() if c.session == number), key=lambda chunk: chunk.first):
-        if chunk.first < expected:  # kept, it would be found damaged again and again
+        if chunk.first < expected:  # If kept, every later check would report it.
             lost.append(f"session {session.id!r}: row {chunk.first} was there twice; the old file has both")
             continue
         put(new, chunk)
@@ -435,7 +432,7 @@ def _write_session(new: sqlite3.Connection, wreck: Wreck, number: int, now: str)
 
 
 class _Losses:
-    """What of a session is not there, and when that was met: "" for what is met now."""
+    """The losses of one session, with the time of the repair that recorded each; "" for new ones."""
 
     def __init__(self, wreck: Wreck, number: int) -> None:
         self._wreck = wreck
@@ -457,7 +454,7 @@ class _Losses:
 
 
 def _rows(chunk: Chunk) -> list[Row]:
-    """Return the rows of a chunk; none if another zot wrote them in a way we do not know, which is no damage."""
+    """Return the rows of a chunk; none if another zot wrote rows unknown to us, which is no damage."""
     try:
         return unpack(chunk)
     except StoreFailed:
@@ -473,14 +470,15 @@ def _put_session(new: sqlite3.Connection, session: SessionRecord) -> None:
     values = (session.created, session.updated, key_of(session.cwd), session.title, parent, session.fork_seq)
     try:
         new.execute(query, (session.number, key_of(session.id), *values, session.epoch + 1))
-    except sqlite3.IntegrityError:  # two sessions cannot have one name: one of them is not what it was
+    except sqlite3.IntegrityError:  # Ids are unique: one of the two is damaged.
         new.execute(query, (session.number, key_of(f"recovered-{session.number}"), *values, session.epoch + 1))
 
 
 def salvage(path: str) -> list[str]:
-    """Replace the file by what is readable of it; return what was lost, in words. Whoever calls this has it alone.
+    """Replace the file by its readable contents; return descriptions of the losses. The caller has it locked
+    exclusively.
 
-    Raise StoreFailed if that cannot be done; then the file is what it was.
+    Raise StoreFailed if that fails; then the file is unchanged.
     """
     fresh = f"{path}.new"
     try:
@@ -500,10 +498,10 @@ def salvage(path: str) -> list[str]:
 
 
 def finish(path: str) -> None:
-    """Put the new file, if one is ready, in the place of the damaged one. Whoever calls this has it alone.
+    """Move a ready replacement into the place of the damaged file. The caller has it locked exclusively.
 
-    A process that dies here leaves the rest to the next one, which must not open the old file: what was written ahead
-    of it may be elsewhere already. Raise StoreFailed.
+    A process that dies here leaves the rest to the next one, which must not open the old file: its write-ahead file may
+    have been moved already. Raise StoreFailed.
     """
     ready = replacement(path)
     if not is_there(ready):
@@ -511,7 +509,7 @@ def finish(path: str) -> None:
     try:
         for aside in glob(f"{escape(path)}.damaged-*"):
             if os.path.samefile(path, aside):
-                with suppress(FileNotFoundError):  # it would be taken for the new file's
+                with suppress(FileNotFoundError):  # SQLite would apply it to the new file.
                     if os.path.getsize(f"{path}-wal"):
                         os.rename(f"{path}-wal", f"{aside}-wal")
                     else:

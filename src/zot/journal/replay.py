@@ -15,18 +15,18 @@ from zot.journal.chunks import Chunk, Kind, unpack, verified
 from zot.journal.queries import CHUNK, SessionRecord, all_changes, get, last_seq, rows_after
 from zot.store import Change, Configured, Row, Spliced, Wrote
 
-#: Where these are in a row of the table.
+#: Column indexes of a chunk's table row.
 _RUN, _BODY = CHUNK.split(", ").index("run"), CHUNK.split(", ").index("body")
-#: How events are written that tell of no good end, or of a message that was blocked.
-_TROUBLE = (b'"type":"error"', b'"type":"ext_notify"', b'"stop":"error"', b'"stop":"aborted"', b'"stop":"length"')
-#: No row has a greater number.
+#: Encoded parts of events that report a failure, an abort, a cut-off or a blocked message.
+_FAILURE_MARKS = (b'"type":"error"', b'"type":"ext_notify"', b'"stop":"error"', b'"stop":"aborted"', b'"stop":"length"')
+#: The greatest possible row number.
 _NEWEST = (1 << 63) - 1
 
 
 def events_after(
     connection: sqlite3.Connection, session_id: str, after: int, limit: int
 ) -> list[tuple[int, AgentEvent]]:
-    """Return up to ``limit`` events of a session above the row ``after``, with their numbers.
+    """Return up to ``limit`` events of a session after row ``after``, with their numbers.
 
     Raise NoSuchSession, JournalDamaged.
     """
@@ -37,14 +37,14 @@ def events_after(
 def replacements(
     connection: sqlite3.Connection, session_id: str, after: int, upto: int | None = None
 ) -> list[tuple[int, AgentEvent]]:
-    """Return when a conversation became another one outside of any run: was cleared, replaced or gone back in.
+    """Return an event for each time a conversation was cleared, replaced or rewound outside of any run.
 
-    Those rows, above ``after`` and not behind ``upto``, are no events, but are told as such. That a compaction was
-    undone is not told: nobody sees another conversation for it. Raise NoSuchSession, JournalDamaged.
+    These rows, above ``after`` and up to ``upto``, are changes, but are replayed as events. An undone compaction is not
+    reported: clients see the same conversation. Raise NoSuchSession, JournalDamaged.
     """
     number = get(connection, session_id).number
     last = _NEWEST if upto is None else upto
-    # Bounded on both sides: whoever replays a session asks once for each of its pages.
+    # Bounded on both sides: a replay asks once per page.
     query = (
         f"SELECT {CHUNK} FROM chunks WHERE session = ? AND kind = ? AND first BETWEEN COALESCE("
         "(SELECT first FROM chunks WHERE session = ? AND kind = ? AND first <= ? ORDER BY first DESC LIMIT 1), 0)"
@@ -61,7 +61,7 @@ def replacements(
 
 
 def _is_between_runs(connection: sqlite3.Connection, chunk: Chunk) -> bool:
-    """True if the run that changes are counted to was over before them: what happens in a run, its events tell."""
+    """True if the run of these changes had ended before them: changes inside a run have events of their own."""
     query = f"SELECT {CHUNK} FROM chunks WHERE session = ? AND kind = ? AND first < ? ORDER BY first DESC LIMIT 1"
     found = connection.execute(query, (chunk.session, Kind.EVENTS, chunk.first)).fetchone()
     if found is None:
@@ -71,20 +71,20 @@ def _is_between_runs(connection: sqlite3.Connection, chunk: Chunk) -> bool:
 
 
 def _replaced(chunk: Chunk) -> Iterator[tuple[int, AgentEvent]]:
-    """Yield what is told of changes between two runs, with the numbers that it had when it was told at once."""
+    """Yield the events for changes between two runs, with the numbers they had when delivered live."""
     rows = unpack(chunk)
     for at, row in enumerate(rows):
         if isinstance(row, Spliced) and not row.why:
-            # What a rewind did to files is recorded with it.
+            # The file changes of a rewind follow its splice and belong to it.
             files = takewhile(lambda one: isinstance(one, Wrote) and one.call is None, rows[at + 1 :])
             yield chunk.first + at + len(list(files)), ConversationReplaced(row.start + len(row.messages))
 
 
 def troubled(connection: sqlite3.Connection, number: int) -> list[Row]:
-    """Return the changes of a session's transcript, and among them the events of the runs in which something failed or
-    was cut off; nothing if there is no such run.
+    """Return a session's transcript changes merged with the events of runs that failed or were cut off; nothing if no
+    run did.
 
-    A run that cannot be read is left out: nobody needs it to go on. Raise JournalDamaged.
+    An unreadable run is omitted: resuming does not need it. Raise JournalDamaged.
     """
     query = f"SELECT {CHUNK} FROM chunks WHERE session = ? AND kind = ? ORDER BY first"
     events: list[tuple[int, Row]] = []
@@ -99,13 +99,13 @@ def troubled(connection: sqlite3.Connection, number: int) -> list[Row]:
 
 
 def _may_have_failed(run: Sequence[tuple[Any, ...]]) -> bool:
-    """False for most: those need not be decoded. To look here is much quicker than to let SQLite do it."""
+    """Test, without decoding, whether a run may have failed. Faster here than in SQLite."""
     bodies = [row[_BODY] for row in run if isinstance(row[_BODY], bytes)]
-    return any(word in body for body in bodies for word in _TROUBLE)
+    return any(word in body for body in bodies for word in _FAILURE_MARKS)
 
 
 def last_told(connection: sqlite3.Connection, session_id: str, upto: int) -> int:
-    """Return the number of the newest event not behind row ``upto``, which is what a replay ends with; 0 if none is.
+    """Return the number of the newest event up to row ``upto``, where a replay ends; 0 if there is none.
 
     Raise NoSuchSession, JournalDamaged.
     """
@@ -120,7 +120,7 @@ def last_told(connection: sqlite3.Connection, session_id: str, upto: int) -> int
 
 
 def run_so_far(connection: sqlite3.Connection, session_id: str, upto: int) -> Sequence[AgentEvent]:
-    """Return the events, not behind row ``upto``, of the run that it belongs to.
+    """Return the events up to row ``upto`` of the run it belongs to.
 
     Raise NoSuchSession, JournalDamaged.
     """
@@ -128,7 +128,7 @@ def run_so_far(connection: sqlite3.Connection, session_id: str, upto: int) -> Se
 
 
 def asked_at(connection: sqlite3.Connection, session_id: str, request_id: str) -> int:
-    """Return the number of a question of the newest run; 0 if it is not on record.
+    """Return the row of an approval request in the newest run; 0 if it is not on record.
 
     Raise NoSuchSession, JournalDamaged.
     """
@@ -138,7 +138,7 @@ def asked_at(connection: sqlite3.Connection, session_id: str, request_id: str) -
 
 
 def question(connection: sqlite3.Connection, record: SessionRecord, now: str) -> ApprovalRequest | None:
-    """Return the question that the newest run of a session waits with, if it can still be answered ``now``.
+    """Return the approval request that a session's newest run waits for, if its deadline is after ``now``.
 
     Raise JournalDamaged.
     """
@@ -161,6 +161,6 @@ def _numbered_run(connection: sqlite3.Connection, session_id: str, upto: int) ->
 
 
 def agent_of(connection: sqlite3.Connection, record: SessionRecord) -> str:
-    """Return the name of a session's agent, which it has from its beginning on. Raise JournalDamaged."""
+    """Return the name of a session's agent, recorded at its beginning. Raise JournalDamaged."""
     rows = rows_after(connection, record.number, 0, 2, (Kind.CHANGES,))
     return next((row.agent for _, row in rows if isinstance(row, Configured) and row.agent), "default")

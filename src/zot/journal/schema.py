@@ -1,4 +1,4 @@
-"""The SQLite schema: tables, migrations, opening a file, and what its errors mean."""
+"""The SQLite schema: tables, migrations, opening a file, and the meaning of its errors."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from zot.errors import JournalDamaged, StoreFailed
 
 log = logging.getLogger("zot")
 
-#: How long another process may keep the file locked before that is an error.
+#: How long another process may lock the file before that is an error.
 BUSY_S = 10.0
-#: How soon we look again if SQLite does not wait for that.
-_AGAIN_S = 0.01
+#: The poll interval where SQLite does not wait itself.
+_RETRY_S = 0.01
 PAGE_BYTES = 4096
-#: With less room than this, turns fail although small writes still succeed.
+#: With less free space than this, turns fail although small writes still succeed.
 _ROOM_BYTES = 1 << 20
-#: No zot will ever write a version above this.
-_PLAUSIBLE = 1000
+#: Versions above this are damage.
+_MAX_VERSION = 1000
 
-#: Each step brings a file from the version that is its index to the next. Written once, never edited. Each of them must
-#: change the tables: that is how a file of a later zot is told from one whose version is damaged.
+#: Each step migrates a file from the version that is its index to the next. Written once, never edited. Each must
+#: change the tables: that tells a file of a later zot from one whose version is damaged.
 STEPS: tuple[tuple[str, ...], ...] = (
     (
-        # Numbers are never used again: locks and marks in the lock file go by them.
+        # Numbers are never reused: locks and marks in the lock file refer to them.
         """CREATE TABLE sessions (
             number INTEGER PRIMARY KEY AUTOINCREMENT,
             id BLOB NOT NULL UNIQUE,
@@ -79,7 +79,7 @@ STEPS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX answers_by_time ON answers (began)",
     ),
     (
-        # What a repair could not save: rows that are missing, or images and files (what) that rows refer to.
+        # Losses of repairs: missing rows, or images and files that rows refer to.
         """CREATE TABLE losses (
             session INTEGER NOT NULL REFERENCES sessions (number) ON DELETE CASCADE,
             what TEXT NOT NULL,
@@ -89,13 +89,13 @@ STEPS: tuple[tuple[str, ...], ...] = (
             PRIMARY KEY (session, what, first)
         ) WITHOUT ROWID""",
     ),
-    # What the clock of the journal showed when the machine started (`answers.Clock`): one row, of the newest start.
+    # The time of the journal's clock at the last boot (`answers.Clock`): one row.
     ("CREATE TABLE clock (boot TEXT NOT NULL PRIMARY KEY, started REAL NOT NULL) WITHOUT ROWID",),
 )
 
 
 def prepare(path: str) -> None:
-    """Make the file, and the directories to it, where they are missing: for their owner's eyes only."""
+    """Create the file and its directories where missing, accessible to the owner only."""
     _make_directories(os.path.dirname(path))
     try:
         try:
@@ -103,14 +103,14 @@ def prepare(path: str) -> None:
         except FileExistsError:
             descriptor = os.open(path, os.O_CREAT | os.O_CLOEXEC, 0o600)
         else:
-            os.fchmod(descriptor, 0o600)  # Whatever the umask says.
+            os.fchmod(descriptor, 0o600)  # Regardless of the umask.
         os.close(descriptor)
     except OSError as problem:
         raise StoreFailed(f"the journal {path} cannot be opened: {problem.strerror}") from problem
 
 
 def is_there(path: str) -> bool:
-    """True if there is such a file. Raise StoreFailed if nobody can tell: it is not missing then."""
+    """True if the file exists. Raise StoreFailed if that cannot be determined."""
     try:
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -122,15 +122,15 @@ def is_there(path: str) -> bool:
 
 
 def connect(path: str) -> sqlite3.Connection:
-    """Open the file as it is. Raise sqlite3.Error, JournalDamaged. SQLite closes its descriptors in children."""
+    """Open the file for writing. Raise sqlite3.Error, JournalDamaged. SQLite closes its descriptors in children."""
     connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     connection.text_factory = _as_text
     try:
         connection.execute("PRAGMA foreign_keys = ON")
-        # What was deleted is gone from the file, too, and cannot come back when damage is repaired.
+        # Overwrite deleted data: a repair must not bring it back.
         connection.execute("PRAGMA secure_delete = ON")
         connection.execute("PRAGMA synchronous = NORMAL")
-        # The journal of a machine that shares memory badly is slower, but no less true.
+        # On a file system without shared memory the journal is slower, but correct.
         if (mode := _write_ahead(connection)) != "wal":
             log.warning("%s is where SQLite cannot write ahead (its mode is %s): readers wait for writers", path, mode)
     except UnicodeDecodeError as problem:
@@ -143,7 +143,8 @@ def connect(path: str) -> sqlite3.Connection:
 
 
 def _write_ahead(connection: sqlite3.Connection) -> str:
-    """Let a file be written ahead; return its mode. SQLite does not wait for others who begin with it just now."""
+    """Enable write-ahead logging; return the journal mode. SQLite does not wait for processes that do so at the same
+    time."""
     deadline = time.monotonic() + BUSY_S
     while True:
         try:
@@ -151,13 +152,13 @@ def _write_ahead(connection: sqlite3.Connection) -> str:
         except sqlite3.OperationalError as problem:
             if problem.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
-            time.sleep(_AGAIN_S)
+            time.sleep(_RETRY_S)
         else:
             return str(mode)
 
 
 def connect_to_look(path: str) -> sqlite3.Connection:
-    """Open the file to read it, also where nothing can be written. Raise sqlite3.Error."""
+    """Open the file read-only, even in a directory without write access. Raise sqlite3.Error."""
     place = f"file:{_escaped(os.path.abspath(path))}?mode=ro"
     connection = _opened_to_look(place)
     try:
@@ -168,7 +169,7 @@ def connect_to_look(path: str) -> sqlite3.Connection:
         is_ahead = os.path.exists(ahead) and os.path.getsize(ahead) > 0
         if problem.sqlite_errorcode & 0xFF not in cannot_share or is_ahead:
             raise
-        # Nobody has it open, and we cannot make what those share who have: then nobody changes it, either.
+        # No process has it open, and we cannot create the shared-memory file, so it cannot change.
         return _opened_to_look(f"{place}&immutable=1")
     return connection
 
@@ -180,12 +181,12 @@ def _opened_to_look(place: str) -> sqlite3.Connection:
 
 
 def _as_text(data: bytes) -> str:
-    # A damaged title must not keep its session from being read.
+    # A damaged title must not make its session unreadable.
     return data.decode("utf-8", "replace")
 
 
 def migrate(connection: sqlite3.Connection, path: str) -> None:
-    """Bring the file to our version. Raise StoreFailed if it is of a later one, JournalDamaged if it is of none."""
+    """Migrate the file to our version. Raise StoreFailed if it is a later one, JournalDamaged if it is invalid."""
     if (version := _version(connection)) > len(STEPS):
         _refuse(connection, version, path)
     if version < len(STEPS):
@@ -198,7 +199,7 @@ def migrate(connection: sqlite3.Connection, path: str) -> None:
             connection.execute(f"PRAGMA user_version = {len(STEPS)}")
             connection.execute("COMMIT")
         except sqlite3.OperationalError as problem:
-            if "already exists" in str(problem):  # SQLite has no code for it
+            if "already exists" in str(problem):  # SQLite has no error code for it.
                 raise JournalDamaged(f"{path} is damaged: its version is lost") from problem
             raise
         finally:
@@ -209,7 +210,7 @@ def migrate(connection: sqlite3.Connection, path: str) -> None:
 
 
 def rewrite(connection: sqlite3.Connection) -> None:
-    """Write what stands there already: whoever can do that can write."""
+    """Write the version again, as a test that the file can be written."""
     connection.execute(f"PRAGMA user_version = {_version(connection)}")
 
 
@@ -222,20 +223,20 @@ def check_room(path: str) -> None:
             if scratch.write(bytes(_ROOM_BYTES)) < _ROOM_BYTES:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     except PermissionError:
-        return  # The directory takes no new files; whether this one can be written was tried.
+        return  # The directory takes no new files; the journal itself was tested before.
     except OSError as problem:
         reason = f"the disk cannot take {_ROOM_BYTES >> 20} MiB more beside {path}: {problem.strerror}"
         raise StoreFailed(f"{reason}; free some space, then resume") from problem
 
 
 def is_damage(problem: sqlite3.Error) -> bool:
-    """True if the file is not what was written."""
+    """True if the error means that the file is damaged."""
     code = getattr(problem, "sqlite_errorcode", 0) & 0xFF
     return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def explained(problem: sqlite3.Error, path: str) -> StoreFailed:
-    """Return what the user may see: what happened, and what to do about it."""
+    """Return the error for the user: the problem, and the remedy."""
     if is_damage(problem):
         return JournalDamaged(f"{path} is damaged ({problem}): opening the session again saves what is readable")
     match getattr(problem, "sqlite_errorcode", 0) & 0xFF:
@@ -264,8 +265,8 @@ def _version(connection: sqlite3.Connection) -> int:
 
 
 def is_of_later(connection: sqlite3.Connection) -> bool:
-    """True if a later zot has changed the tables; one flipped bit of the version makes no later file."""
-    return len(STEPS) < _version(connection) <= _PLAUSIBLE and _tables(connection) != _expected_tables()
+    """True if a later zot has changed the tables; a flipped bit in the version is not enough."""
+    return len(STEPS) < _version(connection) <= _MAX_VERSION and _tables(connection) != _expected_tables()
 
 
 def _refuse(connection: sqlite3.Connection, version: int, path: str) -> NoReturn:
@@ -282,7 +283,7 @@ def _tables(connection: sqlite3.Connection) -> list[tuple[str, str]]:
 
 @cache
 def _expected_tables() -> list[tuple[str, str]]:
-    """Return what `_tables` finds in a file that the steps have made: SQLite keeps each statement as it was written."""
+    """Return the expected result of `_tables`: SQLite keeps each statement as it was written."""
     made = [(statement.split()[2], statement) for step in STEPS for statement in step]
     return sorted([*made, ("sqlite_sequence", "CREATE TABLE sqlite_sequence(name,seq)")])
 
@@ -294,17 +295,17 @@ def _make_directories(path: str) -> None:
     try:
         os.mkdir(path, 0o700)
         os.chmod(path, 0o700)
-    except FileExistsError:  # somebody was faster, or it is no directory: opening the file will tell
+    except FileExistsError:  # Another process was faster, or it is no directory: opening the file will show.
         return
     except OSError as problem:
         raise StoreFailed(f"the directory {path} cannot be made: {problem.strerror}") from problem
 
 
 def replacement(path: str) -> str:
-    """Return where the file is that takes the place of a damaged one. If it is there, somebody died meanwhile."""
+    """Return the path of the file that replaces a damaged one. If it exists, a replacement was interrupted."""
     return f"{path}.salvaged"
 
 
 def _escaped(path: str) -> str:
-    """Return a path as SQLite wants it in an address. (Loading what the standard library has for it takes too long.)"""
+    """Return a path escaped for an SQLite URI. Importing urllib for it would take too long."""
     return path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")

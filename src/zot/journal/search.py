@@ -17,7 +17,7 @@ _AROUND = 60
 
 
 class Hit(msgspec.Struct, frozen=True):
-    """A place where something was said: the row ``seq`` of ``session``, and some words around it."""
+    """A match: the row ``seq`` of ``session``, and the text around it."""
 
     session: str
     seq: int
@@ -26,7 +26,7 @@ class Hit(msgspec.Struct, frozen=True):
 
 
 def matches(connection: sqlite3.Connection, text: str, limit: int) -> list[Hit]:
-    """Return up to ``limit`` messages that contain ``text``, in any case of letters, in the newest sessions first."""
+    """Return up to ``limit`` messages that contain ``text``, ignoring case, newest sessions first."""
     wanted = text.casefold()
     hits: list[Hit] = []
     for session in listed(connection):
@@ -41,7 +41,7 @@ def matches(connection: sqlite3.Connection, text: str, limit: int) -> list[Hit]:
 
 
 def _texts(message: Message) -> Iterator[str]:
-    """Yield what people were shown of a message."""
+    """Yield the visible texts of a message."""
     if message.shown_text is not None:
         yield message.shown_text
     for block in message.content:
@@ -52,21 +52,21 @@ def _texts(message: Message) -> Iterator[str]:
 
 
 def _excerpt(text: str, wanted: str) -> str:
-    # Folding may change lengths, so the place is only about right.
+    # Case folding may change lengths, so the place is approximate.
     at = text.casefold().find(wanted)
     start, stop = max(0, at - _AROUND), at + len(wanted) + _AROUND
     words = " ".join(text[start:stop].split())
     return f"{'…' if start else ''}{words}{'…' if stop < len(text) else ''}"
 
 
-#: Which rows tell it. Only what is read with one of them is decoded: most of a session is something else.
-_TELLING = {Kind.EVENTS: ("usage", "user_message"), Kind.CHANGES: ("configured", "counted")}
+#: The row types that usage is derived from. Only chunks that mention one are decoded: few do.
+_USAGE_ROWS = {Kind.EVENTS: ("usage", "user_message"), Kind.CHANGES: ("configured", "counted")}
 
 
 class Spent(msgspec.Struct, frozen=True):
-    """One model call: when it was answered, in RFC 3339, by which ``model`` (with its provider), and what it used.
+    """One model call: the time of its answer (RFC 3339), its ``model`` with provider, and its usage.
 
-    Several ``calls`` of a day may stand as one.
+    One entry may sum up several ``calls`` of a day.
     """
 
     time: str
@@ -76,14 +76,14 @@ class Spent(msgspec.Struct, frozen=True):
 
 
 def spent(connection: sqlite3.Connection, record: SessionRecord) -> list[Spent]:
-    """Return the model calls of a session, without those that it has from the session it was forked from.
+    """Return the model calls of a session, except those inherited from the session it was forked from.
 
-    One that left no words, such as that for a summary, has the time of what was said before it. Raise JournalDamaged.
+    A call without a message, such as for a summary, has the time of the message before it. Raise JournalDamaged.
     """
     found: list[Spent] = []
     time, model = record.created, ""
-    is_unsaid = False
-    for seq, row in _telling(connection, record.number):
+    is_undated = False
+    for seq, row in _usage_rows(connection, record.number):
         match row:
             case Configured():
                 model = f"{row.provider}/{row.model}"
@@ -95,20 +95,20 @@ def spent(connection: sqlite3.Connection, record: SessionRecord) -> list[Spent]:
             case Counted():
                 if seq > record.fork_seq:
                     found.append(Spent(row.time, model, row.counters))
-            case AssistantMessage():  # It stands right behind what it used.
+            case AssistantMessage():  # Follows its usage directly.
                 time = row.time or time
-                if is_unsaid and found:
+                if is_undated and found:
                     found[-1] = msgspec.structs.replace(found[-1], time=time)
             case _:
                 pass
-        is_unsaid = isinstance(row, Usage) and seq > record.fork_seq
+        is_undated = isinstance(row, Usage) and seq > record.fork_seq
     return found
 
 
-def _telling(connection: sqlite3.Connection, number: int) -> Iterator[tuple[int, Row]]:
-    """Yield the rows that are read with those that tell something, in order, with their numbers."""
+def _usage_rows(connection: sqlite3.Connection, number: int) -> Iterator[tuple[int, Row]]:
+    """Yield the rows from which usage is derived, in order, with their numbers."""
     rows: list[tuple[int, Row]] = []
-    for kind, words in _TELLING.items():
+    for kind, words in _USAGE_ROWS.items():
         said = " OR ".join("instr(body, CAST(? AS BLOB))" for _ in words)
         query = f"SELECT {CHUNK} FROM chunks WHERE session = ? AND kind = ? AND ({said})"
         for found in connection.execute(query, (number, kind, *(f'"{word}"' for word in words))):

@@ -24,26 +24,33 @@ from zot.journal.queries import Summary, insert_chunks, summed_up, used
 from zot.journal.schema import explained
 from zot.messages import timestamp
 
+log = logging.getLogger("zot")
+
+T = TypeVar("T")
+
+#: The most items in one transaction, so that the first are not delayed by later ones.
+_MAX_GROUP = 4096
+
 
 class Sender(Protocol):
     """A store, as the writer sees it. Its methods are called in the thread of its loop."""
 
     loop: asyncio.AbstractEventLoop
     number: int
-    #: Set and read by the writer only: rows behind a hole are never written.
+    #: Set and read by the writer only: after a failed row, no later one is written.
     broken: StoreFailed | None
 
     def on_safe(self, seq: int, size: int) -> None:
-        """Rows are safe, up to ``seq``; they took ``size`` bytes."""
+        """Take note that rows up to ``seq``, of ``size`` bytes in all, are stored."""
 
     def on_failed(self, problem: StoreFailed) -> None:
-        """Rows could not be made safe."""
+        """Take note that rows could not be stored."""
 
 
 class Parcel(msgspec.Struct):
-    """One append, on its way. ``summary`` has what it changes of what is known of the session.
+    """One queued append. ``summary`` is its effect on the session's summary row.
 
-    ``durable``: it is not safe before the disk has it, so that it survives a loss of power.
+    ``durable``: it counts as stored only after a sync, so that it survives a loss of power.
     """
 
     sender: Sender
@@ -56,13 +63,12 @@ class Parcel(msgspec.Struct):
 
     @property
     def is_plain(self) -> bool:
-        """True if it is one chunk and nothing else, as most are."""
+        """True if it is a single chunk and nothing else, as most are."""
         return len(self.chunks) == 1 and not self.blobs and self.summary is None
 
 
 def insert(connection: sqlite3.Connection, parcels: Sequence[Parcel]) -> None:
-    """Write what ``parcels`` have, inside a transaction. What is known of a session is changed once, however many of
-    them are its own."""
+    """Write ``parcels`` inside a transaction, with one update of each session's summary row."""
     insert_chunks(connection, join([chunk for parcel in parcels for chunk in parcel.chunks]))
     summaries: dict[int, Summary] = {}
     for parcel in parcels:
@@ -75,73 +81,66 @@ def insert(connection: sqlite3.Connection, parcels: Sequence[Parcel]) -> None:
     summed_up(connection, summaries, timestamp())
 
 
-log = logging.getLogger("zot")
-
-T = TypeVar("T")
-
-
 class Mailboxes:
-    """What is to be called in the threads of loops, in order. To wake a loop costs more than most calls, so that is
-    done once for all that come before it is awake. Usable from any thread."""
+    """Callbacks to run in the threads of event loops, in order. Usable from any thread.
+
+    Waking a loop costs more than most callbacks, so all that arrive before it is awake share one wake-up.
+    """
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._calls: WeakKeyDictionary[asyncio.AbstractEventLoop, list[Callable[[], None]]] = WeakKeyDictionary()
 
     def post(self, loop: asyncio.AbstractEventLoop, *calls: Callable[[], None]) -> None:
-        """Let ``calls`` be called soon, whatever becomes of each; never, if the loop is closed."""
+        """Schedule ``calls`` in the thread of ``loop``; one that raises does not stop the next. Drop them if the
+        loop is closed."""
         with self._guard:
             waiting = self._calls.setdefault(loop, [])
             waiting.extend(calls)
             if len(waiting) > len(calls):
-                return  # It is being woken.
+                return  # A wake-up is pending.
         try:
-            loop.call_soon_threadsafe(self._empty, loop)
+            loop.call_soon_threadsafe(self._run_calls, loop)
         except RuntimeError:
             self._take(loop)
-            log.debug("a loop was closed before it could hear what was done")
+            log.debug("an event loop was closed before its callbacks ran")
 
     def heard(self, source: Future[T]) -> asyncio.Future[T]:
-        """Return a future of the running loop that has what ``source`` has. Whoever cancels it does not end that."""
+        """Return a future of the running loop that mirrors ``source``. Cancelling it does not cancel ``source``."""
         loop = asyncio.get_running_loop()
-        hearing: asyncio.Future[T] = loop.create_future()
-        source.add_done_callback(lambda done: self.post(loop, partial(_settle, hearing, done)))
-        return hearing
+        mirror: asyncio.Future[T] = loop.create_future()
+        source.add_done_callback(lambda done: self.post(loop, partial(_copy_result, mirror, done)))
+        return mirror
 
-    def _empty(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _run_calls(self, loop: asyncio.AbstractEventLoop) -> None:
         for call in self._take(loop):
             try:
                 call()
-            except Exception:  # What one cannot bear to hear must not keep the others from it.
-                log.exception("unexpected error in who hears what was done")
+            except Exception:  # A failing callback must not stop the others.
+                log.exception("unexpected error in a callback of the journal's writer")
 
     def _take(self, loop: asyncio.AbstractEventLoop) -> list[Callable[[], None]]:
         with self._guard:
             return self._calls.pop(loop, [])
 
 
-def _settle(hearing: asyncio.Future[Any], source: Future[Any]) -> None:
-    if hearing.done():
-        return  # Nobody waits for it any more.
+def _copy_result(mirror: asyncio.Future[Any], source: Future[Any]) -> None:
+    if mirror.done():
+        return  # The waiter was cancelled.
     if source.cancelled():
-        hearing.cancel()
+        mirror.cancel()
     elif (problem := source.exception()) is not None:
-        hearing.set_exception(problem)
+        mirror.set_exception(problem)
     else:
-        hearing.set_result(source.result())
-
-
-#: More than this is left for the next transaction, so that what waits is not kept waiting by what came after it.
-_MAX_GROUP = 4096
+        mirror.set_result(source.result())
 
 
 class Task(msgspec.Struct):
-    """Something else to be done with the file, in order with the appends: all of it or nothing.
+    """Another operation on the file, in order with the appends: all of it or nothing.
 
-    ``durable``: it is not done before the disk has it, whatever happens to the machine. ``bare``: it must not be in a
-    transaction, and sees to that itself. Of two about the same ``session``,
-    whoever waits for the one hears that it is done before the other is begun. ``plain``: what it cannot do it says
-    before it changes anything, or leaves nothing wrong behind.
+    ``durable``: it is done only after a sync. ``bare``: it must run outside of a transaction, or handles its own. Of
+    two tasks of one ``session``, the first one's future resolves before the second begins. ``plain``: it raises only
+    before it changes anything, or needs no rollback.
     """
 
     action: Callable[[sqlite3.Connection], Any]
@@ -153,7 +152,7 @@ class Task(msgspec.Struct):
 
 
 class Writer:
-    """Writes to one file, from one thread, in the order in which things were given to it."""
+    """Writes to one file, from one thread, in the order of the queue."""
 
     def __init__(
         self,
@@ -163,10 +162,10 @@ class Writer:
         mark: Callable[[Mapping[int, int]], None],
         failed: Callable[[StoreFailed], None] = lambda _: None,
     ) -> None:
-        """``connection`` is the writer's from now on.
+        """Take over ``connection``.
 
-        ``mark`` is told, in this thread, up to which row sessions are safe, by number, before anybody else is.
-        ``failed`` is called, in this thread, if it ends although nobody closed it.
+        ``mark`` is called in the writer's thread with the newest stored row of each session, before the senders are
+        notified. ``failed`` is called there if the thread ends without `close`.
         """
         self._path = path
         self._mark = mark
@@ -176,28 +175,27 @@ class Writer:
         #: Whether commits since the last sync may still be in memory only.
         self._is_unsynced = False
         self._queue: deque[Parcel | Task] = deque()
-        #: What a tick that is not over has brought: the thread does not see it, and takes all of it together.
-        self._brought: list[Parcel | Task] = []
-        #: How loops hear what was done.
+        #: Items of the current event-loop tick, moved to the queue together when it ends.
+        self._collected: list[Parcel | Task] = []
         self.mail = Mailboxes()
         self._guard = threading.Lock()
-        #: Held by the thread; whoever brings something lets go of it, once, while the thread has nothing to do.
+        #: The thread blocks on it while idle; adding work releases it once.
         self._wake = threading.Lock()
         self._wake.acquire()
         self._is_idle = False
         self._closing = False
-        self._dead: StoreFailed | None = None
-        self._work_in_hand: list[Parcel | Task] = []
+        self._failure: StoreFailed | None = None
+        self._in_hand: list[Parcel | Task] = []
         self._waking: set[asyncio.AbstractEventLoop] = set()
-        self._thread = threading.Thread(target=self._live, name="zot journal", daemon=True)
+        self._thread = threading.Thread(target=self._run_thread, name="zot journal", daemon=True)
         self._thread.start()
 
     def post(self, parcel: Parcel) -> None:
-        """Take an append, in the thread of its loop. What comes in the same tick goes in one transaction."""
+        """Enqueue an append, in the thread of its loop. Appends of one tick share a transaction."""
         with self._guard:
             self._check()
-            self._brought.append(parcel)
-        self._rouse_soon(parcel.sender.loop)
+            self._collected.append(parcel)
+        self._wake_after_tick(parcel.sender.loop)
 
     def run(
         self,
@@ -209,77 +207,77 @@ class Writer:
         plain: bool = False,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> Future[T]:
-        """Do something in the writer's thread, behind what was given before. The future has what it returns.
+        """Run ``action`` in the writer's thread, after everything queued before. The future has its result.
 
-        In the thread of a ``loop``, it goes in one transaction with what comes in the same tick, if it can.
+        Called in the thread of a ``loop``, it shares a transaction with other items of the same tick, if possible.
         """
         future: Future[T] = Future()
         with self._guard:
             self._check()
-            self._brought.append(Task(action, future, durable, bare, session, plain))
+            self._collected.append(Task(action, future, durable, bare, session, plain))
             if loop is None:
-                self._rouse()
+                self._flush()
         if loop is not None:
-            self._rouse_soon(loop)
+            self._wake_after_tick(loop)
         return future
 
     def sync(self) -> Future[None]:
-        """Make everything that was given before survive a loss of power. Free if the disk has it already."""
+        """Make everything queued before survive a loss of power. Free if nothing is unsynced."""
         return self.run(lambda _: self._sync(), bare=True)
 
     def close(self, *, within_s: float) -> bool:
-        """Write what is left and stop. False if that took too long: then it is given up."""
+        """Write the rest and stop. False if that took too long: then the rest is given up."""
         with self._guard:
             self._closing = True
-            self._rouse()
+            self._flush()
         self._thread.join(within_s)
         if not self._thread.is_alive():
             return True
-        self._die(StoreFailed(f"{self._path} could not be written in time, and zot is closing"))
+        self._give_up(StoreFailed(f"{self._path} could not be written in time, and zot is closing"))
         return False
 
     def _check(self) -> None:
-        if self._dead is not None:
-            raise self._dead
+        if self._failure is not None:
+            raise self._failure
         if self._closing:
             raise StoreFailed(f"the journal {self._path} is closed")
 
-    def _rouse_soon(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Let the thread look at what there is when this tick of the ``loop``, whose thread this is, is over."""
+    def _wake_after_tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Wake the thread when the current tick of ``loop``, in whose thread we are, ends."""
         if loop not in self._waking:
             self._waking.add(loop)
-            loop.call_soon(self._wake_up, loop)
+            loop.call_soon(self._on_tick_end, loop)
 
-    def _wake_up(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _on_tick_end(self, loop: asyncio.AbstractEventLoop) -> None:
         self._waking.discard(loop)
         with self._guard:
-            self._rouse()
+            self._flush()
 
-    def _rouse(self) -> None:
-        """Give the thread what was brought, and let it look, if it is not about to do that anyway."""
-        self._queue.extend(self._brought)
-        self._brought.clear()
+    def _flush(self) -> None:
+        """Queue the collected items, and wake the thread if it is idle."""
+        self._queue.extend(self._collected)
+        self._collected.clear()
         if self._is_idle:
             self._is_idle = False
             self._wake.release()
 
-    def _live(self) -> None:
+    def _run_thread(self) -> None:
         try:
             while self._has_work():
-                self._work_in_hand = self._take()
-                self._work(self._work_in_hand)
-                self._work_in_hand = []
-        except BaseException as problem:  # the thread's outermost boundary: whoever waits must hear of its end
+                self._in_hand = self._take()
+                self._work(self._in_hand)
+                self._in_hand = []
+        except BaseException as problem:  # The thread's outermost boundary: all waiters must get the error.
             log.exception("the journal's writer failed")
             reason = str(problem) or type(problem).__name__
             failure = StoreFailed(f"{self._path} cannot be written any more ({reason}): restart zot and resume")
-            self._die(failure)
+            self._give_up(failure)
             self._failed(failure)
         finally:
             self._connection.close()
 
     def _has_work(self) -> bool:
-        """Wait for something to do. False if nothing more will come."""
+        """Wait for work. False if the writer is closed and nothing is queued."""
         while True:
             with self._guard:
                 if self._queue or self._closing:
@@ -288,10 +286,10 @@ class Writer:
             self._wake.acquire()
 
     def _take(self) -> list[Parcel | Task]:
-        """Return what comes next and is done together: many, or something that must be done by itself."""
+        """Take the next group: items that share a transaction, or one that must run alone."""
         group, about = [self._queue.popleft()], set[int]()
-        if _joins(group[0], about):
-            while self._queue and len(group) < _MAX_GROUP and _joins(self._queue[0], about):
+        if _can_share(group[0], about):
+            while self._queue and len(group) < _MAX_GROUP and _can_share(self._queue[0], about):
                 group.append(self._queue.popleft())
         return group
 
@@ -300,7 +298,7 @@ class Writer:
         if len(group) == len(tasks) == 1:
             self._perform(tasks[0])
         elif tasks:
-            self._work_together(group)
+            self._commit_group(group)
         else:
             parcels = [one for one in group if isinstance(one, Parcel)]
             self._commit([parcel for parcel in parcels if parcel.sender.broken is None])
@@ -316,15 +314,15 @@ class Writer:
                     result = task.action(self._connection)
         except sqlite3.Error as problem:
             task.future.set_exception(explained(problem, self._path))
-        except Exception as problem:  # whoever asked for it hears it
+        except Exception as problem:  # Raised where the future is awaited.
             task.future.set_exception(problem)
         else:
             task.future.set_result(result)
 
-    def _work_together(self, group: Sequence[Parcel | Task]) -> None:
-        """Do everything in one transaction, in order: with many sessions, the disk is waited for once for all.
+    def _commit_group(self, group: Sequence[Parcel | Task]) -> None:
+        """Process a group in one transaction, in order: many sessions then share one sync.
 
-        What a task cannot do costs that task alone; if the file cannot be written, nothing of it has happened.
+        A failing task fails alone; if the transaction fails, nothing of the group has happened.
         """
         written: list[Parcel] = []
         done: list[tuple[Task, Any, Exception | None]] = []
@@ -333,7 +331,7 @@ class Writer:
             with self._durably(durable), _Transaction(self._connection):
                 for is_task, some in groupby(group, lambda one: isinstance(one, Task)):
                     if is_task:
-                        done += [self._attempt(task) for task in some if isinstance(task, Task) and _starts(task)]
+                        done += [self._try_task(task) for task in some if isinstance(task, Task) and _starts(task)]
                     else:
                         parcels = [one for one in some if isinstance(one, Parcel) and one.sender.broken is None]
                         written += parcels
@@ -346,22 +344,22 @@ class Writer:
                 if isinstance(task, Task) and not task.future.done():
                     task.future.set_exception(failure)
         else:
-            self._tell_safe(written)
+            self._notify_stored(written)
             for task, result, refusal in done:
                 if refusal is None:
                     task.future.set_result(result)
                 else:
                     task.future.set_exception(refusal)
 
-    def _attempt(self, task: Task) -> tuple[Task, Any, Exception | None]:
-        """Do a task inside a transaction: all of it, or nothing. Raise sqlite3.Error if the transaction is lost."""
+    def _try_task(self, task: Task) -> tuple[Task, Any, Exception | None]:
+        """Run a task inside a transaction: all of it, or nothing. Raise sqlite3.Error if the transaction is lost."""
         if not task.plain:
             self._connection.execute("SAVEPOINT task")
         try:
             outcome: tuple[Task, Any, Exception | None] = task, task.action(self._connection), None
-        except Exception as problem:  # whoever asked for it hears it
+        except Exception as problem:  # Raised where the future is awaited.
             if isinstance(problem, sqlite3.Error) and not self._connection.in_transaction:
-                raise  # SQLite has rolled back everything, and what follows would be written on its own.
+                raise  # SQLite has rolled back: what followed would be written without a transaction.
             if not task.plain:
                 self._connection.execute("ROLLBACK TO task")
             refusal = explained(problem, self._path) if isinstance(problem, sqlite3.Error) else problem
@@ -372,7 +370,7 @@ class Writer:
 
     @contextmanager
     def _durably(self, durable: bool) -> Iterator[None]:
-        """Let a transaction end only when the disk has it, and all before it, whatever happens to the machine."""
+        """Sync at the end of a transaction if ``durable``, with everything before it."""
         if not durable:
             self._is_unsynced = True
             yield
@@ -385,7 +383,7 @@ class Writer:
             self._connection.execute("PRAGMA synchronous = NORMAL")
 
     def _sync(self) -> None:
-        """Sync what was written ahead. Without a write-ahead file, SQLite has synced each transaction."""
+        """Sync the write-ahead file. Without one, SQLite has synced each transaction."""
         if not self._is_unsynced:
             return
         ahead = f"{self._path}-wal"
@@ -409,7 +407,8 @@ class Writer:
         try:
             with self._durably(any(parcel.durable for parcel in parcels)):
                 if len(parcels) == 1 and parcels[0].is_plain:
-                    # The usual case, in one call: each one that lets go of the interpreter may wait for it afterwards.
+                    # The usual case, in one call: each call releases the interpreter lock and may wait for it
+                    # afterwards.
                     insert_chunks(self._connection, parcels[0].chunks)
                 else:
                     with _Transaction(self._connection):
@@ -418,23 +417,23 @@ class Writer:
         except (sqlite3.Error, StoreFailed) as problem:
             self._fail(parcels, problem if isinstance(problem, StoreFailed) else explained(problem, self._path))
         else:
-            self._tell_safe(parcels)
+            self._notify_stored(parcels)
 
     def _fail(self, parcels: Sequence[Parcel], failure: StoreFailed) -> None:
         for parcel in parcels:
             parcel.sender.broken = failure
-        self._tell(parcels, lambda sender, _: sender.on_failed(failure))
+        self._notify(parcels, lambda sender, _: sender.on_failed(failure))
 
     def _written(self, parcels: Sequence[Parcel]) -> None:
-        """What was written is safe, if it is where it can be found. Raise StoreFailed."""
+        """Mark rows as stored, after checking that the file is still in place. Raise StoreFailed."""
         self.check_file()
         try:
             self._mark({parcel.sender.number: parcel.last for parcel in parcels})
-        except UnmarkedRows as problem:  # the rows are safe; only a loss of them could go unnoticed
+        except UnmarkedRows as problem:  # The rows are safe, but a later loss of them could go unnoticed.
             log.warning("%s", problem)
 
     def check_file(self) -> None:
-        """Raise StoreFailed if what was written is in a file that nobody will find any more."""
+        """Raise StoreFailed if the path no longer names our file."""
         try:
             is_there = os.path.samestat(os.stat(self._path), self._file)
         except OSError:
@@ -442,33 +441,33 @@ class Writer:
         if not is_there:
             raise StoreFailed(f"{self._path} was removed or replaced while it was in use: start zot anew")
 
-    def _die(self, problem: StoreFailed) -> None:
-        """Nothing more will be written: say so to everybody who waits."""
+    def _give_up(self, problem: StoreFailed) -> None:
+        """Stop writing and fail every queued item."""
         with self._guard:
-            self._dead = problem
-            left = [*self._work_in_hand, *self._queue, *self._brought]
+            self._failure = problem
+            left = [*self._in_hand, *self._queue, *self._collected]
             self._queue.clear()
-            self._brought.clear()
+            self._collected.clear()
         for task in left:
-            # One that was in hand may be done meanwhile, and is running in any case.
+            # A task in hand may have finished meanwhile.
             if isinstance(task, Task) and not task.future.done():
                 task.future.set_exception(problem)
-        self._tell([p for p in left if isinstance(p, Parcel)], lambda sender, _: sender.on_failed(problem))
+        self._notify([p for p in left if isinstance(p, Parcel)], lambda sender, _: sender.on_failed(problem))
 
-    def _tell_safe(self, parcels: Sequence[Parcel]) -> None:
-        self._tell(parcels, lambda sender, own: sender.on_safe(own[-1].last, sum(parcel.size for parcel in own)))
+    def _notify_stored(self, parcels: Sequence[Parcel]) -> None:
+        self._notify(parcels, lambda sender, own: sender.on_safe(own[-1].last, sum(parcel.size for parcel in own)))
 
-    def _tell(self, parcels: Sequence[Parcel], what: Callable[[Sender, list[Parcel]], None]) -> None:
-        """Call ``what`` for each sender of ``parcels``, in the thread of its loop."""
+    def _notify(self, parcels: Sequence[Parcel], call: Callable[[Sender, list[Parcel]], None]) -> None:
+        """Call ``call`` for each sender of ``parcels``, in the thread of its loop."""
         by_loop: dict[asyncio.AbstractEventLoop, dict[int, list[Parcel]]] = {}
         for parcel in parcels:
             by_loop.setdefault(parcel.sender.loop, {}).setdefault(id(parcel.sender), []).append(parcel)
         for loop, by_sender in by_loop.items():
-            self.mail.post(loop, *(partial(what, own[0].sender, own) for own in by_sender.values()))
+            self.mail.post(loop, *(partial(call, own[0].sender, own) for own in by_sender.values()))
 
 
 class _Transaction:
-    """All or nothing."""
+    """A transaction that is committed, or rolled back after an exception."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -481,7 +480,7 @@ class _Transaction:
             if kind is None:
                 self._connection.execute("COMMIT")
         finally:
-            # SQLite has rolled back already where it could not go on at all.
+            # After some errors SQLite has rolled back already.
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
 
@@ -490,8 +489,8 @@ def _unsynced(path: str, problem: OSError) -> StoreFailed:
     return StoreFailed(f"{path} cannot be synced ({problem.strerror}): check the disk and its limits, then resume")
 
 
-def _joins(work: Parcel | Task, about: set[int]) -> bool:
-    """True if it can be done together with tasks that are ``about`` some sessions; then it is about its own, too."""
+def _can_share(work: Parcel | Task, about: set[int]) -> bool:
+    """True if the item can share a transaction with tasks of the sessions ``about``; then add its session to them."""
     if not isinstance(work, Task):
         return True
     if work.bare or work.session in about:
@@ -502,5 +501,5 @@ def _joins(work: Parcel | Task, about: set[int]) -> bool:
 
 
 def _starts(task: Task) -> bool:
-    """False if nobody wants it any more."""
+    """Start the future of a task. False if it was cancelled."""
     return task.future.set_running_or_notify_cancel()

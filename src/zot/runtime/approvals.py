@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("zot")
 
-#: What an agent may do that strangers can talk to, unless its own policy says otherwise; and how it is told to say so.
+#: The default policy of an agent that strangers can prompt, and the advice in its denials.
 _HOST_POLICY = ("read=allow", "skill=allow", "*=deny")
 _HOST_ADVICE = "whoever runs zot can allow more with --policy, such as --policy '*=allow', or in config.toml"
 
 
 def guarded(config: Config) -> Config:
-    """Return ``config`` for an agent that strangers can talk to."""
+    """Return ``config`` for an agent that strangers can prompt."""
     return msgspec.structs.replace(config, policy=(*config.policy, *_HOST_POLICY))
 
 
 def approvals_of(config: Config, demand: Demand | None, *, cwd: str, key: str, is_guarded: bool) -> Approvals:
-    """Return who judges tool calls. Strangers never get to what is ours; whom nobody can hear is never asked about."""
+    """Return the approver of tool calls. Guarded and hosted sessions reach no private file; hosted ones never ask."""
     policy = _policy(config)
     if is_guarded or demand is not None:
         policy = msgspec.structs.replace(policy, private=_private(config, key))
@@ -43,7 +43,7 @@ def approvals_of(config: Config, demand: Demand | None, *, cwd: str, key: str, i
 
 
 def _private(config: Config, key: str) -> Private:
-    """Return what strangers never get to: what is ours, but for the skills, and what was spilled for them."""
+    """Return the paths that strangers never reach: zot's own, except skills and the session's spilled output."""
     home, kept = zot_home(config.environment), kept_in(config)
     skills = () if home is None else (os.path.join(home, "skills"),)
     spilled = () if kept is None else (os.path.join(kept, "spill", key),)
@@ -51,7 +51,7 @@ def _private(config: Config, key: str) -> Private:
 
 
 def _policy(config: Config) -> Policy:
-    """Return the rules for tools. One about a tool that we do not have may be a mistake, which would have no effect."""
+    """Return the policy, with a warning for each rule about an unknown tool: it may be a typing mistake."""
     policy = Policy.parse(config.policy)
     for rule in policy.rules:
         if rule.tool not in ("*", *TOOL_NAMES):

@@ -15,20 +15,18 @@ from zot.panels import CommandAnswer, CommandInfo
 from zot.store import Guarded
 
 if TYPE_CHECKING:
-    from zot.agent.hooks import Extensions
     from zot.extensions.connection import Carrier
     from zot.extensions.discovery import Located
     from zot.extensions.manifest import Manifest
     from zot.extensions.supervisor import Extension
     from zot.runtime.toolbox import Toolbox
-    from zot.store import Guarded
     from zot.tools.base import Tool
 
 
 def open_extensions(
     config: Config, toolbox: Toolbox, *, cwd: str, model_id: str, joinable: bool = False, reloadable: bool = False
 ) -> Extensions | None:
-    """Return what keeps the extensions of a session; None if there are none, and none can `join` or come later.
+    """Return the extensions of a session; None if there are none and none can `join` or be loaded later.
 
     Raise ConfigError for a broken --ext.
     """
@@ -74,7 +72,7 @@ def open_extensions(
 
 
 def _warn_of_missing(wanted: Sequence[str], tools: Collection[str]) -> None:
-    """Say which tools somebody wants that neither we nor extensions have."""
+    """Warn of wanted tools that neither zot nor an extension has."""
     import logging
 
     from zot.text import printable
@@ -87,11 +85,10 @@ def _warn_of_missing(wanted: Sequence[str], tools: Collection[str]) -> None:
 def join(
     extensions: Extensions, name: str, carrier: Carrier, guards: Callable[[Guarded], None] = lambda guarded: None
 ) -> Extension:
-    """Let an extension that has connected by itself take part in the session that ``extensions`` belong to.
+    """Let an extension that connected by itself join the session that ``extensions`` belong to.
 
-    ``guards`` hears what it guards whether it is there or not.
-
-    Raise UserError if nobody can join it, or not under this name. `Extension.over` tells when it has gone again.
+    ``guards`` is called with each guard that it declares. `Extension.over` reports its departure. Raise UserError if
+    the session is closed to it, or the name is taken.
     """
     from zot.extensions.manager import Manager
 
@@ -103,7 +100,8 @@ def join(
 
 
 def find_extensions(config: Config, cwd: str) -> list[Located]:
-    """Return the extensions that ``config`` leads to, in order. Raise ConfigError if one that was named is broken."""
+    """Return the extensions that ``config`` selects, in order. Raise ConfigError if an explicitly named one is
+    broken."""
     import logging
 
     from zot.text import printable
@@ -122,7 +120,7 @@ def find_extensions(config: Config, cwd: str) -> list[Located]:
 
 
 def locate_extensions(config: Config, cwd: str) -> list[Located]:
-    """Return the extensions that ``config`` leads to, in order, and whether they run."""
+    """Return the extensions that ``config`` selects, in order, each with whether it may run."""
     from zot.extensions.confinement import refusal
     from zot.extensions.discovery import discover
 
@@ -148,7 +146,7 @@ def locate_extensions(config: Config, cwd: str) -> list[Located]:
     )
 
 
-#: What is wrong with one that does not run because of that.
+#: Why an extension with this standing does not run.
 _WRONG = {
     "broken": "it is broken",
     "refused": "it cannot be confined",
@@ -157,9 +155,9 @@ _WRONG = {
 
 
 class Reloadable:
-    """What `agent.hooks.Extensions` promises, by whichever set is in use.
+    """`agent.hooks.Extensions` that delegates to the set in use and can replace it.
 
-    ``find`` returns a new one, not started; ``locate`` what there is, and why something of it would not run.
+    ``find`` returns a new set, not started; ``locate`` lists the extensions found, each with whether it may run.
     """
 
     def __init__(self, find: Callable[[], Extensions | None], locate: Callable[[], Sequence[Located]]) -> None:
@@ -171,22 +169,22 @@ class Reloadable:
 
     @property
     def now(self) -> Extensions:
-        """Those that are in use."""
+        """The set in use."""
         return self._now
 
     async def reload(self, check_idle: Callable[[], None]) -> list[str]:
-        """Use what is there now; return the names. Raise UserError, and keep what was in use, if one does not start.
+        """Replace the set by the extensions found now; return their names.
 
-        The same if something is wrong with one that has run, or if ``check_idle`` raises at the end: what has begun by
-        then is guarded to its end by what was in use when it began.
+        Raise UserError and keep the old set if one does not start, or if one that ran is now broken or untrusted.
+        ``check_idle`` raises if a run has begun meanwhile: the old set guards that run to its end.
         """
         fresh = self._find() or NoExtensions()
         try:
             self._check_kept()
-            fresh.attach(self._but_failures(fresh))
+            fresh.attach(self._show_without_failures(fresh))
             await fresh.ready()
             _check(fresh)
-            for guarded in self._guards.values():  # They stay away, and what they guard stays blocked.
+            for guarded in self._guards.values():  # A guard that is disconnected keeps blocking.
                 fresh.recall(guarded)
             check_idle()
         except BaseException:
@@ -198,8 +196,8 @@ class Reloadable:
         await former.close()
         return _names(fresh)
 
-    def _but_failures(self, fresh: Extensions) -> Callable[[Sequence[AgentEvent]], None]:
-        """Return what shows what happens while they start, but not why one does not: that is the answer."""
+    def _show_without_failures(self, fresh: Extensions) -> Callable[[Sequence[AgentEvent]], None]:
+        """Return a callback that shows events while they start, except the failures that `reload` raises."""
 
         def show(events: Sequence[AgentEvent]) -> None:
             failures = _problems(fresh)
@@ -209,11 +207,11 @@ class Reloadable:
         return show
 
     def _check_kept(self) -> None:
-        """Raise UserError if something keeps one from running that has run. What was removed or disabled was meant."""
+        """Raise UserError if an extension that ran may not run now. Removed or disabled ones are intended."""
         now = {one.directory: one for one in self._locate()}
         reasons = []
         for former in _located(self._now):
-            # If the place where it stood cannot be read, nobody knows if it is still there.
+            # If its parent directory cannot be read, the extension may still be there.
             found = now.get(former.directory) or now.get(os.path.dirname(former.directory))
             if found is not None and found.standing in _WRONG:
                 reasons.append(f"{former.name}: {found.problem or _WRONG[found.standing]}")
@@ -280,7 +278,7 @@ class Reloadable:
 
 
 def reloadable(extensions: Extensions) -> Reloadable:
-    """Return extensions that can be replaced. Raise UserError if these cannot."""
+    """Return ``extensions`` as a set that can be replaced. Raise UserError if it cannot."""
     if not isinstance(extensions, Reloadable):
         raise UserError("extensions cannot be reloaded here")
     return extensions
@@ -303,7 +301,7 @@ def _located(extensions: Extensions) -> Sequence[Located]:
 
 
 def _problems(extensions: Extensions) -> set[tuple[str, str]]:
-    """Return who has failed, and why."""
+    """Return the names of failed extensions with the reasons."""
     from zot.extensions.manager import Manager
 
     return {(one.name, one.explained) for one in extensions.extensions} if isinstance(extensions, Manager) else set()

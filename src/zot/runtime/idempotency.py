@@ -26,18 +26,18 @@ from zot.run_summary import Outcome
 from zot.store import Change
 from zot.text import printable_line
 
-#: How long an answer is given again that got out, and one that did not, or that was not finished.
+#: How long a delivered answer is replayed, and an undelivered or unfinished one.
 TTL_S = 60.0
 LOST_TTL_S = 600.0
 _DAY_S = 24 * 3600.0
-#: How often we look if a session is free: soon at first, then less often. Every so many looks, which cost next to
-#: nothing, we look if the answer is there, too.
-_FIRST_LOOK_S = 0.002
-_LAST_LOOK_S = 0.03
-_LOOKS = 4
-#: How long a session that is free is left to those before us in the line: one that is stopped must not stop everybody.
+#: Poll intervals for the session's lease, growing from first to last. Every few polls, which are cheap, the stored
+#: answer is looked up, too.
+_FIRST_POLL_S = 0.002
+_LAST_POLL_S = 0.03
+_POLLS_PER_LOOKUP = 4
+#: How long an idle session is left to earlier waiters: a stopped process must not block the line.
 _POLITE_S = 5.0
-#: How long those who were before us are waited for when all have to come again.
+#: How long earlier waiters have to line up again after the answering process ended.
 _AGAIN_S = 2.0
 _CHARACTERS_PER_TOKEN = 4
 _MAX_NAME = 80
@@ -45,7 +45,7 @@ _MAX_QUOTED = 120
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What came of a request: never blank, and never for nothing. Tokens are estimated where the service told none."""
+    """The answer to a request: never blank. Tokens are estimated where the service reported none."""
 
     text: str
     prompt_tokens: int
@@ -53,7 +53,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def answer_of(outcome: Outcome, prompt: str) -> Answer | None:
-    """Return what a run came to; None if that is no answer: it did not end by itself, or with nothing to say."""
+    """Return the answer of a run; None if it did not end by itself, or without text."""
     text, usage = outcome.text, outcome.usage
     if outcome.stop != "end_turn" or not text.strip():
         return None
@@ -64,8 +64,8 @@ def answer_of(outcome: Outcome, prompt: str) -> Answer | None:
 
 
 def fingerprint(*parts: str) -> bytes:
-    """Return one value for what a request says."""
-    import hashlib  # A library of its own comes with it, and few requests have a key.
+    """Return a digest of a request's contents."""
+    import hashlib  # Imported lazily: few requests have a key.
 
     total = hashlib.sha256()
     for part in map(key_of, parts):
@@ -75,9 +75,9 @@ def fingerprint(*parts: str) -> bytes:
 
 
 class Demand(msgspec.Struct, frozen=True):
-    """What somebody wants of a session, since when and until when, on the clock of `time.monotonic`.
+    """A request to a session, with its arrival and deadline on the clock of `time.monotonic`.
 
-    ``key`` says that it was sent before; None if it may run as often as it is sent.
+    ``key`` identifies retries; None if the request may run as often as it is sent.
     """
 
     session_id: str
@@ -91,16 +91,16 @@ class Demand(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """What it is called in the log."""
+        """Its name in the log."""
         return f"session {_name(self.session_id)}, request {_name(self.request_id)}"
 
     def left_s(self) -> float:
-        """Return how long the answer can still be used."""
+        """Return the seconds until the deadline."""
         return self.deadline - time.monotonic()
 
 
 class Standing(enum.Enum):
-    """Where the prompt of a request is in the transcript when it is to run."""
+    """Where a request's prompt is in the transcript when its run begins."""
 
     NOWHERE = "it was not said"
     LAST = "it was said, and nobody has said anything since"
@@ -108,7 +108,7 @@ class Standing(enum.Enum):
 
 
 class Once:
-    """One request on its way to its answer. Whoever makes it calls `leave` in the end."""
+    """One request on its way to its answer. Its owner calls `leave` in the end."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class Once:
         record.admit = self._admit
 
     async def kept(self) -> Answer | None:
-        """Return the answer if it is on record and may be given again."""
+        """Return the stored answer if it may be replayed."""
         asked = self._asked
         if asked is None:
             return None
@@ -145,46 +145,46 @@ class Once:
         )
 
     async def turn(self, *, behind: bool = False) -> Answer | None:
-        """Wait until the session seems to be free, and for us; return the answer if that is there before.
+        """Wait until the session is idle and it is our turn; return the answer if it is stored before that.
 
-        Whoever came first is first, also among processes; ``behind`` others who have yet to come again, after whoever
-        was to answer has ended, we are for a while. Raise StoreFailed.
+        Requests are served in order of arrival, across processes. After a crash of the answering process, a retry gives
+        earlier requests some time to line up again (``behind``). Raise StoreFailed.
         """
         if self._ticket is None:
             self._ticket = self._record.line_up(self._came)
         comes_until = time.monotonic() + self._again_s if behind else -math.inf
-        pause_s, looks, free_since = _FIRST_LOOK_S, 0, math.inf
+        pause_s, polls, free_since = _FIRST_POLL_S, 0, math.inf
         while True:
-            if looks % _LOOKS == 0 and (kept := await self.kept()) is not None:
+            if polls % _POLLS_PER_LOOKUP == 0 and (kept := await self.kept()) is not None:
                 return kept
-            # In this order: whoever was before us and has left runs the session by now, or is done.
+            # In this order: an earlier waiter that has left the line holds the lease by now, or is done.
             is_first, is_free, now = self._ticket.is_first, self._record.is_free, time.monotonic()
             if not (is_first and is_free):
                 comes_until = -math.inf
             if is_free and (is_first or now - free_since > self._polite_s) and now >= comes_until:
                 return None
-            looks = 0 if is_free and free_since == math.inf else looks + 1  # Somebody has just come to an end.
+            polls = 0 if is_free and free_since == math.inf else polls + 1  # A run has just ended.
             free_since = min(free_since, now) if is_free else math.inf
-            if looks:
+            if polls:
                 await asyncio.sleep(pause_s)
-                pause_s = min(1.5 * pause_s, _LAST_LOOK_S)
+                pause_s = min(1.5 * pause_s, _LAST_POLL_S)
 
     def leave(self) -> None:
-        """Let those behind us have their turn. Any number of times."""
+        """Leave the line. Idempotent."""
         if self._ticket is not None:
             self._ticket.leave()
 
     def words(self, messages: Sequence[Message]) -> str | None:
-        """Return what is to be said to a conversation when the turn has come; None if the prompt has just been said.
+        """Return the text to add to the conversation; None if the prompt is the newest one in it.
 
-        One that was cleared away since is said anew; one that was summarised was heard.
+        A prompt that was cleared since is added again; one that was summarised is not.
         """
-        if self.standing is Standing.NOWHERE or not self._is_heard(messages):
+        if self.standing is Standing.NOWHERE or not self._is_in(messages):
             return self._prompt
         return None if self.standing is Standing.LAST else _continuation(self._prompt)
 
     async def keep(self, answer: Answer) -> None:
-        """Put the answer on record, before anybody is given it: it survives a loss of power. Raise StoreFailed."""
+        """Store the answer, durably, before it is sent. Raise StoreFailed."""
         if (asked := self._asked) is not None:
             data = msgspec.json.encode(answer)
             await self._journal.writing(
@@ -192,7 +192,7 @@ class Once:
             )
 
     async def delivered(self) -> None:
-        """Put on record that the answer got out. Everything said before is on record then, too. Raise StoreFailed."""
+        """Record that the answer was sent, after everything written before. Raise StoreFailed."""
 
         def note(connection: sqlite3.Connection) -> None:
             if self._asked is not None:
@@ -201,14 +201,14 @@ class Once:
         await self._journal.writing(note)
 
     def _admit(self, connection: sqlite3.Connection, newest: int) -> None:
-        """In the writer's thread, as the session's only writer: say if the request must run, and from where."""
-        self.leave()  # The next one may wait for us.
+        """Decide, in the writer's thread and with the lease, whether the request must run, and from where."""
+        self.leave()  # The next waiter may be polling for our place.
         asked = self._asked
         if asked is not None:
             self._clock.anchor(connection)
         now = self._clock.now(connection)
         kept = None if asked is None else answers.find(connection, asked)
-        self.standing = self._stands(kept, newest, now)
+        self.standing = self._find_prompt(kept, newest, now)
         if (answer := self._replay(kept, now) or self._finished(connection, kept)) is not None:
             raise AlreadyAnswered("the request has been answered", answer=msgspec.json.encode(answer))
         if asked is not None:
@@ -216,12 +216,12 @@ class Once:
             answers.begin(connection, asked, first_run=first, latest_run=newest + 1, now=now)
             answers.forget(connection, before=now - max(_DAY_S, 2 * self._ttl_s))
 
-    def _is_heard(self, messages: Sequence[Message]) -> bool:
+    def _is_in(self, messages: Sequence[Message]) -> bool:
         said = (text_of(message.content) for message in messages if message.role == "user")
         return first_new(messages) > 0 or self._prompt in said
 
     def _replay(self, kept: Kept | None, now: float) -> Answer | None:
-        """Return an answer that may be given again."""
+        """Return an answer that is young enough to be replayed."""
         if kept is None or kept.answer is None or kept.answered is None:
             return None
         lost = kept.delivered is None
@@ -229,10 +229,10 @@ class Once:
         assert since is not None
         return msgspec.json.decode(kept.answer, type=learned(Answer)) if now - since < ttl_s else None
 
-    def _stands(self, kept: Kept | None, newest: int, now: float) -> Standing:
-        """Say if a run for this request said the prompt but did not come to an answer, and if others spoke since.
+    def _find_prompt(self, kept: Kept | None, newest: int, now: float) -> Standing:
+        """Say whether a run added this prompt without reaching an answer, and whether other prompts followed.
 
-        What was said of runs that never began has been taken back by now.
+        Runs that were announced but never began have been disowned by now.
         """
         if kept is None or kept.answer is not None or now - kept.began >= max(LOST_TTL_S, self._ttl_s):
             return Standing.NOWHERE
@@ -241,7 +241,7 @@ class Once:
         return Standing.LAST if newest <= kept.latest_run else Standing.EARLIER
 
     def _finished(self, connection: sqlite3.Connection, kept: Kept | None) -> Answer | None:
-        """Return the answer of a run that came to its end, but whose process died before it could say so."""
+        """Return the answer of a run that ended, but whose process died before it stored the answer."""
         if kept is None or self.standing is Standing.NOWHERE:
             return None
         rows = [row for _, row in rows_of(connection, self._record.number, kept.latest_run)]
@@ -254,7 +254,7 @@ class Once:
 
 
 def _continuation(prompt: str) -> str:
-    """Return what is said in place of a prompt whose answer was interrupted, and after which others have spoken."""
+    """Return the message that replaces an interrupted prompt after which others have been added."""
     return (
         "Your answer to an earlier message of mine was interrupted. That message begins with "
         f"'{printable_line(prompt, _MAX_QUOTED)}'. Answer it now. "

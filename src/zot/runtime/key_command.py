@@ -1,4 +1,4 @@
-"""Keys that a command prints, such as `pass show anthropic`, read when a model is first called."""
+"""API keys printed by a command, such as `pass show anthropic`, run when a model is first called."""
 
 from __future__ import annotations
 
@@ -16,53 +16,52 @@ from zot.tools.process import GroupChild
 
 DEADLINE_S = 30.0
 _MAX_KEY_BYTES = 16 * 1024
-#: Much more is kept of a complaint than is shown: half a key, where it was cut off, would not be recognised.
+#: Keep much more of standard error than is shown: a key that is cut in half could not be masked.
 _MAX_ERROR_BYTES = 32 * 1024
 _MAX_SHOWN = 500
 _READ_BYTES = 64 * 1024
 
-#: Runs a command line, and kills its process group when our end of standard input is closed: also by our own death.
-#: What the command starts in a session of its own, such as an agent that remembers a passphrase, stays.
-_KEPT = """
+#: Runs a command line and kills its process group when our end of its standard input closes, even by our own death.
+#: Processes in a session of their own, such as a passphrase agent, survive.
+_GUARDED_SHELL = """
 exec 3<&0 </dev/null
 (read -r _ <&3; kill -9 -$$) >/dev/null 2>&1 &
 exec 3<&-
 eval "$1"
 """
 
-#: What commands printed, for this process: whoever holds several conversations is asked for a passphrase once.
+#: Printed keys of this process: with several sessions, the user enters a passphrase once.
 _printed: dict[tuple[str, frozenset[tuple[str, str]]], str] = {}
 
 
 class KeyCommand:
-    """A command that prints the key of ``provider``. It sees ``env`` and nothing else of ours, and has no input."""
+    """A command that prints the key of ``provider``. Its environment is ``env``, its input is empty."""
 
     def __init__(self, provider: str, command: str, env: Mapping[str, str], *, deadline_s: float = DEADLINE_S) -> None:
         self._provider = provider
         self._command = command
         self._env = dict(env)
         self._deadline_s = deadline_s
-        self._place = (command, frozenset(self._env.items()))
-        #: The command that runs, and those who wait for it.
+        self._cache_key = (command, frozenset(self._env.items()))
+        #: The running command, and its waiters.
         self._running: tuple[asyncio.Task[str], set[object]] | None = None
 
     async def read(self) -> str:
-        """Return the key: the one that was printed before, else a new one. Raise AuthFailed if there is none.
+        """Return the cached key, else run the command. Raise AuthFailed if it prints none.
 
-        Whoever asks while the command runs waits for it, too. When it is late, or nobody waits any more because all
-        were cancelled, the command and its process group are killed.
+        Concurrent callers share one run. When it is late, or all callers were cancelled, its process group is killed.
         """
-        key = _printed.get(self._place)
+        key = _printed.get(self._cache_key)
         return await self._awaited() if key is None else key
 
     def renew(self, refused: str) -> bool:
-        """Forget a key that was refused. True: the command may know a newer one."""
-        if _printed.get(self._place) == refused:
-            del _printed[self._place]
+        """Drop a refused key from the cache. True: the command may print a newer one."""
+        if _printed.get(self._cache_key) == refused:
+            del _printed[self._cache_key]
         return True
 
     async def _awaited(self) -> str:
-        """Run the command, unless it runs, and wait for what it prints."""
+        """Start the command unless it runs, and wait for its key."""
         if self._running is None:
             task = asyncio.get_running_loop().create_task(self._run(), name="zot key command")
             task.add_done_callback(self._ended)
@@ -74,19 +73,19 @@ class KeyCommand:
         finally:
             waiting.discard(me)
             if not waiting and not running.done():
-                # Whoever comes from here on has it run again, and nothing of this one stays.
+                # Later callers start it again; wait until this one is dead.
                 self._running = None
                 running.cancel()
                 await asyncio.wait({running})
         if isinstance(problem := running.exception(), AuthFailed):
-            raise AuthFailed(str(problem))  # An error of one's own: who passes it on adds to it.
+            raise AuthFailed(str(problem))  # Each caller gets its own exception, because callers add to it.
         return running.result()
 
     def _ended(self, task: asyncio.Task[str]) -> None:
         if self._running is not None and self._running[0] is task:
             self._running = None
         if not task.cancelled() and task.exception() is None:
-            _printed[self._place] = task.result()
+            _printed[self._cache_key] = task.result()
 
     async def _run(self) -> str:
         try:
@@ -112,7 +111,8 @@ class KeyCommand:
 
 
 class _Ended(msgspec.Struct, frozen=True):
-    """How a command ended, ``status`` None if it had to be; what it printed, and its complaint as part of a message."""
+    """The result of a command: ``status`` is None if it was killed; ``complaint`` is standard error, as part of a
+    message."""
 
     status: int | None
     said: str
@@ -120,7 +120,7 @@ class _Ended(msgspec.Struct, frozen=True):
 
 
 async def _output(command: str, env: Mapping[str, str], within_s: float) -> _Ended:
-    """Run a command line to its end, or until it is late or says too much. Raise OSError, or ValueError."""
+    """Run a command line until it ends, is late or prints too much. Raise OSError, ValueError."""
     process, life, output, errors = _start(command, env)
     child = GroupChild(process, output, ())
     complaint = _Complaint(errors)
@@ -132,7 +132,7 @@ async def _output(command: str, env: Mapping[str, str], within_s: float) -> _End
     except TimeoutError:
         is_late = True
     finally:
-        # Cancellation passes through here, too: nothing of it stays.
+        # Cancellation passes through here, too: no process survives.
         os.close(life)
         try:
             await child.end(grace_s=0)
@@ -140,17 +140,17 @@ async def _output(command: str, env: Mapping[str, str], within_s: float) -> _End
             child.close()
             complaint.close()
     text = said.decode(errors="replace")
-    return _Ended(None if is_late else child.status(), text, _told(complaint.text(), text))
+    return _Ended(None if is_late else child.status(), text, _shown_complaint(complaint.text(), text))
 
 
 def _start(command: str, env: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], int, int, int]:
-    """Start it; return with it our ends of the pipe that it lives by, of its output and of its errors."""
+    """Start the command; return it with our ends of the life line, of its output and of its errors."""
     with ExitStack() as theirs, ExitStack() as ours:
         its_life, life = _pipe(theirs, ours)
         output, its_output = _pipe(ours, theirs)
         errors, its_errors = _pipe(ours, theirs)
         process = subprocess.Popen(
-            ["/bin/sh", "-c", _KEPT, "sh", command],
+            ["/bin/sh", "-c", _GUARDED_SHELL, "sh", command],
             env=env,
             stdin=its_life,
             stdout=its_output,
@@ -162,7 +162,7 @@ def _start(command: str, env: Mapping[str, str]) -> tuple[subprocess.Popen[bytes
 
 
 def _pipe(readers: ExitStack, writers: ExitStack) -> tuple[int, int]:
-    """Return a pipe; who reads and who writes close their ends."""
+    """Return a pipe whose ends ``readers`` and ``writers`` close."""
     inlet, outlet = os.pipe()
     readers.callback(os.close, inlet)
     writers.callback(os.close, outlet)
@@ -170,26 +170,26 @@ def _pipe(readers: ExitStack, writers: ExitStack) -> tuple[int, int]:
 
 
 class _Complaint:
-    """What a command says on standard error: its end is kept, and it never has to wait for us."""
+    """A reader of standard error that keeps its tail, so that the command never blocks on it."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor: int | None = descriptor
         self._tail = b""
         os.set_blocking(descriptor, False)
-        asyncio.get_running_loop().add_reader(descriptor, self._hear)
+        asyncio.get_running_loop().add_reader(descriptor, self._on_readable)
 
     def text(self) -> str:
         return " ".join(self._tail.decode(errors="replace").split())
 
     def close(self) -> None:
-        """Take what is still there, and stop listening."""
-        self._hear()
+        """Read the rest and close."""
+        self._on_readable()
         if self._descriptor is not None:
             asyncio.get_running_loop().remove_reader(self._descriptor)
             os.close(self._descriptor)
             self._descriptor = None
 
-    def _hear(self) -> None:
+    def _on_readable(self) -> None:
         if self._descriptor is None:
             return
         try:
@@ -205,8 +205,8 @@ def _how(status: int) -> str:
     return f"failed with exit status {status}" if status > 0 else f"was ended by signal {-status}"
 
 
-def _told(complaint: str, said: str) -> str:
-    """Return what it said on standard error, for a message; without what it said on standard output, a key maybe."""
+def _shown_complaint(complaint: str, said: str) -> str:
+    """Return standard error for a message, masking lines of standard output: one may be the key."""
     for line in filter(None, (line.strip() for line in said.split("\n"))):
         complaint = complaint.replace(line, "[key]") if len(line) >= 4 else complaint
     return f": {complaint[-_MAX_SHOWN:]}" if complaint else ""

@@ -1,4 +1,4 @@
-"""Open sessions: turn a Config into a live Session. The only module that picks concrete parts."""
+"""Opening sessions: from a Config to a live Session. The only module that picks concrete parts."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ T = TypeVar("T")
 
 
 def check(config: Config, premises: Premises | None = None) -> str:
-    """Return the model that will be used. Raise ConfigError, or UserError, for what `open_session` would not take.
+    """Return the id of the model to use. Raise ConfigError or UserError for settings that `open_session` would refuse.
 
-    Loads next to nothing: whoever waits for a first answer waits for this, too.
+    Imports next to nothing: the first answer waits for this.
     """
     model = models_of(config, premises).find(config.model)
     credential_of(config, model)
@@ -50,7 +50,7 @@ def check(config: Config, premises: Premises | None = None) -> str:
 
 
 def check_settings(config: Config, premises: Premises | None = None) -> None:
-    """Raise ConfigError for what would make no sense with any provider."""
+    """Raise ConfigError for settings that are invalid with any provider."""
     _directory(config.cwd)
     tool_names(config)
     for flag, file in (("--script", config.script), ("--replay", config.replay)):
@@ -60,7 +60,7 @@ def check_settings(config: Config, premises: Premises | None = None) -> None:
         raise ConfigError("--script and --replay exclude each other: lab plays one of them")
     if config.script and not os.path.exists(config.script):
         raise ConfigError(f"{config.script}: no such file")
-    if config.script and os.path.isfile(config.script):  # A pipe can be read only once, so it is read later.
+    if config.script and os.path.isfile(config.script):  # A pipe can be read only once: not here.
         script_of(config, premises)
     if config.output_schema is not None:
         from zot.agent.output_schema import load
@@ -74,7 +74,7 @@ def check_settings(config: Config, premises: Premises | None = None) -> None:
         clock_of(config.frozen_time)
 
 
-#: Settings that have a say in the system prompt: without them, a session that goes on keeps the one it had.
+#: Settings that shape the system prompt: unless one of them is given, a resumed session keeps its prompt.
 _PROMPTING = frozenset(
     {
         "system_prompt",
@@ -91,18 +91,18 @@ _PROMPTING = frozenset(
 
 
 async def open_any(config: Config, given: Collection[str], *, own_process: bool = False) -> Session:
-    """Return a session that works as ``config`` says: one of the journal if it names one, else one that is not kept."""
+    """Return a session for ``config``: a recorded one if it names one, else one that is not kept."""
     if config.session is None:
         return open_session(config, own_process=own_process)
     return await open_recorded(config, given, own_process=own_process)
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """How a session is to work: as ``config`` says, of which ``given`` counts whatever it worked with before.
+    """The settings of a session: ``config``, whose fields named in ``given`` override recorded ones.
 
-    ``agent`` is the name that this goes by; ``guarded`` that strangers talk to it: what its policy does not mention,
-    they may not do. A session that was guarded stays so, and keeps its agent's name unless there is another. The
-    extensions of one that is ``reloadable`` can be replaced while it goes on; one that is ``joinable`` gets more.
+    ``agent`` is the agent's name, if it has one. ``guarded`` means that strangers prompt it: its policy then denies by
+    default. A session once guarded stays guarded, and keeps its agent's name unless there is another. The extensions of
+    a ``reloadable`` session can be replaced while it is open; a ``joinable`` one accepts further extensions.
     """
 
     config: Config
@@ -113,25 +113,24 @@ class Choice(msgspec.Struct, frozen=True):
     joinable: bool = False
 
 
-#: Says how a session is to work, given what it is recorded to have worked with; None if it is new. Reads no files.
+#: Returns the settings of a session, given its recorded ones; None if it is new. Reads no files.
 Choose: TypeAlias = "Callable[[Configured | None], Choice]"
 
 
 async def open_recorded(
     config: Config, given: Collection[str], *, own_process: bool = False, parks: bool = False, reloadable: bool = False
 ) -> Session:
-    """Return the session of the journal that ``config.session`` names, made if it is new.
+    """Return the session that ``config.session`` names, creating it if it is new.
 
-    One that exists goes on with what it worked with, except for the settings that were ``given``. Where it ``parks``,
-    there always is somebody to ask, sooner or later, and a run that waits for that is taken up. Raise ConfigError,
-    StoreFailed if the journal cannot be used.
+    An existing one keeps its recorded settings, except those ``given``. With ``parks``, approvals are always requested,
+    and a run that waits for one is taken up. Raise ConfigError, StoreFailed if the journal cannot be used.
     """
 
     def choose(recorded: Configured | None) -> Choice:
         wanted = config
         another = "" if recorded is None or recorded.agent == config.agent else recorded.agent
         if another and isinstance(given, Given) and "agent" not in given:
-            # Its policy and its tools are those of its agent, whoever goes on with it.
+            # Policy and tools come from its own agent, not from the caller's.
             own = given.config(another)
             wanted = msgspec.structs.replace(own, session=config.session, auto_compact=config.auto_compact)
         return Choice(wanted, given, agent="" if wanted.agent == DEFAULT_AGENT else wanted.agent, reloadable=reloadable)
@@ -143,11 +142,11 @@ async def open_recorded(
 
 
 async def open_chosen(config: Config, choose: Choose, premises: Premises, *, creates: bool) -> Session:
-    """Return the session of the journal that ``config.session`` names, which works as ``choose`` says.
+    """Return the session that ``config.session`` names, with the settings that ``choose`` returns.
 
-    Of ``config`` only counts where it is kept, and the directory of one that is new. It shares the ``premises`` with
-    others and gives them back when it is closed; what it must read is read in another thread. A run that waits for a
-    person is taken up. Raise as `open_recorded`, what ``choose`` raises, NoSuchSession if it must not be created.
+    ``config`` only decides where it is stored, and the directory of a new one. It borrows ``premises`` until it is
+    closed, reads files in another thread, and takes up a run that waits for an approval. Raise like `open_recorded`,
+    whatever ``choose`` raises, and NoSuchSession if ``creates`` is false and there is none.
     """
     session, _ = await _open_recorded(
         config,
@@ -161,14 +160,14 @@ async def open_chosen(config: Config, choose: Choose, premises: Premises, *, cre
     return session
 
 
-#: Whose sessions strangers talk to: nobody out there can name a session of the user's.
+#: Prefix of session ids that strangers prompt, so that none of them can name a session of the user.
 HOSTED = "host:"
 
 
 async def open_hosted(config: Config, demand: Demand, premises: Premises | None = None) -> tuple[Session, Once]:
-    """Return the session of a chat, and what sees to it that what it wants is answered once.
+    """Return the session of a chat, and the object that answers its request once.
 
-    What is configured counts, whatever the session worked with before. Raise ConfigError, StoreFailed.
+    The current configuration counts, not the recorded settings. Raise ConfigError, StoreFailed.
     """
     from zot.runtime.idempotency import Once
 
@@ -195,7 +194,7 @@ async def _open_recorded(
     premises: Premises | None = None,
     creates: bool = True,
 ) -> tuple[Session, T]:
-    """Open a session of the journal, and what ``attend`` makes of its record."""
+    """Open a recorded session; return it with the result of ``attend``."""
     import asyncio
     from contextlib import nullcontext
 
@@ -210,10 +209,10 @@ async def _open_recorded(
             from zot.session.transcripts import Past
 
             changes = past.changes if premises is None else premises.same_prompts(past.changes)
-            choice, system = _going_on(choose, changes)
-            draw = partial(_draw, choice, own_process=own_process, system=system, demand=demand, premises=premises)
+            choice, system = _resume_settings(choose, changes)
+            draw = partial(_plan, choice, own_process=own_process, system=system, demand=demand, premises=premises)
             plan = draw() if premises is None else await asyncio.to_thread(draw)
-            session = _built(plan, record, Past(changes, past.rows, record.totals, journal.close))
+            session = _build(plan, record, Past(changes, past.rows, record.totals, journal.close))
             await (session.take_up() if parks else session.mend())
         except BaseException:
             await journal.close()
@@ -221,15 +220,15 @@ async def _open_recorded(
     return session, attend(journal, record)
 
 
-def _going_on(choose: Choose, changes: Sequence[Row]) -> tuple[Choice, str | None]:
-    """Return how a session works from now on, and the system prompt that it keeps, if it does. Raise ConfigError."""
+def _resume_settings(choose: Choose, changes: Sequence[Row]) -> tuple[Choice, str | None]:
+    """Return a session's settings from now on, and the system prompt to keep, if any. Raise ConfigError."""
     from zot.runtime.approvals import guarded
     from zot.store import Configured, Guarded, Locked
 
     recorded = next((row for row in reversed(changes) if isinstance(row, Configured)), None)
     choice = choose(recorded)
     if recorded is not None:
-        # Whoever goes on with it, what strangers have said is in it, and who guarded it is missed until it is back.
+        # Under any agent it contains text of strangers, and a guard that is disconnected keeps blocking.
         name, is_guarded = choice.agent or recorded.agent, choice.guarded or recorded.guarded
         joinable = choice.joinable or any(isinstance(row, Guarded) for row in changes)
         choice = msgspec.structs.replace(choice, agent=name, guarded=is_guarded, joinable=joinable)
@@ -237,26 +236,26 @@ def _going_on(choose: Choose, changes: Sequence[Row]) -> tuple[Choice, str | Non
         choice = msgspec.structs.replace(choice, config=guarded(choice.config))
     if recorded is None:
         return choice, None
-    # One that came from elsewhere left its directory there: it works here from now on.
+    # An imported session has no directory: it uses the given one from now on.
     given = choice.given if recorded.cwd else {*choice.given, "cwd"}
     config = resumed(choice.config, {name: getattr(recorded, name) for name in RECORDED}, given)
-    _check_left(recorded.cwd, given)
+    _check_directory(recorded.cwd, given)
     locks = [row.locked for row in changes if isinstance(row, Locked)]
     if locks and "lock" not in given:
         config = msgspec.structs.replace(config, lock=locks[-1])
-    # So it did with its system prompt: it is made anew.
+    # Nor has it a system prompt: a new one is made.
     system = None if _PROMPTING.intersection(given) else recorded.system or None
     return msgspec.structs.replace(choice, config=config), system
 
 
-def _check_left(cwd: str, given: Collection[str]) -> None:
-    """Raise DirectoryGone if a session's directory is, and no other was given."""
+def _check_directory(cwd: str, given: Collection[str]) -> None:
+    """Raise DirectoryGone if a session's directory no longer exists and no other was given."""
     if "cwd" not in given and not os.path.isdir(cwd):
         raise DirectoryGone(cwd, "--cwd DIR names another place")
 
 
 async def check_journal(config: Config) -> str:
-    """Return where sessions are kept, having seen that they can be. Raise ConfigError, StoreFailed."""
+    """Return the journal's path after checking that it can be written. Raise ConfigError, StoreFailed."""
     from zot.journal.journal import Journal
 
     journal = await Journal.open(journal_path(config))
@@ -276,17 +275,17 @@ def open_session(
     reloadable: bool = False,
     premises: Premises | None = None,
 ) -> Session:
-    """Return a session that works as ``config`` says and remembers its ``past``. Raise ConfigError.
+    """Return a session for ``config`` that starts from its ``past``. Raise ConfigError.
 
-    In a process of our own, commands that tools run are kept out of its memory and environment; an embedding program
+    With ``own_process``, commands of tools cannot read this process's memory and environment; an embedding program
     decides that for itself.
     """
-    plan = _draw(Choice(config, reloadable=reloadable), own_process=own_process, premises=premises)
-    return _built(plan, store, past)
+    plan = _plan(Choice(config, reloadable=reloadable), own_process=own_process, premises=premises)
+    return _build(plan, store, past)
 
 
 class Blueprint(msgspec.Struct, frozen=True):
-    """A session before it lives: all that had to be read from the disk."""
+    """The parts of a session that had to be read from disk, before it is built."""
 
     agent: Agent
     toolbox: Toolbox
@@ -294,7 +293,7 @@ class Blueprint(msgspec.Struct, frozen=True):
     now: Callable[[], str]
 
 
-def _draw(
+def _plan(
     choice: Choice,
     *,
     own_process: bool,
@@ -302,9 +301,9 @@ def _draw(
     demand: Demand | None = None,
     premises: Premises | None = None,
 ) -> Blueprint:
-    """Return how a session works that is opened by ``choice``. In any thread. Raise ConfigError.
+    """Return the parts of a session for ``choice``. Callable from any thread. Raise ConfigError.
 
-    ``system`` is a system prompt that it keeps, ``demand`` what a stranger wants of it.
+    ``system`` is a system prompt to keep, ``demand`` a request of a stranger.
     """
     from zot.agent.compaction import AutoCompact
     from zot.agent.loop import Agent, Budget
@@ -344,8 +343,8 @@ def _draw(
     return Blueprint(agent, toolbox, key, now)
 
 
-def _built(plan: Blueprint, store: Store | None, past: Past | None) -> Session:
-    """Bring a session to life that remembers its ``past``."""
+def _build(plan: Blueprint, store: Store | None, past: Past | None) -> Session:
+    """Build a session that starts from its ``past``."""
     from zot.session.session import Session
 
     toolbox = plan.toolbox
@@ -360,7 +359,7 @@ def _tool_environment(config: Config, premises: Premises | None) -> Mapping[str,
 
 
 def prompt_of(config: Config) -> str:
-    """Return the system prompt of a session that works as ``config`` says. Raise ConfigError."""
+    """Return the system prompt of a session for ``config``. Raise ConfigError."""
     from zot.runtime.system_prompt import system_of
     from zot.runtime.toolbox import Toolbox
 
@@ -389,7 +388,7 @@ def _directory(path: str | None) -> str:
 
 
 def clock_of(frozen_time: str | None) -> Callable[[], str]:
-    """Return what tells the time in events: the clock, or a time of its own that is the same in every run."""
+    """Return the source of timestamps in events: the clock, or a deterministic one that starts at ``frozen_time``."""
     from zot.messages import timestamp
 
     if frozen_time is None:

@@ -18,32 +18,32 @@ from zot.errors import AgentError, NoSuchSession, RuntimeBusy, Stopping, TooMany
 from zot.session.history import Subscriber
 
 if TYPE_CHECKING:
-    from zot.session.session import Session  # Who is the first to come waits for what is loaded, and wants none yet.
+    from zot.session.session import Session  # Imported lazily: start-up budget.
 
 log = logging.getLogger("zot")
 
-#: So many sessions that rest are kept for the next prompt, and none that has not been used for so long.
+#: The most idle sessions kept loaded, and how long one may stay loaded unused.
 RESTING = 256
 IDLE_S = 600.0
-#: How often we look for sessions that have nothing to do any more, while there are any.
+#: How often idle sessions are looked for, while any are loaded.
 _LOOK_S = 5.0
-#: We look before that if there are more by one in so many: not for each one, while all are busy.
+#: Look earlier once the number of sessions has grown by one in this many: not for each one while all are busy.
 _SHARE = 8
-#: Why nothing begins any more.
+#: The error message while the pool is stopping.
 STOPPING = "the daemon is stopping, so this was not begun; the next one can be asked"
-#: So many are named where there may be many.
+#: The most session ids in a log line.
 _NAMED = 10
-#: So many closed sessions are remembered as such, the newest: beyond that a prompt resumes one.
+#: The most closed sessions remembered as such, newest first; a prompt resumes older ones.
 _MAX_CLOSED = 65_536
-#: How long a session may take to be let go of.
+#: How long closing a session may take.
 _CLOSE_S = 10.0
-#: The memory of closed sessions is reclaimed once there are so many of them, and at the latest after so long.
+#: Memory is reclaimed after this many closed sessions, and at the latest after this time.
 _RECLAIM_COUNT = 256
 _RECLAIM_S = 5.0
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """What a session is to be if it is new: whose, where it works, and if it is kept from doing harm by default."""
+    """Settings of a new session: its agent, its directory, and whether its policy denies by default."""
 
     agent: str = "default"
     cwd: str | None = None
@@ -51,55 +51,56 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class Channel(Subscriber, Protocol):
-    """Where the events of one session go, whether or not it is loaded."""
+    """The destination of one session's events, whether or not the session is loaded."""
 
     def opened(self, last_seq: int, epoch: int, *, busy: bool) -> None:
-        """The session has been loaded; its newest row has this number. ``busy`` if it is in the middle of a run.
+        """Take note that the session was loaded: its newest row is ``last_seq``; ``busy`` if it is in the middle of a
+        run.
 
-        ``epoch`` tells it from others that had its name.
+        ``epoch`` tells it apart from other sessions that had its id.
         """
 
     def overheard(self, upto: int) -> None:
-        """There are rows up to this number that were not delivered."""
+        """Take note of stored rows up to ``upto`` that were not delivered."""
 
     def closed(self) -> None:
-        """The session has been let go of."""
+        """Take note that the session was unloaded."""
 
     @property
     def is_followed(self) -> bool:
-        """True if somebody listens."""
+        """True if a client is subscribed."""
 
 
-#: Opens a session; one that does not exist is made as wanted. Raise NoSuchSession if nothing is wanted.
+#: Opens a session, creating a missing one as wanted. Raises NoSuchSession if it is missing and nothing is wanted.
 Opening: TypeAlias = Callable[[str, Wanted | None], Awaitable["Session"]]
 
 
 class Live:
-    """A session that is loaded, and how many use it at the moment."""
+    """A loaded session, and the number of its current users."""
 
     def __init__(self, session: Session, edition: int) -> None:
         self.session = session
-        #: As of which edition of the configuration it works.
+        #: The edition of the configuration it was opened with.
         self.edition = edition
         self.users = 0
         self.used = time.monotonic()
 
     def can_go(self, *, before: float) -> bool:
-        """True if nothing would be lost: nobody uses it, and what it has running has not been used since ``before``."""
+        """True if it can be evicted: no user, no run, and no process or wait that was used since ``before``."""
         return not self.users and not self.session.busy and (self.session.is_resting or self.used < before)
 
 
-class _Leaving(NamedTuple):
-    """A session that is being let go of."""
+class _Closing(NamedTuple):
+    """A session that is being closed."""
 
     session: Session
     task: asyncio.Task[None]
-    #: Whether a run that waits for a person waits on, on record.
+    #: Whether a run that waits for an approval stays open in the journal.
     parks: bool
 
 
 class Hub:
-    """The sessions of one process. Whoever needs one `use`s it, and it stays for as long."""
+    """The sessions of one process. `use` keeps one loaded while it is needed."""
 
     def __init__(
         self,
@@ -111,9 +112,10 @@ class Hub:
         idle_s: float = IDLE_S,
         own_process: bool = False,
     ) -> None:
-        """``limit`` bounds the sessions that are loaded at once; 0 does not.
+        """``limit`` bounds the sessions loaded at once; 0 means no limit.
 
-        Only in our ``own_process`` memory is reclaimed: in one that embeds us it would take as long as that is large.
+        Memory is reclaimed only in our ``own_process``: in an embedding program that would take as long as its heap is
+        large.
         """
         self._opening = opening
         self._make_channel = channel
@@ -122,29 +124,29 @@ class Hub:
         self._own_process = own_process
         self.idle_s = idle_s
         self._channels: dict[str, Channel] = {}
-        #: The one that was used last stands at the end.
+        #: Ordered by last use, the newest at the end.
         self._live: dict[str, Live] = {}
         self._loading: dict[str, asyncio.Task[Live]] = {}
-        #: How many are being opened, for which there is room.
+        #: The number of sessions being opened.
         self._opened = 0
-        self._leaving: dict[str, _Leaving] = {}
-        #: The sessions that a client closed and nobody has resumed since, the oldest first.
+        self._closing: dict[str, _Closing] = {}
+        #: Sessions that a client closed and none has resumed since, the oldest first.
         self._closed_ids: dict[str, None] = {}
-        #: How many sessions have been closed whose memory has not been reclaimed, and when that happens.
+        #: The number of closed sessions whose memory has not been reclaimed, and the timer for that.
         self._unreclaimed = 0
-        self._reclaiming: asyncio.TimerHandle | None = None
-        #: Which edition of the configuration counts: it grows whenever that is read again.
+        self._reclaim_timer: asyncio.TimerHandle | None = None
+        #: The current edition of the configuration; each reload increments it.
         self._edition = 0
-        self._looking: asyncio.TimerHandle | None = None
-        #: With so many that are loaded, we look for some that can go.
-        self._tidy_at = resting + 1
-        #: Whether nothing new may begin any more.
+        self._evict_timer: asyncio.TimerHandle | None = None
+        #: The number of loaded sessions at which idle ones are evicted.
+        self._evict_at = resting + 1
+        #: Whether new runs are refused.
         self._is_stopping = False
         self._closed = False
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """The sessions that are loaded, except those that were deleted meanwhile, or closed and only read since."""
+        """The ids of loaded sessions, except deleted ones, and closed ones that are only being read."""
         return tuple(
             session_id
             for session_id, live in self._live.items()
@@ -153,7 +155,7 @@ class Hub:
 
     @property
     def sessions(self) -> tuple[Session, ...]:
-        """The same, themselves."""
+        """All loaded sessions."""
         return tuple(live.session for live in self._live.values())
 
     @property
@@ -161,51 +163,51 @@ class Hub:
         return 0 < self.limit <= len(self._live) + self._opened
 
     def session(self, session_id: str) -> Session | None:
-        """Return a session if it is loaded. Use it at once, or `use` it."""
+        """Return a loaded session, or None. It may be evicted at the next await: `use` it to keep it."""
         live = self._live.get(session_id)
         return None if live is None else live.session
 
     def mark_closed(self, session_id: str) -> None:
-        """Let a session only be read until it is resumed, which is to be used as ``wanted``."""
+        """Mark a session as closed: it can only be read until it is resumed by a `use` with ``wanted``."""
         self._closed_ids[session_id] = None
         if len(self._closed_ids) > _MAX_CLOSED:
             del self._closed_ids[next(iter(self._closed_ids))]
 
     def unmark_closed(self, session_id: str) -> None:
-        """Let a session be used again."""
+        """Allow a closed session to be used again."""
         self._closed_ids.pop(session_id, None)
 
     def check_not_closed(self, session_id: str) -> None:
-        """Raise NoSuchSession if a session was closed and has not been resumed."""
+        """Raise NoSuchSession if a session was closed and not resumed."""
         if self._is_closed(session_id):
             raise NoSuchSession(f"session {session_id!r} is closed; session/new resumes it")
 
     def _is_closed(self, session_id: str) -> bool:
-        # A run of a dead process that waits for a person is taken up whoever closed the session: it must be answered.
+        # A run of a dead process that waits for an approval is taken up even in a closed session: it must be answered.
         session = self.session(session_id)
         return session_id in self._closed_ids and (session is None or not session.busy)
 
     def ending(self, session_id: str) -> Session | None:
-        """Return a session if it is loaded, or being let go of: what it has running has not ended yet."""
-        leaving = self._leaving.get(session_id)
-        return self.session(session_id) if leaving is None else leaving.session
+        """Return a session that is loaded or being closed: its run may not have ended yet."""
+        closing = self._closing.get(session_id)
+        return self.session(session_id) if closing is None else closing.session
 
     def is_ended(self, session_id: str) -> bool:
-        """True if what a session has running comes to its end now, also if it waits for a person."""
-        leaving = self._leaving.get(session_id)
-        return leaving is not None and not leaving.parks
+        """True if a session is being closed without parking: its run ends now even if it waits for an approval."""
+        closing = self._closing.get(session_id)
+        return closing is not None and not closing.parks
 
     def when_ended(self, session_id: str, call: Callable[[], None]) -> None:
-        """Do something when a session that is being let go of has ended; never, if none is."""
-        if (leaving := self._leaving.get(session_id)) is not None:
-            leaving.task.add_done_callback(lambda _: call())
+        """Call ``call`` once a session that is being closed has ended; never if none is."""
+        if (closing := self._closing.get(session_id)) is not None:
+            closing.task.add_done_callback(lambda _: call())
 
     def is_loading(self, session_id: str) -> bool:
-        """True if a session is being loaded at the moment."""
+        """True while a session is being loaded."""
         return session_id in self._loading
 
     def channel(self, session_id: str) -> Channel:
-        """Return where a session's events go."""
+        """Return the channel of a session, creating it if needed."""
         channel = self._channels.get(session_id)
         if channel is None:
             self._drop_unused_channels()
@@ -216,10 +218,10 @@ class Hub:
     async def use(
         self, session_id: str, wanted: Wanted | None = None, *, looks: bool = False
     ) -> AsyncIterator[Session]:
-        """Have a session, and keep it loaded meanwhile. Raise NoSuchSession, TooManySessions, ConfigError, StoreFailed.
+        """Yield a session and keep it loaded meanwhile. Raise NoSuchSession, TooManySessions, ConfigError, StoreFailed.
 
-        One that does not exist is made as ``wanted``, one that was closed is resumed; otherwise a closed one is not
-        found. Who only ``looks`` is let in however many there are, and finds a closed one, too.
+        ``wanted`` creates a missing session and resumes a closed one; without it a closed one is not found. ``looks``
+        is for readers: it ignores the limit and finds closed sessions, too.
         """
         live = await self._get(session_id, wanted, looks)
         if wanted is not None:
@@ -232,76 +234,75 @@ class Hub:
             live.used = time.monotonic()
             if session_id in self._live:
                 self._live[session_id] = self._live.pop(session_id)
-            if len(self._live) >= self._tidy_at:
-                self._tidy()
+            if len(self._live) >= self._evict_at:
+                self._evict()
 
     async def let_go(self, session_id: str, *, parks: bool = False) -> bool:
-        """End what a session does and forget it; what it recorded stays. False if it is not loaded."""
+        """Close and unload a session; its rows stay. False if it is not loaded."""
         if (loading := self._loading.get(session_id)) is not None:
             await asyncio.wait({loading})
-        if (leaving := self._leaving.get(session_id)) is not None:
-            await asyncio.wait({leaving.task})
+        if (closing := self._closing.get(session_id)) is not None:
+            await asyncio.wait({closing.task})
         if session_id not in self._live:
             return False
-        await asyncio.wait({self._leave(session_id, parks=parks)})
+        await asyncio.wait({self._start_closing(session_id, parks=parks)})
         return True
 
     async def take_up(self, session_id: str) -> None:
-        """See to a run that a dead process left: it ends, or goes on if it waits for a person. Raise as `use`."""
+        """Recover a run that a dead process left: end it, or resume it if it waits for an approval. Raise like
+        `use`."""
         live = self._live.get(session_id)
         async with self.use(session_id, looks=True) as session:
-            if live is not None and live.session is session:  # One that is only now loaded has been seen to.
+            if live is not None and live.session is session:  # Loading has just recovered any other.
                 await session.take_up()
 
     async def take_up_all(self, session_ids: Iterable[str]) -> None:
-        """Do so for many: one that cannot be seen to does not keep the others from it."""
+        """Recover many sessions; log failures and continue with the next."""
         for session_id in session_ids:
             try:
                 await self.take_up(session_id)
             except AgentError as problem:
                 log.warning("session %r could not be mended: %s", session_id, problem)
-            except Exception:  # What was not foreseen costs this one only.
+            except Exception:  # An unexpected error must not stop the others.
                 log.exception("session %r could not be mended", session_id)
 
     async def reopen(self, session_id: str) -> None:
-        """Open a session anew, as it is to work now. Raise RuntimeBusy if it has something to do, and as `use`."""
+        """Close a session and open it with its current settings. Raise RuntimeBusy while it runs, and like `use`."""
         live = self._live.get(session_id)
         if live is not None:
             if live.session.busy:
                 raise RuntimeBusy("a prompt or compact has begun meanwhile; this holds when the session is opened next")
-            await asyncio.wait({self._leave(session_id)})
+            await asyncio.wait({self._start_closing(session_id)})
         async with self.use(session_id):
             pass
 
     async def refresh(self, session_id: str, last_seq: int, epoch: int) -> None:
-        """Let go of a session that has nothing to do if others have added rows to it, up to ``last_seq``, or have made
-        another one in its place, as its ``epoch`` tells."""
+        """Unload an idle session if other processes added rows up to ``last_seq``, or replaced it, as ``epoch``
+        shows."""
         live = self._live.get(session_id)
         if live is None or not live.can_go(before=0.0 if live.session.epoch == epoch else math.inf):
             return
         if live.session.epoch != epoch or live.session.last_seq < last_seq:
-            await asyncio.wait({self._leave(session_id)})
+            await asyncio.wait({self._start_closing(session_id)})
 
     def renew(self) -> None:
-        """Let all sessions work as they are configured by now: those that rest from their next use on.
-
-        Others go on as they are, until they rest; the log has which.
-        """
+        """Apply a reloaded configuration: unload idle sessions; busy ones keep their settings until they are idle,
+        and are logged."""
         self._edition += 1
         kept = [session_id for session_id, live in self._live.items() if not live.can_go(before=0.0)]
         for session_id in self._live.keys() - kept:
-            self._leave(session_id)
+            self._start_closing(session_id)
         if kept:
             names = ", ".join(map(repr, kept[:_NAMED])) + (", ..." if len(kept) > _NAMED else "")
             log.info("%d sessions have something running and keep their settings until they rest: %s", len(kept), names)
 
     def check_open(self) -> None:
-        """Raise Stopping if nothing new may begin."""
+        """Raise Stopping if no new run may begin."""
         if self._is_stopping:
             raise Stopping(STOPPING)
 
     def stop(self) -> None:
-        """Let nothing new begin: what waits behind a run is dropped. What runs goes on. Any number of times."""
+        """Refuse new runs and drop queued ones; running ones continue. Idempotent."""
         self._is_stopping = True
         for session_id, live in self._live.items():
             if waiting := live.session.waiting:
@@ -311,22 +312,22 @@ class Hub:
             live.session.drop_prompts(Stopping(STOPPING))
 
     def resume(self) -> None:
-        """Let things begin again. What was dropped stays so."""
+        """Allow new runs again. Dropped ones stay dropped."""
         self._is_stopping = False
 
     async def close(self) -> None:
-        """Let go of all sessions. One that waits for a person waits on, in the journal."""
+        """Close all sessions. A run that waits for an approval stays open in the journal."""
         self.stop()
         self._closed = True
-        for timer in (self._looking, self._reclaiming):
+        for timer in (self._evict_timer, self._reclaim_timer):
             if timer is not None:
                 timer.cancel()
         if self._loading:
             await asyncio.wait(list(self._loading.values()))
         for session_id in list(self._live):
-            self._leave(session_id, parks=True)
-        if self._leaving:
-            await asyncio.wait([one.task for one in self._leaving.values()])
+            self._start_closing(session_id, parks=True)
+        if self._closing:
+            await asyncio.wait([one.task for one in self._closing.values()])
 
     async def _get(self, session_id: str, wanted: Wanted | None, looks: bool) -> Live:
         while True:
@@ -335,11 +336,11 @@ class Hub:
             if wanted is None and not looks:
                 self.check_not_closed(session_id)
             if (live := self._live.get(session_id)) is not None:
-                if not self._is_spent(live):
+                if not self._must_reopen(live):
                     return live
-                self._leave(session_id)
-            if (leaving := self._leaving.get(session_id)) is not None:
-                await asyncio.wait({leaving.task})
+                self._start_closing(session_id)
+            if (closing := self._closing.get(session_id)) is not None:
+                await asyncio.wait({closing.task})
                 continue
             loading = self._loading.get(session_id)
             if loading is None:
@@ -348,19 +349,19 @@ class Hub:
                 )
                 self._loading[session_id] = loading
                 loading.add_done_callback(lambda _: self._loading.pop(session_id, None))
-                await asyncio.shield(loading)  # Before we have it, it may have been let go of again.
+                await asyncio.shield(loading)  # Loop: it may be unloaded again by now.
             else:
-                await asyncio.wait({loading})  # If that fails we try for ourselves: we may want something else.
+                await asyncio.wait({loading})  # Loop even if that fails: we may want other settings.
 
-    def _is_spent(self, live: Live) -> bool:
-        """True if a session is to be opened anew, and nothing keeps us from it."""
-        if live.session.is_broken:  # It was deleted, or has not recorded something, such as on a full disk.
+    def _must_reopen(self, live: Live) -> bool:
+        """True if a session must be opened anew and can be closed now."""
+        if live.session.is_broken:  # It was deleted, or failed to store rows, as on a full disk.
             return not live.session.busy and not live.users
         return live.edition != self._edition and live.can_go(before=0.0)
 
     async def _load(self, session_id: str, wanted: Wanted | None, looks: bool) -> Live:
         if len(self._live) >= self._resting or self._is_full:
-            self._tidy(more=1)
+            self._evict(more=1)
         if self._is_full and not looks:
             raise TooManySessions(f"{self.limit} sessions are in use already; close one, or wait")
         self._opened += 1
@@ -377,82 +378,82 @@ class Hub:
         self._look_later()
         return live
 
-    def _leave(self, session_id: str, *, parks: bool = False) -> asyncio.Task[None]:
+    def _start_closing(self, session_id: str, *, parks: bool = False) -> asyncio.Task[None]:
         live = self._live.pop(session_id)
-        leaving = asyncio.get_running_loop().create_task(self._close(session_id, live, parks), name="zot leaving")
-        self._leaving[session_id] = _Leaving(live.session, leaving, parks)
-        leaving.add_done_callback(lambda _: self._leaving.pop(session_id, None))
-        return leaving
+        closing = asyncio.get_running_loop().create_task(self._close(session_id, live, parks), name="zot closing")
+        self._closing[session_id] = _Closing(live.session, closing, parks)
+        closing.add_done_callback(lambda _: self._closing.pop(session_id, None))
+        return closing
 
     async def _close(self, session_id: str, live: Live, parks: bool) -> None:
         try:
             async with asyncio.timeout(_CLOSE_S):
                 await live.session.close(parks=parks, why=Stopping(STOPPING) if self._closed else None)
         except TimeoutError:
-            log.warning("session %r could not be wound down within %g s", session_id, _CLOSE_S)
+            log.warning("session %r could not be closed within %g s", session_id, _CLOSE_S)
         except AgentError as problem:
-            log.warning("session %r could not be wound down: %s", session_id, problem)
-        except Exception:  # It costs this session, not the others.
-            log.exception("session %r could not be wound down", session_id)
+            log.warning("session %r could not be closed: %s", session_id, problem)
+        except Exception:  # Other sessions must not be affected.
+            log.exception("session %r could not be closed", session_id)
         self.channel(session_id).closed()
         self._reclaim_later()
 
-    def _tidy(self, *, more: int = 0) -> None:
-        """Let go of what has had nothing to do for longest, as far as there are too many, or ``more`` need room."""
+    def _evict(self, *, more: int = 0) -> None:
+        """Evict the least recently used idle sessions, as far as there are too many or ``more`` need room."""
         before = time.monotonic() - self.idle_s
         idle = [session_id for session_id, live in self._live.items() if live.can_go(before=before)]
         over = max(len(idle) - self._resting, sum(self._live[session_id].used < before for session_id in idle))
         if self.limit:
             over = max(over, len(self._live) + self._opened + more - self.limit)
         for session_id in idle[: max(0, over)]:
-            self._leave(session_id)
-        self._tidy_at = max(self._resting, len(self._live)) + len(self._live) // _SHARE + 1
+            self._start_closing(session_id)
+        self._evict_at = max(self._resting, len(self._live)) + len(self._live) // _SHARE + 1
 
     def _look_later(self) -> None:
-        if self._looking is None and not self._closed:
+        if self._evict_timer is None and not self._closed:
             soon = len(self._live) > self._resting
-            self._looking = asyncio.get_running_loop().call_later(
+            self._evict_timer = asyncio.get_running_loop().call_later(
                 _LOOK_S if soon else max(_LOOK_S, self.idle_s / 4), self._look
             )
 
     def _look(self) -> None:
-        self._looking = None
-        self._tidy()
+        self._evict_timer = None
+        self._evict()
         if self._live:
             self._look_later()
 
     def _reclaim_later(self) -> None:
-        """Reclaim the memory of closed sessions, for many at once: it means looking at every object."""
+        """Schedule `_reclaim` for many closed sessions at once: it visits every object."""
         self._unreclaimed += 1
         if self._closed or not self._own_process:
             return
         loop = asyncio.get_running_loop()
-        if self._reclaiming is None:
-            self._reclaiming = loop.call_later(_RECLAIM_S, self._reclaim)
+        if self._reclaim_timer is None:
+            self._reclaim_timer = loop.call_later(_RECLAIM_S, self._reclaim)
         elif self._unreclaimed == _RECLAIM_COUNT:
-            self._reclaiming.cancel()
-            self._reclaiming = loop.call_later(0, self._reclaim)
+            self._reclaim_timer.cancel()
+            self._reclaim_timer = loop.call_later(0, self._reclaim)
 
     def _reclaim(self) -> None:
-        self._unreclaimed, self._reclaiming = 0, None
+        self._unreclaimed, self._reclaim_timer = 0, None
         reclaim_memory()
 
     def _drop_unused_channels(self) -> None:
         if len(self._channels) % 256 == 255:
             for session_id in [one for one, channel in self._channels.items() if not channel.is_followed]:
-                if session_id not in self._live and session_id not in self._leaving:
+                if session_id not in self._live and session_id not in self._closing:
                     del self._channels[session_id]
 
 
 def reclaim_memory() -> None:
-    """Free objects that only refer to each other, as the parts of a session do, and return their memory to the system.
+    """Collect cyclic garbage, such as the parts of a session, and return freed memory to the system.
 
-    The collector alone would leave those that have grown old for minutes, and glibc keeps what was freed.
+    The collector alone would keep old objects for minutes, and glibc keeps freed memory.
     """
     gc.collect()
     if sys.platform == "linux":
         import ctypes
 
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # Only glibc has it.
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # Exists only in glibc.
         if trim is not None:
             trim(0)

@@ -1,4 +1,4 @@
-"""Preloading: import the parts of a session while the journal opens."""
+"""Preloading: imports the parts of a session while the journal opens."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_PARTS = (
+_MODULES = (
     "agent.loop",
     "session.session",
     "runtime.toolbox",
@@ -21,7 +21,7 @@ _PARTS = (
 
 @contextmanager
 def preloading(provider: str) -> Iterator[None]:
-    """Load what a session with this provider will need, as long as the caller is busy with something else."""
+    """Import the modules of a session with this provider while the caller awaits something else."""
     task = asyncio.ensure_future(preload(provider))
     try:
         yield
@@ -30,7 +30,7 @@ def preloading(provider: str) -> Iterator[None]:
 
 
 async def preload(provider: str) -> None:
-    """Load what a session will need, a piece at a time: whoever waits for the file goes on in between."""
-    for part in _PARTS if provider == "lab" else (*_PARTS, "providers.http"):
+    """Import the modules of a session one by one, yielding to the event loop in between."""
+    for part in _MODULES if provider == "lab" else (*_MODULES, "providers.http"):
         await asyncio.sleep(0)
         __import__(f"zot.{part}")

@@ -17,18 +17,17 @@ from zot.providers.models import Catalogue, Model, catalogue
 if TYPE_CHECKING:
     from zot.providers.base import Api, Provider, ReadKey, RenewKey, Transport
     from zot.providers.lab.script import Script
-    from zot.providers.models import Model
     from zot.providers.recording import Header
     from zot.runtime.shared import Premises
 
 
 def models_of(config: Config, premises: Premises | None = None) -> Catalogue:
-    """Return the models that may be asked for, with the user's own; the same to all who share ``premises``.
+    """Return the models that can be used, the user's own included; cached in ``premises``.
 
-    Those of a recording are priced as they were, its own first. Raise ConfigError.
+    With --replay, the recorded model comes first, at its recorded price. Raise ConfigError.
     """
     if not config.replay:
-        catalogue(config.provider)  # Which says what is wrong with the name, before anything needs its vendor.
+        catalogue(config.provider)  # Raises a clear error for an unknown provider.
         return _with_own(catalogue(config.provider, unlisted=_endpoint(config).foreign), config, premises)
     recorded = _recorded(config)
     known = _with_own(catalogue(recorded.provider, unlisted=True), config, premises)
@@ -46,7 +45,7 @@ def credential_of(config: Config, model: Model | None = None) -> Credential | No
 
 
 def unused_key(config: Config) -> str:
-    """Say that no key is sent, because the address is not the vendor's own; "" if one is, or none is needed."""
+    """Return a notice that no key is sent because the address is not the vendor's own; "" if it does not apply."""
     vendor, where = VENDORS[config.provider], _endpoint(config)
     if not (vendor.needs_key and where.elsewhere) or credential_of(config) is not None:
         return ""
@@ -68,9 +67,10 @@ def provider_of(
     left_s: Callable[[], float] | None = None,
     premises: Premises | None = None,
 ) -> Provider:
-    """Return the service that is to be asked, or several, where models have addresses of their own.
+    """Return the provider to call: one service, or several where models have addresses of their own.
 
-    ``left_s`` tells how long an answer can still be used. Connections and keys are its own, or lent by ``premises``.
+    ``left_s`` returns the seconds until the answer is useless. Connections and keys are its own, or borrowed from
+    ``premises``.
     """
     transport = _transport(config, premises)
     if config.record:
@@ -93,7 +93,7 @@ def provider_of(
 
 
 def masked(config: Config, text: str) -> str:
-    """Return ``text`` without our keys, and those in addresses."""
+    """Return ``text`` with our keys masked, including those in addresses."""
     from zot.providers.mask import Mask
 
     open_names = keyless_environment(config.environment)
@@ -101,15 +101,15 @@ def masked(config: Config, text: str) -> str:
     try:
         credential, where = credential_of(config), _endpoint(config)
     except ConfigError:
-        return Mask(secrets)(text)  # Whoever opens a session hears of it.
+        return Mask(secrets)(text)  # Opening a session reports the problem.
     key = "" if credential is None else credential.key
     return Mask({*secrets, key, *_address_secrets(config, where)})(text)
 
 
 async def with_served(config: Config) -> list[tuple[Model, bool]]:
-    """Ask the service which models it serves; return them and those we know, and whether it serves each.
+    """Return the models that we know or the service lists, each with whether the service lists it.
 
-    Raise ConfigError, or ProviderError, which says what to do.
+    Raise ConfigError, ProviderError.
     """
     from zot.providers.listing import list_models, merged
 
@@ -129,20 +129,20 @@ def script_of(config: Config, premises: Premises | None) -> Script:
 
     if not config.script:
         return demo() if premises is None else premises.same(demo, demo)
-    # A pipe can be read only once, and makes others wait.
+    # A pipe can be read only once, and reading it may block.
     if premises is None or not os.path.isfile(config.script):
         return Script.load(config.script)
     return premises.read(config.script, Script.load)
 
 
 def _with_own(listed: Catalogue, config: Config, premises: Premises | None) -> Catalogue:
-    """Return a catalogue with the user's models."""
+    """Return a catalogue with the user's models added."""
     home = zot_home(config.environment)
     if home is None or not os.path.lexists(path := os.path.join(home, "models.json")):
         return listed
     from zot.providers.own_models import load, overlaid
 
-    # Of a provider that is not ours nothing is used: the file may be shared with programs that have more.
+    # Entries of unknown providers are ignored: other programs may share the file.
     if premises is None:
         return overlaid(listed, load(path).get(listed.provider, ()))
     own = premises.read(path, load).get(listed.provider, ())
@@ -158,23 +158,23 @@ def _service(
     left_s: Callable[[], float] | None,
     premises: Premises | None,
 ) -> Provider:
-    """Return the service that is asked for ``model``; for most, if that is None."""
+    """Return the service for ``model``; for None, the one most models use."""
     from zot.providers.service import Service
 
     where, jitter = _endpoint(config, model), None
     if config.record or config.replay:
         from random import Random
 
-        jitter = Random(0).random  # A replay waits before its retries as the recorded run did: events tell of it.
+        jitter = Random(0).random  # Retry delays appear in events: a replay must reproduce them.
     read, renew = _key(config, model, premises)
     api, secrets = _APIS[where.api](name, where), _address_secrets(config, where)
     return Service(name, api, transport, key=read, renew=renew, secrets=secrets, jitter=jitter, left_s=left_s)
 
 
 def _endpoint(config: Config, model: Model | None = None) -> Endpoint:
-    """Return where and how a model is asked; where most are, for None. A recording is understood as it was made.
+    """Return address and API for a model; for None, those that most models use. A recording's API is as recorded.
 
-    An address that was given wins over the model's own.
+    A configured address wins over the model's own.
     """
     api = config.api or (_recorded(config).api if config.replay else None)
     address = config.base_url or (model.base_url if model is not None else "")
@@ -189,14 +189,14 @@ def _recorded(config: Config) -> Header:
 
 
 def _key(config: Config, model: Model | None, premises: Premises | None) -> tuple[ReadKey, RenewKey]:
-    """Return what reads the key before each call, and what is told when it was refused.
+    """Return a function that reads the key before each call, and one to call when the key was refused.
 
-    That there is none is said when it is wanted: a model at an address of its own may never want it.
+    A missing key is reported when it is read: a model with an address of its own may need none.
     """
     try:
         found = credential_of(config, model)
     except ConfigError as problem:
-        return _none(str(problem)), lambda _: False
+        return _missing_key(str(problem)), lambda _: False
     if found is not None and found.command:
         from zot.runtime.key_command import KeyCommand
 
@@ -211,7 +211,7 @@ def _key(config: Config, model: Model | None, premises: Premises | None) -> tupl
     return read, lambda _: False
 
 
-def _none(reason: str) -> ReadKey:
+def _missing_key(reason: str) -> ReadKey:
     async def read() -> str:
         raise AuthFailed(reason)
 
@@ -219,7 +219,7 @@ def _none(reason: str) -> ReadKey:
 
 
 def _address_secrets(config: Config, where: Endpoint) -> tuple[str, ...]:
-    """Return what is secret in the addresses that are used: a service or a proxy may quote it."""
+    """Return the secrets in the addresses used: a service or proxy may quote them in errors."""
     from zot.providers.mask import userinfo
 
     addresses = (where.base_url, *(config.environment.get(name, "") for name in PROXY_NAMES))
@@ -227,7 +227,7 @@ def _address_secrets(config: Config, where: Endpoint) -> tuple[str, ...]:
 
 
 def _transport(config: Config, premises: Premises | None) -> Transport:
-    """Return what carries the requests: the network, a script or a recording."""
+    """Return the transport of requests: the network, a script or a recording."""
     if config.provider != "lab" and premises is not None:
         return premises.transport(config.environment)
     if config.provider != "lab":
@@ -278,26 +278,24 @@ _APIS: Mapping[ApiName, Callable[[str, Endpoint], Api]] = {
 
 
 class LeftProviders:
-    """Remembers providers by their names."""
+    """The providers used earlier in a conversation, by name."""
 
     def __init__(self) -> None:
         self._left: dict[str, tuple[dict[str, Any], Model]] = {}
 
     def leave(self, name: str, config: Config, model: Model) -> None:
-        """One was asked for a model, as ``config`` says."""
+        """Remember a provider's settings and its last model."""
         self._left[name] = {field: getattr(config, field) for field in ("provider", *OF_PROVIDER)}, model
 
     def __contains__(self, name: str) -> bool:
         return name in self._left
 
     def settings(self, name: str) -> dict[str, Any]:
-        """Return how a provider is asked: as before, or as nothing but its name says."""
+        """Return a provider's settings: the remembered ones, or defaults."""
         return self._left[name][0] if name in self._left else {"provider": name, **dict.fromkeys(OF_PROVIDER)}
 
     def elsewhere(self, provider: str, config: Config) -> list[Model]:
-        """Return the models of other providers than ``provider`` that were asked before, or have a key."""
-        from zot.config.vendors import VENDORS
-
+        """Return the models of all providers but ``provider`` that were used before or have a key."""
         found: list[Model] = []
         for name, vendor in VENDORS.items():
             if name == provider or not (vendor.key_names or name in self._left):
@@ -305,15 +303,14 @@ class LeftProviders:
             try:
                 found += self.models(name, config)
             except ConfigError:
-                continue  # It is not set up: `zot doctor` tells what is missing.
+                continue  # Not set up; `zot doctor` reports why.
         return found
 
     def models(self, name: str, config: Config) -> list[Model]:
-        """Return the models of a provider, the one that was asked last first; none if it cannot be asked.
+        """Return a provider's models, the last used one first; none if it was never used and has no key.
 
         Raise ConfigError if it is not set up.
         """
-
         asked = msgspec.structs.replace(config, model=None, **self.settings(name))
         if name not in self._left:
             return [*models_of(asked).models] if credential_of(asked) is not None else []

@@ -20,23 +20,24 @@ if TYPE_CHECKING:
     from zot.tools.process import Child, Processes, Streams
 
 T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 
-#: A file that was changed so short a time ago may change again without that its times tell.
+#: A file changed more recently than this may change again without a different timestamp.
 _UNSETTLED_NS = 1_000_000_000
-#: So many equal values and so many files are remembered; what was not asked for longest is forgotten.
-_MAX_REMEMBERED = 256
+#: The most cached values, and the most cached files; the least recently used one is evicted.
+_MAX_CACHED = 256
 
 
 class Premises:
-    """What one process has for all of its sessions. Belongs to one event loop; `close` ends it for everybody.
+    """Resources that all sessions of one process share. Belongs to one event loop; `close` ends it for all of them.
 
-    What is read and remembered can be had in any thread. In a process of our own, commands are kept out of its memory.
+    Cached values can be read from any thread. With ``own_process``, commands cannot read this process's memory.
     """
 
     def __init__(self, *, own_process: bool = False) -> None:
         self.own_process = own_process
         self._lock = threading.Lock()
-        self._remembered: OrderedDict[Hashable, object] = OrderedDict()
+        self._values: OrderedDict[Hashable, object] = OrderedDict()
         self._files: OrderedDict[tuple[str, object], tuple[tuple[int, ...], object]] = OrderedDict()
         self._transports: dict[frozenset[tuple[str, str]], tuple[HttpTransport, LentTransport]] = {}
         self._key_commands: dict[tuple[str, str, frozenset[tuple[str, str]]], KeyCommand] = {}
@@ -44,11 +45,11 @@ class Premises:
         self._closed = False
 
     def processes(self, key: str) -> Processes:
-        """Return what starts programs for the session ``key``, and ends those alone."""
+        """Return a launcher for the session ``key`` that ends only that session's processes."""
         return LentProcesses(self._shared_processes, key)
 
     def transport(self, env: Mapping[str, str]) -> Transport:
-        """Return what sends requests as ``env`` says: who has the same proxies and certificates has the same one."""
+        """Return the transport for ``env``: environments with equal proxies and certificates share one."""
         from zot.providers.http import DECIDING, HttpTransport
 
         place = frozenset((name, value) for name in DECIDING if (value := env.get(name)) is not None)
@@ -59,7 +60,7 @@ class Premises:
             return self._transports[place][1]
 
     def key_command(self, provider: str, command: str, env: Mapping[str, str]) -> KeyCommand:
-        """Return what runs a command that prints a key: once, however many sessions need it at the same time."""
+        """Return the runner of a key command, shared by all sessions that need the same key."""
         from zot.runtime.key_command import KeyCommand
 
         place = provider, command, frozenset(env.items())
@@ -69,35 +70,33 @@ class Premises:
             return self._key_commands[place]
 
     def read(self, path: str, load: Callable[[str], T]) -> T:
-        """Return what ``load`` makes of a file, made once for everybody until the file changes: nobody may change it.
-
-        Raise what ``load`` raises.
-        """
+        """Return the result of ``load`` for a file, cached until the file changes: do not modify it. Raise what
+        ``load`` raises."""
         place = os.path.abspath(path), load
         with self._lock:
-            # Looked at before it is read: if it changes in between, it is read once more than needed, never once less.
-            known, seen = self._files.pop(place, None), _look(path)
+            # Stat before reading: a change in between costs one more read and is never missed.
+            known, seen = self._files.pop(place, None), _file_state(path)
             made = load(path) if known is None or known[0] != seen else known[1]
             if seen is not None:
-                _remember(self._files, place, (seen, made))
+                _cache(self._files, place, (seen, made))
         return cast(T, made)
 
     def same(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return what was made for ``key`` before, else what ``make`` makes now: nobody may change it.
+        """Return the cached value for ``key``, else cache the result of ``make``: do not modify it.
 
-        Equal keys are to mean the same, whoever has them: a value that says nothing of its kind is no key.
+        Keys are shared by all callers, so each must name the kind of its value.
         """
         with self._lock:
-            made = self._remembered.pop(key) if key in self._remembered else make()
-            _remember(self._remembered, key, made)
+            made = self._values.pop(key) if key in self._values else make()
+            _cache(self._values, key, made)
         return cast(T, made)
 
     def same_text(self, text: str) -> str:
-        """Return ``text``, as others have it if they do: long ones are held once."""
+        """Return a cached equal of ``text``, so that long texts are held once."""
         return self.same(("text", text), lambda: text)
 
     def same_prompts(self, changes: Sequence[Row]) -> Sequence[Row]:
-        """Return ``changes``, whose system prompts are those that other sessions hold where they are equal."""
+        """Return ``changes`` with their system prompts replaced by cached equals."""
         from zot.store import Configured
 
         return [
@@ -106,7 +105,7 @@ class Premises:
         ]
 
     async def close(self) -> None:
-        """End what runs and close every connection. Any number of times; afterwards nothing is started or sent."""
+        """End all processes and close every connection. Idempotent; afterwards nothing is started or sent."""
         self._closed = True
         try:
             if self._processes is not None:
@@ -115,7 +114,7 @@ class Premises:
             await asyncio.gather(*(transport.close() for transport, _ in self._transports.values()))
 
     def kill(self) -> None:
-        """Kill what all sessions have running, at once and from any thread. Nothing can be started any more."""
+        """Kill the processes of all sessions, at once and from any thread. Nothing can be started afterwards."""
         self._closed = True
         if self._processes is not None:
             self._processes.kill_all()
@@ -131,7 +130,7 @@ class Premises:
 
 
 class LentTransport:
-    """A `Transport` that is shared: whoever closes it only says that it needs it no more."""
+    """A shared `Transport`: closing it leaves its connections open for other sessions."""
 
     def __init__(self, transport: HttpTransport) -> None:
         self._transport = transport
@@ -141,11 +140,11 @@ class LentTransport:
         return await self._transport.send(request, deadlines)
 
     async def close(self) -> None:
-        """Its connections are kept for the others."""
+        """Do nothing: other sessions use the connections."""
 
 
 class LentProcesses:
-    """`Processes` of one session, whose ``key`` owns everything that it starts, among those of others."""
+    """The `Processes` of one session in a shared launcher: ``key`` owns everything it starts."""
 
     def __init__(self, shared: Callable[[], Processes], key: str) -> None:
         self._shared = shared
@@ -167,7 +166,7 @@ class LentProcesses:
         self._used = self._shared()
         mine = owners if self._key in owners else (*owners, self._key)
         child = await self._used.spawn(argv, cwd=cwd, env=env, owners=mine, streams=streams)
-        if self._closed:  # It waited for its turn when everything was killed.
+        if self._closed:  # Killed while it waited for its turn.
             await child.end(grace_s=0)
             child.close()
         self._check_open()
@@ -179,14 +178,14 @@ class LentProcesses:
             await self._used.end_all(owner, grace_s=grace_s)
 
     async def close(self) -> None:
-        """End what was started here. Any number of times; afterwards nothing can be spawned here."""
+        """End the processes started here. Idempotent; afterwards nothing can be started here."""
         from zot.tools.process import CLOSE_GRACE_S
 
         self._closed = True
         await self.end_all(self._key, grace_s=CLOSE_GRACE_S)
 
     def kill_all(self) -> None:
-        """Kill what was started here, as `Processes` says."""
+        """Kill the processes started here, as `Processes` says."""
         self._closed = True
         if self._used is not None:
             self._used.kill(self._key)
@@ -197,7 +196,7 @@ class LentProcesses:
             self._used.kill(owner)
 
     def runs(self, owner: str | None = None) -> bool:
-        """See `Processes`; for nobody in particular, what was started here."""
+        """See `Processes`; without an owner, report on the processes started here."""
         return self._used is not None and self._used.runs(owner or self._key)
 
     def _check_open(self) -> None:
@@ -205,18 +204,15 @@ class LentProcesses:
             raise ChildProcessError("nothing can be started any more: the session has been closed")
 
 
-K = TypeVar("K", bound=Hashable)
-
-
-def _remember(memory: OrderedDict[K, T], key: K, value: T) -> None:
-    """Make ``value`` the newest; the oldest makes room."""
+def _cache(memory: OrderedDict[K, T], key: K, value: T) -> None:
+    """Insert ``value`` as the newest; evict the oldest if there are too many."""
     memory[key] = value
-    if len(memory) > _MAX_REMEMBERED:
+    if len(memory) > _MAX_CACHED:
         memory.popitem(last=False)
 
 
-def _look(path: str) -> tuple[int, ...] | None:
-    """Return what changes with a file; None if that cannot be told."""
+def _file_state(path: str) -> tuple[int, ...] | None:
+    """Return a file's identity and timestamps; None if a change might go unnoticed."""
     try:
         found = os.stat(path)
     except OSError:

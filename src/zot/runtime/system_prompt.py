@@ -24,7 +24,7 @@ def system_of(config: Config, toolbox: Toolbox, *, cwd: str, date: str, expected
         cwd=cwd,
         date=date,
         tools=[tool.spec.name for tool in toolbox.tools],
-        replaced_by=_own_words(home) if config.system_prompt is None else config.system_prompt,
+        replaced_by=_user_prompt(home) if config.system_prompt is None else config.system_prompt,
         instructions=[(item.path, item.text) for item in found],
         appended=(
             *config.append_system_prompt,
@@ -34,8 +34,8 @@ def system_of(config: Config, toolbox: Toolbox, *, cwd: str, date: str, expected
     )
 
 
-def _own_words(home: str | None) -> str | None:
-    """Return what the user wrote to take the place of our words; None if there is no such file."""
+def _user_prompt(home: str | None) -> str | None:
+    """Return the user's SYSTEM.md; None if there is none."""
     if home is None:
         return None
     from zot.files import content
@@ -72,11 +72,11 @@ def system_prompt(
     instructions: Sequence[tuple[str, str]] = (),
     appended: Sequence[str] = (),
 ) -> str:
-    """Return the system prompt. ``replaced_by`` takes the place of our own words.
+    """Return the system prompt. ``replaced_by`` replaces zot's own text.
 
-    ``instructions`` are paths and texts of files that are there for every agent; ``appended`` follows them.
+    ``instructions`` are paths and texts of AGENTS.md files; ``appended`` follows them.
     """
-    told = [_INSTRUCTIONS if instructions else "", *(f"{path}:\n\n{text}" for path, text in instructions)]
+    quoted = [_INSTRUCTIONS if instructions else "", *(f"{path}:\n\n{text}" for path, text in instructions)]
     where = [f"Date: {date}", f"Working directory: {cwd}", f"Tools: {', '.join(tools)}" if tools else ""]
-    parts = [_IDENTITY if replaced_by is None else replaced_by, *told, *appended, "\n".join(filter(None, where))]
+    parts = [_IDENTITY if replaced_by is None else replaced_by, *quoted, *appended, "\n".join(filter(None, where))]
     return "\n\n".join(part for part in parts if part)

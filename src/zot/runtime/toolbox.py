@@ -21,14 +21,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("zot")
 
-#: What is told to end because its run was aborted or its session closed has this long.
+#: The grace period of processes whose run was aborted or session closed.
 _GRACE_S = 0.5
 
 
 class Toolbox:
-    """What a session works with. ``key`` is the session's; only our ``own_process`` may be shut off from others.
+    """The tools and processes of one session. ``key`` is the session's; ``own_process`` isolates this process from
+    them.
 
-    What starts programs is its own, or lent by the ``premises`` that it shares with others. Made in any thread.
+    Its launcher is its own, or borrowed from ``premises``. Can be made in any thread.
     """
 
     def __init__(
@@ -48,14 +49,14 @@ class Toolbox:
         self._spills: Spills | None = None
         names = tool_names(config)
         skills = self._skills() if "skill" in names else ()
-        # Now and not at the first call: what is locked is what is there now.
+        # Now and not at the first call: a lock covers the skills of this moment.
         self._shown = self._reachable(skills) if config.lock else []
         self._writable, self._readable = self._paths()
         self.tools: list[Tool] = [self._tool(name, skills) for name in names]
         self.manifest = _manifest(skills)
 
     def files(self) -> Restorer:
-        """Return who can put back what the tools have changed, where they may."""
+        """Return an object that restores files changed by tools, within the lock."""
         from zot.tools.checkpoints import Restorer
         from zot.tools.paths import Anywhere
 
@@ -63,24 +64,24 @@ class Toolbox:
 
     @property
     def holds(self) -> bool:
-        """True while anything runs that was started for the session, or is kept for it."""
+        """True while a process of the session runs or temporary output is kept for it."""
         runs = self._processes is not None and self._processes.runs()
         return runs or (self._spills is not None and self._spills.holds)
 
     async def end(self, owner: str) -> None:
-        """End what was started for ``owner``, a run or the session."""
+        """End the processes of ``owner``, a run or the session."""
         if self._processes is not None:
             await self._processes.end_all(owner, grace_s=_GRACE_S)
 
     async def close(self) -> None:
-        """End everything and remove what was kept only for the session. Any number of times."""
+        """End all processes and remove temporary output. Idempotent."""
         if self._processes is not None:
             await self._processes.close()
         if self._spills is not None:
             self._spills.close()
 
     def kill(self) -> None:
-        """Kill everything that commands have running, at once and from any thread. Nothing can be started any more."""
+        """Kill all processes, at once and from any thread. Nothing can be started afterwards."""
         if self._processes is not None:
             self._processes.kill_all()
 
@@ -117,16 +118,16 @@ class Toolbox:
 
     @property
     def _hidden(self) -> tuple[str, ...]:
-        """What locked tools are kept from, wherever it is."""
+        """The paths that locked tools never reach, wherever they are."""
         return (*(() if self._home is None else (self._home,)), *self._config.private)
 
     def _reachable(self, skills: Sequence[SkillFile]) -> list[str]:
-        """Return what locked tools may nevertheless read: the files of skills that they would not reach otherwise."""
+        """Return the directories of skills that locked tools may read although they are outside of the lock."""
         directories = [skill.directory for skill in skills if skill.directory is not None]
         return [one for one in directories if not _is_in(one, [self._cwd]) or _is_in(one, self._hidden)]
 
     def _paths(self) -> tuple[Paths | None, Paths | None]:
-        """Return what confines paths that are written, and paths that are read, if anything does."""
+        """Return the confinement of written and of read paths; None where there is none."""
         if not self._config.lock:
             return None, None
         from zot.tools.paths import Lock, LockWithMore
@@ -136,7 +137,7 @@ class Toolbox:
         return lock, LockWithMore(lock, [*self._shown, *spilled])
 
     def processes(self) -> Processes:
-        """Return what starts programs for this session, and ends them with it."""
+        """Return the launcher of this session's processes, which end with it."""
         if self._processes is None:
             if self._premises is not None:
                 self._processes = self._premises.processes(self._key)
@@ -158,7 +159,7 @@ class Toolbox:
             lock=self._config.lock,
             hidden=self._hidden,
             shown=self._shown,
-            # Where time stands still nothing takes any: the model is told the same in every run.
+            # With a frozen clock no time passes, so that every run sends the model the same text.
             clock=time.monotonic if self._config.frozen_time is None else lambda: 0.0,
         )
 

@@ -1,4 +1,4 @@
-"""Waits outside of any run that an abort ends."""
+"""Awaitable work outside of any run that an abort cancels."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ T = TypeVar("T")
 
 
 class Abortable:
-    """What somebody waits for, until it is there or everything is aborted."""
+    """A set of waits that `abort` cancels together."""
 
     def __init__(self, said: str = "aborted before the extension answered") -> None:
-        """``said`` is what those hear whose wait was ended."""
+        """``said`` is the message of the RunCancelled that aborted waits raise."""
         self._said = said
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
     def is_waiting(self) -> bool:
-        """True if somebody waits."""
+        """True if any wait is in progress."""
         return bool(self._tasks)
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what ``work`` gives. Raise RunCancelled if an abort comes first."""
+        """Await ``work`` and return its result. Raise RunCancelled if an abort comes first."""
         task = asyncio.get_running_loop().create_task(work, name="zot wait")
         self._tasks.add(task)
         try:
@@ -38,6 +38,6 @@ class Abortable:
         return task.result()
 
     def abort(self) -> None:
-        """End every wait."""
+        """Cancel every wait."""
         for task in self._tasks:
             task.cancel()

@@ -1,4 +1,4 @@
-"""Runs that another process makes in a session that is open here, delivered to local subscribers."""
+"""Runs that another process makes in a session open here, delivered to local subscribers."""
 
 from __future__ import annotations
 
@@ -25,113 +25,118 @@ from zot.store import Change, Row, Spliced
 
 log = logging.getLogger("zot")
 
-#: How often we look, and after how many looks without anything new somebody may have died.
+#: Poll interval, and the number of polls without new rows after which the other process may be dead.
 _LOOK_S = 0.5
-_PATIENT_LOOKS = 6
-_AT_ONCE = 5000
-#: What concerns nobody but who sits at the other process.
-_THEIRS = ApprovalRequest | ApprovalAnswer | ExtWaiting | PanelOpened | PanelRendered | PanelClosed
+_PATIENT_POLLS = 6
+_MAX_ROWS = 5000
+#: Events that concern only the clients of the other process.
+_FOREIGN_ONLY = ApprovalRequest | ApprovalAnswer | ExtWaiting | PanelOpened | PanelRendered | PanelClosed
 
 
 class Overhearing:
-    """Looks for rows of others while nothing runs here, and gives their events to ``tell``."""
+    """Poll for rows of other processes while nothing runs here, and pass their events to ``tell``."""
 
     def __init__(self, session: Session, tell: Callable[[Batch], None], begun: Sequence[tuple[int, Row]] = ()) -> None:
-        """``begun`` has what is known of a run that goes on already: it is told first."""
+        """``begun`` holds the recorded rows of a run already in progress: they are delivered first."""
         self._session = session
-        self._tell = tell
-        #: Up to which row of others all was told.
-        self._told = session.last_seq
-        #: True while somebody else is at work, as far as we know.
+        self._deliver = tell
+        #: The newest foreign row that was delivered.
+        self._delivered = session.last_seq
+        #: True while another process runs the session, as far as we know.
         self.is_elsewhere = False
-        self._asks = False
-        self._quiet = 0
-        self._learning = False
-        session.overhear(self._missed)
+        self._waits_for_approval = False
+        self._idle_polls = 0
+        self._is_loading = False
+        session.overhear(self._on_rows)
         if begun:
-            self._told = begun[-1][0]
-            self._hear([row for _, row in begun])
-        self._task = asyncio.create_task(self._look_on(), name="zot overhearing")
+            self._delivered = begun[-1][0]
+            self._deliver_rows([row for _, row in begun])
+        self._task = asyncio.create_task(self._poll_forever(), name="zot overhearing")
 
     async def stop(self) -> None:
-        """Look no more."""
+        """Stop polling."""
         self._task.cancel()
         await asyncio.wait([self._task])
 
     async def abort(self) -> None:
-        """End what somebody else began and cannot end any more. Raise UserError if they can."""
-        await self._look(impatient=True)
+        """End a run whose process died. Raise UserError if that process still runs it."""
+        await self._poll(impatient=True)
         if self.is_elsewhere:
             raise UserError("another process is at work in this session; abort it there")
 
-    async def _look_on(self) -> None:
+    async def _poll_forever(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_S)
             try:
-                await self._look()
-            except AgentError as problem:  # It may be there again the next time.
-                log.debug("what others record cannot be read: %s", problem)
+                await self._poll()
+            except AgentError as problem:  # The next poll may succeed.
+                log.debug("foreign rows cannot be read: %s", problem)
 
-    async def _look(self, *, impatient: bool = False) -> None:
-        """Tell what is new. An end is told when the session has learnt of it, so that it can be gone on with."""
+    async def _poll(self, *, impatient: bool = False) -> None:
+        """Deliver new rows. The end of a run is delivered only after the session has loaded it, so that a prompt may
+        follow."""
         if self._session.busy:
             return
-        told = self._told = max(self._told, self._session.last_seq)
-        rows = await self._session.record.read(told, _AT_ONCE)
-        self._quiet = 0 if rows else self._quiet + 1
+        delivered = self._delivered = max(self._delivered, self._session.last_seq)
+        rows = await self._session.record.read(delivered, _MAX_ROWS)
+        self._idle_polls = 0 if rows else self._idle_polls + 1
         over = any(isinstance(row, Done | Spliced) for _, row in rows)
-        dead = self.is_elsewhere and (impatient or (self._quiet >= _PATIENT_LOOKS and not self._asks))
+        dead = self.is_elsewhere and (
+            impatient or (self._idle_polls >= _PATIENT_POLLS and not self._waits_for_approval)
+        )
         if over or dead:
-            await self._learn()
+            await self._load()
             if over and rows[-1][0] > self._session.last_seq:
-                return  # They have not let go yet.
-            rows = await self._session.record.read(told, _AT_ONCE)
+                return  # The other process still holds the lease.
+            rows = await self._session.record.read(delivered, _MAX_ROWS)
         if rows and not self._session.busy:
-            self._told = max(self._told, rows[-1][0])
-            self._hear([row for _, row in rows])
+            self._delivered = max(self._delivered, rows[-1][0])
+            self._deliver_rows([row for _, row in rows])
 
-    async def _learn(self) -> None:
-        """Let the session know what others wrote, and end what they left without an end, unless they are at work."""
-        self._learning, self._quiet = True, 0
+    async def _load(self) -> None:
+        """Load foreign rows into the session and end a run that a dead process left open."""
+        self._is_loading, self._idle_polls = True, 0
         try:
             await self._session.keep_choice()
         finally:
-            self._learning = False
+            self._is_loading = False
 
-    def _hear(self, rows: Sequence[Row]) -> None:
+    def _deliver_rows(self, rows: Sequence[Row]) -> None:
         events = [event for row in rows if (event := _event(row)) is not None]
-        heard = [event for event in events if not isinstance(event, _THEIRS)]
-        if not heard and any(isinstance(row, Spliced) for row in rows):
-            heard = [ConversationReplaced(len(self._session.transcript))]
-        elif heard and not isinstance(heard[-1], ConversationReplaced) and not self.is_elsewhere:
-            self._say("another process is at work in this session; this is what it does")
-        self._asks = any(isinstance(event, ApprovalRequest) for event in events[-1:]) or (self._asks and not heard)
-        if self._asks:
-            self._say("it waits there for somebody to decide about a call")
-        if heard:
-            self.is_elsewhere = not isinstance(heard[-1], Done | ConversationReplaced)
-            self._tell(Batch(0, 0, heard))
+        visible = [event for event in events if not isinstance(event, _FOREIGN_ONLY)]
+        if not visible and any(isinstance(row, Spliced) for row in rows):
+            visible = [ConversationReplaced(len(self._session.transcript))]
+        elif visible and not isinstance(visible[-1], ConversationReplaced) and not self.is_elsewhere:
+            self._notify("another process is at work in this session; this is what it does")
+        self._waits_for_approval = any(isinstance(event, ApprovalRequest) for event in events[-1:]) or (
+            self._waits_for_approval and not visible
+        )
+        if self._waits_for_approval:
+            self._notify("it waits there for somebody to decide about a call")
+        if visible:
+            self.is_elsewhere = not isinstance(visible[-1], Done | ConversationReplaced)
+            self._deliver(Batch(0, 0, visible))
 
-    def _missed(self, upto: int) -> None:
-        """A run begins here, and there was more than we have told."""
-        if upto > self._told and not self._learning:
-            self._told = upto
-            self._say("another process has just said something in this session; open it again to see that, too")
+    def _on_rows(self, upto: int) -> None:
+        """Report rows up to ``upto`` that were not delivered before a run began here."""
+        if upto > self._delivered and not self._is_loading:
+            self._delivered = upto
+            self._notify("another process has just said something in this session; open it again to see that, too")
 
-    def _say(self, message: str) -> None:
+    def _notify(self, message: str) -> None:
         notice: list[AgentEvent] = [ExtNotify("zot", "info", message)]
-        self._tell(Batch(0, 0, notice))
+        self._deliver(Batch(0, 0, notice))
 
 
 def _event(row: Row) -> AgentEvent | None:
-    """Return what those who follow hear of a row; None if nothing. That all was forgotten is no event on record."""
+    """Return the event that subscribers get for a row, if any. Clearing a conversation records no event of its own."""
     if isinstance(row, Spliced) and row.is_clearing:
         return ConversationReplaced(0)
     return None if isinstance(row, Change) else row
 
 
 async def left_open(session: Session) -> Sequence[tuple[int, Row]]:
-    """Return what is on record of the run that another process has begun in a session and not ended, if one has."""
+    """Return the rows of a run that another process began and has not ended; empty if there is none."""
     if session.busy:
         return ()
     rows = await session.record.newest()

@@ -1,4 +1,4 @@
-"""History: number each batch of events, store it, then deliver it to subscribers in order."""
+"""History: numbers each batch of events, stores it, then delivers it to subscribers in order."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ from zot.events import (
 from zot.messages import ZERO, Counters, Message
 from zot.store import Allowed, Change, Configured, Counted, Guarded, Row, Said, Spliced, Store
 
-#: The events behind which a turn goes on, or does not.
+#: Whether a turn is open after each of these events.
 _BOUNDS: dict[type, bool] = {TurnStart: True, TurnEnd: False, Error: False, Done: False}
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """What happened together: ``events`` of one ``run``, the first of which has the number ``seq``; 0 if they are not
-    recorded. Nothing follows the end of a run in its batch. ``prompt_id`` names the prompt of a run whose end cannot be
-    recorded: its first event may never have been shown."""
+    """Consecutive ``events`` of one ``run``; ``seq`` numbers the first one, 0 if they are not recorded.
+
+    `Done` is always the last event of its batch. ``prompt_id`` names the prompt of a run whose end cannot be recorded:
+    subscribers may never have received the run's first event.
+    """
 
     seq: int
     run: int
@@ -47,36 +49,36 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class Before(msgspec.Struct, frozen=True):
-    """How a conversation was before a run: its ``messages``, and the number of the newest row, ``seq``."""
+    """The conversation before a run: its ``messages``, and the number of its newest row, ``seq``."""
 
     seq: int
     messages: Sequence[Message]
 
 
 class Subscriber(Protocol):
-    """Somebody who hears every event of a session, in order."""
+    """A receiver of every event of a session, in order."""
 
     def deliver(self, batch: Batch) -> None:
-        """Take what happened. Must not block and must not raise."""
+        """Take a batch. Must not block and must not raise."""
 
     @property
     def can_approve(self) -> bool:
-        """True if whoever listens can be asked about tool calls."""
+        """True if this subscriber can answer approval requests."""
 
     @property
     def full(self) -> bool:
-        """True while it cannot take more without growing; the run then waits for `room`."""
+        """True while it cannot take more without growing; the run then awaits `room`."""
 
     async def room(self) -> None:
         """Wait until it can take more."""
 
 
 class History:
-    """The one way for a run's words into the store and out to those who listen (`agent.run.Recorder`).
+    """The only path of a run's events and changes into the store and out to subscribers (`agent.run.Recorder`).
 
-    What cannot be stored is not shown. ``on_failure`` hears of rows that were taken and then could not be made safe,
-    ``measured`` what the service counted for a reply that is only learnt of, and how the conversation was then, and
-    ``recall`` what a person allowed for good, likewise, and ``guarded`` who guards the session.
+    Events are delivered only after they are stored. ``on_failure`` gets the error of rows that were accepted but not
+    stored. For rows that are loaded rather than produced here, ``measured`` gets a reply's usage with the transcript of
+    that moment, ``recall`` each remembered approval, and ``guarded`` each guard.
     """
 
     def __init__(
@@ -92,16 +94,16 @@ class History:
     ) -> None:
         self.transcript = Transcript()
         self.totals = ZERO
-        #: What the session works with, as it was last recorded.
+        #: The newest recorded settings.
         self.configured: Configured | None = None
-        #: Who guards the session although it may be away, by name.
+        #: Recorded guards by name, connected or not.
         self.guards: dict[str, Guarded] = {}
         self.run = store.last_run
-        #: How it was before the run that goes on; None between runs, and in one that another process began.
+        #: The conversation before the current run; None between runs and in a run that another process began.
         self.before: Before | None = None
-        #: Whether the past may have a run that did not come to its end: until we have looked.
+        #: True until we know that no earlier run was left open.
         self.must_recover = store.shared
-        #: True while a turn was shown to begin and not to end.
+        #: True while subscribers have seen a turn begin and not end.
         self.in_turn = False
         self._store = store
         self._charge = charge
@@ -111,39 +113,40 @@ class History:
         self._observe = observe
         self._on_failure = on_failure
         self.subscribers: tuple[Subscriber, ...] = ()
-        self._unshown: deque[Batch] = deque()
-        self._safe_seq = 0
-        #: Hears up to which number there are safe rows that nobody was shown: those of others, and of repairs.
+        self._undelivered: deque[Batch] = deque()
+        self._stored_seq = 0
+        #: Called with the number of the newest stored row that no subscriber was sent: rows of other processes and
+        #: repairs.
         self.overheard: Callable[[int], None] = lambda upto: None
         self._amended_upto = 0
-        self._showing = False
-        store.watch(self._safe, self._failed)
+        self._is_delivering = False
+        store.watch(self._on_stored, self._on_failed)
 
     @property
     def keeps(self) -> bool:
-        """True if what is recorded can be had back."""
+        """True if recorded rows can be read back."""
         return self._store.keeps
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Let ``subscriber`` hear everything from now on; call what is returned to stop."""
+        """Deliver every later batch to ``subscriber``; call the returned function to unsubscribe."""
         self.subscribers = (*self.subscribers, subscriber)
         leaving = [subscriber]
 
         def leave() -> None:
-            while leaving:  # Whoever has left is not held by how it left, which it may hold itself.
+            while leaving:  # Drop our reference: the subscriber may hold this function.
                 self._unsubscribe(leaving.pop())
 
         return leave
 
     def begin_run(self) -> None:
-        """What is said from now on belongs to another run."""
+        """Start the next run: later rows belong to it."""
         self.run += 1
         self.before = Before(self._store.last_seq, tuple(self.transcript.messages))
 
     def say(self, events: Sequence[AgentEvent], *changes: Change) -> None:
-        """Store ``changes`` of the transcript and make them; store ``events`` and show them when they are safe.
+        """Store ``changes`` and ``events`` together; apply the changes now, deliver the events once they are stored.
 
-        Together or not at all. Raise StoreFailed if the store refuses.
+        Raise StoreFailed if the store refuses; then neither happens.
         """
         ends = bool(events) and type(events[-1]) is Done
         first = self._store.append([*changes, *events] if changes else events, run=self.run, ends=ends)
@@ -151,24 +154,24 @@ class History:
             self.transcript.apply(change)
         if events:
             batch = Batch(first + len(changes), self.run, events)
-            self._unshown.append(batch)
-            if batch.last <= self._safe_seq:
-                self._show_safe()
+            self._undelivered.append(batch)
+            if batch.last <= self._stored_seq:
+                self._deliver_stored()
 
     def replace(self, *changes: Change) -> None:
-        """Store changes that make another conversation of it, outside of any run, and show that when they are safe.
+        """Store changes that replace the conversation outside of any run, then announce the replacement.
 
-        What is shown has the number of the last of them: it is no row of its own. Raise StoreFailed.
+        The announcement has no row: it carries the number of the last change. Raise StoreFailed.
         """
         first = self._store.append(changes, run=self.run)
         for change in changes:
             self.transcript.apply(change)
-        told = ConversationReplaced(len(self.transcript))
-        self._unshown.append(Batch(first + len(changes) - 1, self.run, [told]))
-        self._show_safe()
+        replaced = ConversationReplaced(len(self.transcript))
+        self._undelivered.append(Batch(first + len(changes) - 1, self.run, [replaced]))
+        self._deliver_stored()
 
     def learn(self, rows: Iterable[Row]) -> None:
-        """Take in what was recorded before, or by others. Nobody is shown it: who wants it reads the store."""
+        """Apply rows recorded earlier or by others, without delivering them."""
         counted: Usage | None = None
         for row in rows:
             match row:
@@ -188,12 +191,12 @@ class History:
                 case TurnEnd(stop="end_turn" | "tool_use" | "length") if counted is not None:
                     self._measured(counted, self.transcript)
                 case AssistantStart() | Done():
-                    counted = None  # It was a summary that was counted, or a reply that was cut off.
+                    counted = None  # The usage was that of a summary or of a reply that was cut off.
                 case _:
                     pass
 
     def amend(self, rows: Sequence[Row]) -> None:
-        """Record ``rows`` that belong to the past and make their changes. Raise StoreFailed if the store refuses."""
+        """Record ``rows`` that belong to an earlier run and apply them. Raise StoreFailed if the store refuses."""
         if rows:
             last = self._store.append(rows, run=self.run) + len(rows) - 1
             if not all(isinstance(row, Change) for row in rows):
@@ -201,11 +204,11 @@ class History:
             self.learn(rows)
 
     def announce(self, events: Sequence[AgentEvent], *, prompt_id: str = "") -> None:
-        """Show ``events`` that cannot be stored: that it is over must be heard even when nothing can be written."""
-        self._show(Batch(0, self.run, events, prompt_id))
+        """Deliver ``events`` without storing them: clients need the end of a run even when nothing can be written."""
+        self._deliver(Batch(0, self.run, events, prompt_id))
 
     def mention(self, events: Sequence[AgentEvent]) -> None:
-        """Show ``events`` that are no part of a run. Who has not kept up misses those that can be missed."""
+        """Deliver ``events`` that belong to no run. Full subscribers skip notices and panel redraws."""
         batch = Batch(0, self.run, events)
         can_be_missed = all(isinstance(event, ExtNotify | ExtWaiting | PanelRendered) for event in events)
         for subscriber in self.subscribers:
@@ -213,17 +216,17 @@ class History:
                 subscriber.deliver(batch)
 
     def count(self, counters: Counters) -> Counters:
-        """Price a reply's tokens, add them up, and return them with their price."""
+        """Price a reply's tokens, add them to the totals, and return them with their price."""
         charged = self._charge(counters)
         self.totals += charged
         return charged
 
     def counted(self, now: str, counters: Counters) -> Counted:
-        """Return what is recorded of what was used outside of any run."""
+        """Return the row for tokens used outside of any run."""
         return Counted(now, counters, self.totals + counters)
 
     async def drain(self) -> None:
-        """Wait for the store, and for those who must not miss anything and have not kept up."""
+        """Wait until the store and every full subscriber have room."""
         if self._store.full:
             await self._store.room()
         for subscriber in self.subscribers:
@@ -231,53 +234,53 @@ class History:
                 await subscriber.room()
 
     async def settled(self) -> None:
-        """Wait until everything said is safe, and so has been shown. Raise StoreFailed."""
+        """Wait until all rows are stored, and so delivered. Raise StoreFailed."""
         await self._store.settled()
 
     async def synced(self) -> None:
-        """Wait until everything said survives a loss of power. Raise StoreFailed."""
+        """Wait until all rows survive a loss of power. Raise StoreFailed."""
         await self._store.synced()
 
-    def _safe(self, seq: int) -> None:
-        self._safe_seq = seq
+    def _on_stored(self, seq: int) -> None:
+        self._stored_seq = seq
         if 0 < self._amended_upto <= seq:
             self.overheard(self._amended_upto)
             self._amended_upto = 0
-        self._show_safe()
+        self._deliver_stored()
 
-    def _failed(self, problem: StoreFailed) -> None:
-        self._unshown.clear()
+    def _on_failed(self, problem: StoreFailed) -> None:
+        self._undelivered.clear()
         self._on_failure(problem)
 
-    def _show_safe(self) -> None:
-        if self._showing:
-            return  # Somebody answers what they are being shown: the others hear that after it.
-        self._showing = True
+    def _deliver_stored(self) -> None:
+        if self._is_delivering:
+            return  # A subscriber acted inside `deliver`: finish this batch first, so that all see one order.
+        self._is_delivering = True
         try:
-            while self._unshown and self._unshown[0].last <= self._safe_seq:
-                self._show(self._next_safe())
+            while self._undelivered and self._undelivered[0].last <= self._stored_seq:
+                self._deliver(self._next_batch())
         finally:
-            self._showing = False
+            self._is_delivering = False
 
-    def _next_safe(self) -> Batch:
-        """Take what is shown next: all that became safe together, for each batch costs everybody who listens."""
-        batch = newest = self._unshown.popleft()
-        if not self._goes_on(newest):
+    def _next_batch(self) -> Batch:
+        """Take all batches that can be delivered as one: each delivery costs every subscriber."""
+        batch = newest = self._undelivered.popleft()
+        if not self._is_continued(newest):
             return batch
         events = [*batch.events]
-        while self._goes_on(newest):
-            newest = self._unshown.popleft()
+        while self._is_continued(newest):
+            newest = self._undelivered.popleft()
             events += newest.events
         return Batch(batch.seq, batch.run, events)
 
-    def _goes_on(self, batch: Batch) -> bool:
-        """True if what follows ``batch`` can be shown with it."""
-        if not self._unshown or type(batch.events[-1]) is Done:
+    def _is_continued(self, batch: Batch) -> bool:
+        """True if the next batch can be delivered together with ``batch``."""
+        if not self._undelivered or type(batch.events[-1]) is Done:
             return False
-        following = self._unshown[0]
-        return following.seq == batch.last + 1 and following.run == batch.run and following.last <= self._safe_seq
+        following = self._undelivered[0]
+        return following.seq == batch.last + 1 and following.run == batch.run and following.last <= self._stored_seq
 
-    def _show(self, batch: Batch) -> None:
+    def _deliver(self, batch: Batch) -> None:
         if not _BOUNDS.keys().isdisjoint(map(type, batch.events)):
             self.in_turn = [_BOUNDS[type(event)] for event in batch.events if type(event) in _BOUNDS][-1]
         if isinstance(batch.events[-1], Done):

@@ -18,30 +18,31 @@ from zot.text import has_half
 
 log = logging.getLogger("zot")
 
+#: The most jobs that may wait while one runs.
+MAX_QUEUE = 32
+
 T = TypeVar("T")
 P = ParamSpec("P")
 
-#: Returns how a conversation is to be changed. Raise UserError if it cannot be.
+#: Returns a change of the conversation. Raises UserError if there is none to make.
 Edit: TypeAlias = Callable[[Transcript], Spliced]
-#: Returns what a prompt says to a conversation; None if it has been said.
+#: Returns the text to add to a conversation; None if the prompt is in it already.
 Words: TypeAlias = Callable[[Sequence[Message]], str | None]
-
-
-#: Hears that what was asked begins, or why it never will: RunCancelled if somebody wanted that.
+#: Called when a job starts, or with the reason why it never will: RunCancelled if it was aborted or withdrawn.
 Started: TypeAlias = Callable[[], None]
 Dropped: TypeAlias = Callable[[AgentError], None]
 
 
 def begun() -> None:
-    """Nobody wants to know."""
+    """Do nothing: the default observer of a start."""
 
 
 def unwanted(why: AgentError) -> None:
-    """Nobody wants to know."""
+    """Do nothing: the default observer of a drop."""
 
 
 class Wish(msgspec.Struct, frozen=True):
-    """Where a rewind goes: to the first ``messages``, or to the row ``at``. Without ``files``, these stay."""
+    """The target of a rewind: the first ``messages``, or the row ``at``. Without ``files``, files stay unchanged."""
 
     messages: int | None = None
     at: int | None = None
@@ -49,7 +50,7 @@ class Wish(msgspec.Struct, frozen=True):
 
 
 class Errand(Generic[T]):
-    """Work that a session lets nothing else come between; whoever wants it waits for what is ``over``."""
+    """Exclusive work in a session's queue; its caller awaits the future ``over``."""
 
     def __init__(self, work: Callable[[], Awaitable[T]]) -> None:
         self._work = work
@@ -57,36 +58,36 @@ class Errand(Generic[T]):
         self.job = Job(None, (), started=lambda: None, dropped=self.fail, errand=self.run)
 
     async def run(self) -> None:
-        """Do it."""
+        """Do the work and resolve ``over``."""
         try:
             result = await self._work()
-        except Exception as problem:  # whoever waits hears it
+        except Exception as problem:  # Raised where `over` is awaited.
             self.fail(problem)
         else:
             if not self.over.done():
                 self.over.set_result(result)
 
     def drop(self, why: AgentError) -> None:
-        """It will never be done."""
+        """Cancel ``over``: the work will never run."""
         self.over.cancel(str(why))
 
     def fail(self, problem: Exception) -> None:
-        """It cannot be done."""
+        """Reject ``over`` with ``problem``."""
         if not self.over.done():
             self.over.set_exception(problem)
 
 
 class Job:
-    """A prompt or compact: waiting, running or over. Whoever asked hears when it starts, or that it never will.
+    """A queued prompt, compaction, edit or errand, and the callbacks of its caller.
 
-    One that has started and waits for a person may be ``parked``: another process goes on with it.
+    ``edit`` changes the conversation and starts nothing else; the job counts as started once that is done. ``errand``
+    is awaited instead of a run; with ``passes`` it is dropped as done when a parked run resumes instead. ``words``
+    returns a prompt's text when its turn comes, or None if the transcript has it already and the run only continues. A
+    job that ``yields`` is removed from the conversation again if it does not fit the model's window. ``parked`` is
+    called when another process will finish the job, because it waits for an approval. ``prompt_id`` is the caller's
+    name for it.
 
-    One with an ``edit`` runs nothing: it changes the conversation, and starts when that is done. Nor does one with an
-    ``errand``, which is done instead; if it ``passes``, it is as good as done when a run goes on instead of it. When it
-    is over, ``error`` says why it failed and ``aborted`` that somebody ended it.
-    What a prompt has to say is decided by its ``words`` when its turn comes: nothing, which is None, if it stands in
-    the transcript and is gone on with. One that ``yields`` is taken back if it does not fit the model's window.
-    ``prompt_id`` is what whoever asked calls it.
+    After the end, ``error`` has the failure and ``aborted`` tells that an abort ended it.
     """
 
     def __init__(
@@ -117,14 +118,14 @@ class Job:
         self.words: Words = words or (lambda messages: text)
         self.yields = yields
         self.passes = passes
-        #: Whether it was aborted before its turn came: then it ends as soon as it has begun.
+        #: Aborted before its turn came: it ends as soon as it has begun.
         self.is_unwanted = False
         self.error: AgentError | None = None
         self.aborted = False
 
     @staticmethod
     def going_on() -> Job:
-        """Return a prompt that another process was asked: nobody here waits for it to begin."""
+        """Return the job of a run that another process began: no caller here waits for its start."""
         return Job("", (), started=lambda: None, dropped=unwanted)
 
     @property
@@ -133,40 +134,40 @@ class Job:
 
     @property
     def is_quiet(self) -> bool:
-        """True if it runs nothing, so that there is nothing to hear of it."""
+        """True if it is no run, and so emits no events of a run."""
         return self.edit is not None or self.errand is not None
 
     def forget(self) -> None:
-        """It is over, and nobody hears more of it: whoever asked may hold it, and is not held by it."""
+        """Drop the callbacks of a finished job: they may refer to a caller that refers to the job."""
         self._started, self._dropped = begun, unwanted
 
     def drop(self, why: AgentError) -> None:
-        """It will never run: RunCancelled if somebody wanted that, else what keeps it from running."""
+        """Report that it will never run: RunCancelled for an abort or a withdrawal, else the failure."""
         if isinstance(why, RunCancelled):
             self.aborted = True
         else:
             self.error = why
-        _tell(self._dropped, why)
+        _notify(self._dropped, why)
 
     def start(self) -> None:
-        """Its turn has come."""
-        _tell(self._started)
+        """Report that it starts."""
+        _notify(self._started)
 
     def park(self) -> None:
-        """Another process goes on with it."""
-        _tell(self._parked)
+        """Report that another process will finish it."""
+        _notify(self._parked)
 
 
-def _tell(hears: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
-    """Tell whoever asked. That they cannot hear it costs neither the session nor those who come after them."""
+def _notify(observer: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+    """Call an observer. Log its exception: a failing observer must not harm the session or later jobs."""
     try:
-        hears(*args, **kwargs)
+        observer(*args, **kwargs)
     except Exception:
         log.exception("what became of a job could not be told to whoever asked for it")
 
 
 def explained(problem: BaseException) -> AgentError:
-    """Return the error the user may see. What we did not foresee is logged here and hidden there."""
+    """Return the error to show. Unexpected exceptions are logged in full and shown without details."""
     if isinstance(problem, AgentError):
         return problem
     if isinstance(problem, OSError):
@@ -177,7 +178,7 @@ def explained(problem: BaseException) -> AgentError:
 
 
 def checked_prompt(text: str, images: Sequence[ImageBlock]) -> tuple[str, tuple[ImageBlock, ...]]:
-    """Return a prompt that can be stored, shown and sent. Raise UserError for one that cannot."""
+    """Return a prompt that can be stored, shown and sent. Raise UserError for any other."""
     if not isinstance(text, str) or has_half(text):
         raise UserError("the message must be a str without lone surrogates (halves of a character)")
     if isinstance(images, ImageBlock) or not all(_is_image(image) for image in images):
@@ -191,65 +192,61 @@ def _is_image(image: object) -> bool:
     return isinstance(image, ImageBlock) and isinstance(image.data, bytes) and isinstance(image.mime_type, str)
 
 
-#: How many may wait behind the one that runs.
-MAX_QUEUE = 32
-
-
 class Waiting:
-    """The jobs that wait for their turn, first come first served, and those that are to steer the one that runs."""
+    """The jobs that wait for their turn, first in first out, and the messages that steer the running one."""
 
     def __init__(self) -> None:
-        self._turns: deque[Job] = deque()
+        self._jobs: deque[Job] = deque()
         self._steers: deque[Job] = deque()
 
     def __len__(self) -> int:
-        """Return how many wait for their turn."""
-        return len(self._turns)
+        """Return the number of jobs that wait for their turn."""
+        return len(self._jobs)
 
     @property
     def is_quiet(self) -> bool:
-        """True if none of those that wait for their turn runs anything."""
-        return all(job.is_quiet for job in self._turns)
+        """True if none of the waiting jobs is a run."""
+        return all(job.is_quiet for job in self._jobs)
 
     def add(self, job: Job) -> None:
-        """Let a job wait for its turn. Raise QueueFull."""
+        """Enqueue a job. Raise QueueFull."""
         self._check_room()
-        self._turns.append(job)
+        self._jobs.append(job)
 
     def put_back(self, job: Job) -> None:
-        """Let a job wait whose turn had come, before the others."""
-        self._turns.appendleft(job)
+        """Return a job to the front of the queue."""
+        self._jobs.appendleft(job)
 
     def add_steer(self, job: Job) -> None:
-        """Let a job wait to steer the one that runs. Raise QueueFull."""
+        """Enqueue a message that steers the running job. Raise QueueFull."""
         self._check_room()
         self._steers.append(job)
 
     def next(self) -> Job | None:
-        """Take the job whose turn it is, if there is one. What came too late to steer goes before the others."""
-        self._turns.extendleft(reversed(self._steers))
+        """Take the next job, if there is one. Messages that came too late to steer go first."""
+        self._jobs.extendleft(reversed(self._steers))
         self._steers.clear()
-        return self._turns.popleft() if self._turns else None
+        return self._jobs.popleft() if self._jobs else None
 
     def next_steer(self) -> Job | None:
-        """Take the next job that is to steer, if there is one."""
+        """Take the next steering message, if there is one."""
         return self._steers.popleft() if self._steers else None
 
     def forestall(self) -> None:
-        """Let the first job that runs something end as soon as it has begun."""
-        for job in [job for job in self._turns if not job.is_quiet][:1]:
+        """Mark the first waiting run as aborted: it ends as soon as it has begun."""
+        for job in [job for job in self._jobs if not job.is_quiet][:1]:
             job.is_unwanted = True
 
     def remove(self, job: Job) -> bool:
-        """Take out a job that waits for its turn. False if it does not."""
-        if job not in self._turns:
+        """Remove a job that waits for its turn. False if it does not wait."""
+        if job not in self._jobs:
             return False
-        self._turns.remove(job)
+        self._jobs.remove(job)
         return True
 
     def take_out(self, prompt_id: str) -> Job:
-        """Take out the job of this name. Raise UserError if there is none."""
-        for jobs in (self._steers, self._turns):
+        """Remove and return the job with this id. Raise UserError if there is none."""
+        for jobs in (self._steers, self._jobs):
             for job in jobs:
                 if prompt_id and job.prompt_id == prompt_id:
                     jobs.remove(job)
@@ -257,23 +254,23 @@ class Waiting:
         raise UserError("it cannot be taken back: it has been said already, or nobody has it any more")
 
     def drop(self, why: AgentError) -> None:
-        """Let none of them ever run."""
+        """Drop every job and steering message."""
         self.drop_steers(why)
-        while self._turns:
-            self._turns.popleft().drop(why)
+        while self._jobs:
+            self._jobs.popleft().drop(why)
 
     def drop_steers(self, why: AgentError) -> None:
-        """Let none of them steer what runs."""
+        """Drop the steering messages."""
         while self._steers:
             self._steers.popleft().drop(why)
 
     def drop_prompts(self, why: AgentError) -> None:
-        """Let no prompt and no compact ever run. What is only recorded is still done."""
+        """Drop every waiting prompt and compaction, but no edit or errand."""
         self.drop_steers(why)
-        for job in [job for job in self._turns if not job.is_quiet]:
+        for job in [job for job in self._jobs if not job.is_quiet]:
             if self.remove(job):
                 job.drop(why)
 
     def _check_room(self) -> None:
-        if len(self._turns) + len(self._steers) >= MAX_QUEUE:
+        if len(self._jobs) + len(self._steers) >= MAX_QUEUE:
             raise QueueFull(f"{MAX_QUEUE} prompts are waiting already; wait for one to end")

@@ -39,31 +39,30 @@ LOST_RESULT = "the result was lost: the run was interrupted"
 
 
 class Recovery(msgspec.Struct, frozen=True):
-    """What the rows of a newest run leave to do: rows to be appended, or a question that still waits for its answer."""
+    """The outcome of inspecting a newest run: rows to append, or an approval request that is still open."""
 
     rows: Sequence[Row] = ()
     parked: ApprovalRequest | None = None
 
 
 def recover(transcript: Transcript, run: Sequence[Row], *, now: str, parks: bool = True) -> Recovery:
-    """Say how a session goes on, whose newest run has recorded the rows ``run`` and whose transcript is as given.
+    """Return the rows that end a session's newest run, or its open approval request.
 
-    A run that did not come to its end gets one: what the model had said is kept, every open call gets a result that
-    says it was lost, and `turn_end` and `done` follow. One that waits for a person's answer is left alone if it may be
-    parked. A transcript
-    that no provider would accept, because something of it was lost, is made whole.
+    ``run`` has its rows. If there is no `done`, the text of a partial reply is kept, each open tool call gets
+    a result that says it was lost, and `turn_end` and `done` follow. With ``parks``, a run that waits for an approval
+    is left open. A transcript that providers would refuse, because rows were lost, is repaired.
     """
     events = [row for row in run if not isinstance(row, Change)]
-    if parks and (waiting := _waiting(events)) is not None and transcript.unanswered():
+    if parks and (waiting := _open_request(events)) is not None and transcript.unanswered():
         return Recovery(parked=waiting)
     rows: list[Row] = []
     if events and not any(isinstance(event, Done) for event in events):
         rows = [*_partial_reply(run, now), *_lost_results(transcript, events, now), *_ending(events), Done()]
-    return Recovery([*rows[:-1], *_mended(transcript, rows), *rows[-1:]])
+    return Recovery([*rows[:-1], *_repair(transcript, rows), *rows[-1:]])
 
 
-def _waiting(events: Sequence[AgentEvent]) -> ApprovalRequest | None:
-    """Return the question that nothing has followed yet."""
+def _open_request(events: Sequence[AgentEvent]) -> ApprovalRequest | None:
+    """Return the approval request that no other event has followed; None if there is none."""
     for event in reversed(events):
         if isinstance(event, ApprovalRequest):
             return event
@@ -73,13 +72,13 @@ def _waiting(events: Sequence[AgentEvent]) -> ApprovalRequest | None:
 
 
 def _partial_reply(run: Sequence[Row], now: str) -> list[Row]:
-    """Return what keeps and shows the words of a reply that was cut off. Nobody knows what it used."""
-    heard = _since(run, AssistantStart)
-    if heard is None or any(isinstance(row, Said | Usage | AssistantMessage | TurnEnd) for row in heard):
+    """Return rows that store and show the text of a reply that was cut off. Its usage is unknown."""
+    received = _since(run, AssistantStart)
+    if received is None or any(isinstance(row, Said | Usage | AssistantMessage | TurnEnd) for row in received):
         return []
     totals = next((row.cumulative for row in reversed(run) if isinstance(row, Usage)), ZERO)
     usage = Usage(0, 0, 0, 0, 0.0, totals, price_known=False)
-    words = text(row for row in heard if isinstance(row, TextDelta))
+    words = text(row for row in received if isinstance(row, TextDelta))
     if not words:
         return [usage]
     said = (TextBlock(words),)
@@ -87,7 +86,7 @@ def _partial_reply(run: Sequence[Row], now: str) -> list[Row]:
 
 
 def _lost_results(transcript: Transcript, events: Sequence[AgentEvent], now: str) -> list[Row]:
-    """Return a result for every open call; the calls themselves, too, if nobody was told of them yet."""
+    """Return a result for every open tool call, after the calls themselves where no event has announced them yet."""
     calls = transcript.unanswered()
     rows: list[Row] = []
     if calls and not any(isinstance(event, TurnEnd) for event in _since(events, AssistantStart) or ()):
@@ -102,21 +101,21 @@ def _lost_results(transcript: Transcript, events: Sequence[AgentEvent], now: str
 
 
 def _ending(events: Sequence[AgentEvent]) -> list[Row]:
-    """Return the end of the last turn; none if it had one that nothing follows."""
+    """Return the end of the last turn; nothing if it has a final one."""
     last = next((event for event in reversed(events) if isinstance(event, TurnEnd | TurnStart | UserMessage)), None)
     return [] if isinstance(last, TurnEnd) and last.stop != "tool_use" else [TurnEnd("aborted")]
 
 
 def _since(rows: Sequence[T], kind: type) -> Sequence[T] | None:
-    """Return what follows the last row of a kind; None if there is none."""
+    """Return the rows after the last row of a kind; None if there is none."""
     for at in range(len(rows) - 1, -1, -1):
         if isinstance(rows[at], kind):
             return rows[at + 1 :]
     return None
 
 
-def _mended(transcript: Transcript, rows: Sequence[Row]) -> list[Change]:
-    """Return the change that makes a transcript whole that would not be, once ``rows`` are in it."""
+def _repair(transcript: Transcript, rows: Sequence[Row]) -> list[Change]:
+    """Return the change that repairs the transcript as it will be after ``rows``; nothing if it needs none."""
     future = Transcript()
     future.apply(Spliced(0, 0, tuple(transcript.messages)))
     for row in rows:
@@ -127,7 +126,7 @@ def _mended(transcript: Transcript, rows: Sequence[Row]) -> list[Change]:
 
 
 class TakenUp(msgspec.Struct, frozen=True):
-    """A run that goes on here: where it stands, what it has recorded so far, and how long a person may still answer."""
+    """A run to resume here: its state, its rows so far, and the time left to answer its approval request."""
 
     parked: Parked
     rows: Sequence[Row]
@@ -135,14 +134,14 @@ class TakenUp(msgspec.Struct, frozen=True):
 
 
 async def mend(history: History, store: Store, newest: Sequence[Row], *, now: Callable[[], str]) -> None:
-    """End a newest run that has no end, unless it waits for a person, or somebody else runs the session."""
-    history.must_recover = _is_cut_off(history, newest)
+    """End a newest run that has no end, unless it waits for an approval or another process runs the session."""
+    history.must_recover = _needs_recovery(history, newest)
     if not history.must_recover or not recover(history.transcript, newest, now="").rows:
         return
     try:
         history.learn([row for _, row in await store.begin()])
     except SessionBusy:
-        return  # It is not dead.
+        return  # Another process runs it.
     try:
         history.run = store.last_run
         rows = [row for _, row in await store.newest()]
@@ -160,21 +159,21 @@ async def take_up(
     now: Callable[[], str],
     clock: Callable[[], float],
 ) -> TakenUp | None:
-    """Return a newest run without an end that can go on here, as the store's only writer. End any other.
+    """Acquire the lease and return a newest run that can resume here; end any other unfinished run.
 
-    Only one that was begun here can: what a file or another session says that a person allowed, nobody has.
+    Only a run that was begun in this journal can resume: approvals in an imported or forked session do not count.
     """
-    history.must_recover = _is_cut_off(history, newest)
+    history.must_recover = _needs_recovery(history, newest)
     if not store.left_behind and not history.must_recover:
         return None
     try:
         history.learn([row for _, row in await store.begin()])
     except SessionBusy:
-        return None  # It is not dead.
+        return None  # Another process runs it.
     taken = None
     try:
         history.run = store.last_run
-        taken = await _see_to(history, store, now=now, clock=clock)
+        taken = await _resume_or_end(history, store, now=now, clock=clock)
         if taken is None:
             await history.settled()
         return taken
@@ -191,24 +190,24 @@ async def catch_up(
     now: Callable[[], str],
     clock: Callable[[], float] | None,
 ) -> TakenUp | None:
-    """Know what ``others`` have recorded, and end what they could not: a dead one leaves its run without an end.
+    """Load the rows of ``others`` and end a run that a dead process left open. The caller holds the lease.
 
-    One that waits for a person is returned instead, if ``clock`` says that it is not too late. We are the only writer.
+    A run that waits for an approval is returned instead, if by ``clock`` its deadline has not passed.
     """
     history.learn([row for _, row in others])
     history.run = store.last_run
     if not history.must_recover and not others:
         return None
     history.must_recover = True
-    taken = await _see_to(history, store, now=now, clock=clock)
+    taken = await _resume_or_end(history, store, now=now, clock=clock)
     history.must_recover = taken is not None
     return taken
 
 
-async def _see_to(
+async def _resume_or_end(
     history: History, store: Store, *, now: Callable[[], str], clock: Callable[[], float] | None
 ) -> TakenUp | None:
-    """Return a newest run that waits for a person, and end any other; every one without a ``clock``."""
+    """Return a newest run that waits for an approval; end any other, and without a ``clock`` that one, too."""
     rows = [row for _, row in await store.newest()]
     parked = find_parked(history.transcript, rows) if clock is not None and store.left_behind else None
     left_s = 0 if parked is None or clock is None else parked.left_s(clock())
@@ -223,7 +222,7 @@ async def _see_to(
 
 
 async def conclude(store: Store, past: Past, *, now: Callable[[], str]) -> None:
-    """End a run that a dead process left in a session that nobody can use, unless it waits for a person."""
+    """End a run that a dead process left in a session that cannot be opened, unless it waits for an approval."""
     history = History(
         store,
         charge=lambda counters: counters,
@@ -238,7 +237,7 @@ async def conclude(store: Store, past: Past, *, now: Callable[[], str]) -> None:
 
 
 async def note(history: History, store: Store, row: Row, *, begun: bool) -> None:
-    """Record something beside any run, or in the one that has ``begun``. Raise SessionBusy, StoreFailed."""
+    """Record a row outside of any run, or in the one that has ``begun``. Raise SessionBusy, StoreFailed."""
     if begun or not store.shared:
         history.amend([row])
         return
@@ -246,7 +245,7 @@ async def note(history: History, store: Store, row: Row, *, begun: bool) -> None
     try:
         history.learn([other for _, other in others])
         if others:
-            history.must_recover = True  # Whoever it was may be dead by now.
+            history.must_recover = True  # Their process may have died since.
             history.overheard(others[-1][0])
         history.run = store.last_run
         history.amend([row])
@@ -256,9 +255,10 @@ async def note(history: History, store: Store, row: Row, *, begun: bool) -> None
 
 
 async def keep(history: History, make: Callable[[], Row], accept: Callable[[Job], object]) -> None:
-    """Record something at once while the session is written to, else as soon as it can be, and wait until it is safe.
+    """Record the row from ``make``, now if this session holds the lease, else through the queue; wait until it is
+    stored.
 
-    It is made in the moment in which it is recorded. Raise AgentError.
+    ``make`` is called at the moment of recording. Raise AgentError.
     """
 
     async def record() -> None:
@@ -267,7 +267,7 @@ async def keep(history: History, make: Callable[[], Row], accept: Callable[[Job]
 
     try:
         history.amend([make()])
-    except StoreFailed:  # Nothing runs.
+    except StoreFailed:  # No run holds the lease.
         errand = Errand(record)
         accept(errand.job)
         await errand.over
@@ -276,7 +276,8 @@ async def keep(history: History, make: Callable[[], Row], accept: Callable[[Job]
 
 
 def dismissal(name: str, guarded: Guarded | None, *, attends: bool) -> Guarded:
-    """Return what lifts what a guard blocks that is away. Raise UserError if none is missed, or it is there."""
+    """Return the row that lifts the blocks of a disconnected guard. Raise UserError if there is none or it is
+    connected."""
     if guarded is None or not guarded.intercept:
         raise UserError(f"no guard named {name!r} is missed in this session")
     if attends:
@@ -285,12 +286,12 @@ def dismissal(name: str, guarded: Guarded | None, *, attends: bool) -> Guarded:
 
 
 async def establish(history: History, store: Store, configured: Configured) -> None:
-    """Record what a session works with, durably, unless that is on record or somebody else runs it."""
+    """Record a session's settings, durably, unless they are on record or another process runs the session."""
     if store.shared and configured != history.configured:
-        with suppress(SessionBusy):  # Then its next run does it.
+        with suppress(SessionBusy):  # The next run records them.
             await note(history, store, configured, begun=False)
 
 
-def _is_cut_off(history: History, newest: Sequence[Row]) -> bool:
-    """True if the newest run, or the transcript, is not as whoever brings it to its end would leave it."""
+def _needs_recovery(history: History, newest: Sequence[Row]) -> bool:
+    """True if recovery would append rows: the newest run has no end, or the transcript needs repair."""
     return bool(recover(history.transcript, newest, now="", parks=False).rows)

@@ -18,11 +18,13 @@ from zot.session.queue import Wish
 from zot.session.transcripts import fork_point
 from zot.store import UNKEPT, Change, Configured, Said, Spliced, Store, Wrote
 
+log = logging.getLogger("zot")
+
 
 class Step(msgspec.Struct, frozen=True):
-    """A file that has the content ``now`` and had ``then``: digests, as in `Wrote`. ``path`` begins at ``root``.
+    """A file whose content is ``now`` and was ``then``: digests, as in `Wrote`. ``path`` is relative to ``root``.
 
-    ``found`` are the contents that it may have now: two if nobody knows whether its last change was made.
+    ``found`` are the contents that it may have now: two if the last change may not have been made.
     """
 
     root: str
@@ -34,9 +36,9 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """A way back to a row: the conversation as it was, and the files that have changed since.
+    """A rewind to a row: the conversation at that row, and the files that have changed since.
 
-    ``root`` is the directory that the session works in now.
+    ``root`` is the session's current directory.
     """
 
     at: int
@@ -45,17 +47,15 @@ class Plan(msgspec.Struct, frozen=True):
     steps: Sequence[Step]
 
     def name(self, step: Step) -> str:
-        """Return the path of a file, from the directory that the session works in now; absolute if it is of another."""
+        """Return a file's path relative to the session's current directory; absolute if it belongs to another one."""
         return step.path if step.root == self.root else os.path.join(step.root, step.path)
 
 
 def row_of(
     changes: Sequence[tuple[int, Change]], *, messages: int | None = None, at: int | None = None, last_seq: int
 ) -> int:
-    """Return the row that a rewind goes back to: named by its number, or by how many messages are kept.
-
-    Raise UserError if there is none.
-    """
+    """Return the row to rewind to, given its number or the number of messages to keep. Raise UserError if there is
+    none."""
     if (messages is None) is (at is None):
         raise UserError("a rewind needs either messages, how many to keep, or at, the number of a row")
     if messages is not None:
@@ -67,9 +67,9 @@ def row_of(
 
 
 def planned(changes: Sequence[tuple[int, Change]], at: int, *, cwd: str, resolved: Callable[[str], str]) -> Plan:
-    """Return the way back to the row ``at``. ``cwd`` is where the session works if its rows do not say.
+    """Plan a rewind to the row ``at``. ``cwd`` is the session's directory where its rows name none.
 
-    ``resolved`` returns a path with all links followed: a file must have one name only.
+    ``resolved`` returns a path with all links followed: each file must have one name only.
     """
     then, root, unsure = Transcript(), resolved(cwd), _unsure(changes)
     steps: dict[str, Step] = {}
@@ -81,7 +81,7 @@ def planned(changes: Sequence[tuple[int, Change]], at: int, *, cwd: str, resolve
                 root = resolved(directory or cwd)
             case Wrote(path=path) if seq > at:
                 key = os.path.join(root, path)
-                # What was there right before the first change since then: others may have had a hand in it.
+                # The content right before our first change: programs other than our tools may have changed it earlier.
                 before = steps[key].then if key in steps else change.before
                 found = (change.after, change.before) if seq in unsure else (change.after,)
                 steps[key] = Step(root, path, change.after, before, change.mode, found)
@@ -91,7 +91,7 @@ def planned(changes: Sequence[tuple[int, Change]], at: int, *, cwd: str, resolve
 
 
 def _unsure(changes: Sequence[tuple[int, Change]]) -> set[int]:
-    """Return the rows of changes to files that may not have been made: their calls failed, or have no result."""
+    """Return the rows of file changes that may not have been made: their tool call failed or has no result."""
     failed: dict[str, bool] = {}
     unsure: set[int] = set()
     for seq, change in reversed(changes):
@@ -106,22 +106,20 @@ def _unsure(changes: Sequence[tuple[int, Change]]) -> set[int]:
 
 
 def _differs(step: Step) -> bool:
-    """False if a file is what it was. Of what was not kept nobody knows."""
+    """True if a file changed, or if an unkept content leaves that unknown."""
     return step.now != step.then or step.now == UNKEPT
 
 
-log = logging.getLogger("zot")
-
-
 class RestoredFile(msgspec.Struct, frozen=True):
-    """A file that a rewind put back. ``path`` is relative to the directory that the session works in, or absolute."""
+    """A file that a rewind restored. ``path`` is relative to the session's directory, or absolute."""
 
     path: str
     change: Literal["changed", "created", "removed"]
 
 
 class Rewound(msgspec.Struct, frozen=True):
-    """What came of a rewind: how many ``messages`` there are now, the files, and the row ``undo`` that undoes it."""
+    """The result of a rewind: the number of ``messages`` now, the restored files, and the row that a rewind to
+    undoes it."""
 
     messages: int
     files: tuple[RestoredFile, ...]
@@ -129,22 +127,24 @@ class Rewound(msgspec.Struct, frozen=True):
 
 
 class Files(Protocol):
-    """Who can put files back. Both methods may take long."""
+    """Restores files. Both methods may block for long."""
 
     def problem(self, root: str, path: str, *, found: Sequence[str | None], then: str | None) -> str | None:
-        """Return why a file, which must be one of ``found``, cannot become ``then``; None if it can, or is already."""
+        """Return why a file, whose content must be one of ``found``, cannot become ``then``; None if it can, or
+        already is."""
 
     def restore(
         self, root: str, path: str, data: bytes | None, *, found: Sequence[str | None], then: str | None, mode: int
     ) -> tuple[str | None, int] | None:
         """Make ``data`` the content of a file; None removes it. Raise ToolFailed.
 
-        Return the digest and the permissions of what was there; None if it was so already.
+        Return the digest and permissions of the replaced content; None if nothing had to change.
         """
 
 
 async def way_back(store: Store, files: Files, wish: Wish, *, cwd: str) -> Plan:
-    """Return what a rewind would do. Raise UserError if there is no such point, RewindRefused if it would refuse."""
+    """Plan a rewind without doing it. Raise UserError if there is no such point, RewindRefused if a file prevents
+    it."""
     changes = await store.changes()
     at = row_of(changes, messages=wish.messages, at=wish.at, last_seq=store.last_seq)
     plan = planned(changes, at, cwd=cwd, resolved=os.path.realpath)
@@ -157,12 +157,12 @@ async def way_back(store: Store, files: Files, wish: Wish, *, cwd: str) -> Plan:
 
 
 async def rewind(history: History, store: Store, files: Files, wish: Wish, *, cwd: str) -> Rewound:
-    """Go back, as the store's only writer. Raise UserError, RewindRefused, StoreFailed.
+    """Rewind as the holder of the lease. Raise UserError, RewindRefused, StoreFailed.
 
-    Files first: if we are killed before it is recorded, each of them is as it was or as it should be, and the same
-    rewind finds nothing wrong with either.
+    Files come first: after a crash before the row is stored, each file has its old or its new content, and the same
+    rewind accepts both.
     """
-    await history.settled()  # only what is safe can be read
+    await history.settled()  # Only stored rows can be read.
     plan = await way_back(store, files, wish, cwd=cwd)
     undo = store.last_seq
     wrote = await _restore(store, files, plan)
@@ -174,7 +174,7 @@ async def rewind(history: History, store: Store, files: Files, wish: Wish, *, cw
 
 
 def restored(plan: Plan) -> tuple[RestoredFile, ...]:
-    """Return what a plan does to files."""
+    """Return the files that a plan changes."""
     return tuple(RestoredFile(plan.name(step), _change(step)) for step in plan.steps)
 
 
@@ -198,7 +198,7 @@ async def _problem(store: Store, files: Files, step: Step) -> str | None:
 
 
 async def _restore(store: Store, files: Files, plan: Plan) -> list[Wrote]:
-    """Put all files back and return what to record; or none: if one cannot be, the others are changed again."""
+    """Restore all files and return the rows to record. If one fails, undo the others and raise RewindRefused."""
     done: list[Step] = []
     wrote: list[Wrote] = []
     try:
@@ -224,7 +224,7 @@ async def _put(store: Store, files: Files, step: Step) -> tuple[str | None, int]
 
 
 async def _undo(store: Store, files: Files, done: Sequence[Step]) -> list[tuple[Step, str]]:
-    """Change files again that were put back, with the steps that do that; return those that could not be, and why."""
+    """Undo restored files by the steps ``done``; return those that could not be undone, and why."""
     stuck: list[tuple[Step, str]] = []
     for step in reversed(done):
         try:
@@ -236,8 +236,8 @@ async def _undo(store: Store, files: Files, done: Sequence[Step]) -> list[tuple[
 
 
 def _refused(problems: dict[str, str], rest: str) -> RewindRefused:
-    told = "; ".join(f"{path}: {why}" for path, why in problems.items())
-    return RewindRefused(f"files cannot be put back, {rest}: {told}", files=tuple(problems))
+    reasons = "; ".join(f"{path}: {why}" for path, why in problems.items())
+    return RewindRefused(f"files cannot be put back, {rest}: {reasons}", files=tuple(problems))
 
 
 class FilePair(msgspec.Struct, frozen=True):
@@ -249,9 +249,10 @@ class FilePair(msgspec.Struct, frozen=True):
 
 
 class Branches(msgspec.Struct, frozen=True):
-    """What two sessions share, and what only ``one`` or the ``other`` has: messages, and files that differ.
+    """A comparison of two sessions: the shared part, the messages only ``one`` or the ``other`` has, and files that
+    differ.
 
-    ``seq`` is the number of the last row that they share.
+    ``seq`` is the number of the last shared row.
     """
 
     seq: int
@@ -262,7 +263,7 @@ class Branches(msgspec.Struct, frozen=True):
 
 
 def compared(one: Sequence[tuple[int, Change]], other: Sequence[tuple[int, Change]]) -> Branches:
-    """Compare two sessions by their rows: a fork has those of its origin, under the same numbers."""
+    """Compare two sessions by their rows: a fork has the rows of its origin, under the same numbers."""
     same = 0
     while same < min(len(one), len(other)) and one[same] == other[same]:
         same += 1
@@ -281,20 +282,20 @@ def _transcript(changes: Sequence[tuple[int, Change]]) -> Sequence[Message]:
 
 
 def _files(one: Sequence[tuple[int, Change]], other: Sequence[tuple[int, Change]], same: int) -> list[FilePair]:
-    """Return the files that one of them has changed since, and that are not the same now."""
+    """Return the files that either session has changed since the fork and whose contents now differ."""
     mine, theirs = _last(one[same:]), _last(other[same:])
-    # A session that left a file alone has it as the other found it.
+    # A session that did not change a file has it as the other one found it.
     found = {**_first(other[same:]), **_first(one[same:])}
     pairs = (FilePair(path, mine.get(path, found[path]), theirs.get(path, found[path])) for path in sorted(found))
-    # Of what was not kept nobody knows if it differs.
+    # Whether unkept contents differ is unknown: list them.
     return [pair for pair in pairs if pair.one != pair.other or pair.one == UNKEPT]
 
 
 def _first(changes: Sequence[tuple[int, Change]]) -> dict[str, str | None]:
-    """Return what each file was before the first of these changes."""
+    """Return each file's content before the first of these changes."""
     return {change.path: change.before for _, change in reversed(changes) if isinstance(change, Wrote)}
 
 
 def _last(changes: Sequence[tuple[int, Change]]) -> dict[str, str | None]:
-    """Return what each file was after the last of these changes."""
+    """Return each file's content after the last of these changes."""
     return {change.path: change.after for _, change in changes if isinstance(change, Wrote)}

@@ -34,7 +34,7 @@ Doing: TypeAlias = Literal["idle", "running", "waiting_approval"]
 
 
 class State(msgspec.Struct, frozen=True):
-    """A snapshot of a session. While it waits for a person, ``pending`` is what that person was asked."""
+    """A snapshot of a session. ``pending`` is the open approval request, if there is one."""
 
     provider: str
     model: str
@@ -47,19 +47,19 @@ class State(msgspec.Struct, frozen=True):
 
 
 def state_of(pending: ApprovalRequest | None, *, busy: bool) -> Doing:
-    """Return what a session does, in a word."""
+    """Return a session's state as one word."""
     if pending is not None:
         return "waiting_approval"
     return "running" if busy else "idle"
 
 
 def new_session_id() -> str:
-    """Return a name for a session that no other has."""
+    """Return a new, unique session id."""
     return f"{timestamp()[:10]}-{os.urandom(4).hex()}"
 
 
 class Session:
-    """A conversation with an agent. Everything that happens is stored, then shown to all subscribers."""
+    """A conversation with an agent. Every event is stored, then delivered to all subscribers."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Session:
     ) -> None:
         self.agent = agent
         self._store = store if store is not None else MemoryStore()
-        self.epoch = self._store.epoch  # Which session of its name it is, as it was found.
+        self.epoch = self._store.epoch  # Tells apart sessions that had the same id.
         self._jobs = jobs or NoJobs()
         self._files = files
         self._history = History(
@@ -83,7 +83,7 @@ class Session:
             measured=agent.measured,
             recall=agent.approver.recall,
             observe=agent.extensions.observe,
-            on_failure=lambda problem: self._worker.store_failed(problem),  # noqa: PLW0108  # It is made below.
+            on_failure=lambda problem: self._worker.store_failed(problem),  # noqa: PLW0108  # Assigned below.
             guarded=agent.extensions.recall,
         )
         agent.extensions.attach(self._history.mention)
@@ -91,23 +91,23 @@ class Session:
         self._history.learn(past.changes)
         self._history.totals = past.totals
         self._release = past.release
-        #: What somebody waits for outside of any run: what extensions have to say.
+        #: Calls to extensions outside of any run.
         self._waits = Abortable()
         self._worker = Worker(agent, self._history, self._store, jobs=self._jobs, key=key, now=now, newest=past.newest)
 
     @property
     def busy(self) -> bool:
-        """True from the moment a prompt or compact is accepted until the last `done` is out."""
+        """True from the moment a prompt or compaction is accepted until the last `done` is delivered."""
         return self._worker.busy
 
     @property
     def has_begun(self) -> bool:
-        """True while a prompt or compact runs whose end will be heard, because its beginning was."""
+        """True while a prompt or compaction runs that has emitted its first event, so that its `done` will follow."""
         return self._worker.has_begun
 
     @property
     def is_resting(self) -> bool:
-        """True if nothing runs or waits, nor is left of its tools and extensions: closing it would end nothing."""
+        """True if closing it would end nothing: no run, no queue, no call to an extension, no process of a tool."""
         return self._worker.is_idle and not self._waits.is_waiting and not self._jobs.holds
 
     @property
@@ -117,11 +117,12 @@ class Session:
 
     @property
     def totals(self) -> Counters:
-        """What it has used so far."""
+        """The tokens used so far, and their cost."""
         return self._history.totals
 
     async def add_used(self, counters: Counters) -> None:
-        """Count and record what was used for it outside of any run; with the next one, if others write now."""
+        """Count and record tokens used outside of any run. If another process holds the lease, the next run records
+        them."""
         try:
             await keep(self._history, lambda: self._history.counted(timestamp(), counters), self._worker.accept)
         except AgentError:
@@ -129,7 +130,8 @@ class Session:
 
     @property
     def before(self) -> Before:
-        """The conversation before the run that goes on here, which events above its number tell; else as it is."""
+        """The conversation before the current run, whose events have higher numbers; between runs, the conversation
+        now."""
         return self._history.before or Before(self.last_seq, tuple(self.transcript.messages))
 
     def state(self) -> State:
@@ -140,20 +142,21 @@ class Session:
 
     @property
     def pending(self) -> ApprovalRequest | None:
-        """The question that a person must answer before the run goes on, if there is one."""
+        """The approval request that the run waits for, if there is one."""
         return self._worker.pending
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Let ``subscriber`` hear everything from now on; call what is returned to stop."""
+        """Deliver every later batch to ``subscriber``; call the returned function to unsubscribe."""
         return self._history.subscribe(subscriber)
 
     def overhear(self, call: Callable[[int], None]) -> None:
-        """Let ``call`` hear up to which number there are rows that no subscriber was shown: of others, of repairs."""
+        """Call ``call`` with the number of the newest stored row that no subscriber was sent: foreign rows and
+        repairs."""
         self._history.overheard = call
 
     @property
     def is_broken(self) -> bool:
-        """True if something could not be recorded, or it was deleted: then it must be opened again."""
+        """True if a row could not be stored or the session was deleted: then it must be opened again."""
         return self._store.is_broken
 
     @property
@@ -171,26 +174,26 @@ class Session:
         dropped: Dropped = unwanted,
         parked: Started = begun,
     ) -> Job:
-        """Run a prompt, after those that came before. Raise UserError if it cannot be accepted.
+        """Enqueue a prompt. Raise UserError if it cannot be accepted.
 
-        ``started`` is called right before its first event, which has the ``prompt_id``, ``dropped`` with the reason if
-        it will never run, and ``parked`` if its end is left to another process, because it waits for a person.
+        ``started`` is called right before its first event, which carries the ``prompt_id``; ``dropped`` with the reason
+        if it will never run; ``parked`` if another process will finish it, because it waits for an approval.
         """
         words = checked_prompt(text, images)
         return self._worker.accept(Job(*words, started=started, dropped=dropped, parked=parked, prompt_id=prompt_id))
 
     def request(self, text: str, words: Words, *, channel: str = "") -> Job:
-        """Run a prompt that may have been said before: ``words`` decide what is said when its turn comes.
+        """Enqueue a prompt that may be in the transcript already: ``words`` returns its text when its turn comes.
 
-        With it is kept in which ``channel`` it was said. None says nothing and goes on where it ended. What the model's
-        window does not hold is taken back.
+        If ``words`` returns None, nothing is added and the interrupted run continues. ``channel`` is stored with the
+        message. A prompt that does not fit the model's window is removed again.
         """
         text, images = checked_prompt(text, ())
         job = Job(text, images, started=lambda: None, dropped=unwanted, words=words, channel=channel, yields=True)
         return self._worker.accept(job)
 
     def check_fit(self, text: str) -> None:
-        """Raise PromptTooLong if a prompt surely does not fit the model's window, whatever else is left out."""
+        """Raise PromptTooLong if a prompt cannot fit the model's window, however much is compacted."""
         self.agent.check_fit(text)
 
     def steer(
@@ -202,91 +205,91 @@ class Session:
         started: Started = begun,
         dropped: Dropped = unwanted,
     ) -> None:
-        """Say something to the running prompt before its next model call; when idle, the same as `prompt`.
+        """Add a message to the running prompt before its next model call; when idle, the same as `prompt`.
 
-        If the run ends before it can be said, it becomes a prompt of its own, ahead of the others. An abort of the run
-        drops it: ``dropped`` gets RunCancelled, which is raised if the abort came first.
+        If the run ends first, the message becomes a prompt at the head of the queue. An abort of the run drops it:
+        ``dropped`` gets RunCancelled, which is raised instead if the abort came first.
         """
         job = Job(*checked_prompt(text, images), started=started, dropped=dropped, prompt_id=prompt_id)
         self._worker.steer(job)
 
     def take_back(self, prompt_id: str) -> None:
-        """Let a prompt, or what was to steer one, never be said. Raise UserError if it has been said, or dropped."""
+        """Withdraw a queued prompt or steering message. Raise UserError if it was sent or dropped already."""
         self._worker.take_back(prompt_id)
 
     def compact(self, *, started: Started = begun, dropped: Dropped = unwanted) -> Job:
-        """Summarise the conversation, after the prompts that came before."""
+        """Enqueue a compaction of the conversation."""
         return self._worker.accept(Job(None, (), started=started, dropped=dropped))
 
     def abort(self, *, queue: bool = False) -> None:
-        """End the running prompt or compact, whatever it is doing, and every wait for an extension.
+        """End the running prompt or compaction at any point, and every call to an extension.
 
-        Messages that were to steer it and have not been delivered are dropped. ``queue`` drops the prompts that wait,
-        too.
+        Undelivered steering messages are dropped, and with ``queue`` the waiting prompts, too.
         """
         self._waits.abort()
         self._worker.abort(queue=queue)
 
     @property
     def begins_later(self) -> bool:
-        """True if what is asked now is begun only after others were kept from writing; otherwise it begins at once."""
+        """True if a job accepted now must first acquire the lease; otherwise it starts at once."""
         return self._worker.begins_later
 
     @property
     def aborting(self) -> bool:
-        """True while the running job is on its way to its end because somebody wanted it to."""
+        """True while an aborted job is ending."""
         return self._worker.aborting
 
     @property
     def waiting(self) -> int:
-        """How many jobs wait behind the running one."""
+        """The number of jobs that wait for the running one."""
         return self._worker.waiting
 
     def drop_prompts(self, why: AgentError) -> None:
-        """Drop every prompt and compact that has not begun. What is only recorded is still done."""
+        """Drop every prompt and compaction that has not begun, but no edit or errand."""
         self._worker.drop_prompts(why)
 
     def cancel(self, job: Job) -> None:
-        """End ``job``: abort it if it runs, and what was to steer it; drop it if it waits; else leave it be."""
+        """End ``job``: abort it if it runs, drop it if it waits, ignore it if it is over."""
         self._worker.cancel(job)
 
     def approve(self, request_id: str, decision: str, by: str = "") -> None:
-        """Answer a question about a tool call; ``by`` says who does. The first answer counts, and is recorded.
+        """Answer an approval request; ``by`` names the person. The first answer counts and is recorded.
 
-        Raise UserError if nobody waits for it, with what came of it if that is known, or it is no decision.
+        Raise UserError if the request is not open, with its outcome if that is known, or if the decision is unknown.
         """
         self._worker.approve(request_id, decision, by)
 
     def remembered(self) -> Sequence[Allowed]:
-        """Return what a person allowed for good."""
+        """Return the remembered approvals."""
         return self.agent.approver.remembered()
 
     async def forget(self, allowed: Allowed) -> None:
-        """Ask about it again from now on. Raise UserError if it is not remembered, SessionBusy, StoreFailed."""
+        """Forget a remembered approval. Raise UserError if it is not remembered, SessionBusy, StoreFailed."""
         await note(self._history, self._store, self.agent.approver.forget(allowed), begun=self.busy)
 
     async def keep_guard(self, guarded: Guarded) -> None:
-        """Record who guards it, so that this holds when it is loaded again. Raise AgentError."""
+        """Record a guard, so that its blocks hold after a reload. Raise AgentError."""
         if self._history.guards.get(guarded.name) != guarded:
             await keep(self._history, lambda: guarded, self._worker.accept)
 
     async def dismiss_guard(self, name: str) -> None:
-        """Lift what a guard blocks that had connected and is away, for good. Raise UserError if none is, AgentError."""
+        """Lift the blocks of a disconnected guard for good. Raise UserError if there is no such guard, AgentError."""
         guarded = self._history.guards.get(name)
         await self.keep_guard(dismissal(name, guarded, attends=self.agent.extensions.attends(name)))
 
     def approver_left(self) -> None:
-        """Hear that a subscriber can no longer approve. A question that nobody else can answer is over."""
+        """Close the pending approval request if no remaining subscriber can answer it."""
         self._worker.approver_left()
 
     def clear(self, *, started: Started = begun, dropped: Dropped = unwanted) -> None:
-        """Forget the conversation; what it cost stays counted. Raise UserError while busy."""
+        """Remove all messages; usage stays counted. Raise UserError while busy."""
         self.replace_messages([], started=started, dropped=dropped)
 
     def replace_messages(
         self, messages: Sequence[Message], *, started: Started = begun, dropped: Dropped = unwanted
     ) -> None:
-        """Make ``messages`` the conversation, repaired where a provider would refuse it. Raise UserError while busy.
+        """Replace the conversation by ``messages``, repaired where a provider would refuse them. Raise UserError while
+        busy.
 
         ``started`` is called when that is done, ``dropped`` with the reason if it cannot be.
         """
@@ -296,22 +299,24 @@ class Session:
         self._edit(lambda transcript: Spliced(0, len(transcript), whole), started, dropped)
 
     def undo_compact(self, *, started: Started = begun, dropped: Dropped = unwanted) -> None:
-        """Put back what the newest compaction replaced, before what came after. Raise UserError while busy.
+        """Restore the messages that the newest compaction replaced; later messages follow them. Raise UserError while
+        busy.
 
-        ``started`` and ``dropped`` as for `replace_messages`; if there is nothing to undo, either that or UserError.
+        ``started`` and ``dropped`` as for `replace_messages`; if there is nothing to undo, either ``dropped`` gets
+        UserError or it is raised.
         """
         self._edit(undo_compaction, started, dropped)
 
     def rewind(self, wish: Wish) -> asyncio.Future[Rewound]:
-        """Go back to an earlier point, with the files that tools have changed since. Raise UserError while busy.
+        """Rewind to an earlier point, with the files that tools have changed since. Raise UserError while busy.
 
-        The future has what came of it, or UserError, RewindRefused, StoreFailed.
+        The future has the result, or UserError, RewindRefused, StoreFailed.
         """
         if not self._store.keeps or self._files is None:
             raise UserError("this conversation is not kept, so it cannot be rewound: use --session")
         if self.busy:
             raise RuntimeBusy("the conversation cannot be rewound while a prompt or compact is running; abort it first")
-        from zot.session.rewind import rewind  # Few sessions ever need it.
+        from zot.session.rewind import rewind  # Imported lazily: few sessions need it.
 
         files = self._files()
         errand = Errand(lambda: rewind(self._history, self._store, files, wish, cwd=self.agent.cwd))
@@ -319,21 +324,21 @@ class Session:
         return errand.over
 
     def start(self) -> None:
-        """Start the extensions, if there are any, without waiting for them. Otherwise the first prompt does."""
+        """Start the extensions without waiting for them. Otherwise the first prompt starts them."""
         self.agent.extensions.start()
 
     async def commands(self) -> Sequence[CommandInfo]:
-        """Return the commands of extensions, when those have had the time to say which they have, or by an abort."""
+        """Return the commands of extensions, once these have started, or those known by an abort."""
         with suppress(RunCancelled):
             await self._waits.run(self.agent.extensions.ready())
         return self.agent.extensions.commands()
 
     async def run_command(self, name: str, args: str) -> CommandAnswer:
-        """Run a command of an extension, and return what it wants done. Raise UserError; RunCancelled by an abort."""
+        """Run an extension's command and return its answer. Raise UserError; RunCancelled after an abort."""
         return await self._waits.run(self._command(name, args))
 
     def press(self, panel_id: str, key: str, text: str = "") -> None:
-        """Let an open panel have a key. Raise UserError if there is no such panel or key."""
+        """Send a key to an open panel. Raise UserError if there is no such panel or key."""
         self.agent.extensions.press(panel_id, key, text)
 
     def close_panel(self, panel_id: str) -> None:
@@ -341,34 +346,34 @@ class Session:
         self.agent.extensions.close_panel(panel_id)
 
     def use_model(self, model_id: str) -> None:
-        """Use another model of the same provider from the next model call on. Raise UserError if there is none."""
+        """Use another model of the same provider from the next model call on. Raise UserError if it is unknown."""
         self.agent.use_model(model_id)
         self._worker.model_changed()
 
     def use_reasoning(self, level: str) -> None:
-        """Let the model think so much from the next model call on. Raise UserError if that is no level."""
+        """Set the reasoning level from the next model call on. Raise UserError if it is unknown."""
         self.agent.use_reasoning(level)
         self._worker.model_changed()
 
     async def keep_choice(self) -> None:
-        """Record, durably, which model is used and how it thinks. If something runs, here or elsewhere, a run does."""
+        """Record the current settings, durably. If a run is in progress, here or elsewhere, a run records them."""
         await self._worker.keep_choice()
 
     async def keep_setting(self, setting: Configured | Locked) -> None:
-        """Record, durably, what it works with when it is opened the next time. Raise AgentError."""
+        """Record a setting, durably, for the next time the session is opened. Raise AgentError."""
         await keep(self._history, lambda: setting, self._worker.accept)
 
     @property
     def record(self) -> Store:
-        """What is on record of it, whoever wrote that: to be read, not to be written."""
+        """The session's store, for reading only; it has the rows of all processes."""
         return self._store
 
     async def all_messages(self) -> list[Message]:
-        """Return every message that ever stood in the transcript, as far as it is kept: also compacted ones."""
+        """Return every message that was ever in the transcript, compacted ones included, as far as they are kept."""
         return everything([change for _, change in await self._store.changes()]) or list(self.transcript.messages)
 
     async def fork(self, new_id: str | None = None, *, messages: int | None = None) -> str:
-        """Make another session of the first ``messages``, or of all that is safe; return its id. Raise UserError."""
+        """Make a new session from the first ``messages``, or from all stored rows; return its id. Raise UserError."""
         at = self._store.last_seq
         if messages is not None:
             point = fork_point(await self._store.changes(), messages)
@@ -378,29 +383,31 @@ class Session:
         return made
 
     async def mend(self) -> None:
-        """End the run that a dead process left without an end, if there is one and nobody else runs the session."""
+        """End a run that a dead process left open, unless another process runs the session."""
         await self._worker.mend()
 
     async def take_up(self, *, clock: Callable[[], float] = time.time) -> None:
-        """The same, but a run that waits for a person goes on: `pending` until somebody answers, or it is too late.
+        """Recover like `mend`, but resume a run that waits for an approval: it stays `pending` until answered or too
+        late.
 
-        From now on there always is somebody to ask, sooner or later. ``clock`` says whether it is too late.
+        From now on approvals are always requested, even while no subscriber can answer. ``clock`` is compared to
+        deadlines.
         """
         await self._worker.take_up(clock)
 
     async def establish(self) -> None:
-        """Record what it works with, durably, unless that is on record; before its first prompt. Raise StoreFailed."""
+        """Record the settings, durably, before the first prompt, unless they are on record. Raise StoreFailed."""
         await establish(self._history, self._store, self.agent.configured())
 
     async def finish(self) -> None:
-        """Wait until everything that was accepted has run."""
+        """Wait until the queue is empty and nothing runs."""
         await self._worker.finish()
 
     async def close(self, *, parks: bool = False, why: AgentError | None = None) -> None:
-        """Abort what runs, end what it started, drop what waits, and let go of the provider. Any number of times.
+        """Abort the run, drop the queue, and close processes, extensions and provider. Idempotent.
 
-        With ``parks``, a run that waits for a person is left as it is, for a process that takes it up. ``why`` is what
-        is heard of what has not begun.
+        With ``parks``, a run that waits for an approval stays open for a process that takes it up. ``why`` is the
+        reason given to jobs that have not begun.
         """
         await self._worker.close(parks=parks, why=why)
         await self.agent.extensions.close()
@@ -409,7 +416,7 @@ class Session:
         await self._release()
 
     def kill(self) -> None:
-        """Kill what tools have running, at once and from any thread. They start nothing more; `close` may follow."""
+        """Kill the processes of tools, at once and from any thread. No tool starts another one; `close` may follow."""
         self._jobs.kill()
 
     async def _command(self, name: str, args: str) -> CommandAnswer:

@@ -17,25 +17,26 @@ from zot.session.session import Session
 
 
 class Answer(NamedTuple):
-    """What the model said, and what that used."""
+    """The model's text, and the tokens it used."""
 
     text: str
     usage: Counters
 
 
 def bare(config: Config) -> Config:
-    """Return how a session works that answers a question by the way: it has no tools, and nothing of it is kept."""
+    """Return the settings of a session that answers a side question: no tools, no extensions, nothing kept."""
     return msgspec.structs.replace(config, session=None, tools=(), no_ext=True, ext=(), record=None)
 
 
 async def ask(session: Session, opened: Callable[[], Session], question: str) -> Answer:
-    """Ask another session that was ``opened`` with the same past, and leave no trace but what it used.
+    """Ask a second session that ``opened`` makes with the same past; only its usage is recorded.
 
-    Whoever guards the conversation guards this, too. Raise UserError, or what kept the model from answering.
+    The session's extensions guard question and answer. Raise UserError, or the error that kept the model from
+    answering.
     """
     extensions = session.agent.extensions
     await extensions.ready()
-    # No turn of a run has this number: what waits for a decision about one of those goes on waiting.
+    # No turn of a run has the number 0, so decisions about real turns stay pending.
     if (reason := await extensions.turn_starting(0)) is not None:
         raise UserError(f"not asked: {reason}")
     answer = await _answer(session, opened(), question)
@@ -59,11 +60,11 @@ async def _answer(session: Session, asked: Session, question: str) -> Answer:
     finally:
         await asked.close()
         if outcome.usage != ZERO:
-            await session.add_used(outcome.usage)  # Also what an abort has left.
+            await session.add_used(outcome.usage)  # Also after an abort.
 
 
 class _Outcome(Outcome):
-    """Hears a run that nobody follows."""
+    """Collects a run that has no other subscriber."""
 
     can_approve = False
     full = False

@@ -1,4 +1,4 @@
-"""What stored changes tell about a transcript's past. Does no I/O."""
+"""Transcripts derived from stored changes. Does no I/O."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ async def _nothing() -> None:
 
 
 class Past(msgspec.Struct, frozen=True):
-    """What a session remembers when it begins: changes of its transcript, and among them what the service counted last;
-    everything of its newest run, what it has used, and what to let go of."""
+    """The rows a session starts from: transcript ``changes`` with the newest usage among them, the rows of the
+    ``newest`` run, and its ``totals``. ``release`` frees their resources."""
 
     changes: Sequence[Row] = ()
     newest: Sequence[Row] = ()
@@ -40,21 +40,21 @@ class Past(msgspec.Struct, frozen=True):
 
 
 def told(messages: Sequence[Message], totals: Counters) -> Past:
-    """Return a past in which this was said, and so much used."""
+    """Return a past with these messages and totals."""
     return Past([Spliced(0, 0, tuple(messages))] if messages else [], totals=totals)
 
 
-#: How turns ended that came to no good end, by the role and the time of the last message before that.
+#: The ends of turns that failed, were aborted or cut off, by role and time of the last message before the end.
 Endings: TypeAlias = Mapping[tuple[Role, str], TurnEnd]
-#: More events than these do not follow a change before something new begins (`concluded`).
+#: The most events that can follow a change before something new begins (`concluded`).
 CONCLUSION = 8
 _CONCLUDING = UserMessage | Usage | AssistantMessage | ExtNotify | TurnEnd | ToolResult | CompactDone | Done
 
 
 def everything(changes: Iterable[Change]) -> list[Message]:
-    """Return every message that ever stood in the transcript, in the order in which they came.
+    """Return every message that was ever in the transcript, in order.
 
-    What was compacted or cleared away is still there; what took its place follows where it was put.
+    Compacted and cleared messages are included; their replacements follow at the place where they were inserted.
     """
     messages: list[Message] = []
     for change in changes:
@@ -69,7 +69,7 @@ def everything(changes: Iterable[Change]) -> list[Message]:
 
 
 def endings(rows: Iterable[Row]) -> Endings:
-    """Return how the turns ended that failed, were aborted, cut off or blocked.
+    """Return the ends of turns that failed, or were aborted, cut off or blocked.
 
     ``rows`` has all changes of the transcript, and the events of the runs in question.
     """
@@ -80,7 +80,7 @@ def endings(rows: Iterable[Row]) -> Endings:
             case Said() | Spliced():
                 transcript.apply(row)
             case UserMessage() | TurnStart():
-                is_asked = True  # Else it is a compaction that ends, which is not what the last message came to.
+                is_asked = True  # A compaction's end says nothing about the last message.
             case Error(message=why) if is_asked:
                 _mark(ended, transcript, TurnEnd("error", why))
             case ExtNotify(blocked="assistant_message", extension=name, message=why) if is_asked:
@@ -100,14 +100,14 @@ def _mark(ended: dict[tuple[Role, str], TurnEnd], transcript: Transcript, end: T
 
 
 def recalled(message: Message, ended: Endings) -> PastMessage:
-    """Return a message as a face shows it that was not there."""
+    """Return a message as it is shown to a client that missed it."""
     shown, end = show(message), ended.get((message.role, message.time))
     past = PastMessage(shown.role, shown.content, shown.time, thought_of(message))
     return past if end is None else msgspec.structs.replace(past, stop=end.stop, error=end.error or "")
 
 
 def standing(changes: Iterable[Change]) -> list[Message]:
-    """Return the messages of the transcript as the changes leave it."""
+    """Return the messages that remain after all changes."""
     transcript = Transcript()
     for change in changes:
         transcript.apply(change)
@@ -115,10 +115,10 @@ def standing(changes: Iterable[Change]) -> list[Message]:
 
 
 def fork_point(changes: Sequence[tuple[int, Change]], count: int, *, purpose: str = "fork at") -> int:
-    """Return the number of the row at which the transcript had the first ``count`` of its messages, and no more.
+    """Return the newest row at which the transcript had exactly the first ``count`` of its messages.
 
-    ``purpose`` is for errors. Raise UserError if it never was so: they are too many, or a call would be
-    parted from its results.
+    ``purpose`` is used in errors. Raise UserError if there is no such row: too many messages, or a tool call would lose
+    its results.
     """
     now = standing(change for _, change in changes)
     wanted, then, point = now[:count], Transcript(), 0
@@ -134,9 +134,9 @@ def fork_point(changes: Sequence[tuple[int, Change]], count: int, *, purpose: st
 
 
 def concluded(point: int, following: Iterable[tuple[int, Row]]) -> int:
-    """Return where a fork at row ``point`` ends: behind the events that only tell what its row brought about.
+    """Return the last row of a fork at row ``point``: after the events that only report its effects.
 
-    Without them the fork would seem to have been cut off in the middle of it.
+    Without those events the fork would look like an interrupted run.
     """
     for seq, row in following:
         if not isinstance(row, _CONCLUDING):
@@ -146,7 +146,7 @@ def concluded(point: int, following: Iterable[tuple[int, Row]]) -> int:
 
 
 def _is_open(messages: Sequence[Message]) -> bool:
-    """True if a call in these messages has no result there."""
+    """True if a tool call in these messages has no result."""
     part = Transcript()
     part.apply(Spliced(0, 0, tuple(messages)))
     return bool(part.unanswered())
