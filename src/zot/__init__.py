@@ -4,12 +4,12 @@
         async for event in runtime.prompt("hello"):
             print(zot.encode(event).decode())
 
-Names are loaded when they are first used, so that importing zot costs next to nothing.
+Names are imported on first use, so that importing zot costs next to nothing.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # As type checkers know it; importing `typing` for it would cost a fifth of `zot --version`.
+TYPE_CHECKING = False  # Type checkers take it as true; importing `typing` would cost a fifth of `zot --version`.
 if TYPE_CHECKING:
     from typing import Any
 
@@ -72,11 +72,11 @@ _HOMES = {
     "zot.version": ("__version__",),
     "zot.wire.jsonrpc": ("RpcError",),
 }
-#: Modules that are used by their names: `zot.events.Done`.
+#: Public modules, used as `zot.events.Done`.
 _MODULES = ("events",)
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = sorted(_HOME_OF)  # noqa: PLE0605 -- made from the table, so that it cannot differ from it
+__all__ = sorted(_HOME_OF)  # noqa: PLE0605 -- computed from the table, so the two cannot differ
 
 
 def __getattr__(name: str) -> Any:

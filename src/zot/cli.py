@@ -1,4 +1,4 @@
-"""argv -> a command. Imports nothing but what the chosen one needs."""
+"""Command-line entry point: picks the command that argv names and imports that command only."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 _OBJECTS_PER_COLLECTION = 60_000
 _INTERRUPTED = 130
-#: Needs nothing but this file, and should cost no more.
-_TOLD_AT_ONCE = (["--version"], ["-V"], ["--help"], ["-h"], ["help"])
+#: Answered from this file alone, without further imports.
+_ANSWERED_HERE = (["--version"], ["-V"], ["--help"], ["-h"], ["help"])
 _USAGE = """\
 usage: zot COMMAND [flags]
 
@@ -41,12 +41,12 @@ usage: zot COMMAND [flags]
 
 def main() -> None:
     """Run the command line and exit."""
-    # What is imported is no garbage: looking for some as often as usual would take a twentieth of every start.
+    # Imports allocate objects that live on: collecting as often as by default costs 5 % of every start.
     gc.set_threshold(_OBJECTS_PER_COLLECTION)
     argv = sys.argv[1:]
     if _is_host(argv):
         _hold_signals()
-    if argv[:1] not in _TOLD_AT_ONCE:
+    if argv[:1] not in _ANSWERED_HERE:
         from zot.serve.stdio import guard_streams
 
         guard_streams()
@@ -56,24 +56,24 @@ def main() -> None:
         if sys.stdout is not None:
             sys.stdout.flush()
     except KeyboardInterrupt:
-        # Before a command listens for it, and in those that have nothing to wind down.
+        # Raised before a command installs its handler, and in commands that need no clean-up.
         _exit(_INTERRUPTED)
     except OSError as problem:
-        # Only our own output is written without care: the reader went away, or there is no room for it.
-        _leave(problem)
+        # Only writes to stdout and stderr are left unchecked: the reader has exited, or the disk is full.
+        _exit_on_error(problem)
     sys.exit(code)
 
 
 def _hold_signals() -> None:
-    """Block the signals that end us until the command heeds them: `host` answers whatever happens."""
-    # Before anything else is imported: a signal that comes earlier ends the process without an answer.
+    """Block terminating signals until the command handles them: `host` answers even then."""
+    # Runs before other imports: an earlier signal would end the process without an answer.
     import signal
 
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
 
 
 def _check_output(argv: Sequence[str]) -> None:
-    """Leave if nothing that is printed could be: only who speaks a protocol can do without."""
+    """Exit if stdout is closed, except for commands that serve a protocol: those handle it themselves."""
     serves = argv[:1] in (["rpc"], ["--rpc"], ["host"], ["daemon"])
     if sys.stdout is None and (not serves or "--help" in argv or "-h" in argv):
         if sys.stderr is not None:
@@ -81,20 +81,20 @@ def _check_output(argv: Sequence[str]) -> None:
         _exit(1)
 
 
-def _leave(problem: OSError) -> NoReturn:
+def _exit_on_error(problem: OSError) -> NoReturn:
     if isinstance(problem, BrokenPipeError):
         _exit(0)
     if problem.filename is None:
         sys.stderr.write(f"zot: {problem}\n")
     else:
-        from zot.errors import SystemFailed  # Only a command that fails needs it.
+        from zot.errors import SystemFailed  # Imported lazily: needed on failure only.
 
         sys.stderr.write(f"zot: {SystemFailed.of(problem)}\n")
     _exit(1)
 
 
 def _exit(code: int) -> NoReturn:
-    """Exit without the interpreter's attempt to flush once more what cannot be written."""
+    """Exit without the interpreter's final flush, which would fail again."""
     from zot.serve.stdio import leave
 
     leave(code)
@@ -103,7 +103,7 @@ def _exit(code: int) -> NoReturn:
 def run(argv: Sequence[str]) -> int:
     """Run one command and return its exit code: 0 done, 1 failed, 2 wrong usage."""
     if len(argv) == 1 and _is_host(argv):
-        argv = argv[0].split()  # Some bridges can give a command one argument only.
+        argv = argv[0].split()  # Some bridges can pass a single argument only.
     word, rest = (argv[0], argv[1:]) if argv else ("", argv)
     if word in ("--version", "-V"):
         from zot.version import __version__
@@ -118,32 +118,32 @@ def run(argv: Sequence[str]) -> int:
         return _run("once", argv)
     if command is None and (not word or word.startswith("-")) and _is_terminal():
         return _run("terminal", argv)
-    if command is None and word.startswith("-") and not _misplaced(argv):
+    if command is None and word.startswith("-") and not _misplaced_command(argv):
         return _run("aimless", argv)
     if command is None:
-        sys.stderr.write(f"zot: {_misread(argv)}\n{_USAGE}\n" if word else f"{_USAGE}\n")
+        sys.stderr.write(f"zot: {_usage_error(argv)}\n{_USAGE}\n" if word else f"{_USAGE}\n")
         return 2
     return _run(command, rest)
 
 
 def _is_host(argv: Sequence[str]) -> bool:
-    """True for `zot host`, also if all its words are one argument."""
+    """True for `zot host`, also when the whole command line is one argument."""
     return argv[:1] == ["host"] or (len(argv) == 1 and argv[0].startswith("host "))
 
 
-def _misread(argv: Sequence[str]) -> str:
-    """Return what is wrong with a line that names no command where one should be."""
+def _usage_error(argv: Sequence[str]) -> str:
+    """Return the error message for a command line that does not start with a command."""
     if not argv[0].startswith("-"):
         return f"unknown command {argv[0]!r}"
-    return f"the command comes first: zot {_misplaced(argv)} {argv[0]} ..."
+    return f"the command comes first: zot {_misplaced_command(argv)} {argv[0]} ..."
 
 
-def _misplaced(argv: Sequence[str]) -> str:
-    """Return a command that stands behind flags; "" if none does. A provider may have the name of one."""
+def _misplaced_command(argv: Sequence[str]) -> str:
+    """Return a command that follows flags; "" if none does. The value of `--provider` does not count."""
     return next((word for at, word in enumerate(argv) if word in _COMMANDS and argv[at - 1] != "--provider"), "")
 
 
-#: Each is a module of `zot.commands`, imported only when it is the one.
+#: First argument -> module of `zot.commands`, imported when chosen.
 _COMMANDS: Mapping[str, str] = {
     "rpc": "rpc",
     "--rpc": "rpc",
@@ -165,12 +165,12 @@ _COMMANDS: Mapping[str, str] = {
 
 
 def _asks_once(argv: Sequence[str]) -> bool:
-    """True if there is a prompt to answer: the flag that says so may stand anywhere."""
+    """True if a flag asks for a single prompt. It may stand anywhere."""
     return any(word in ("-p", "--print", "--json") for word in argv)
 
 
 def _is_terminal() -> bool:
-    """True if a person types and reads; standard error may be anywhere, such as a file."""
+    """True if stdin and stdout are terminals. Standard error may be redirected."""
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
 
 
@@ -178,10 +178,10 @@ def _run(command: str, argv: Sequence[str]) -> int:
     from zot.errors import AgentError, UsageError
 
     try:
-        # Without importlib, which alone would take as long as the rest of this file.
+        # Not importlib: importing it takes as long as the rest of this file.
         code: int = __import__(f"zot.commands.{command}", fromlist=["main"]).main(argv)
     except AgentError as problem:
-        from zot.ui.readable import escaped  # Only who fails needs it.
+        from zot.ui.readable import escaped  # Imported lazily: needed on failure only.
 
         sys.stderr.write(f"zot: {escaped(str(problem))}\n")
         return 2 if isinstance(problem, UsageError) else 1
