@@ -51,7 +51,7 @@ class FromExtension(msgspec.Struct, frozen=True, tag_field="type", omit_defaults
 
 
 class Hello(FromExtension, tag="hello", frozen=True):
-    """The first frame: identifies the extension. ``capabilities`` announces what it will register; it is optional."""
+    """The first frame: identifies the extension. ``capabilities`` may announce its later registrations."""
 
     name: ExtensionName
     version: str = ""

@@ -189,7 +189,7 @@ def _reply(envelope: _Envelope) -> Reply | None:
 
 
 def _unreadable(line: bytes, problem: Exception) -> Bad:
-    """Say what is wrong with a line that is no object, or not quite one, with its id if that can be read."""
+    """Return the error for a line that cannot be decoded as an object, with its id if readable."""
     code, reason = PARSE_ERROR, f"Parse error: {problem}"
     frame_id: msgspec.Raw | None = None
     if line.startswith(_BOM):
