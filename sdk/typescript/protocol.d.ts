@@ -6,7 +6,7 @@ export type FromExtension = Hello | RegisterCommand | RegisterTool | Subscribe |
 /** What zot sends. */
 export type ToExtension = HelloAck | CommandInvoked | ToolCall | Event | EventIntercept | PanelKey | PanelClose | Shutdown;
 
-/** The first frame: who it is. `capabilities` are what it will register, as far as it says. */
+/** The first frame: identifies the extension. `capabilities` may announce its later registrations. */
 export interface Hello {
   type: "hello";
   name: string;
@@ -14,14 +14,14 @@ export interface Hello {
   capabilities?: readonly string[];
 }
 
-/** It answers to a slash command. */
+/** Registers a slash command. */
 export interface RegisterCommand {
   type: "register_command";
   name: string;
   description?: string;
 }
 
-/** It has a tool for the model. `schema` is the JSON Schema of its arguments. */
+/** Registers a tool for the model. `schema` is the JSON Schema of its arguments. */
 export interface RegisterTool {
   type: "register_tool";
   name: string;
@@ -30,9 +30,9 @@ export interface RegisterTool {
 }
 
 /**
- * What it wants to hear, and what it wants to decide. Names that are not known are ignored.
+ * Subscribes to `events` and intercepts others. Unknown names are ignored.
  *
- * With `on_failure` "block" what it cannot be asked about is blocked.
+ * With `on_failure` "block", an event that the extension fails to answer for is blocked.
  */
 export interface Subscribe {
   type: "subscribe";
@@ -41,7 +41,7 @@ export interface Subscribe {
   on_failure?: "allow" | "block";
 }
 
-/** It has registered what it has for a start. */
+/** The initial registrations are complete. */
 export interface Ready {
   type: "ready";
 }
@@ -62,7 +62,7 @@ export interface ContentBlock {
   data?: string;
 }
 
-/** The answer to `EventIntercept`. Without anything else: go on as you were. */
+/** The answer to `EventIntercept`. With `id` alone, the event proceeds unchanged. */
 export interface EventInterceptResponse {
   type: "event_intercept_response";
   id: string;
@@ -72,7 +72,7 @@ export interface EventInterceptResponse {
   replace_text?: string;
 }
 
-/** The answer to `CommandInvoked`: what zot is to do. An `error` is shown whatever the action. */
+/** The answer to `CommandInvoked`: the action for zot to take. An `error` is shown with any action. */
 export interface CommandResponse {
   type: "command_response";
   id: string;
@@ -84,7 +84,7 @@ export interface CommandResponse {
   error?: string;
 }
 
-/** What a panel shows when it opens. */
+/** A panel to open, with its initial content. */
 export interface Panel {
   id: string;
   title?: string;
@@ -92,7 +92,7 @@ export interface Panel {
   footer?: string;
 }
 
-/** What an open panel shows from now on. */
+/** Replaces the content of an open panel. */
 export interface PanelRender {
   type: "panel_render";
   panel_id: string;
@@ -101,25 +101,25 @@ export interface PanelRender {
   footer?: string;
 }
 
-/** A panel is over. Either side may say so. */
+/** Closes a panel. Either side may send it. */
 export interface PanelClose {
   type: "panel_close";
   panel_id: string;
 }
 
-/** Something a person should read. Of a `level` that is not known: info. */
+/** A notice for the user. An unknown `level` counts as info. */
 export interface Notify {
   type: "notify";
   message: string;
   level?: string;
 }
 
-/** It has heard `Shutdown` and is about to exit. */
+/** Acknowledges `Shutdown`: the extension is about to exit. */
 export interface ShutdownAck {
   type: "shutdown_ack";
 }
 
-/** The answer to `Hello`: where it runs, and where it keeps what is its own. */
+/** The answer to `Hello`: the session's provider, model and directory, and the extension's own directories. */
 export interface HelloAck {
   type: "hello_ack";
   protocol_version: number;
@@ -131,7 +131,7 @@ export interface HelloAck {
   data_dir: string;
 }
 
-/** A person wants a command run. `args` is what stands behind its name, trimmed. */
+/** The user runs a command. `args` is the text after its name, trimmed. */
 export interface CommandInvoked {
   type: "command_invoked";
   id: string;
@@ -139,7 +139,7 @@ export interface CommandInvoked {
   args?: string;
 }
 
-/** The model wants a tool run. */
+/** The model calls a tool of the extension. */
 export interface ToolCall {
   type: "tool_call";
   id: string;
@@ -147,7 +147,7 @@ export interface ToolCall {
   args?: Record<string, unknown>;
 }
 
-/** Something happened. Which fields it has depends on `event`. */
+/** An event that the extension subscribed to. The fields depend on `event`. */
 export interface Event {
   type: "event";
   event: "assistant_message" | "session_start" | "tool_call" | "turn_end" | "turn_start";
@@ -160,7 +160,7 @@ export interface Event {
   text?: string;
 }
 
-/** Something is about to happen: may it? Which fields it has depends on `event`. */
+/** Asks an interceptor to allow, change or block an event before it happens. The fields depend on `event`. */
 export interface EventIntercept {
   type: "event_intercept";
   id: string;
@@ -180,7 +180,7 @@ export interface PanelKey {
   text?: string;
 }
 
-/** Nothing follows. Say `ShutdownAck` and exit. */
+/** The last frame. Send `ShutdownAck` and exit. */
 export interface Shutdown {
   type: "shutdown";
 }

@@ -1,4 +1,4 @@
-"""Single calls to the daemon without an event loop."""
+"""Blocking calls to the daemon, without an event loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zot.errors import UserError
 from zot.wire.lines import LineSplitter
 
 _READ_BYTES = 1 << 16
-#: A conversation may be long.
+#: A result may hold a whole conversation.
 _MAX_LINE_BYTES = 256 << 20
 
 
@@ -29,7 +29,7 @@ class Refused(UserError):
 
 
 class Greeting(msgspec.Struct, frozen=True, rename="camel"):
-    """What a daemon says of itself first."""
+    """The answer to `initialize`."""
 
     server_version: str = ""
     protocol_version: int = 0
@@ -52,12 +52,12 @@ _answers: msgspec.json.Decoder[_Answer] = msgspec.json.Decoder(_Answer)
 
 
 class DaemonLine:
-    """A connection on which `initialize` has succeeded. Every wait ends ``within_s`` after its question."""
+    """A connection on which `initialize` has succeeded. Every call is limited to ``within_s``."""
 
     def __init__(self, path: str, *, within_s: float, patience: Patience | None = None) -> None:
-        """Connect and greet. Raise OSError if nobody listens, TimeoutError if nobody answers, Refused.
+        """Connect and call `initialize`. With ``patience``, wait for a daemon that does not listen yet.
 
-        With ``patience``, one that does not listen yet is waited for.
+        Raise OSError if no daemon listens, TimeoutError if it does not answer, Refused.
         """
         self._within_s = within_s
         self._number = 0
@@ -85,8 +85,8 @@ class DaemonLine:
     ) -> Any:
         """Return the result of a call. Raise Refused, TimeoutError, or OSError if the daemon hangs up.
 
-        ``heard`` gets what comes before the answer. ``within_s`` may be infinite. An error without a number is about
-        what was asked last, too: what was too long, or no JSON, is not read so far.
+        ``heard`` receives the lines before the answer. ``within_s`` may be infinite. An error without an id is taken
+        as the answer too: the daemon does not read the id of a line that is too long or no JSON.
         """
         patience_s = self._within_s if within_s is None else within_s
         deadline = time.monotonic() + patience_s
@@ -106,24 +106,24 @@ class DaemonLine:
                     return answer.result
 
     def tell(self, method: str, params: dict[str, Any], *, within_s: float) -> None:
-        """Ask for something and wait for no answer. Raise OSError."""
+        """Send a call without waiting for its answer. Raise OSError."""
         self._number += 1
-        asked = {"jsonrpc": "2.0", "method": method, "params": params, "id": self._number}
+        request = {"jsonrpc": "2.0", "method": method, "params": params, "id": self._number}
         self._socket.settimeout(_left(time.monotonic() + within_s))
-        self._socket.sendall(msgspec.json.encode(asked) + b"\n")
+        self._socket.sendall(msgspec.json.encode(request) + b"\n")
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._socket.close()
 
 
 def _left(deadline: float) -> float | None:
-    """Return how long a wait may take; None for one without end."""
+    """Return the seconds until ``deadline``; None if it is infinite."""
     return None if deadline == math.inf else max(0.001, deadline - time.monotonic())
 
 
 def _answer(line: bytes) -> _Answer | None:
-    """Return an answer; None if a line is something else, such as an update."""
+    """Decode an answer; None if the line is none."""
     try:
         return _answers.decode(line)
     except msgspec.MsgspecError:

@@ -19,19 +19,29 @@ from zot.encoding import learned
 from zot.errors import AgentError, ConfigError, ConnectionLost, Unforeseen
 from zot.text import printable_line
 from zot.version import __version__
-from zot.wire import daemon_types as server
-from zot.wire import daemon_types as session
 from zot.wire.daemon_client import Answer, DaemonPeer, Listener
+from zot.wire.daemon_types import AgentEntry, Agents, Attached, Opened, SessionEntry, Sessions, Status
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
     from websockets.http11 import Response
 
+#: Defaults: how long to retry a broken connection, and how long an answer may take.
+RECONNECT_S = 30.0
+ANSWER_S = 30.0
+#: Pause before a reconnect: first, and at most.
+_FIRST_PAUSE_S = 0.02
+_LAST_PAUSE_S = 2.0
+#: With this many undelivered events, the client stops reading from the daemon.
+_MAX_UNREAD = 10_000
 _READ_BYTES = 1 << 18
-#: One message may be as long as what a tool said.
+#: A message may be as long as a tool's output.
 _MAX_MESSAGE_BYTES = 64 << 20
-#: So much is said of why a server refuses us.
+#: Longest quote, in characters, of why a server refused the connection.
 _MAX_REASON = 200
+
+T = TypeVar("T")
+log = logging.getLogger("zot")
 
 
 class Line(Protocol):
@@ -41,10 +51,10 @@ class Line(Protocol):
         """Write lines."""
 
     async def receive(self) -> bytes:
-        """Return what came; b"" at the end."""
+        """Return the bytes received; b"" at the end."""
 
     def close(self) -> None:
-        """End it at once."""
+        """Close the connection at once."""
 
 
 class LocalLine:
@@ -57,7 +67,7 @@ class LocalLine:
 
     @staticmethod
     async def open(path: str, within_s: float, *, wait_s: float = 0.0) -> LocalLine:
-        """Connect, also to a daemon that is just starting, or will be within ``wait_s``. Raise OSError."""
+        """Connect; wait for a daemon that is starting, or that starts within ``wait_s``. Raise OSError."""
         patience = Patience(path, wait_s=wait_s)
         while True:
             try:
@@ -83,7 +93,7 @@ class LocalLine:
             raise
 
     async def receive(self) -> bytes:
-        """Return what came; b"" at the end."""
+        """Return the bytes received; b"" at the end."""
         try:
             data = await self._reader.read(_READ_BYTES)
         except ConnectionResetError:
@@ -94,24 +104,24 @@ class LocalLine:
         return data
 
     def _check_ours(self) -> None:
-        """Say why somebody hung up, if it is another user's daemon."""
+        """Raise ConnectionResetError with the reason if the socket is another user's."""
         if why := whose(self._path):
             raise ConnectionResetError(why)
 
     def close(self) -> None:
-        """End it at once."""
+        """Close the connection at once."""
         self._writer.transport.abort()
 
 
 class WebLine:
-    """A connection to a WebSocket: each line is a message there, without its end."""
+    """A connection over a WebSocket, where each line is a message without its LF."""
 
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
 
     @staticmethod
     async def open(url: str, token: str | None, within_s: float) -> WebLine:
-        """Connect. Raise OSError; ConnectionLost if it was refused, ConfigError if that cannot work at all."""
+        """Connect. Raise OSError if a retry may help, ConnectionLost if not, ConfigError if the settings are wrong."""
         try:
             from websockets.asyncio.client import connect
             from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI
@@ -142,7 +152,7 @@ class WebLine:
             raise ConnectionResetError(str(problem)) from None
 
     async def receive(self) -> bytes:
-        """Return what came; b"" at the end."""
+        """Return the bytes received; b"" at the end."""
         from websockets.exceptions import ConnectionClosed
 
         try:
@@ -152,42 +162,32 @@ class WebLine:
         return message + b"\n"
 
     def close(self) -> None:
-        """End it at once."""
+        """Close the connection at once."""
         self._connection.transport.abort()
 
 
 def _refusal(url: str, response: Response) -> Exception:
-    """Return why there is no connection: ConnectionLost if there will be none later either."""
+    """Return the error for a refused handshake: ConnectionLost if a retry cannot help."""
     status, why = response.status_code, printable_line((response.body or b"").decode("utf-8", "replace"), _MAX_REASON)
     if status == 401:
         return ConnectionLost(f"{url}: the daemon refused the token (401)")
-    if status in (403, 404) and not why:  # Not from us: a server that others are mounted in, too, has no such path.
+    if status in (403, 404) and not why:  # Not our daemon's answer: an outer server has nothing at this path.
         why = "there is no daemon at this path; that of one which is mounted ends with a slash"
-    told = f"{url}: refused with {status}" + (f": {why}" if why else "")
-    return ConnectionLost(told) if status == 403 else ConnectionRefusedError(told)
+    message = f"{url}: refused with {status}" + (f": {why}" if why else "")
+    return ConnectionLost(message) if status == 403 else ConnectionRefusedError(message)
 
 
 Opening: TypeAlias = Callable[[], Awaitable[Line]]
-T = TypeVar("T")
-log = logging.getLogger("zot")
-
-#: How long a broken connection is tried again, and how long an answer may take, unless somebody says otherwise.
-RECONNECT_S = 30.0
-ANSWER_S = 30.0
-#: How long we wait before we try again: first, and at most.
-_FIRST_PAUSE_S = 0.02
-_LAST_PAUSE_S = 2.0
-#: With so many events that nobody has taken, no more are read.
-_MAX_UNREAD = 10_000
 
 
 class Client:
     """A connection to the daemon. Use it in ``async with Client.connect() as client``.
 
-    When the connection breaks, it is made again, and who follows a session misses nothing and hears nothing twice. If
-    that fails for ``reconnect_s``, everything that waits raises ConnectionLost. What is asked must be answered within
-    ``answer_s``, except what takes as long as a model does. A prompt that was sent when the connection broke is looked
-    for in the session. If that is at rest, and for ``settle_s``, twice, there is no trace of it, PromptLost is raised.
+    When the connection breaks, the client reconnects and resumes: followers of a session get every event exactly once.
+    If that fails for ``reconnect_s``, all pending calls raise ConnectionLost. The daemon must answer within
+    ``answer_s``, except to calls that wait for a model. The client looks for a prompt that was in flight when the
+    connection broke in the session, and raises PromptLost if the session is idle and shows no trace of it for
+    ``settle_s``, twice.
     """
 
     def __init__(
@@ -206,9 +206,9 @@ class Client:
         self._owner: asyncio.Task[None] | None = None
         self._problem: AgentError | None = None
         self._refusal: AgentError | None = None
-        #: Set when the daemon has greeted us once, or will not.
+        #: Set once the daemon has answered `initialize` for the first time, or the client has given up.
         self._settled = asyncio.Event()
-        #: Until when another connection is tried; None while there is one.
+        #: Deadline of the current attempts to reconnect; None while connected.
         self._patient_until: float | None = None
         self._to_send = asyncio.Event()
         self._room = asyncio.Event()
@@ -229,10 +229,10 @@ class Client:
         wait_s: float = 0.0,
         env: Mapping[str, str] = os.environ,
     ) -> Client:
-        """Return a client of the daemon at ``socket``, at ``url`` (a WebSocket), or where it usually is.
+        """Return a client of the daemon at ``socket``, at ``url`` (a WebSocket), or at the default endpoint.
 
-        Whoever has just started a daemon on this machine says with ``wait_s`` how long that may take.
-        Raise ConfigError if that is nowhere.
+        ``wait_s`` is how long a local daemon that was just started may take to listen.
+        Raise ConfigError if there is no endpoint to try.
         """
         if url is not None and socket is not None:
             raise ConfigError("say a socket or a url, not both")
@@ -251,7 +251,7 @@ class Client:
         return cls(opening, reconnect_s=reconnect_s, answer_s=answer_s, settle_s=settle_s)
 
     async def __aenter__(self) -> Self:
-        """Connect and greet. Raise ConnectionLost if there is no daemon; only one that is starting is waited for."""
+        """Connect and call `initialize`. Raise ConnectionLost if no daemon is there or starting."""
         try:
             line = await self._opening()
         except OSError as problem:
@@ -264,7 +264,7 @@ class Client:
         try:
             await self._settled.wait()
             self.check()
-        except BaseException:  # Nobody will leave what was not entered.
+        except BaseException:  # `__aexit__` is not called if `__aenter__` fails.
             await self.close()
             raise
         return self
@@ -273,57 +273,57 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Hang up. What waits raises ConnectionLost; turns go on in the daemon. Any number of times."""
+        """Disconnect. Pending calls raise ConnectionLost; turns continue in the daemon. Idempotent."""
         if self._owner is not None:
             self._owner.cancel()
             await asyncio.wait({self._owner})
         self._give_up(ConnectionLost("this client has been closed"))
 
-    # What can be asked.
+    # Calls.
 
     async def call(self, method: str, params: Mapping[str, Any] | None = None, *, within_s: float | None = None) -> Any:
-        """Return the result of any method, as it was written. Raise RpcError, ConnectionLost, TimeoutError."""
+        """Call any method and return its result as decoded JSON. Raise RpcError, ConnectionLost, TimeoutError."""
         return await self.ask(method, dict(params or {}), Any, within_s=within_s or self._answer_s)
 
-    async def sessions(self, query: str = "", *, limit: int | None = None) -> tuple[session.SessionEntry, ...]:
-        """Return the sessions, the latest first; with ``query``, those in which these words were said."""
-        asked = {"query": query or None, "limit": limit}
-        return (await self.ask("session/list", asked, session.Sessions)).sessions
+    async def sessions(self, query: str = "", *, limit: int | None = None) -> tuple[SessionEntry, ...]:
+        """Return the sessions, the latest first; with ``query``, those whose messages contain these words."""
+        params = {"query": query or None, "limit": limit}
+        return (await self.ask("session/list", params, Sessions)).sessions
 
-    async def agents(self) -> tuple[server.AgentEntry, ...]:
-        """Return the agents that sessions can be made of."""
-        return (await self.ask("agents/list", {}, server.Agents)).agents
+    async def agents(self) -> tuple[AgentEntry, ...]:
+        """Return the configured agents."""
+        return (await self.ask("agents/list", {}, Agents)).agents
 
-    async def status(self) -> server.Status:
-        """Return what the daemon is and which sessions are live."""
-        return await self.ask("status", {}, server.Status)
+    async def status(self) -> Status:
+        """Return the daemon's version, process, endpoint and loaded sessions."""
+        return await self.ask("status", {}, Status)
 
     async def session(
         self, session_id: str | None = None, agent: str = "default", cwd: str | None = None
     ) -> ClientSession:
-        """Return a session: the one of this id, or a new one. ``cwd`` is where a new one works. Raise RpcError."""
-        asked = {"agentAlias": agent, "sessionId": session_id or _new_id(), "cwd": cwd}
-        # By its name it is made once, however often that is asked for.
-        opened = await self.ask("session/new", asked, session.Opened, is_repeatable=True)
+        """Return the session with this id, or a new one, whose directory is ``cwd``. Raise RpcError."""
+        params = {"agentAlias": agent, "sessionId": session_id or _new_id(), "cwd": cwd}
+        # Repeatable: with an id, the daemon creates the session only once.
+        opened = await self.ask("session/new", params, Opened, is_repeatable=True)
         return await self.attach(opened.session_id)
 
     async def attach(self, session_id: str) -> ClientSession:
-        """Return a session that exists, as it is. Raise RpcError."""
+        """Return an existing session, without changing it. Raise RpcError."""
         attached = await self._answered(
-            lambda answered: self._peer.attach(session_id, None, answered), session.Attached, self._answer_s
+            lambda answered: self._peer.attach(session_id, None, answered), Attached, self._answer_s
         )
         return ClientSession(self, attached, settle_s=self._settle_s)
 
-    # What sessions need.
+    # For `ClientSession`.
 
     @property
     def is_connected(self) -> bool:
-        """True while the daemon can be spoken to; otherwise what is asked waits for another connection."""
+        """True while there is a connection; otherwise calls wait for the next one."""
         return self._peer.greeting is not None
 
     @property
     def peer(self) -> DaemonPeer:
-        """What was asked and is followed."""
+        """The protocol state: pending calls and attached sessions."""
         return self._peer
 
     async def ask(
@@ -335,32 +335,32 @@ class Client:
         within_s: float | None = -1.0,
         is_repeatable: bool | None = None,
     ) -> T:
-        """Return the result of a method as ``kind``; ``within_s`` None takes as long as it takes."""
+        """Call a method and return its result as ``kind``. ``within_s`` None means no time limit."""
         limit = self._answer_s if within_s == -1.0 else within_s
         return await self._answered(
             lambda answered: self._peer.ask(method, params, answered, is_repeatable=is_repeatable), kind, limit
         )
 
     def check(self) -> None:
-        """Raise what keeps it from working at all."""
+        """Raise if the client is closed, has given up, or was never connected."""
         if self._problem is not None:
             raise self._problem
         if self._owner is None:
             raise ConfigError("a Client is used in `async with`: that connects it")
 
     def hear(self, session_id: str, listener: Listener) -> None:
-        """Let somebody hear a session. As long as too much is unread, nothing more is read from the daemon."""
+        """Subscribe to a session. While too much is unread, the client stops reading from the daemon."""
         self._listeners.add(listener)
         self._peer.listen(session_id, listener)
 
     def leave(self, session_id: str, listener: Listener) -> None:
-        """Let it hear nothing more."""
+        """End a subscription."""
         self._listeners.discard(listener)
         self._peer.leave(session_id, listener)
         self.make_room()
 
     def make_room(self) -> None:
-        """Somebody has read."""
+        """Continue reading from the daemon if every listener has room again."""
         if not self._room.is_set() and all(len(listener.unread) < _MAX_UNREAD for listener in self._listeners):
             self._room.set()
 
@@ -382,7 +382,7 @@ class Client:
         return msgspec.json.decode(answer, type=learned(kind))
 
     async def _keep(self, line: Line) -> None:
-        """Converse on one connection after the other, until there is none."""
+        """Run one connection after the other until reconnecting fails."""
         try:
             while True:
                 why = await self._converse(line)
@@ -392,12 +392,12 @@ class Client:
                 line = await self._reconnected(why)
         except AgentError as problem:
             self._give_up(problem)
-        except Exception as problem:  # The outermost boundary: whoever waits would wait for ever.
+        except Exception as problem:  # The outermost boundary: otherwise callers would wait for ever.
             log.exception("unexpected error in a client of the daemon")
             self._give_up(Unforeseen(f"what the daemon says cannot be understood ({type(problem).__name__})"))
 
     async def _converse(self, line: Line) -> str:
-        """Talk until the connection breaks; return why it did."""
+        """Read and write until the connection breaks; return why it did."""
         self._peer.connected()
         why = "the daemon hung up"
         try:
@@ -434,7 +434,7 @@ class Client:
                 await self._to_send.wait()
 
     async def _reconnected(self, why: str) -> Line:
-        """Return another connection. Raise ConnectionLost when that has failed for too long."""
+        """Return a new connection. Raise ConnectionLost after ``reconnect_s`` without one."""
         pause_s = _FIRST_PAUSE_S
         self._patient_until = self._patient_until or time.monotonic() + self._reconnect_s
         while self._refusal is None:
@@ -460,5 +460,5 @@ class Client:
 
 
 def _new_id() -> str:
-    """Return a name for a session, so that one that was perhaps made can be asked for again."""
+    """Return an id for a new session. Chosen here, so that `session/new` can be repeated after a reconnect."""
     return f"{time.strftime('%Y-%m-%d', time.gmtime())}-{os.urandom(4).hex()}"

@@ -1,4 +1,4 @@
-"""The daemon's endpoint as clients find it: lock owner, peer credentials, connecting."""
+"""The daemon's local endpoint: connecting, peer credentials, and the lock file that names its owner."""
 
 from __future__ import annotations
 
@@ -15,31 +15,45 @@ import msgspec
 
 from zot.errors import ConfigError, DaemonRunning
 
+#: How often to retry while waiting for a daemon to listen.
+LOOK_S = 0.02
+#: Raised by `dial` if no daemon listens.
+NOBODY = (FileNotFoundError, ConnectionRefusedError)
+#: For an endpoint with an owner but without a socket: the problem, and the remedy.
+GONE = "its socket is not there: it is just starting, or makes it again within seconds if it was removed; else"
+STOP = "end it with `zot daemon stop`"
+#: How long a daemon may take from locking its endpoint to listening there.
+_STARTING_S = 5.0
+#: How long to retry a lock whose holder has not written a live pid: it may be a short look by `owner`, or a new owner.
+_NAMELESS_S = 2.0
+_LOCK_RETRY_S = 0.01
+_MAX_PID_DIGITS = 20
+_OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _CREDENTIALS = struct.Struct("=iII")  # struct ucred of Linux: pid, uid, gid
-# What macOS has instead: struct xucred, which begins with a version and the uid; and the pid by itself.
+# On macOS: struct xucred, which starts with a version and the uid; the pid is an option of its own.
 _LOCAL_PEERCRED, _LOCAL_PEERPID, _XUCRED_BYTES = 0x001, 0x002, 76
 
 
 class Peer(msgspec.Struct, frozen=True):
-    """A process that has connected. A pid of 0 is one that we cannot see; a uid of -1 one that nobody tells us."""
+    """A connected process. A pid of 0 means not visible to us (another pid namespace), a uid of -1 unknown."""
 
     uid: int
     pid: int
 
     @property
     def label(self) -> str:
-        """How logs name it."""
+        """The peer's name in logs."""
         return "unix:unknown" if self.uid < 0 else f"unix:pid={self.pid},uid={self.uid}"
 
 
 class Connection(Protocol):
-    """What is asked of a socket; asyncio's stand-in for one will do."""
+    """The part of a socket that `identify` needs; asyncio's `TransportSocket` has it too."""
 
     def getsockopt(self, level: int, option: int, size: int, /) -> bytes: ...
 
 
 def identify(connection: Connection) -> Peer:
-    """Return who had connected when the connection was made. Raise OSError if it is gone."""
+    """Return the process that connected. Raise OSError if the connection is closed."""
     option = getattr(socket, "SO_PEERCRED", None)
     if option is not None:
         pid, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, option, _CREDENTIALS.size))
@@ -50,26 +64,18 @@ def identify(connection: Connection) -> Peer:
 
 
 def admits(peer: Peer, *, us: int | None = None) -> bool:
-    """True if a peer may speak to a daemon of the user ``us``, ourselves by default.
+    """True if a peer may use a daemon of the user ``us``, by default the current one.
 
-    Nobody but that user may, not even root: root can become that user, and then it is seen in the log who it was.
+    Only that user may, not even root: root can switch to that user, and the log then shows which user it was.
     """
     return peer.uid == (os.geteuid() if us is None else us)
 
 
-#: How long a daemon may take from owning its endpoint to listening there.
-_STARTING_S = 5.0
-#: How often those who wait look again.
-LOOK_S = 0.02
-#: What it means that nobody listens.
-NOBODY = (FileNotFoundError, ConnectionRefusedError)
-
-
 class Patience:
-    """How long somebody waits for a daemon at ``path`` that does not listen, from now on.
+    """Time limit for waiting until a daemon listens at ``path``, counted from creation.
 
-    One that is just starting is waited for: it owns the endpoint. Whoever knows that one is about to be started waits
-    ``wait_s`` for it to own that.
+    A starting daemon, which already owns the endpoint, gets ``starting_s``. If one is about to be started, ``wait_s``
+    is how long it may take to own the endpoint.
     """
 
     def __init__(self, path: str, *, starting_s: float = _STARTING_S, wait_s: float = 0.0) -> None:
@@ -80,7 +86,7 @@ class Patience:
 
     @property
     def is_over(self) -> bool:
-        """True if there will be none."""
+        """True if waiting longer is pointless."""
         waited_s = time.monotonic() - self._began
         if waited_s < self._wait_s:
             return False
@@ -88,15 +94,14 @@ class Patience:
 
     @property
     def _is_owned(self) -> bool:
-
         try:
             return owner(self._path) is not None
-        except OSError:  # It is not for us to know.
+        except OSError:  # Its lock file is not readable for us.
             return False
 
 
 def reach(path: str, within_s: float, patience: Patience) -> socket.socket:
-    """Connect as `dial` does, also to a daemon that is just starting. Raise as that does."""
+    """Connect as `dial` does, waiting for a daemon that is starting. Raise as `dial` does."""
     while True:
         try:
             return dial(path, within_s)
@@ -107,12 +112,12 @@ def reach(path: str, within_s: float, patience: Patience) -> socket.socket:
 
 
 def dial(path: str, within_s: float) -> socket.socket:
-    """Connect to the socket at ``path``, waiting while too many others do. Raise OSError, TimeoutError if that is long.
+    """Connect to the socket at ``path``, waiting while its backlog is full. Raise OSError, TimeoutError.
 
-    Whoever listens must be ourselves, or root, whose systemd may do so for our daemon: in a directory like /tmp anybody
-    could, and would hear what we say. Otherwise PermissionError is raised.
+    Raise PermissionError unless the listener is the current user, or root, whose systemd may listen for our daemon: in
+    a directory like /tmp any user could listen and read our requests.
 
-    The socket blocks. A timeout of Python's would not do: it makes a busy daemon look like an error at once.
+    The socket blocks. With a timeout of Python's, connecting to a full backlog would fail at once.
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -126,15 +131,15 @@ def dial(path: str, within_s: float) -> socket.socket:
         if isinstance(problem, BlockingIOError):
             raise TimeoutError(f"too many others want to connect to {path}") from None
         if isinstance(problem, OSError):
-            problem.filename = path  # The system does not say it.
+            problem.filename = path  # Not set by the system.
         raise
     return connection
 
 
 def whose(path: str) -> str:
-    """Return that the socket at ``path`` is another user's, and whose; "" if it is ours, or nobody can tell.
+    """Return a message that names the owner of the socket at ``path``; "" if it is ours or unknown.
 
-    For who was not served there: that user's daemon hangs up on others without a word.
+    Explains a closed connection: a daemon hangs up on other users without an answer.
     """
     try:
         uid = os.stat(path).st_uid
@@ -153,26 +158,16 @@ def _name_of(uid: int) -> str:
 
 
 def _set_patience(connection: socket.socket, seconds: float) -> None:
-    """Say how long it may wait to connect or to send; 0 is for ever."""
+    """Limit how long connecting and sending may block; 0 means no limit."""
     connection.setsockopt(
         socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))
     )
 
 
-#: How long a lock that nobody living says to hold may last: somebody looks at it, or has not yet said who they are.
-_NAMELESS_S = 2.0
-_LOOK_S = 0.01
-#: What is wrong if an endpoint has an owner and no socket, and what helps.
-GONE = "its socket is not there: it is just starting, or makes it again within seconds if it was removed; else"
-STOP = "end it with `zot daemon stop`"
-_MAX_PID_DIGITS = 20
-_OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
-
-
 def take(socket_path: str) -> int:
-    """Lock the lock file of an endpoint, write our pid into it and return its descriptor, which holds the lock.
+    """Lock an endpoint's lock file, write our pid into it and return its descriptor, which holds the lock.
 
-    Raise DaemonRunning if another process holds it, ConfigError if what is there is no lock file of ours, OSError.
+    Raise DaemonRunning if another process holds it, ConfigError if the file is not a lock file of ours, OSError.
     """
     path = lock_path(socket_path)
     deadline = time.monotonic() + _NAMELESS_S
@@ -183,7 +178,7 @@ def take(socket_path: str) -> int:
                 if is_in_place(descriptor, socket_path):
                     sign(descriptor)
                     return descriptor
-            elif is_alive(pid := _signed(descriptor)) or time.monotonic() > deadline:
+            elif is_alive(pid := _read_pid(descriptor)) or time.monotonic() > deadline:
                 raise taken(socket_path, pid)
             if time.monotonic() > deadline:
                 raise ConfigError(f"{path} is replaced again and again")
@@ -191,27 +186,27 @@ def take(socket_path: str) -> int:
             os.close(descriptor)
             raise
         os.close(descriptor)
-        time.sleep(_LOOK_S)
+        time.sleep(_LOCK_RETRY_S)
 
 
 def sign(descriptor: int) -> None:
-    """Say in the lock file that it is held by this process."""
+    """Write our pid into the lock file."""
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
 
 
 def let_go(descriptor: int) -> None:
-    """Own it no more."""
+    """Release the lock and close its descriptor."""
     try:
         os.ftruncate(descriptor, 0)
     finally:
-        # A child that was just forked may have a copy of it, which would keep the lock.
+        # Unlock explicitly: a freshly forked child may hold a copy of the descriptor, which would keep the lock.
         fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
 
 def owner(socket_path: str) -> int | None:
-    """Return the pid of the process that owns an endpoint, 0 if it is not known; None if nobody owns it.
+    """Return the pid of the process that owns an endpoint, 0 if it is unknown; None if the endpoint is free.
 
     Raise OSError if the lock file cannot be read.
     """
@@ -220,18 +215,18 @@ def owner(socket_path: str) -> int | None:
     except FileNotFoundError:
         return None
     try:
-        return None if _lock(descriptor, fcntl.LOCK_SH) else _signed(descriptor)
+        return None if _lock(descriptor, fcntl.LOCK_SH) else _read_pid(descriptor)
     finally:
         os.close(descriptor)
 
 
 def owned_since(socket_path: str) -> float:
-    """Return when the owner of an endpoint became it, in seconds since 1970. Raise OSError."""
+    """Return when the current owner locked the endpoint, in seconds since the epoch. Raise OSError."""
     return os.stat(lock_path(socket_path)).st_mtime
 
 
 def is_in_place(descriptor: int, socket_path: str) -> bool:
-    """True if the lock file of an endpoint is the one that ``descriptor`` has open: nobody can lock another."""
+    """True if ``descriptor`` is the endpoint's current lock file, not one that was removed or replaced since."""
     try:
         return os.path.samestat(os.lstat(lock_path(socket_path)), os.fstat(descriptor))
     except (FileNotFoundError, NotADirectoryError):
@@ -239,7 +234,7 @@ def is_in_place(descriptor: int, socket_path: str) -> bool:
 
 
 def lock_path(socket_path: str) -> str:
-    """Return where the lock file of an endpoint is."""
+    """Return the path of an endpoint's lock file."""
     return f"{socket_path}.lock"
 
 
@@ -254,7 +249,7 @@ def taken(socket_path: str, pid: int) -> DaemonRunning:
 
 
 def is_alive(pid: int) -> bool:
-    """True if there is such a process. False for 0."""
+    """True if the process exists. False for 0."""
     if pid <= 0:
         return False
     try:
@@ -267,13 +262,13 @@ def is_alive(pid: int) -> bool:
 
 
 def _open(path: str) -> int:
-    """Open the lock file, or make it. Raise ConfigError if it is anything else than a file of ours alone."""
+    """Open or create the lock file. Raise ConfigError unless it is a regular file that only we can access."""
     try:
         descriptor = os.open(path, _OPEN | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         descriptor = _open_existing(path)
     else:
-        os.fchmod(descriptor, 0o600)  # Whatever the umask says.
+        os.fchmod(descriptor, 0o600)  # Regardless of the umask.
     found = os.fstat(descriptor)
     if wrong := _wrong_with(found):
         os.close(descriptor)
@@ -309,7 +304,7 @@ def _lock(descriptor: int, kind: int) -> bool:
     return True
 
 
-def _signed(descriptor: int) -> int:
+def _read_pid(descriptor: int) -> int:
     """Return the pid in the lock file; 0 if there is none."""
     text = os.pread(descriptor, _MAX_PID_DIGITS + 1, 0).strip()
     return int(text) if text.isdigit() and len(text) <= _MAX_PID_DIGITS else 0

@@ -1,4 +1,4 @@
-"""ClientSession: one session of the daemon as a client sees it."""
+"""A daemon session and its turns as a client sees them."""
 
 from __future__ import annotations
 
@@ -12,58 +12,71 @@ from typing import Any, Protocol, Self, TypeVar
 from zot.errors import AgentError, RunCancelled
 from zot.events import AgentEvent, ApprovalRequest
 from zot.messages import ImageBlock
-from zot.wire import daemon_types as extensions
-from zot.wire import daemon_types as said
 from zot.wire.daemon_client import Asked, DaemonPeer, Listener, shown_from
-from zot.wire.daemon_types import MessageEntry, MessagePage
+from zot.wire.daemon_types import (
+    Approved,
+    Attached,
+    Cancelled,
+    Cleared,
+    CommandEntry,
+    CommandRun,
+    Commands,
+    Compacted,
+    MessageEntry,
+    MessagePage,
+    Opened,
+    PanelTold,
+    State,
+    Steered,
+    TakenBack,
+)
 from zot.wire.updates import TurnSummary
 
 T = TypeVar("T")
-#: A prompt of which it is not known if it arrived is looked for so long, twice, in a session that is at rest.
+#: How long, twice, an idle session must show no trace of a prompt that was in flight when the connection broke.
 SETTLE_S = 1.0
 
 
 class Line(Protocol):
-    """The way to the daemon, which mends itself (`client.Client`)."""
+    """The connection to the daemon, which reconnects by itself (`client.Client`)."""
 
     @property
     def peer(self) -> DaemonPeer:
-        """What was asked and is followed."""
+        """The protocol state: pending calls and attached sessions."""
 
     async def ask(self, method: str, params: Any, kind: type[T], *, within_s: float | None = -1.0) -> T:
-        """Return the result of a method as ``kind``; ``within_s`` None takes as long as it takes."""
+        """Call a method and return its result as ``kind``. ``within_s`` None means no time limit."""
 
     async def attach(self, session_id: str) -> ClientSession:
-        """Return a session that exists, as it is."""
+        """Return an existing session, without changing it."""
 
     def check(self) -> None:
-        """Raise what keeps it from working at all."""
+        """Raise if the client is closed, has given up, or was never connected."""
 
     def hear(self, session_id: str, listener: Listener) -> None:
-        """Let somebody hear a session."""
+        """Subscribe to a session."""
 
     def leave(self, session_id: str, listener: Listener) -> None:
-        """Let it hear nothing more."""
+        """End a subscription."""
 
     def make_room(self) -> None:
-        """Somebody has read."""
+        """Continue reading from the daemon if every listener has room again."""
 
 
 class ClientSession:
-    """A session: what can be said to it, and what happens in it. Made by `Client.session` and `Client.attach`."""
+    """A session of the daemon: its methods and its events. Created by `Client.session` and `Client.attach`."""
 
-    def __init__(self, client: Line, attached: said.Attached, *, settle_s: float = SETTLE_S) -> None:
+    def __init__(self, client: Line, attached: Attached, *, settle_s: float = SETTLE_S) -> None:
         self._client = client
         self._settle_s = settle_s
-        #: What the session is called.
         self.id = attached.session_id
-        #: How it was when it was opened; with the question that it waits for, if it does.
+        #: The session when it was opened, with its pending approval, if any.
         self.opened = attached
-        #: The number above which is what has happened since, and the question that it waited for by then.
+        #: The cursor for everything later, including the approval request that was pending then.
         self.opened_at = shown_from(attached)
 
     def prompt(self, text: str, images: Sequence[ImageBlock] = ()) -> ClientTurn:
-        """Send a prompt, and return what happens during its turn. Whoever looks away does not end it."""
+        """Send a prompt and return its turn. Dropping the returned turn does not cancel it."""
         self._client.check()
         prompt_id, arrived = os.urandom(8).hex(), asyncio.Event()
         asked = Asked(prompt_id, text, self._client.peer.following(self.id).cursor, arrived.set)
@@ -74,9 +87,9 @@ class ClientSession:
         return ClientTurn(self, self._client, asked, arrived, self._settle_s)
 
     async def follow(self, after: int | None = None) -> AsyncGenerator[tuple[int, AgentEvent], None]:
-        """Yield every event with its number, for ever: those above ``after``, then those that happen.
+        """Yield every event with its number, without end: first a replay of those above ``after``, then live ones.
 
-        What is not recorded, such as a notice, has the number 0. Raise ConnectionLost, EpochChanged.
+        Events that are not recorded, such as notices, have the number 0. Raise ConnectionLost, EpochChanged.
         """
         self._client.check()
         arrived = asyncio.Event()
@@ -96,68 +109,68 @@ class ClientSession:
 
     async def cancel(self) -> None:
         """End the running turn. Raise RpcError if there is none."""
-        await self._ask("session/cancel", said.Cancelled)
+        await self._ask("session/cancel", Cancelled)
 
     async def approve(self, request: ApprovalRequest | str, decision: str) -> None:
-        """Answer an `ApprovalRequest`, or the one of this id: allow_once, allow_always or reject.
+        """Answer an approval request, given itself or by id: allow_once, allow_always or reject.
 
-        Raise RpcError if nobody waits for it.
+        Raise RpcError if it is not pending.
         """
         request_id = request if isinstance(request, str) else request.id
-        await self._ask("session/approve", said.Approved, requestId=request_id, decision=decision)
+        await self._ask("session/approve", Approved, requestId=request_id, decision=decision)
 
-    async def state(self) -> said.State:
-        """Return how it is."""
-        return await self._ask("session/state", said.State)
+    async def state(self) -> State:
+        """Return a snapshot of the session."""
+        return await self._ask("session/state", State)
 
     async def messages(self, *, limit: int | None = None, before: int | None = None) -> tuple[MessageEntry, ...]:
-        """Return the conversation: all of it, or the last ``limit`` messages ``before`` the one of that number."""
+        """Return the conversation, or the last ``limit`` messages before the one with the number ``before``."""
         page = await self._ask("session/messages", MessagePage, limit=limit, beforeIndex=before)
         return page.messages
 
     async def past(self) -> MessagePage:
-        """Return the conversation before the turn that runs; `follow` after its ``last_seq`` tells the rest."""
+        """Return the conversation before the running turn; `follow` after its ``last_seq`` yields the rest."""
         return await self._ask("session/messages", MessagePage, view="past")
 
     async def steer(self, text: str, images: Sequence[ImageBlock] = (), *, prompt_id: str | None = None) -> None:
-        """Say something to the running turn, before its next model call; a prompt, if there is none.
+        """Steer the running turn: add a message before its next model call. A prompt if no turn is running.
 
-        By its ``prompt_id`` it can be taken back: then RpcError is raised.
+        With a ``prompt_id``, `take_back` can withdraw it; this call then raises RpcError.
         """
         more = {"attachments": [_attachment(image) for image in images], "promptId": prompt_id}
-        await self._ask("session/steer", said.Steered, within_s=None, prompt=text, **more)
+        await self._ask("session/steer", Steered, within_s=None, prompt=text, **more)
 
     async def take_back(self, prompt_id: str) -> None:
-        """Let something that waits never be said. Raise RpcError if it has been."""
-        await self._ask("session/take_back", said.TakenBack, promptId=prompt_id)
+        """Withdraw a queued prompt or steering message. Raise RpcError if the model has already got it."""
+        await self._ask("session/take_back", TakenBack, promptId=prompt_id)
 
-    async def compact(self) -> said.Compacted:
-        """Replace the older part of the conversation by a summary, for the model, and return that."""
-        return await self._ask("session/compact", said.Compacted, within_s=None)
+    async def compact(self) -> Compacted:
+        """Replace the older part of the conversation by a summary, for the model, and return the summary."""
+        return await self._ask("session/compact", Compacted, within_s=None)
 
     async def clear(self) -> None:
-        """Begin the conversation anew. Raise RpcError during a turn."""
-        await self._ask("session/clear", said.Cleared)
+        """Start an empty conversation. Raise RpcError during a turn."""
+        await self._ask("session/clear", Cleared)
 
-    async def commands(self) -> tuple[extensions.CommandEntry, ...]:
+    async def commands(self) -> tuple[CommandEntry, ...]:
         """Return the commands of extensions."""
-        return (await self._ask("session/commands", extensions.Commands)).commands
+        return (await self._ask("session/commands", Commands)).commands
 
-    async def run_command(self, name: str, args: str = "") -> extensions.CommandRun:
-        """Run a command of an extension and return what it wants done; a prompt that it wants is run."""
-        return await self._ask("session/run_command", extensions.CommandRun, within_s=None, name=name, args=args)
+    async def run_command(self, name: str, args: str = "") -> CommandRun:
+        """Run a command of an extension and return the action it asks for. The daemon runs a requested prompt."""
+        return await self._ask("session/run_command", CommandRun, within_s=None, name=name, args=args)
 
     async def press(self, panel_id: str, key: str, text: str = "") -> None:
-        """Let an extension's panel have a key."""
-        await self._ask("session/panel_key", extensions.PanelTold, panelId=panel_id, key=key, text=text)
+        """Send a key to an extension's panel."""
+        await self._ask("session/panel_key", PanelTold, panelId=panel_id, key=key, text=text)
 
     async def close_panel(self, panel_id: str) -> None:
         """Close an extension's panel."""
-        await self._ask("session/panel_close", extensions.PanelTold, panelId=panel_id)
+        await self._ask("session/panel_close", PanelTold, panelId=panel_id)
 
     async def fork(self, session_id: str | None = None, *, messages: int | None = None) -> ClientSession:
-        """Copy it, or its first ``messages``, into a new session, and return that."""
-        opened = await self._ask("session/fork", said.Opened, newSessionId=session_id, messages=messages)
+        """Copy the session, or its first ``messages``, into a new one, and return the new one."""
+        opened = await self._ask("session/fork", Opened, newSessionId=session_id, messages=messages)
         return await self._client.attach(opened.session_id)
 
     async def _ask(self, method: str, kind: type[T], *, within_s: float | None = -1.0, **params: Any) -> T:
@@ -165,9 +178,9 @@ class ClientSession:
 
 
 class ClientTurn:
-    """What happens during one turn, in order, ending with `done`. Iterate over it once.
+    """The events of one turn, in order, ending with `done`. Iterate over it once.
 
-    To stop iterating does not end the turn: the daemon goes on with it. `ClientSession.cancel` ends it.
+    The turn continues in the daemon when iteration stops. `ClientSession.cancel` ends it.
     """
 
     def __init__(
@@ -181,12 +194,12 @@ class ClientTurn:
 
     @property
     def outcome(self) -> TurnSummary | None:
-        """How it ended, once it is over: `outcome`, `stop_reason`, `content`, `usage` and `error`."""
+        """How the turn ended (`outcome`, `stop_reason`, `content`, `usage`, `error`); None while it runs."""
         return self._asked.summary
 
     @property
     def last_seq(self) -> int:
-        """The number of the newest event of the session that it has seen, of whichever turn; 0 if there is none."""
+        """The number of the newest event received from the session, of any turn; 0 if there is none."""
         return self._asked.cursor or 0
 
     def __aiter__(self) -> Self:
@@ -205,7 +218,7 @@ class ClientTurn:
         return self._asked.unread.popleft()[1]
 
     async def result(self) -> TurnSummary:
-        """Hear it to its end, and return how it ended. Raise AgentError if it failed, RunCancelled."""
+        """Wait for the turn's end and return its summary. Raise AgentError if it failed, RunCancelled."""
         async for _ in self:
             pass
         assert self.outcome is not None
@@ -216,23 +229,23 @@ class ClientTurn:
         return self.outcome
 
     def close(self) -> None:
-        """Hear nothing more of it."""
+        """Unsubscribe from the turn's events."""
         self._client.leave(self._session.id, self._asked)
 
     def __del__(self) -> None:
         self._client.leave(self._session.id, self._asked)
 
     async def _wait(self) -> None:
-        """Wait for something new. In doubt, look if there can be anything."""
+        """Wait for an event. If the prompt may be lost, check that the session still can emit one."""
         if not self._asked.is_doubtful:
             await self._arrived.wait()
             self._arrived.clear()
             return
-        if await self._is_at_rest() and await self._is_at_rest():
+        if await self._is_idle() and await self._is_idle():
             self._asked.settle()
 
-    async def _is_at_rest(self) -> bool:
-        """True if nothing comes for a while, and nothing runs or waits in the session."""
+    async def _is_idle(self) -> bool:
+        """True if no event arrives for ``settle_s`` and nothing runs or waits in the session."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._settle_s):
                 await self._arrived.wait()
@@ -242,7 +255,7 @@ class ClientTurn:
         try:
             state = await self._session.state()
         except TimeoutError:
-            return False  # There is no connection yet, or the daemon is busy.
+            return False  # Not reconnected yet, or the daemon is busy.
         return state.state == "idle" and not state.queued and not self._arrived.is_set()
 
 

@@ -1,4 +1,4 @@
-"""BlockingRuntime: the Runtime for programs without an event loop."""
+"""The Runtime for programs without an event loop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class BlockingRuntime:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="zot runtime", daemon=True)
         self._thread.start()
-        # Taken again by its own thread if garbage is collected while it is held.
+        # Reentrant: the garbage collector may close a generator in the thread that holds it.
         self._lock = threading.RLock()
         self._closed = False
         self._runtime: Runtime | None = None
@@ -59,7 +59,8 @@ class BlockingRuntime:
             while batch := self._wait(events.batch()):
                 yield from batch
         finally:
-            # After close nothing is left to end; in our own thread, where garbage may be found, `Events` ends it.
+            # After close there is nothing to cancel. In our own thread, where the garbage collector may close this
+            # generator, waiting would deadlock: there `Events.__del__` cancels the run.
             if not self._closed and threading.current_thread() is not self._thread:
                 self._wait(events.aclose())
 
@@ -82,7 +83,7 @@ class BlockingRuntime:
         self._wait(self._inner.undo_compact())
 
     def steer(self, text: str, images: Sequence[ImageBlock] = ()) -> None:
-        """Say something to the running prompt, from another thread."""
+        """Steer the running prompt, from another thread."""
         self._call(lambda runtime: runtime.steer(text, images))
 
     def approve(self, request_id: str, decision: str) -> None:
@@ -121,11 +122,11 @@ class BlockingRuntime:
 
     @property
     def cost(self) -> float | None:
-        """What the conversation has cost so far, in US dollars; None if a price is not known."""
+        """Cost of the conversation so far in US dollars; None if a price is unknown."""
         return self._call(lambda runtime: runtime.cost)
 
     def close(self) -> None:
-        """Cancel what runs, let go of everything and end the thread. Any number of times, from any thread."""
+        """Cancel the running prompt, release all resources and end the thread. Idempotent, from any thread."""
         with self._lock:
             first, self._closed = not self._closed, True
         if first:
@@ -143,12 +144,12 @@ class BlockingRuntime:
     async def _end(self) -> None:
         if self._runtime is not None:
             await self._runtime.close()
-        # What other threads wait for comes to its end now, and they must hear of it.
+        # Other threads wait for these tasks, which end now: stopping the loop earlier would leave them waiting.
         if others := asyncio.all_tasks() - {asyncio.current_task()}:
             await asyncio.wait(others)
 
     def _call(self, action: Callable[[Runtime], T]) -> T:
-        """Do something in the runtime's own thread."""
+        """Call ``action`` in the runtime's own thread."""
 
         async def call() -> T:
             return action(self._inner)

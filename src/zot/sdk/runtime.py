@@ -1,4 +1,4 @@
-"""Runtime: a session in process, driven by an embedding program."""
+"""A session in the embedding program's own process."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from zot.session.session import Session, State
 if TYPE_CHECKING:
     from zot.session.rewind import Rewound
 
-#: How many events may wait for a consumer before the run waits for it.
+#: Most undelivered events before the run pauses.
 _MAX_UNREAD = 10_000
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a prompt came to: the text of the last message, and what all its model calls used.
+    """Result of a prompt: the text of the last message, and the usage of all its model calls.
 
-    ``held_back`` is why an extension blocked that message, whose text is then empty.
+    ``held_back`` is why an extension blocked that message; the text is then empty.
     """
 
     text: str
@@ -40,16 +40,16 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Runtime:
-    """An agent to talk to, one prompt at a time. Use several for several conversations.
+    """One conversation with an agent, one prompt at a time. Use several for several conversations.
 
-    Settings are those of `Config`, given as one or by name: ``Runtime(provider="lab", cwd="/srv/app")``. Make and
-    use it inside a running event loop; `BlockingRuntime` is for programs that have none.
+    Settings are those of `Config`, given as one or by name: ``Runtime(provider="lab", cwd="/srv/app")``. Create and
+    use it inside a running event loop; `BlockingRuntime` is for programs without one.
     """
 
     def __init__(self, config: Config | None = None, **settings: Any) -> None:
         self._config = checked(settings, config)
         self._given = {*settings, *_given(config)}
-        # The journal cannot be opened without waiting, so that is left to `async with`.
+        # Opening the journal must be awaited, so a recorded session is opened by `async with`.
         self._session = open_session(self._config) if self._config.session is None else None
         self._closed = False
         self._failure: str | None = None
@@ -81,13 +81,13 @@ class Runtime:
         return Answer(outcome.text, outcome.usage, outcome.held_back)
 
     def compact(self) -> Events:
-        """Summarise the conversation and return the events of that. Raise RuntimeBusy while a prompt runs."""
+        """Start to summarise the conversation and return the events. Raise RuntimeBusy while a prompt runs."""
         session = self._idle()
         inbox = Inbox(session, can_approve=self._config.approvals)
         return Events(inbox, session.compact(started=inbox.open, dropped=inbox.drop))
 
     async def undo_compact(self) -> None:
-        """Put back what the newest compaction replaced, before what came after. Raise UserError if there is none."""
+        """Restore the messages that the newest compaction replaced, before later ones. Raise UserError if none."""
         over, reasons = asyncio.Event(), list[str]()
 
         def drop(why: AgentError) -> None:
@@ -100,18 +100,18 @@ class Runtime:
             raise UserError(reasons[0])
 
     def steer(self, text: str, images: Sequence[ImageBlock] = ()) -> None:
-        """Say something to the running prompt, before its next model call. Raise AgentError if none is running."""
+        """Steer the running prompt: add a message before its next model call. Raise AgentError if none is running."""
         session = self._open()
         if not session.busy:
             raise AgentError("nothing is running that could be steered; use prompt")
         session.steer(text, images)
 
     def cancel(self) -> None:
-        """End the running prompt or compact, if there is one. Its events still come, up to `done`."""
+        """Cancel the running prompt or compaction, if any. Its events continue up to `done`."""
         self._open().abort(queue=True)
 
     def approve(self, request_id: str, decision: str) -> None:
-        """Answer an `ApprovalRequest`: allow_once, allow_always or reject. Raise UserError if nobody waits for it."""
+        """Answer an `ApprovalRequest`: allow_once, allow_always or reject. Raise UserError if it is not pending."""
         self._open().approve(request_id, decision)
 
     def set_model(self, model_id: str) -> None:
@@ -124,38 +124,38 @@ class Runtime:
 
     @property
     def state(self) -> State:
-        """A snapshot: provider, model, directory, number of messages, whether it is busy, and what it has used."""
+        """A snapshot: provider, model, directory, number of messages, usage, and whether it is busy."""
         return self._open().state()
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The conversation, complete: what `set_messages` of another Runtime takes."""
+        """The complete conversation, as `set_messages` of another Runtime takes it."""
         return tuple(self._open().transcript.messages)
 
     def set_messages(self, messages: Sequence[Message]) -> None:
         """Make ``messages`` the conversation. Raise UserError while busy.
 
-        In a kept session that takes effect before the next prompt; if it cannot be, the next call raises why.
+        In a recorded session this takes effect before the next prompt; if it fails, the next call raises the reason.
         """
         self._open().replace_messages(messages, dropped=self._fail_later)
 
     async def rewind(self, *, messages: int | None = None, at: int | None = None, files: bool = True) -> Rewound:
-        """Go back to the first ``messages``, or to the row ``at``; put back the files that tools have changed since.
+        """Go back to the first ``messages``, or to the row ``at``; restore the files that tools have changed since.
 
-        Raise RewindRefused, and then nothing has changed, if somebody else changed one of them; UserError while busy.
+        Raise RewindRefused, changing nothing, if another program has changed one of them; UserError while busy.
         """
         return await self._open().rewind(Wish(messages, at, files))
 
     async def commands(self) -> Sequence[CommandInfo]:
-        """Return the commands that extensions have registered, when those have had the time to."""
+        """Return the commands of extensions, after waiting for the extensions to register them."""
         return await self._open().commands()
 
     async def run_command(self, name: str, args: str = "") -> CommandAnswer:
-        """Run a command of an extension and return what it wants done; nothing is done yet. Raise UserError."""
+        """Run a command of an extension and return the action it asks for, without taking it. Raise UserError."""
         return await self._open().run_command(name, args)
 
     def press(self, panel_id: str, key: str, text: str = "") -> None:
-        """Let an extension's panel have a key. Raise UserError if there is no such panel or key."""
+        """Send a key to an extension's panel. Raise UserError if there is no such panel or key."""
         self._open().press(panel_id, key, text)
 
     def close_panel(self, panel_id: str) -> None:
@@ -163,19 +163,19 @@ class Runtime:
         self._open().close_panel(panel_id)
 
     def listen(self, hear: Callable[[AgentEvent], None]) -> Callable[[], None]:
-        """Call ``hear`` with every event from now on, also with notices and panels between prompts.
+        """Call ``hear`` with every event from now on, including notices and panels between prompts.
 
-        Call what is returned to stop. ``hear`` must not block and must not raise.
+        Return a function that ends the subscription. ``hear`` must not block and must not raise.
         """
         return self._open().subscribe(Ear(hear))
 
     @property
     def cost(self) -> float | None:
-        """What the conversation has cost so far, in US dollars; None if a price is not known."""
+        """Cost of the conversation so far in US dollars; None if a price is unknown."""
         return self._open().totals.cost
 
     async def close(self) -> None:
-        """Cancel what runs and let go of everything. Any number of times."""
+        """Cancel the running prompt and release all resources. Idempotent."""
         self._closed = True
         if self._session is not None:
             await self._session.close()
@@ -201,10 +201,10 @@ class Runtime:
 
 
 class Events:
-    """What happens during one run, in order, ending with `done`. Iterate over it once.
+    """The events of one run, in order, ending with `done`. Iterate over it once.
 
-    Leaving early cancels the run: when an iteration is broken off and nothing refers to it any more, on `aclose`, or
-    at the end of an ``async with``. Events that nobody takes pause the run; none is dropped.
+    Leaving early cancels the run: on `aclose`, at the end of an ``async with``, or when the last reference is dropped.
+    Unread events pause the run; none is dropped.
     """
 
     def __init__(self, inbox: Inbox, job: Job) -> None:
@@ -213,12 +213,12 @@ class Events:
 
     @property
     def error(self) -> AgentError | None:
-        """Why the run failed, once it is over; None if it did not."""
+        """Why the run failed; None if it did not, or is not over."""
         return self._job.error
 
     @property
     def cancelled(self) -> bool:
-        """True if the run was ended before it was done."""
+        """True if the run was cancelled."""
         return self._job.aborted
 
     def __aiter__(self) -> Self:
@@ -231,11 +231,11 @@ class Events:
         return event
 
     async def batch(self) -> list[AgentEvent]:
-        """Return everything that has happened since the last look, waiting for at least one; empty at the end."""
+        """Wait for at least one event and return all unread ones; empty at the end."""
         return await self._inbox.batch()
 
     async def aclose(self) -> None:
-        """Cancel the run if it is not over, and wait until nothing of it is left running."""
+        """Cancel the run if it is not over, and wait until it has stopped."""
         if not self._inbox.over:
             await self._inbox.abandon(self._job)
 
@@ -251,7 +251,7 @@ class Events:
 
 
 class Ear:
-    """Somebody who hears everything, and whom nobody waits for."""
+    """A subscriber that passes every event to a callback and never pauses the run."""
 
     can_approve = False
     full = False
@@ -268,7 +268,7 @@ class Ear:
 
 
 class Inbox:
-    """The events of one run that nobody has looked at yet: the session's side of `Events`."""
+    """The subscriber that buffers one run's events for `Events`."""
 
     def __init__(self, session: Session, *, can_approve: bool) -> None:
         self.can_approve = can_approve
@@ -282,17 +282,17 @@ class Inbox:
         self.over = False
 
     def open(self) -> None:
-        """The run starts: hear it."""
+        """Subscribe: the run starts."""
         self._unsubscribe = self._session.subscribe(self)
 
     def drop(self, why: AgentError) -> None:
-        """The run will never start. If it could not, say why, and that it is over."""
+        """End: the run will never start. Unless it was cancelled, emit the reason and `done`."""
         if not isinstance(why, RunCancelled):
             self._unread.extend((Error(str(why)), Done()))
         self._end()
 
     def deliver(self, batch: Batch) -> None:
-        """Take what happened."""
+        """Buffer a batch of events."""
         self._unread.extend(batch.events)
         if isinstance(batch.events[-1], Done):
             self._end()
@@ -304,7 +304,7 @@ class Inbox:
         return len(self._unread) > _MAX_UNREAD
 
     async def room(self) -> None:
-        """Wait until enough has been read, or nobody will."""
+        """Wait until enough has been read or the run is over."""
         while self.full and not self.over:
             self._taken = self._loop.create_future()
             await self._taken
@@ -319,7 +319,7 @@ class Inbox:
         return event
 
     async def batch(self) -> list[AgentEvent]:
-        """Return all that is unread, waiting for at least one; empty at the end."""
+        """Wait for at least one event and return all unread ones; empty at the end."""
         if not self._unread and not self.over:
             await self._arrival()
         events = list(self._unread)
@@ -328,13 +328,13 @@ class Inbox:
         return events
 
     async def abandon(self, job: Job) -> None:
-        """Cancel the run and wait until nothing of it is left."""
+        """Cancel the run and wait until it has stopped."""
         self._end()
         self._session.cancel(job)
         await self._session.finish()
 
     def abandon_soon(self, job: Job) -> None:
-        """Cancel the run, from whatever thread the garbage was collected in."""
+        """Cancel the run from any thread: the garbage collector may call this in another one."""
         try:
             here = asyncio.get_running_loop() is self._loop
         except RuntimeError:
@@ -362,7 +362,7 @@ def _resolve(future: asyncio.Future[None] | None) -> None:
 
 
 def _given(config: Config | None) -> list[str]:
-    """Return the settings that a Config has been given."""
+    """Return the settings of a Config that differ from their defaults."""
     usual = Config()
     return (
         []

@@ -1,1 +1,1 @@
-"""What the bytes of each dialect mean. Nothing here does I/O."""
+"""Wire protocols: one module per protocol, from bytes to typed values and back. Does no I/O."""

@@ -1,8 +1,8 @@
-"""The daemon's dialect: every method there is, declared once. Does no I/O.
+"""The daemon's method table. Does no I/O.
 
-Documentation, capabilities, schema and dispatch are made from `METHODS`. The structs are in `daemon_greeting`,
-`daemon_server`, `daemon_session` and `daemon_extensions`, the updates of a session in `updates`. They are named here
-and loaded when they are first needed: who greets the daemon waits for none of them but the greeting.
+Documentation, capabilities, schema and dispatch all derive from `METHODS`. The table names the structs of parameters
+and results, which are in `daemon_greeting` and `daemon_types`; `daemon_types` is imported on first use, so that
+`initialize` is answered without it. A session's updates are in `updates`.
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ from zot.wire.jsonrpc import (
 from zot.wire.spelling import Spelling, read, spelled
 
 PROTOCOL_VERSION: Final = 1
-#: What a client may switch on with `initialize`: every event, as zot RPC spells it, instead of updates; and that a
-#: prompt's id comes back, which it always does here: daemons that do not know it do not say that it is on. With the
-#: last it is told that the daemon is about to end, so that it prompts the next one; or goes on after all.
+#: Features that a client may enable with `initialize`.
+#: Every event, as zot RPC spells it, instead of updates.
 EVENTS: Final = "events"
+#: Updates repeat a prompt's id. Always on here: the answer lets clients recognise daemons that do not.
 PROMPT_IDS: Final = "prompt_ids"
+#: Notify the client before the daemon stops, so that it sends its next prompt to the next daemon, and if it resumes.
 STOPPING: Final = "stopping"
 FEATURES: Final = (EVENTS, PROMPT_IDS, STOPPING)
-#: What tells it.
+#: The notifications of the feature `stopping`.
 TELLS_STOPPING: Final = "daemon/stopping"
 TELLS_RESUMED: Final = "daemon/resumed"
-#: How many prompts may wait on one session.
+#: Most prompts that may be queued on one session.
 MAX_QUEUED: Final = 32
 
 Scope: TypeAlias = Literal["open", "server", "session"]
@@ -49,7 +50,7 @@ _MAX_NAME: Final = 100
 
 
 class Dialect(enum.Enum):
-    """What a connection hears: updates in one of two spellings, or every event as zot RPC spells it."""
+    """What the daemon sends on a connection: updates in one of two spellings, or events as zot RPC spells them."""
 
     CAMEL = "camelCase"
     SNAKE = "snake_case"
@@ -57,16 +58,16 @@ class Dialect(enum.Enum):
 
 
 def dialect_of(spelling: Spelling, features: Collection[str]) -> Dialect:
-    """Return what a connection hears that is spelled so and has switched these features on."""
+    """Return the dialect of a connection with this spelling and these enabled features."""
     return Dialect.EVENTS if EVENTS in features else Dialect(spelling.value)
 
 
 class Method(msgspec.Struct, frozen=True):
-    """Something a client may call.
+    """A method that clients may call.
 
-    ``takes`` and ``answers`` name its structs: `session.New` is the one of that name in `daemon_session`.
-    ``scope`` is ``open`` for what may come before `initialize`, ``session`` for what is about one session. What is
-    ``local`` may be called over the local socket only. ``errors`` are its own codes, besides those of every method.
+    ``takes`` and ``answers`` name the structs of its parameters and result. ``scope`` is ``open`` if it may precede
+    `initialize`, ``session`` if it concerns one session. A ``local`` method may be called over the local socket only.
+    ``errors`` are its own codes, besides those of every method.
     """
 
     name: str
@@ -79,12 +80,12 @@ class Method(msgspec.Struct, frozen=True):
 
     @property
     def params(self) -> type[msgspec.Struct]:
-        """What it takes."""
+        """The struct of its parameters."""
         return _struct(self.takes)
 
     @property
     def result(self) -> type[msgspec.Struct]:
-        """What it answers."""
+        """The struct of its result."""
         return _struct(self.answers)
 
 
@@ -94,7 +95,7 @@ def _struct(name: str) -> type[msgspec.Struct]:
 
     home: ModuleType = daemon_greeting
     if not hasattr(home, name):
-        from zot.wire import daemon_types  # Start-up budget: `initialize` needs the other methods' names only.
+        from zot.wire import daemon_types  # Imported lazily: `initialize` needs only the names of other methods.
 
         home = daemon_types
     found: type[msgspec.Struct] = getattr(home, name)
@@ -107,11 +108,11 @@ def _server(
     return Method(name, takes, answers, summary, errors, "server", local)
 
 
-#: Of what looks at a session, and of what does something to it that need not be loaded, is used, or is changed.
-_GONE: Final = (SESSION_NOT_FOUND,)
-_KEPT: Final = (SESSION_NOT_FOUND, NOT_OWNED)
-_USED: Final = (SESSION_NOT_FOUND, SESSION_LIMIT, NOT_OWNED)
-_CHANGED: Final = (SESSION_NOT_FOUND, SESSION_LIMIT, SESSION_BUSY, NOT_OWNED)
+#: Error codes of methods that read a session, change it without loading it, load it, or load and change it.
+_READS: Final = (SESSION_NOT_FOUND,)
+_CHANGES_STORED: Final = (SESSION_NOT_FOUND, NOT_OWNED)
+_LOADS: Final = (SESSION_NOT_FOUND, SESSION_LIMIT, NOT_OWNED)
+_CHANGES: Final = (SESSION_NOT_FOUND, SESSION_LIMIT, SESSION_BUSY, NOT_OWNED)
 
 _DECLARED: Final = (
     Method(
@@ -134,28 +135,28 @@ _DECLARED: Final = (
         "Prompt",
         "Prompted",
         "Runs a turn and answers when it is over; as a notification it runs all the same.",
-        _CHANGED,
+        _CHANGES,
     ),
     Method(
         "session/steer",
         "Steer",
         "Steered",
         "Says something to the running turn before its next model call; the same as a prompt when none runs.",
-        _CHANGED,
+        _CHANGES,
     ),
     Method(
         "session/aside",
         "Ask",
         "Answered",
         "Answers a question from the conversation, also during a turn, and keeps it out of that; without tools.",
-        _USED,
+        _LOADS,
     ),
     Method(
         "session/take_back",
         "TakeBack",
         "TakenBack",
         "Lets a prompt that waits, or what was to steer a turn, never be said; refused if it has been. Ends an aside.",
-        _USED,
+        _LOADS,
     ),
     Method(
         "session/cancel",
@@ -169,7 +170,7 @@ _DECLARED: Final = (
         "Approve",
         "Approved",
         "Answers an `approval_request`; the first answer counts.",
-        _CHANGED,
+        _CHANGES,
     ),
     Method(
         "session/attach",
@@ -178,7 +179,7 @@ _DECLARED: Final = (
         "Follows a session, first with everything after a number.",
         (SESSION_NOT_FOUND, SESSION_LIMIT),
     ),
-    Method("session/detach", "OfSession", "Detached", "Follows a session no longer.", _GONE),
+    Method("session/detach", "OfSession", "Detached", "Follows a session no longer.", _READS),
     Method(
         "session/close",
         "OfSession",
@@ -219,33 +220,33 @@ _DECLARED: Final = (
         "MessagePage",
         "Returns the conversation, or a page of it; empty for a session that does not exist.",
     ),
-    Method("session/state", "OfSession", "State", "Tells how a session is.", _GONE),
+    Method("session/state", "OfSession", "State", "Tells how a session is.", _READS),
     Method(
         "session/fork",
         "Fork",
         "Opened",
         "Copies a session, or its first messages, into a new one.",
-        _CHANGED,
+        _CHANGES,
     ),
     Method(
         "session/configure",
         "Configure",
         "Configured",
         "Changes the model or how much it thinks, from the next model call on; the provider between two turns.",
-        _CHANGED,
+        _CHANGES,
     ),
     Method(
         "session/compact",
         "OfSession",
         "Compacted",
         "Replaces the older part of the conversation by a summary, for the model.",
-        _CHANGED,
+        _CHANGES,
     ),
-    Method("session/clear", "OfSession", "Cleared", "Begins the conversation anew.", _CHANGED),
-    Method("session/rename", "Rename", "Renamed", "Gives a session a title.", _KEPT),
-    Method("session/models", "ListModels", "Models", "Lists the models that a session can use.", _GONE),
-    Method("session/allowed", "OfSession", "AllowedCalls", "Lists what was allowed for good.", _GONE),
-    Method("session/forget", "Forget", "Forgotten", "Asks again about what was allowed for good.", _CHANGED),
+    Method("session/clear", "OfSession", "Cleared", "Begins the conversation anew.", _CHANGES),
+    Method("session/rename", "Rename", "Renamed", "Gives a session a title.", _CHANGES_STORED),
+    Method("session/models", "ListModels", "Models", "Lists the models that a session can use.", _READS),
+    Method("session/allowed", "OfSession", "AllowedCalls", "Lists what was allowed for good.", _READS),
+    Method("session/forget", "Forget", "Forgotten", "Asks again about what was allowed for good.", _CHANGES),
     Method(
         "session/dismiss",
         "Dismiss",
@@ -270,22 +271,22 @@ _DECLARED: Final = (
         (SESSION_NOT_FOUND, SESSION_LIMIT, SESSION_BUSY),
         local=True,
     ),
-    Method("session/commands", "OfSession", "Commands", "Lists the commands of extensions.", _GONE),
+    Method("session/commands", "OfSession", "Commands", "Lists the commands of extensions.", _READS),
     Method(
         "session/run_command",
         "RunCommand",
         "CommandRun",
         "Runs a command of an extension and answers when the extension has.",
-        _USED,
+        _LOADS,
     ),
-    Method("session/panel_key", "PanelKey", "PanelTold", "Sends a key to a panel.", _USED),
-    Method("session/panel_close", "PanelClose", "PanelTold", "Closes a panel.", _USED),
+    Method("session/panel_key", "PanelKey", "PanelTold", "Sends a key to a panel.", _LOADS),
+    Method("session/panel_close", "PanelClose", "PanelTold", "Closes a panel.", _LOADS),
     Method(
         "session/git_branch",
         "OfSession",
         "GitBranch",
         "Tells what is checked out in the directory of a session.",
-        _GONE,
+        _READS,
     ),
     _server("agents/list", "Nothing", "Agents", "Lists the agents that sessions can be created of."),
     _server("agents/status", "Nothing", "Agents", "The same as `agents/list`."),
@@ -323,7 +324,7 @@ _DECLARED: Final = (
 
 METHODS: Final[Mapping[str, Method]] = MappingProxyType({method.name: method for method in _DECLARED})
 
-#: What only looks, and changes nothing.
+#: Methods that only read.
 LOOKS: Final = frozenset(
     {
         "status",
@@ -348,12 +349,12 @@ LOOKS: Final = frozenset(
 
 
 def capabilities(*, local: bool) -> tuple[str, ...]:
-    """Return the names of what a connection may call."""
+    """Return the names of the methods that a connection may call."""
     return tuple(method.name for method in METHODS.values() if local or not method.local)
 
 
 def find(name: str, *, initialized: bool, local: bool) -> Method:
-    """Return the method of this name, if this connection may call it by now. Raise RpcError."""
+    """Return the method of this name. Raise RpcError if it is unknown or this connection may not call it yet."""
     method = METHODS.get(name)
     shown = name if len(name) <= _MAX_NAME else f"{name[:_MAX_NAME]}…"
     if method is None:
@@ -366,15 +367,15 @@ def find(name: str, *, initialized: bool, local: bool) -> Method:
 
 
 def read_params(method: Method, raw: msgspec.Raw, spelling: Spelling = Spelling.CAMEL) -> Any:
-    """Return the parameters, an instance of ``method.params``, in whichever spelling.
+    """Decode the parameters, in either spelling, as ``method.params``.
 
-    Raise RpcError, in ``spelling``; that of `initialize` is spelled as the call is.
+    Raise RpcError, naming fields in ``spelling``; for `initialize`, in the spelling of the call itself.
     """
     return read(method.params, raw, spelling_of(raw) if method.name == "initialize" else spelling)
 
 
 def check_version(asked: Initialize) -> None:
-    """Raise RpcError if we do not speak that version."""
+    """Raise RpcError if the client's protocol version is not supported."""
     client = asked.protocol_version
     if client != PROTOCOL_VERSION:
         raise RpcError(
@@ -385,7 +386,7 @@ def check_version(asked: Initialize) -> None:
 
 
 def spelling_of(raw: msgspec.Raw) -> Spelling:
-    """Return how a connection is spelled whose `initialize` has these parameters."""
+    """Return the spelling of a connection whose `initialize` has these parameters."""
     try:
         given = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -394,10 +395,10 @@ def spelling_of(raw: msgspec.Raw) -> Spelling:
 
 
 def encode_result_in(spelling: Spelling, id: msgspec.Raw, result: msgspec.Struct) -> bytes:  # noqa: A002
-    """Return the line that answers a request."""
+    """Return the reply to a request, with its keys in this spelling."""
     return encode_result(id, spelled(spelling, result))
 
 
 def encode_error_in(spelling: Spelling, id: msgspec.Raw, error: RpcError) -> bytes:  # noqa: A002
-    """Return the line that says why a request was not done, with its data in this spelling."""
+    """Return the error reply to a request, with its data in this spelling."""
     return encode_error(id, RpcError(error.code, error.message, spelled(spelling, error.data)))

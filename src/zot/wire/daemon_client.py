@@ -1,4 +1,4 @@
-"""Client side of the daemon protocol: requests, resumption and session updates. Does no I/O."""
+"""Client side of the daemon protocol: calls, resumption after a reconnect, session events. Does no I/O."""
 
 from __future__ import annotations
 
@@ -32,11 +32,23 @@ from zot.wire.jsonrpc import (
 from zot.wire.lines import MAX_LINE_BYTES, LineSplitter
 from zot.wire.updates import OutcomeName, Turn, TurnSummary
 
+#: Methods whose repetition has no further effect.
+REPEATABLE: Final = LOOKS | {"session/attach", "session/delete", "session/rename"}
+#: Methods that the next daemon may be asked if this one stops before it has begun with them.
+_FOR_THE_NEXT: Final = REPEATABLE | {"session/prompt"}
+#: Type of the update that announces another session with the same id.
+_RESTARTED: Final = "restarted"
+#: A replayed event may be as long as a tool's output.
+_MAX_LINE_BYTES: Final = 64 << 20
+
+#: The result, undecoded, or why the call failed.
+Answer: TypeAlias = msgspec.Raw | AgentError
+
 
 def shown_from(attached: Attached) -> int:
-    """Return the number above which a session is heard that was attached to: a question that waits is shown again.
+    """Return the cursor for a session just attached to. A pending approval request lies above it, so it is replayed.
 
-    A daemon that does not say where that stands is believed to have asked it last.
+    If the daemon does not send its number, the request is taken to be the last event.
     """
     if isinstance(attached.asked_seq, int):
         return attached.asked_seq - 1
@@ -44,33 +56,33 @@ def shown_from(attached: Attached) -> int:
 
 
 class Listener:
-    """Somebody who hears a session. ``cursor`` is the number of the last event that it was given.
+    """A subscriber to one session. ``cursor`` is the number of the last event delivered to it.
 
-    None is for who hears from now on, whatever number that is. ``wake`` is called when there is something new.
+    None starts with the next event. ``wake`` is called when there is something new.
     """
 
     def __init__(self, cursor: int | None, wake: Callable[[], None]) -> None:
         self.cursor = cursor
         self.unread: deque[tuple[int, AgentEvent]] = deque()
-        #: Why it will hear nothing more.
+        #: Why no more events will follow.
         self.problem: AgentError | None = None
-        #: What comes before everything above its cursor was asked for is not for it.
+        #: False until the daemon replays from its cursor: earlier events are not for it.
         self.is_open = False
         self.wake = wake
 
     def open(self, from_now: int) -> None:
-        """Everything above its cursor comes from here on."""
+        """Start delivery: the daemon sends everything above the cursor from now on."""
         self.cursor = from_now if self.cursor is None else self.cursor
         self.is_open = True
 
     def hear(self, seq: int, event: AgentEvent) -> None:
-        """Take what happened; 0 is the number of what is not recorded."""
+        """Deliver an event unless it was delivered before. ``seq`` 0 means that it is not recorded."""
         if self.is_open and (not seq or seq > (self.cursor or 0)):
             self.cursor = seq or self.cursor
             self._take(seq, event)
 
     def fail(self, problem: AgentError) -> None:
-        """It will hear nothing more. The first reason counts."""
+        """End the subscription. The first reason counts."""
         self.problem = self.problem or problem
         self.wake()
 
@@ -83,7 +95,7 @@ class Listener:
 
 
 class Phase(enum.Enum):
-    """How far a prompt is."""
+    """Progress of a prompt."""
 
     WAITING = "its turn has not begun, as far as is known"
     RUNNING = "its turn has begun"
@@ -91,11 +103,11 @@ class Phase(enum.Enum):
 
 
 class Asked(Listener):
-    """One prompt: which turn is its, and what came of it. Hears the events of that turn only.
+    """A prompt and its turn, whose events alone it receives.
 
-    Its turn is the one that begins with its id. So it is found also if the answer was lost with the connection, and
-    need not be sent again; see `settle` for one that never arrived. A daemon that knows no ids is not asked for more
-    than the ``text``: see `Following`.
+    Its turn is the one that starts with its id, so it is found even if the connection broke before the answer, and the
+    prompt need not be sent again; `settle` handles one that never arrived. With a daemon that does not support prompt
+    ids, the turn is found by ``text``: see `Following`.
     """
 
     def __init__(self, prompt_id: str, text: str, cursor: int | None, wake: Callable[[], None]) -> None:
@@ -103,38 +115,37 @@ class Asked(Listener):
         self.prompt_id = prompt_id
         self.text = without_halves(text)
         self.phase = Phase.WAITING
-        #: True if the answer to it will never come: the connection on which it was sent is gone.
+        #: True if the connection broke after it was sent: the answer will never come.
         self.is_doubtful = False
         self.summary: TurnSummary | None = None
         self._turn = Turn()
 
     @property
     def is_over(self) -> bool:
-        """True if nothing more will be heard."""
+        """True if no more events will follow."""
         return self.phase is Phase.OVER or self.problem is not None
 
     def answer(self, answer: msgspec.Raw | AgentError) -> None:
-        """Take the answer to the prompt. It comes last, so what has not been heard by then never happened."""
+        """Handle the answer to the prompt. The daemon sends it after all events of the turn."""
         match answer:
             case ConnectionLost(was_sent=True):
                 self.is_doubtful = True
                 self.wake()
             case RpcError(data={"stopReason": "error"} as data) if self.phase is not Phase.OVER:
-                told = msgspec.convert(data, learned(FailedTurn))
-                self._end(TurnSummary("failed", "error", told.content, told.usage.counters, answer.message))
+                failed = msgspec.convert(data, learned(FailedTurn))
+                self._end(TurnSummary("failed", "error", failed.content, failed.usage.counters, answer.message))
             case AgentError() if self.phase is not Phase.OVER:
                 self.fail(answer)
             case msgspec.Raw() if self.phase is not Phase.OVER:
-                said = msgspec.json.decode(answer, type=learned(Prompted))
-                how: OutcomeName = "cancelled" if said.stop_reason == "cancelled" else "completed"
-                self._end(
-                    TurnSummary(how, said.stop_reason, said.content, said.usage.counters, notice=said.notice or "")
-                )
+                done = msgspec.json.decode(answer, type=learned(Prompted))
+                outcome: OutcomeName = "cancelled" if done.stop_reason == "cancelled" else "completed"
+                usage, notice = done.usage.counters, done.notice or ""
+                self._end(TurnSummary(outcome, done.stop_reason, done.content, usage, notice=notice))
             case _:
-                pass  # Everything is known already.
+                pass  # The events have already ended the turn.
 
     def settle(self) -> None:
-        """The session is at rest, so what has not been heard of a prompt without an answer never will be."""
+        """End a prompt without an answer, given that the session is idle: no more of its events can follow."""
         if self.phase is Phase.RUNNING:
             self._end(self._turn.summary())
         elif self.phase is Phase.WAITING:
@@ -144,7 +155,7 @@ class Asked(Listener):
         if isinstance(event, UserMessage) and event.prompt_id == self.prompt_id and self.phase is Phase.WAITING:
             self.phase = Phase.RUNNING
         ends = isinstance(event, Done)
-        # The end of a turn that could not be recorded is told by the answer: it may be that of another one.
+        # An unrecorded `done` may belong to another turn, so only the answer can end this one.
         if self.phase is Phase.RUNNING and (seq or not ends):
             self._turn.take(event)
             self._put(seq, event)
@@ -152,7 +163,7 @@ class Asked(Listener):
                 self._conclude(self._turn.summary())
 
     def _end(self, summary: TurnSummary) -> None:
-        """End without the event that says so, and say it."""
+        """End a turn whose own `done` did not arrive: emit one in its place."""
         self._put(0, Done())
         self._conclude(summary)
 
@@ -162,10 +173,10 @@ class Asked(Listener):
 
 
 class Following:
-    """One session that is followed, by any number of listeners.
+    """One attached session and its subscribers.
 
-    ``cursor`` is the number of its newest event, None until the daemon has said it. Where the daemon does not name
-    prompts, a turn is that of the first prompt with its words that still waits for one.
+    ``cursor`` is the number of its newest event, None until the daemon sends one. With a daemon that does not support
+    prompt ids, a turn belongs to the first waiting prompt with the same text.
     """
 
     def __init__(self, session_id: str) -> None:
@@ -175,96 +186,83 @@ class Following:
         self.is_attached = False
         self._in_turn = False
         self._panels = OpenPanels()
-        #: In the order in which they came.
+        #: In order of subscription.
         self.listeners: dict[Listener, None] = {}
 
     @property
     def after(self) -> int | None:
-        """The number above which everything must be asked for, so that nobody misses anything."""
+        """The lowest cursor of all subscribers: a replay after it leaves no gap for any."""
         cursors = [one.cursor for one in self.listeners if one.cursor is not None]
         return self.cursor if self.cursor is None else min([self.cursor, *cursors])
 
     def add(self, listener: Listener) -> bool:
-        """Let somebody hear it. True if the past must be asked for, too, for its sake."""
+        """Add a subscriber. Return True if it needs a replay of earlier events."""
         self.listeners[listener] = None
         if listener.cursor is None:
             listener.cursor = self.cursor
         if self.is_attached and listener.cursor == self.cursor:
             listener.is_open = True
-            self._tell(self._panels.shown, listener)
+            self._deliver_unrecorded(self._panels.shown, listener)
         return not listener.is_open
 
     def remove(self, listener: Listener) -> None:
-        """Let somebody hear no more."""
+        """Remove a subscriber."""
         self.listeners.pop(listener, None)
 
-    def attached(self, said: Attached) -> None:
-        """The daemon tells what is above the number that was asked for, and what happens, from here on."""
-        from_now = shown_from(said)
-        if self.epoch not in (None, said.epoch):
-            self._begin_anew(said)
+    def attached(self, answer: Attached) -> None:
+        """Handle the answer to `session/attach`: replay and live events follow it."""
+        from_now = shown_from(answer)
+        if self.epoch not in (None, answer.epoch):
+            self._change_epoch(answer)
         if self.cursor is None:
-            self.cursor, self._in_turn = from_now, said.state != "idle"
-        self.epoch, self.is_attached = said.epoch, True
+            self.cursor, self._in_turn = from_now, answer.state != "idle"
+        self.epoch, self.is_attached = answer.epoch, True
         for listener in self.listeners:
             listener.open(from_now)
 
     def hear(self, seq: int, event: AgentEvent, *, names_prompts: bool = True) -> None:
-        """Tell everybody what happened."""
+        """Deliver an event to all subscribers."""
         if seq > (self.cursor or 0):
             if isinstance(event, UserMessage) and not (names_prompts or self._in_turn):
-                event = self._named(event)
+                event = self._with_prompt_id(event)
             self.cursor, self._in_turn = seq, not isinstance(event, Done)
         self._panels.hear([event])
         for listener in list(self.listeners):
             listener.hear(seq, event)
 
     def lost(self) -> None:
-        """The connection is gone. Which panels are open is told again by whoever is there next, if they still are."""
+        """Handle the loss of the connection. Close all panels: the next connection reopens those that still exist."""
         self.is_attached = False
         gone = self._panels.gone()
         for listener in self.listeners:
-            self._tell(gone, listener)
+            self._deliver_unrecorded(gone, listener)
             listener.is_open = False
 
     def fail(self, problem: AgentError) -> None:
-        """Nobody will hear anything more."""
+        """End all subscriptions."""
         for listener in self.listeners:
             listener.fail(problem)
 
-    def _tell(self, unrecorded: Sequence[AgentEvent], listener: Listener) -> None:
-        for event in unrecorded:
+    def _deliver_unrecorded(self, events: Sequence[AgentEvent], listener: Listener) -> None:
+        for event in events:
             listener.hear(0, event)
 
-    def _named(self, begin: UserMessage) -> UserMessage:
+    def _with_prompt_id(self, begin: UserMessage) -> UserMessage:
         waiting = (one for one in self.listeners if isinstance(one, Asked) and one.phase is Phase.WAITING)
         ours = next((one for one in waiting if one.text == text_of(begin.content)), None)
         return begin if ours is None else msgspec.structs.replace(begin, prompt_id=ours.prompt_id)
 
-    def _begin_anew(self, said: Attached) -> None:
+    def _change_epoch(self, answer: Attached) -> None:
         why = (
             f"session {self.session_id!r} is not what was shown: it was deleted and made anew, or a part of it is lost"
         )
-        self.fail(EpochChanged(why, epoch=said.epoch))
+        self.fail(EpochChanged(why, epoch=answer.epoch))
         self.listeners.clear()
         self.cursor = None
 
 
-#: What comes to the same if it is asked twice.
-REPEATABLE: Final = LOOKS | {"session/attach", "session/delete", "session/rename"}
-#: What can be asked of the next daemon if this one ends before it has begun with it.
-_FOR_THE_NEXT: Final = REPEATABLE | {"session/prompt"}
-#: The type of the update that says that a session is another one.
-_RESTARTED: Final = "restarted"
-#: A replayed event may be as long as what a tool said.
-_MAX_LINE_BYTES: Final = 64 << 20
-
-#: The result as it was written, or why there is none.
-Answer: TypeAlias = msgspec.Raw | AgentError
-
-
 class Call:
-    """Something that is asked. ``answered`` gets the answer, once."""
+    """A call to the daemon. ``answered`` receives the answer, once."""
 
     def __init__(
         self,
@@ -275,24 +273,24 @@ class Call:
         is_for_the_next: bool = False,
         prompts: str = "",
     ) -> None:
-        """``prompts`` is the session that it is a prompt of."""
+        """``prompts`` is the id of the session that it prompts; "" if it is no prompt."""
         self.line = line
         self.prompts = prompts
         self.answered = answered
         self.is_repeatable = is_repeatable
         self.was_sent = False
-        #: Whether another daemon may be asked if this one is about to end, and whether that is still to come.
+        #: Whether the next daemon may be asked if this one stops, and whether that has not happened yet.
         self.is_for_the_next = is_for_the_next
         self.can_wait = is_for_the_next
 
     @property
     def size(self) -> int:
-        """How long it is, in bytes, without the end of its line."""
+        """Length in bytes, without the LF."""
         return len(self.line) - 1
 
 
 class _Update(msgspec.Struct, frozen=True, rename="camel"):
-    """What `session/update` says with the feature `events`."""
+    """Parameters of `session/update` with the feature `events`."""
 
     session_id: str
     type: str = ""
@@ -301,10 +299,10 @@ class _Update(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class DaemonPeer:
-    """What is asked, what is followed, and what is to be sent: `taken`."""
+    """State of a client: pending calls and attached sessions, kept across connections; output waits in `taken`."""
 
     def __init__(self, *, name: str = "", version: str = "") -> None:
-        #: What the daemon said of itself; None until it has, on each connection.
+        #: The answer to `initialize`; None until it arrives on the current connection.
         self.greeting: Initialized | None = None
         self._client = {"name": name, "version": version}
         self._number = 0
@@ -312,24 +310,24 @@ class DaemonPeer:
         self._followed: dict[str, Following] = {}
         self._lines = LineSplitter(max_line_bytes=_MAX_LINE_BYTES)
         self._unsent: list[bytes] = []
-        #: Whether the daemon at the other end is about to end, or has said so and goes on after all.
+        #: Whether the daemon is about to stop, and whether it was and has resumed.
         self._is_ending = False
         self._has_resumed = False
-        #: The prompts that it may have begun, or give back: those behind them wait for that.
+        #: Prompts that a stopping daemon may have begun or may return: later ones of the session wait for that.
         self._in_doubt: set[int] = set()
-        #: Called when there is something to send.
+        #: Called when there is output in `taken`.
         self.wake: Callable[[], None] = lambda: None
-        #: Called with what a daemon says that does not greet us as it should.
+        #: Called with the error if the daemon refuses `initialize`.
         self.refused: Callable[[AgentError], None] = lambda problem: None
 
-    # What is asked.
+    # Calls and subscriptions.
 
     def ask(
         self, method: str, params: Any, answered: Callable[[Answer], None], *, is_repeatable: bool | None = None
     ) -> int:
-        """Ask for something, as soon as there is a connection; return its number.
+        """Send a call once there is a connection; return its number.
 
-        What is longer than the daemon reads is not sent: over a WebSocket that would end the connection.
+        A line longer than the daemon reads is refused here: over a WebSocket it would end the connection.
         """
         self._number += 1
         repeats = method in REPEATABLE if is_repeatable is None else is_repeatable
@@ -342,23 +340,23 @@ class DaemonPeer:
             answered(frame_too_large(limit))
             return self._number
         self._calls[self._number] = call
-        # A daemon that is about to end may not read a prompt any more, and then nobody knows what became of it.
+        # A stopping daemon may not read another prompt, which would leave its fate unknown.
         if self.greeting is not None and not (self._is_ending and prompts) and not self._must_wait(self._number):
             self._send(call)
         return self._number
 
     def forget(self, number: int) -> None:
-        """Nobody waits for this answer any more; what was not sent is not."""
+        """Drop a call whose answer is no longer wanted; if unsent, it stays unsent."""
         self._calls.pop(number, None)
 
     def following(self, session_id: str) -> Following:
-        """Return who hears a session; nobody, if it is a new one."""
+        """Return the state of an attached session; create it if there is none."""
         return self._followed.setdefault(session_id, Following(session_id))
 
     def attach(
         self, session_id: str, after: int | None, answered: Callable[[Answer], None], *, is_repeatable: bool = True
     ) -> int:
-        """Follow a session, from a number on. Listeners are told of it before ``answered`` is."""
+        """Attach to a session, replaying from ``after`` on. Listeners open before ``answered`` is called."""
         following = self.following(session_id)
 
         def attached(answer: Answer) -> None:
@@ -370,23 +368,23 @@ class DaemonPeer:
         return self.ask("session/attach", params, attached, is_repeatable=is_repeatable)
 
     def listen(self, session_id: str, listener: Listener) -> None:
-        """Let somebody hear a session that is followed."""
+        """Subscribe to an attached session."""
         if self.following(session_id).add(listener) and self.greeting is not None:
             self._attach_again(self.following(session_id))
 
     def leave(self, session_id: str, listener: Listener) -> None:
-        """Let it hear nothing more."""
+        """End a subscription."""
         if (following := self._followed.get(session_id)) is not None:
             following.remove(listener)
 
     def unfollow(self, session_id: str) -> None:
-        """Remember nothing of a session."""
+        """Drop the state of a session."""
         self._followed.pop(session_id, None)
 
-    # What becomes of connections.
+    # The connection.
 
     def connected(self) -> None:
-        """There is a new connection, on which nothing has been said."""
+        """Start on a new connection: send `initialize`."""
         self._lines, self._unsent, self.greeting = LineSplitter(max_line_bytes=_MAX_LINE_BYTES), [], None
         self._is_ending = self._has_resumed = False
         self._in_doubt.clear()
@@ -398,7 +396,7 @@ class DaemonPeer:
         self._send(call)
 
     def broken(self) -> None:
-        """The connection is gone. What must not be asked twice fails; the rest waits for the next one."""
+        """Handle the loss of the connection. Sent calls that are not repeatable fail; the others wait for the next."""
         self.greeting, self._unsent = None, []
         for following in self._followed.values():
             following.lost()
@@ -409,7 +407,7 @@ class DaemonPeer:
             call.was_sent = False
 
     def give_up(self, problem: AgentError) -> None:
-        """There will be no connection any more."""
+        """Fail all calls and subscriptions: there will be no further connection."""
         for call in list(self._calls.values()):
             call.answered(problem)
         self._calls.clear()
@@ -418,13 +416,13 @@ class DaemonPeer:
         self._followed.clear()
 
     def feed(self, data: bytes) -> None:
-        """Take what the daemon said."""
+        """Process bytes from the daemon."""
         for line in self._lines.feed(data):
             if isinstance(line, bytes):
                 self._take(line)
 
     def taken(self) -> bytes:
-        """Return what is to be sent now."""
+        """Return and clear the pending output."""
         data, self._unsent = b"".join(self._unsent), []
         return data
 
@@ -437,31 +435,31 @@ class DaemonPeer:
                 else:
                     self._answer(int(bytes(number)) if bytes(number).isdigit() else 0, refusal or result)
             case Request(method="session/update", params=params):
-                self._hear(params)
+                self._on_update(params)
             case Request(method=method) if method == TELLS_STOPPING:
-                self._stop()
+                self._on_stopping()
             case Request(method=method) if method == TELLS_RESUMED:
-                self._resume()
+                self._on_resumed()
             case _:
-                pass  # What we did not ask for.
+                pass  # Other notifications are not for us.
 
-    def _stop(self) -> None:
-        """The daemon is about to end. It may do so more than once."""
+    def _on_stopping(self) -> None:
+        """Hold prompts back: the daemon is about to stop. It may announce that more than once."""
         self._is_ending, self._has_resumed = True, False
         for number, call in self._calls.items():
             call.can_wait = call.is_for_the_next
             if call.prompts and call.was_sent:
                 self._in_doubt.add(number)
 
-    def _resume(self) -> None:
-        """The daemon goes on: it is as good as the next one."""
+    def _on_resumed(self) -> None:
+        """Send the held-back prompts: the daemon does not stop after all."""
         self._is_ending, self._has_resumed = False, True
         self._send_unsent()
 
     def _answer(self, number: int, answer: Answer | None) -> None:
-        """Give an answer to who waits for it. What was not begun is asked once more, as a rule of the next daemon.
+        """Pass an answer to its caller. A call that a stopping daemon returned is sent again, once, to the next one.
 
-        A daemon that goes on after all may say so before it has given back everything that waited.
+        A daemon that resumes may announce it before it has returned all queued calls.
         """
         call = self._calls.pop(number, None)
         if call is None:
@@ -476,22 +474,22 @@ class DaemonPeer:
             self._send_unsent()
 
     def _refuse_longer(self, refusal: RpcError) -> None:
-        """A daemon that reads less than others has not read the number of what it refuses, only that it is too long."""
+        """Match a refusal without an id to all sent calls above its limit: the daemon did not read their ids."""
         limit = refused_above(refusal)
         for number, call in list(self._calls.items()):
             if limit is not None and call.was_sent and call.size > limit:
                 self._answer(number, refusal)
 
-    def _hear(self, params: msgspec.Raw) -> None:
+    def _on_update(self, params: msgspec.Raw) -> None:
         try:
             update = msgspec.json.decode(params, type=learned(_Update))
         except msgspec.ValidationError:
-            return  # An event that a newer daemon knows.
+            return  # An event of a newer version.
         following = self._followed.get(update.session_id)
         if following is None:
             return
         if update.type == _RESTARTED:
-            self._attach_again(following)  # The answer says which session it is by now, or that there is none.
+            self._attach_again(following)  # The answer has the new epoch, or fails if the session is gone.
         elif update.event is not None:
             following.hear(update.seq, update.event, names_prompts=self._names_prompts)
 
@@ -515,7 +513,7 @@ class DaemonPeer:
                 following.fail(answer)
                 self.unfollow(following.session_id)
 
-        # Every new connection does it anew.
+        # Not repeatable: every new connection attaches again by itself.
         self.attach(following.session_id, following.after, answered, is_repeatable=False)
 
     def _send_unsent(self) -> None:
@@ -524,7 +522,7 @@ class DaemonPeer:
                 self._send(call)
 
     def _must_wait(self, number: int) -> bool:
-        """True if a prompt would overtake another one of its session that may still be given back."""
+        """True if a prompt would overtake an earlier one of its session that the daemon may still return."""
         session = self._calls[number].prompts
         return any(one < number and self._calls[one].prompts == session for one in self._in_doubt & self._calls.keys())
 

@@ -1,4 +1,4 @@
-"""The daemon's dialect, the first call of every connection: what `initialize` takes and answers. Does no I/O."""
+"""Parameters and result of `initialize`, the first call of every daemon connection. Does no I/O."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class ClientName(Spelled, frozen=True):
 
 
 class Initialize(Spelled, frozen=True):
-    """Who connects, and what it understands.
+    """Identifies the client and the protocol version and features that it supports.
 
-    Released clients send their whole environment, too. It is not taken in: what is not there cannot leak.
+    Released clients also send their whole environment. The daemon ignores it, so that it cannot leak.
     """
 
     protocol_version: int = 1
@@ -27,9 +27,9 @@ class Initialize(Spelled, frozen=True):
 
 
 class Initialized(Spelled, frozen=True, kw_only=True):
-    """``capabilities`` are the methods that this connection may call, ``features`` those that are on.
+    """``capabilities`` are the methods that this connection may call, ``features`` the enabled features.
 
-    ``max_line_bytes`` is the longest line that is read, if that is another than 16 MiB.
+    ``max_line_bytes`` is the longest line that the daemon reads, if that differs from 16 MiB.
     """
 
     protocol_version: int

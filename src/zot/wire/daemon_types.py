@@ -31,25 +31,25 @@ class Used(Spelled, frozen=True):
 
     @staticmethod
     def of(counters: Counters) -> Used:
-        """Return counters as this dialect says them."""
+        """Return the counters of the vocabulary as this struct."""
         used = counters
         return Used(used.input, used.output, used.cache_read, used.cache_write, used.cost, used.reasoning)
 
     @property
     def counters(self) -> Counters:
-        """The same as counters."""
+        """The same as the vocabulary's counters."""
         cost, known = self.cost_usd or 0.0, self.cost_usd is not None
         return Counters(self.input, self.output, self.cache_read, self.cache_write, cost, known, self.reasoning)
 
 
 class OfSession(Spelled, frozen=True):
-    """What takes nothing but the session."""
+    """Parameters of a method that takes the session only."""
 
     session_id: str
 
 
 class New(Spelled, frozen=True):
-    """Create a session, or resume the one of this id."""
+    """Create a session, or resume the one with this id."""
 
     agent_alias: str
     cwd: str | None = None
@@ -66,7 +66,7 @@ class Opened(Spelled, frozen=True, kw_only=True):
 
 
 class Attachment(Spelled, frozen=True):
-    """A file by its ``path``, over the local socket only, or by its content, which wins."""
+    """A file by its ``path``, over the local socket only, or by its content in ``data_b64``, which takes precedence."""
 
     path: str | None = None
     data_b64: bytes | None = None
@@ -75,7 +75,7 @@ class Attachment(Spelled, frozen=True):
     source: str | None = None
 
 
-#: What a client calls something that it says.
+#: A client's own name for a prompt, a steering message or a side question.
 PromptId: TypeAlias = Annotated[str, msgspec.Meta(max_length=200)]
 
 
@@ -87,7 +87,7 @@ class Steer(Spelled, frozen=True):
 
 
 class Prompt(Steer, frozen=True):
-    """``prompt_id`` is what the client calls it: what begins and ends its turn says it, too."""
+    """``prompt_id`` is chosen by the client: the updates that start and end the turn repeat it."""
 
 
 class TakeBack(Spelled, frozen=True):
@@ -96,7 +96,7 @@ class TakeBack(Spelled, frozen=True):
 
 
 class Prompted(Spelled, frozen=True):
-    """A turn is over. ``content`` is what the model said last; ``notice`` why an extension blocked that."""
+    """A turn has ended. ``content`` is the model's last message; ``notice`` is why an extension blocked it."""
 
     session_id: str
     stop_reason: Literal["end_turn", "length", "cancelled"]
@@ -106,7 +106,7 @@ class Prompted(Spelled, frozen=True):
 
 
 class FailedTurn(Spelled, frozen=True):
-    """The data of the error that answers a prompt whose turn failed. ``content`` is what had been said."""
+    """Error data for a prompt whose turn failed. ``content`` is the model's message as far as it had arrived."""
 
     content: str
     usage: Used
@@ -167,7 +167,7 @@ class Approve(Spelled, frozen=True):
 
     @property
     def verdict(self) -> Decision:
-        """The decision, by the one name that it has with us."""
+        """The decision, with the alias `reject_once` resolved."""
         return "reject" if self.decision == "reject_once" else self.decision
 
 
@@ -178,7 +178,7 @@ class Approved(Spelled, frozen=True):
 
 
 class PendingApproval(Spelled, frozen=True):
-    """A call that a person must decide about. ``timeout_secs`` is what is left of the time until its ``deadline``."""
+    """A tool call that waits for a decision. ``timeout_secs`` is the time left until its ``deadline``."""
 
     request_id: str
     tool_name: str
@@ -195,7 +195,7 @@ class List(Spelled, frozen=True):
 
 
 class SessionEntry(Spelled, frozen=True, kw_only=True):
-    """A session in a list. ``name`` is its title, by the name that released clients read."""
+    """A session in a list. ``name`` repeats ``title`` for released clients."""
 
     session_id: str
     session_key: str
@@ -208,7 +208,7 @@ class SessionEntry(Spelled, frozen=True, kw_only=True):
     message_count: int
     state: SessionState
     last_seq: int
-    #: The session that it is a copy of.
+    #: The session that it was forked from.
     parent_id: str | Absent = ABSENT
 
 
@@ -217,9 +217,9 @@ class Sessions(Spelled, frozen=True):
 
 
 class State(Spelled, frozen=True, kw_only=True):
-    """``queued`` prompts wait for the one that runs. The window is 0 if nobody knows it.
+    """A snapshot of a session. ``queued`` counts the waiting prompts. ``context_window`` is 0 if unknown.
 
-    With ``locked``, the tools are kept inside the directory.
+    ``locked`` means that the tools are confined to the session's directory.
     """
 
     session_id: str
@@ -240,7 +240,7 @@ class State(Spelled, frozen=True, kw_only=True):
 
 
 class Lock(Spelled, frozen=True):
-    """Keep the tools inside the directory of the session, or let them out."""
+    """Confine the tools to the session's directory, or lift that."""
 
     session_id: str
     locked: bool
@@ -254,7 +254,7 @@ class ModelEntry(Spelled, frozen=True):
 
 
 class ListModels(Spelled, frozen=True):
-    """With ``all``, also those of other providers that can be used, over the local socket only."""
+    """``all`` includes the models of other usable providers, over the local socket only."""
 
     session_id: str
     all: bool = False
@@ -266,7 +266,7 @@ class Models(Spelled, frozen=True):
 
 
 class AllowedEntry(Spelled, frozen=True):
-    """A call that a person allowed for good: a tool, and the command or path; "" if it may be about anything."""
+    """A permanent approval: a tool, and its command or path as ``subject``; "" allows any."""
 
     tool: str
     subject: str
@@ -289,14 +289,14 @@ class Forgotten(Spelled, frozen=True):
 
 
 class Attach(Spelled, frozen=True):
-    """Follow a session: first what happened ``after`` that number, else only what happens from now on."""
+    """Subscribe to a session: replay everything ``after`` that number first; without it, live updates only."""
 
     session_id: str
     after: Count | None = None
 
 
 class Attached(Spelled, frozen=True, kw_only=True):
-    """``asked_seq`` is the number of the question that waits: what was configured since may stand behind it."""
+    """``asked_seq`` is the number of the pending approval request; later events, such as a new model, may follow it."""
 
     session_id: str
     last_seq: int
@@ -308,7 +308,7 @@ class Attached(Spelled, frozen=True, kw_only=True):
 
 
 class Fork(Spelled, frozen=True):
-    """Copy the first ``messages`` of a session, or all, into a new one."""
+    """Copy the first ``messages`` of a session, by default all, into a new one."""
 
     session_id: str
     new_session_id: str | None = None
@@ -316,7 +316,7 @@ class Fork(Spelled, frozen=True):
 
 
 class Overrides(Spelled, frozen=True):
-    """Another ``model_provider`` needs a ``model``, and is for whoever is on this machine."""
+    """Another ``model_provider`` requires a ``model`` and the local socket."""
 
     model: str | None = None
     reasoning: str | None = None
@@ -329,7 +329,7 @@ class Configure(Spelled, frozen=True):
 
 
 class Configured(Spelled, frozen=True):
-    """``overrides`` are all that hold by now."""
+    """``overrides`` are all that are in effect."""
 
     session_id: str
     overrides: Overrides
@@ -346,7 +346,7 @@ class Renamed(Spelled, frozen=True):
 
 
 class GitBranch(Spelled, frozen=True):
-    """Both are missing outside a repository."""
+    """``branch`` and ``hash`` are absent outside a repository."""
 
     session_id: str
     branch: str | Absent = ABSENT
@@ -354,7 +354,7 @@ class GitBranch(Spelled, frozen=True):
 
 
 class Ask(Spelled, frozen=True):
-    """``prompt_id`` is what the client calls it, so that it can be taken back."""
+    """``prompt_id`` is chosen by the client: with it, the question can be withdrawn."""
 
     session_id: str
     question: str
@@ -385,7 +385,7 @@ class RunCommand(Spelled, frozen=True):
 
 
 class CommandRun(Spelled, frozen=True, kw_only=True):
-    """What an extension wants done. With the action ``prompt``, that prompt has been started."""
+    """The action that an extension's command asks for. With ``prompt``, the daemon has started that prompt."""
 
     session_id: str
     extension: str
@@ -414,7 +414,7 @@ class PanelTold(Spelled, frozen=True):
 
 
 class Reloaded(Spelled, frozen=True):
-    """The names of those that run now."""
+    """``extensions`` are the names of those that run now."""
 
     session_id: str
     extensions: tuple[str, ...]
@@ -431,12 +431,12 @@ class Dismissed(Spelled, frozen=True):
 
 
 BadEnd: TypeAlias = Literal["length", "cancelled", "error"]
-#: How a turn ended that came to no good end, as this dialect spells it.
+#: The stop reasons of turns that did not complete, as the daemon spells them.
 _STOPS: Final[Mapping[StopName, BadEnd]] = {"length": "length", "aborted": "cancelled", "error": "error"}
 
 
 class Messages(Spelled, frozen=True):
-    """``limit`` messages before the one with the number ``before_index``; the last ones, if it is not given."""
+    """Ask for ``limit`` messages before the one with the number ``before_index``, by default the last ones."""
 
     session_id: str
     limit: Count | None = None
@@ -445,10 +445,10 @@ class Messages(Spelled, frozen=True):
 
 
 class MessageEntry(Spelled, frozen=True):
-    """A message. ``content`` is its text; ``blocks`` all of it, spelled as in zot RPC on every connection.
+    """A message. ``content`` is its text; ``blocks`` its whole content, spelled as in zot RPC on every connection.
 
-    With the view ``past``, ``thinking`` is what the model thought. If the turn came to no good end behind the message,
-    ``stop_reason`` is which, and ``error`` says why.
+    With the view ``past``, ``thinking`` is the model's reasoning. If the turn did not complete after this message,
+    ``stop_reason`` and ``error`` say why.
     """
 
     role: Literal["user", "assistant", "tool"]
@@ -461,10 +461,10 @@ class MessageEntry(Spelled, frozen=True):
 
     @staticmethod
     def of(message: ShownMessage) -> MessageEntry:
-        """Return a message as this dialect shows it."""
+        """Return a message of the vocabulary as this struct."""
         blocks = message.content
-        said = text_of(blocks) or "".join(text_of(getattr(block, "content", ())) for block in blocks)
-        entry = MessageEntry(message.role, said, message.time, blocks)
+        text = text_of(blocks) or "".join(text_of(getattr(block, "content", ())) for block in blocks)
+        entry = MessageEntry(message.role, text, message.time, blocks)
         if not isinstance(message, PastMessage):
             return entry
         stop = _STOPS.get(message.stop, ABSENT)
@@ -473,16 +473,16 @@ class MessageEntry(Spelled, frozen=True):
         )
 
     def past(self) -> PastMessage:
-        """Return the message as a face shows it."""
+        """Return the message as user interfaces show it."""
         stops: list[StopName] = [stop for stop, spelled in _STOPS.items() if spelled == self.stop_reason]
         stop = stops[0] if stops else "end_turn"
         return PastMessage(self.role, self.blocks, self.time, self.thinking or "", stop, self.error or "")
 
 
 class MessagePage(Spelled, frozen=True):
-    """``start`` is the number of the first of these ``messages``, ``total`` how many there are.
+    """``start`` is the number of the first of these ``messages``, ``total`` how many the session has.
 
-    With the view ``past``, `session/attach` after ``last_seq`` tells all that followed.
+    With the view ``past``, `session/attach` after ``last_seq`` replays everything later.
     """
 
     session_id: str
@@ -496,11 +496,11 @@ Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class Nothing(Spelled, frozen=True):
-    """A method that takes nothing; what is given is ignored."""
+    """Parameters of a method that takes none; any are ignored."""
 
 
 class Status(Spelled, frozen=True, kw_only=True):
-    """``listens`` are the addresses besides the local endpoint."""
+    """The daemon and its loaded sessions. ``listens`` are the addresses besides the local endpoint."""
 
     server_version: str
     protocol_version: int
@@ -541,7 +541,7 @@ class Health(Spelled, frozen=True, kw_only=True):
 
 
 class AgentEntry(Spelled, frozen=True, kw_only=True):
-    """A named configuration. ``channels`` is always empty: released clients read it."""
+    """A named configuration. ``channels`` is always empty; released clients expect it."""
 
     alias: str
     enabled: bool = True
@@ -572,7 +572,7 @@ class LogHappening(msgspec.Struct, frozen=True):
 
 
 class LogEvent(msgspec.Struct, frozen=True, kw_only=True, rename={"timestamp": "@timestamp"}):
-    """One line of the log, as `logs/event` carries it. In this spelling on every connection."""
+    """One log record, the parameters of `logs/event`. Spelled this way on every connection."""
 
     id: str
     timestamp: str
@@ -586,7 +586,7 @@ class LogEvent(msgspec.Struct, frozen=True, kw_only=True, rename={"timestamp": "
 
 
 class Reloading(Spelled, frozen=True):
-    """``agents`` are the aliases that there are by now."""
+    """``agents`` are the aliases in the new configuration."""
 
     agents: tuple[str, ...]
     reloading: bool = True
@@ -609,7 +609,7 @@ class Templates(Spelled, frozen=True):
 
 
 class ClientEntry(Spelled, frozen=True, kw_only=True):
-    """A connection. ``peer_label`` says who is at its other end, ``transport`` by which way it came."""
+    """A connection. ``peer_label`` identifies the peer, such as its process; ``transport`` is how it connected."""
 
     tui_id: str
     connected_at: str
@@ -629,7 +629,7 @@ class CostQuery(Spelled, frozen=True, rename={"since": "from", "until": "to"}):
 
 
 class Spending(Spelled, frozen=True):
-    """What so many model calls used. One whose price is not known costs nothing here."""
+    """Tokens and cost of ``request_count`` model calls. A call without a known price counts as free."""
 
     cost_usd: float = 0.0
     total_tokens: int = 0
@@ -654,21 +654,24 @@ class Costs(Spelled, frozen=True, kw_only=True):
 
 
 class HostRespond(host.Request, frozen=True, rename={"age_ms": "ageMs"}):
-    """A request of the host protocol, how long ago it was made, and how many were before it where it was given back."""
+    """A request of the host protocol. ``age_ms`` is how long ago it was made.
+
+    ``ahead`` is how many requests were queued before it at a daemon that returned it unprocessed.
+    """
 
     age_ms: Seconds | None = None
     ahead: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
 class HostAnswered(msgspec.Struct, frozen=True):
-    """The answer as the host protocol has it, and the exit code that goes with it."""
+    """The response as in the host protocol, and the matching exit code."""
 
     response: host.Response
     code: int = 0
 
 
 class HostDelivered(Spelled, frozen=True):
-    """The answer to a request got out: it need not be given again for long."""
+    """Confirm that the response to a request was delivered, so that it is not stored for long."""
 
     request_id: str
 
@@ -678,14 +681,14 @@ class Noted(Spelled, frozen=True):
 
 
 class Stop(Spelled, frozen=True):
-    """``grace_s`` is how long what runs may go on. With ``handover``, the caller takes the endpoint over."""
+    """``grace_s`` is how long running turns may continue. With ``handover``, the caller takes over the endpoint."""
 
     grace_s: Seconds | None = None
     handover: bool = False
 
 
 class Stopping(Spelled, frozen=True):
-    """``grace_s`` is how long what runs may go on: whoever waits for the end waits for that, too."""
+    """``grace_s`` is how long running turns may continue: the daemon may take that long to exit."""
 
     stopping: bool = True
     grace_s: float = 0.0

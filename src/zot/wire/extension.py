@@ -1,7 +1,7 @@
-"""The extension protocol, version 1: every frame that zot and an extension send each other. Does no I/O.
+"""Extension protocol v1: every frame between zot and an extension. Does no I/O.
 
-Both sides read with `decode_from_extension` or `decode_to_extension` and write with `encode_frame`. An unknown field is
-ignored, ``null`` counts as absent, and an escape of half a character is read as U+FFFD.
+Both sides read with `decode_from_extension` or `decode_to_extension` and write with `encode_frame`. Unknown fields are
+ignored, ``null`` counts as absent, and a lone surrogate is read as U+FFFD.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from zot.wire.lines import may_repeat_type, not_an_object, refuse_repeated_type
 PROTOCOL_VERSION: Final = 1
 #: Longest line that an extension may write, without its LF.
 MAX_LINE_BYTES: Final = 4 * 1024 * 1024
-#: So many values may stand in a line: elements, fields and what they are in.
+#: Most JSON values in a line: elements, fields and their containers.
 MAX_VALUES: Final = 20_000
-#: Longest line that registers or subscribes: what goes into every request to the model has to be short.
+#: Longest line that registers or subscribes: descriptions and schemas are part of every request to the model.
 MAX_REGISTRATION_BYTES: Final = 256 * 1024
 
 EventName: TypeAlias = Literal["session_start", "turn_start", "turn_end", "tool_call", "assistant_message"]
@@ -34,12 +34,12 @@ Key: TypeAlias = Literal[
     "rune",
 ]  # fmt: skip
 
-# The patterns mean the same in Python and in JSON Schema, where `$` is not also before a last line end.
+# `(?!\n)` makes the patterns mean the same in Python, where `$` also matches before a final LF, and in JSON Schema.
 #: Part of the name of a directory and of a log file.
 ExtensionName: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$(?!\n)")]
-#: What a person types behind a slash.
+#: Typed by a person after a slash.
 CommandName: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[^\s/\x00-\x1f\x7f]{1,64}$(?!\n)")]
-#: What every model service takes for the name of a function.
+#: Accepted by every model service as a function name.
 ToolName: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$(?!\n)")]
 FrameId: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
 PanelId: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
@@ -47,11 +47,11 @@ PanelLines: TypeAlias = Annotated[tuple[str, ...], msgspec.Meta(max_length=2000)
 
 
 class FromExtension(msgspec.Struct, frozen=True, tag_field="type", omit_defaults=True):
-    """Something an extension says."""
+    """A frame that an extension sends."""
 
 
 class Hello(FromExtension, tag="hello", frozen=True):
-    """The first frame: who it is. ``capabilities`` are what it will register, as far as it says."""
+    """The first frame: identifies the extension. ``capabilities`` may announce its later registrations."""
 
     name: ExtensionName
     version: str = ""
@@ -59,14 +59,14 @@ class Hello(FromExtension, tag="hello", frozen=True):
 
 
 class RegisterCommand(FromExtension, tag="register_command", frozen=True):
-    """It answers to a slash command."""
+    """Registers a slash command."""
 
     name: CommandName
     description: str = ""
 
 
 class RegisterTool(FromExtension, tag="register_tool", frozen=True):
-    """It has a tool for the model. ``schema`` is the JSON Schema of its arguments."""
+    """Registers a tool for the model. ``schema`` is the JSON Schema of its arguments."""
 
     name: ToolName
     description: str = ""
@@ -74,9 +74,9 @@ class RegisterTool(FromExtension, tag="register_tool", frozen=True):
 
 
 class Subscribe(FromExtension, tag="subscribe", frozen=True):
-    """What it wants to hear, and what it wants to decide. Names that are not known are ignored.
+    """Subscribes to ``events`` and intercepts others. Unknown names are ignored.
 
-    With ``on_failure`` "block" what it cannot be asked about is blocked.
+    With ``on_failure`` "block", an event that the extension fails to answer for is blocked.
     """
 
     events: tuple[str, ...] = ()
@@ -85,7 +85,7 @@ class Subscribe(FromExtension, tag="subscribe", frozen=True):
 
 
 class Ready(FromExtension, tag="ready", frozen=True):
-    """It has registered what it has for a start."""
+    """The initial registrations are complete."""
 
 
 class ContentBlock(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -106,7 +106,7 @@ class ToolResult(FromExtension, tag="tool_result", frozen=True):
 
 
 class EventInterceptResponse(FromExtension, tag="event_intercept_response", frozen=True):
-    """The answer to `EventIntercept`. Without anything else: go on as you were."""
+    """The answer to `EventIntercept`. With ``id`` alone, the event proceeds unchanged."""
 
     id: FrameId
     block: bool = False
@@ -116,7 +116,7 @@ class EventInterceptResponse(FromExtension, tag="event_intercept_response", froz
 
 
 class Panel(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a panel shows when it opens."""
+    """A panel to open, with its initial content."""
 
     id: PanelId
     title: str = ""
@@ -125,7 +125,7 @@ class Panel(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class CommandResponse(FromExtension, tag="command_response", frozen=True):
-    """The answer to `CommandInvoked`: what zot is to do. An ``error`` is shown whatever the action."""
+    """The answer to `CommandInvoked`: the action for zot to take. An ``error`` is shown with any action."""
 
     id: FrameId
     action: Action = "noop"
@@ -137,7 +137,7 @@ class CommandResponse(FromExtension, tag="command_response", frozen=True):
 
 
 class PanelRender(FromExtension, tag="panel_render", frozen=True):
-    """What an open panel shows from now on."""
+    """Replaces the content of an open panel."""
 
     panel_id: PanelId
     title: str = ""
@@ -146,28 +146,28 @@ class PanelRender(FromExtension, tag="panel_render", frozen=True):
 
 
 class PanelClose(FromExtension, tag="panel_close", frozen=True):
-    """A panel is over. Either side may say so."""
+    """Closes a panel. Either side may send it."""
 
     panel_id: PanelId
 
 
 class Notify(FromExtension, tag="notify", frozen=True):
-    """Something a person should read. Of a ``level`` that is not known: info."""
+    """A notice for the user. An unknown ``level`` counts as info."""
 
     message: str
     level: str = "info"
 
 
 class ShutdownAck(FromExtension, tag="shutdown_ack", frozen=True):
-    """It has heard `Shutdown` and is about to exit."""
+    """Acknowledges `Shutdown`: the extension is about to exit."""
 
 
 class ToExtension(msgspec.Struct, frozen=True, tag_field="type", omit_defaults=True):
-    """Something an extension is told."""
+    """A frame that zot sends to an extension."""
 
 
 class HelloAck(ToExtension, tag="hello_ack", frozen=True):
-    """The answer to `Hello`: where it runs, and where it keeps what is its own."""
+    """The answer to `Hello`: the session's provider, model and directory, and the extension's own directories."""
 
     protocol_version: int
     zot_version: str
@@ -179,7 +179,7 @@ class HelloAck(ToExtension, tag="hello_ack", frozen=True):
 
 
 class CommandInvoked(ToExtension, tag="command_invoked", frozen=True, omit_defaults=False):
-    """A person wants a command run. ``args`` is what stands behind its name, trimmed."""
+    """The user runs a command. ``args`` is the text after its name, trimmed."""
 
     id: FrameId
     name: str
@@ -187,7 +187,7 @@ class CommandInvoked(ToExtension, tag="command_invoked", frozen=True, omit_defau
 
 
 class ToolCall(ToExtension, tag="tool_call", frozen=True, omit_defaults=False):
-    """The model wants a tool run."""
+    """The model calls a tool of the extension."""
 
     id: FrameId
     name: str
@@ -195,7 +195,7 @@ class ToolCall(ToExtension, tag="tool_call", frozen=True, omit_defaults=False):
 
 
 class Event(ToExtension, tag="event", frozen=True):
-    """Something happened. Which fields it has depends on ``event``."""
+    """An event that the extension subscribed to. The fields depend on ``event``."""
 
     event: EventName
     step: int = 0
@@ -208,7 +208,7 @@ class Event(ToExtension, tag="event", frozen=True):
 
 
 class EventIntercept(ToExtension, tag="event_intercept", frozen=True):
-    """Something is about to happen: may it? Which fields it has depends on ``event``."""
+    """Asks an interceptor to allow, change or block an event before it happens. The fields depend on ``event``."""
 
     id: FrameId
     event: Intercepted
@@ -228,7 +228,7 @@ class PanelKey(ToExtension, tag="panel_key", frozen=True):
 
 
 class Shutdown(ToExtension, tag="shutdown", frozen=True):
-    """Nothing follows. Say `ShutdownAck` and exit."""
+    """The last frame. Send `ShutdownAck` and exit."""
 
 
 AnyFromExtension: TypeAlias = (
@@ -255,15 +255,15 @@ EVENTS: Final[tuple[EventName, ...]] = get_args(EventName)
 INTERCEPTED: Final[tuple[Intercepted, ...]] = get_args(Intercepted)
 
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-#: A longer line with bytes that are no UTF-8 is not looked into for its id: that is slow.
+#: Longest line with invalid UTF-8 that is searched for its id, which is slow.
 _MAX_REPAIRED_BYTES: Final = 64 * 1024
-#: So many escapes that may be half characters are not looked at one by one, which is slow.
-_MAX_HALVES: Final = 20_000
+#: Most surrogate escapes in a line that is read with `json`, which is slow.
+_MAX_SURROGATES: Final = 20_000
 _REGISTRATIONS = (Hello, RegisterCommand, RegisterTool, Subscribe)
 
 
 def name_of(frame: AnyFrame | type[AnyFrame]) -> str:
-    """Return the name of a frame, or of a kind of frame, on the wire."""
+    """Return the wire name of a frame or of a frame type."""
     return str(frame.__struct_config__.tag)
 
 
@@ -272,23 +272,23 @@ _TO_EXTENSION: Final = frozenset(map(name_of, get_args(AnyToExtension)))
 
 
 class UnknownFrame(ProtocolError):
-    """A frame of a type that this version does not have. Nothing is wrong with it otherwise."""
+    """A well-formed frame of a type that this version does not know."""
 
 
 def encode_frame(frame: AnyFrame) -> bytes:
-    """Return a frame as its line. Half characters become U+FFFD."""
+    """Return a frame as its line. Lone surrogates become U+FFFD."""
     return encode(frame) + b"\n"
 
 
 def encode_frames(frames: Iterable[AnyFrame]) -> bytes:
-    """Return frames as lines, to be written at once."""
+    """Return frames as lines, for a single write."""
     return b"".join(map(encode_frame, frames))
 
 
 def decode_from_extension(line: bytes) -> AnyFromExtension:
-    """Read what an extension says. Raise ProtocolError, with id and type if they can be read, if it is no frame.
+    """Decode a frame that an extension sent. Raise ProtocolError, with id and type if readable, if it is invalid.
 
-    The error is an `UnknownFrame` if only its type is not known.
+    Raise its subclass `UnknownFrame` if only the type is unknown.
     """
     frame: AnyFromExtension = _decode(line, _from_extension(), _FROM_EXTENSION)
     if len(line) > MAX_REGISTRATION_BYTES and isinstance(frame, _REGISTRATIONS):
@@ -298,14 +298,14 @@ def decode_from_extension(line: bytes) -> AnyFromExtension:
 
 
 def decode_to_extension(line: bytes) -> AnyToExtension:
-    """Read what an extension is told; the same errors."""
+    """Decode a frame that zot sent. Raise as `decode_from_extension` does."""
     frame: AnyToExtension = _decode(line, _to_extension(), _TO_EXTENSION)
     return frame
 
 
 @cache
 def _from_extension() -> msgspec.json.Decoder[AnyFromExtension]:
-    # Made when they are first needed: each side reads only one of the two.
+    # Built on first use: each side reads only one of the two.
     return decoder(AnyFromExtension)
 
 
@@ -316,7 +316,7 @@ def _to_extension() -> msgspec.json.Decoder[AnyToExtension]:
 
 def _decode(line: bytes, decoder: msgspec.json.Decoder[Any], names: frozenset[str]) -> Any:
     try:
-        line.decode()  # The typed decode does not look into what it skips.
+        line.decode()  # The typed decode does not check UTF-8 in skipped values.
         frame = decoder.decode(line)
     except _UNREADABLE as problem:
         frame = _decode_leniently(line, problem, decoder, names)
@@ -328,7 +328,7 @@ def _decode(line: bytes, decoder: msgspec.json.Decoder[Any], names: frozenset[st
 def _decode_leniently(
     line: bytes, problem: Exception, decoder: msgspec.json.Decoder[Any], names: frozenset[str]
 ) -> Any:
-    """Read a frame that has nulls or half characters; raise ProtocolError with what could be read if it is none."""
+    """Decode a frame with nulls or lone surrogates; raise ProtocolError, with id and type if readable, if invalid."""
     fields = _fields(line)
     if fields is None:
         raise ProtocolError(not_an_object(line, problem, noun="frame"))
@@ -347,7 +347,7 @@ def _decode_leniently(
 
 
 def _fields(line: bytes) -> dict[str, Any] | None:
-    """Return what stands in a line that may have half characters or wrong bytes in it; None if it is no object."""
+    """Return the fields of a line that may have lone surrogates or invalid UTF-8; None if it is no object."""
     try:
         line.decode()
     except UnicodeDecodeError:
@@ -355,12 +355,12 @@ def _fields(line: bytes) -> dict[str, Any] | None:
             return None
         line = line.decode("utf-8", "replace").encode()
     try:
-        halves = line.count(b"\\ud") + line.count(b"\\uD")
-        if not halves:
+        surrogates = line.count(b"\\ud") + line.count(b"\\uD")
+        if not surrogates:
             return msgspec.json.decode(line, type=dict[str, Any])
-        if halves > _MAX_HALVES:
+        if surrogates > _MAX_SURROGATES:
             return None
-        import json  # It reads half characters, which are rare.
+        import json  # Reads lone surrogates, unlike msgspec. Imported lazily: they are rare.
 
         fields = json.loads(line, parse_constant=_no_number)
     except (*_UNREADABLE, ValueError):
@@ -373,7 +373,7 @@ def _no_number(name: str) -> None:
 
 
 def _without_nulls(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return a frame without the nulls that are ours to interpret: not those in arguments and schemas."""
+    """Return a frame without the nulls in its own fields. Those in arguments and schemas stay."""
     present = {key: value for key, value in fields.items() if value is not None}
     if isinstance(panel := present.get("open_panel"), dict):
         present["open_panel"] = _without_nulls(panel)
@@ -383,5 +383,5 @@ def _without_nulls(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _readable_id(value: Any) -> bytes:
-    """Return an id as JSON, whether it is the string it should be or a number; b"" if it is neither."""
+    """Return an id as JSON if it is a string, as it should be, or a number; else b""."""
     return encode(value) if isinstance(value, str | int) and not isinstance(value, bool) else b""

@@ -1,4 +1,4 @@
-"""Host protocol v1: a request, and the one flat object that answers it, whatever happened. Does no I/O."""
+"""Host protocol v1: requests, and the one flat object that answers each. Does no I/O."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ PROTOCOL_VERSION: Final = 1
 MAX_INPUT_BYTES: Final = 1024 * 1024
 TIMEOUT_MS: Final = 30_000
 TIMEOUT_MESSAGE: Final = "request exceeded timeout_ms"
-#: What is added to that of a request whose turn never came.
+#: Appended for a request that timed out before it could start.
 WAITED_MESSAGE: Final = ": until then its session was in use, or others were before it"
-#: What stands for the id of a request that has none, or none that can be read.
+#: The id in the response to a request without a readable id.
 UNKNOWN: Final = "unknown"
 
 ErrorCode: TypeAlias = Literal[
@@ -70,13 +70,13 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ids(msgspec.Struct, frozen=True):
-    """Whose answer it is."""
+    """The ids of a request, as its response repeats them."""
 
     request_id: str = UNKNOWN
     session_id: str = ""
 
     def success(self, text: str, usage: Usage | None = None, *, replayed: bool = False) -> Response:
-        """Return the answer to a request that was done."""
+        """Return the response to a request that succeeded."""
         return Response(
             ok=True,
             request_id=self.request_id,
@@ -87,7 +87,7 @@ class Ids(msgspec.Struct, frozen=True):
         )
 
     def failure(self, code: ErrorCode, message: str, usage: Usage | None = None) -> Response:
-        """Return the answer to a request that was not."""
+        """Return the response to a request that failed."""
         return Response(
             ok=False,
             request_id=self.request_id,
@@ -99,7 +99,7 @@ class Ids(msgspec.Struct, frozen=True):
 
 
 class Refused(ProtocolError):
-    """A line is no request. ``ids`` are those that could be read; ``goes_on`` says that the line may not be over."""
+    """A line is no valid request. ``ids`` are the readable ones; ``goes_on`` means that the line may be incomplete."""
 
     def __init__(self, message: str, ids: Ids, *, goes_on: bool = False) -> None:
         super().__init__(message)
@@ -108,7 +108,7 @@ class Refused(ProtocolError):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """One line of input. What is required of it depends on its type."""
+    """One line of input. The required fields depend on its type."""
 
     protocol_version: int | None = None
     type: str | None = None
@@ -124,34 +124,34 @@ class Request(msgspec.Struct, frozen=True):
 
     @property
     def ids(self) -> Ids:
-        """Whose answer it will be."""
-        named = self.request_id is not None and _is_said(self.request_id)
+        """The ids for the response."""
+        named = self.request_id is not None and _is_given(self.request_id)
         return Ids(self.request_id or UNKNOWN if named else UNKNOWN, self.session_id or "")
 
     @property
     def timeout_s(self) -> float:
-        """How long it may take."""
+        """The time limit in seconds."""
         return (self.timeout_ms or TIMEOUT_MS) / 1000
 
     @property
     def key(self) -> str | None:
-        """What says that it was sent before; None if it does not say."""
-        return self.idempotency_key if _is_said(self.idempotency_key) else None
+        """The idempotency key; None if absent or blank."""
+        return self.idempotency_key if _is_given(self.idempotency_key) else None
 
     @property
     def agent_name(self) -> str:
-        """Who is to answer."""
-        return self.agent if self.agent is not None and _is_said(self.agent) else "default"
+        """The agent alias."""
+        return self.agent if self.agent is not None and _is_given(self.agent) else "default"
 
     @property
     def target(self) -> str | None:
-        """The request that is to be cancelled."""
+        """The id of the request to cancel."""
         return self.target_request_id if self.target_request_id is not None else self.cancel_request_id
 
 
 _requests: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
 
-#: What each type needs, in the order in which it is missed.
+#: Required fields of each type, in the order in which they are checked.
 _REQUIRED: Final[dict[str, tuple[str, ...]]] = {
     "run": ("request_id", "session_id", "prompt"),
     "ping": ("request_id",),
@@ -161,9 +161,9 @@ _REQUIRED: Final[dict[str, tuple[str, ...]]] = {
 
 
 def decode_request(line: bytes) -> Request:
-    """Read a request. Raise Refused, with the ids that can be read, if it is not one."""
+    """Decode a request. Raise Refused, with the readable ids, if the line is none."""
     try:
-        line.decode()  # The typed decode does not look into what it skips.
+        line.decode()  # The typed decode does not check UTF-8 in skipped values.
         request = _requests.decode(line)
     except _UNREADABLE as problem:
         request = _decode_leniently(line, problem)
@@ -174,7 +174,7 @@ def decode_request(line: bytes) -> Request:
 
 
 def check(request: Request) -> None:
-    """Raise Refused if a request lacks what its type needs."""
+    """Raise Refused if a request lacks a field that its type requires."""
     if request.protocol_version not in (None, PROTOCOL_VERSION):
         raise Refused(f"protocol_version must be {PROTOCOL_VERSION}", request.ids)
     required = _REQUIRED.get(request.type or "run")
@@ -184,19 +184,19 @@ def check(request: Request) -> None:
         value: str | None = getattr(request, name)
         if value is None:
             raise Refused(f"{name} is missing", request.ids)
-        if not _is_said(value):
+        if not _is_given(value):
             raise Refused(f"{name} is blank", request.ids)
-    if request.type == "cancel" and not _is_said(request.target):
+    if request.type == "cancel" and not _is_given(request.target):
         raise Refused("target_request_id is missing or blank", request.ids)
 
 
 def encode_response(response: Response) -> bytes:
-    """Return an answer as its line. Half characters become U+FFFD."""
+    """Return a response as its line. Lone surrogates become U+FFFD."""
     return _encoded(response) + b"\n"
 
 
 class EventLine(msgspec.Struct, frozen=True, tag="event", tag_field="type"):
-    """Something that happened on the way to an answer. ``seq`` counts from 1, for each request."""
+    """An event of the run, sent before the response. ``seq`` counts from 1 for each request."""
 
     request_id: str
     seq: int
@@ -211,7 +211,7 @@ def encode_event(line: EventLine) -> bytes:
 
 
 def code_of(problem: BaseException) -> ErrorCode:
-    """Return the code for a failure: by its HTTP status, else by its type, never by its words."""
+    """Return the code for a failure: by its HTTP status, else by its type, never by its message."""
     if isinstance(problem, ProviderError):
         if problem.status in (401, 403):
             return "PROVIDER_AUTH"
@@ -235,26 +235,26 @@ def code_of(problem: BaseException) -> ErrorCode:
 
 
 def _decode_leniently(line: bytes, problem: Exception) -> Request:
-    """Read a request that has halves of characters; else say what is wrong, to whom it may be said."""
+    """Decode a request that has lone surrogates; else raise Refused with the readable ids."""
     if b"\\u" in line:
         try:
             return _requests.decode(without_half_escapes(line))
         except _UNREADABLE as another:
             problem = another
-    raise Refused(f"not a request: {_told(line, problem)}", _ids_in(line)) from None
+    raise Refused(f"not a request: {_reason(line, problem)}", _ids_in(line)) from None
 
 
-def _told(line: bytes, problem: Exception) -> str:
-    """Return what is wrong with a line, in the words of whoever wrote it."""
+def _reason(line: bytes, problem: Exception) -> str:
+    """Return why a line is no request, in JSON's terms instead of msgspec's."""
     if line.startswith(_BOM):
         return "it begins with a byte order mark, which JSON does not have"
-    if isinstance(problem, msgspec.ValidationError):  # A field may be missing, but one that is there is not nothing.
+    if isinstance(problem, msgspec.ValidationError):  # Fields are optional, but clients need not send null.
         return str(problem).replace(" | null`", "`").replace("`float`", "`number`")
     return f"{problem}; it must be one JSON object, on one line"
 
 
 def _refuse_repeated_type(line: bytes, ids: Ids) -> None:
-    """Raise Refused if the request has two types, or nobody can tell."""
+    """Raise Refused if the request has two types, or too many odd keys to check."""
     try:
         refuse_repeated_type(line, noun="request")
     except ProtocolError as problem:
@@ -262,14 +262,14 @@ def _refuse_repeated_type(line: bytes, ids: Ids) -> None:
 
 
 class _Loose(msgspec.Struct, frozen=True):
-    """What is looked for in a line that is no request."""
+    """The ids in a line that is no valid request, undecoded."""
 
     request_id: msgspec.Raw = msgspec.Raw(b"null")
     session_id: msgspec.Raw = msgspec.Raw(b"null")
 
 
 def _ids_in(line: bytes) -> Ids:
-    """Return the ids of what is not a request, as far as they can be read."""
+    """Return the readable ids of a line that is no valid request."""
     try:
         found = msgspec.json.decode(without_half_escapes(line), type=learned(_Loose))
     except _UNREADABLE:
@@ -279,14 +279,14 @@ def _ids_in(line: bytes) -> Ids:
 
 
 def _text(raw: msgspec.Raw) -> str:
-    """Return what a value says if it is text, "" if it is something else."""
+    """Return the decoded string; "" if the value is no string."""
     try:
         return msgspec.json.decode(raw, type=str)
     except _UNREADABLE:
         return ""
 
 
-def _is_said(value: str | None) -> bool:
+def _is_given(value: str | None) -> bool:
     return value is not None and bool(value.strip())
 
 
@@ -294,6 +294,6 @@ def _encoded(response: Response) -> bytes:
     try:
         return msgspec.json.encode(response)
     except UnicodeEncodeError:
-        from zot.encoding import encode  # Rare enough not to be paid for at every start.
+        from zot.encoding import encode  # Imported lazily: lone surrogates are rare.
 
         return encode(response)

@@ -1,4 +1,4 @@
-"""JSON-RPC 2.0, one object a line: what a peer says, and the lines that answer it. Does no I/O."""
+"""JSON-RPC 2.0, one object per line: decoded messages and encoded replies. Does no I/O."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _TOO_LARGE: Final = "frame_too_large"
 
 
 class Request(msgspec.Struct, frozen=True):
-    """A peer wants something. ``id`` is as it stood there; None if no answer is wanted, which is a notification.
+    """A call from the peer. ``id`` is kept verbatim; None marks a notification, which gets no reply.
 
-    ``params`` is an object or an array; ``{}`` if there were none.
+    ``params`` is an object or an array; ``{}`` if absent.
     """
 
     method: str
@@ -45,7 +45,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class ErrorObject(msgspec.Struct, frozen=True):
-    """Why something was not done."""
+    """Why a call failed."""
 
     code: int
     message: str
@@ -53,7 +53,7 @@ class ErrorObject(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """A peer answers what we asked of it: ``error`` if it could not, else ``result``."""
+    """The peer's reply to one of our calls: ``error`` if it failed, else ``result``."""
 
     id: msgspec.Raw
     result: msgspec.Raw | None = None
@@ -61,7 +61,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Bad(msgspec.Struct, frozen=True):
-    """A line that is no message, to be answered by an error. ``id`` is null if it cannot be read."""
+    """A line that is no valid message, to be answered with an error. ``id`` is null if unreadable."""
 
     id: msgspec.Raw
     code: int
@@ -70,7 +70,7 @@ class Bad(msgspec.Struct, frozen=True):
 
 
 class RpcError(AgentError):
-    """What was asked cannot be done; ``code`` says why to programs. ``data`` is None if there is none."""
+    """A call failed. ``code`` is for programs, the message for people; ``data`` is None if absent."""
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
         super().__init__(message)
@@ -79,18 +79,18 @@ class RpcError(AgentError):
 
     @property
     def message(self) -> str:
-        """What it says to people."""
+        """The text for people."""
         return str(self)
 
 
 def frame_too_large(limit: int) -> RpcError:
-    """Return why a line is not taken that is longer than ``limit`` bytes."""
+    """Return the error for a line longer than ``limit`` bytes."""
     data = {"reason": _TOO_LARGE, "limitBytes": limit}
     return RpcError(INVALID_REQUEST, f"the line is longer than {limit} bytes", data)
 
 
 def refused_above(problem: RpcError) -> int | None:
-    """Return how long a line may be at the most, if that is why one was not taken; it has no id then."""
+    """Return the limit in bytes if ``problem`` refuses a line as too long, else None. Such an error carries no id."""
     match problem.data:
         case {"reason": reason, "limitBytes": int(limit)} if reason == _TOO_LARGE:
             return limit
@@ -102,7 +102,7 @@ Incoming: TypeAlias = Request | Reply | Bad
 
 
 class _Envelope(msgspec.Struct, frozen=True):
-    """A message as far as everybody agrees on it. What is missing is empty, which no JSON is."""
+    """The top-level members of any message, undecoded. A missing one is empty, which is not valid JSON."""
 
     jsonrpc: msgspec.Raw = msgspec.Raw()
     method: msgspec.Raw = msgspec.Raw()
@@ -119,16 +119,16 @@ _errors: msgspec.json.Decoder[ErrorObject] = msgspec.json.Decoder(ErrorObject)
 
 
 def decode(line: bytes) -> Incoming | None:
-    """Read one line; None for an answer that is none, which nobody waits for. Raises nothing."""
+    """Decode one line; None for a malformed reply, which matches no call. Raises nothing."""
     try:
-        line.decode()  # The typed decode does not look into what it skips.
+        line.decode()  # The typed decode does not check UTF-8 in skipped values.
         envelope = _envelopes.decode(line)
     except _UNREADABLE as problem:
         return _unreadable(line, problem)
     answers = bool(envelope.result or envelope.error)
     if answers and not envelope.method:
         return _reply(envelope)
-    if answers:  # It may be meant as an answer, so an error with its id could be taken for one to another request.
+    if answers:  # Reply without its id: the peer could match an error with it to another of its calls.
         return Bad(NULL, INVALID_REQUEST, "Invalid request: a message has a method, or a result or error, not both")
     return _request(envelope)
 
@@ -139,18 +139,18 @@ def encode_result(id: msgspec.Raw, result: Any) -> bytes:  # noqa: A002
 
 
 def encode_error(id: msgspec.Raw, error: RpcError | Bad) -> bytes:  # noqa: A002
-    """Return the line that says why a request was not done."""
+    """Return the line that reports a failed request."""
     told = ErrorObject(error.code, error.message, msgspec.UNSET if error.data is None else error.data)
     return b'{"jsonrpc":"2.0","error":%b,"id":%b}\n' % (encode(told), bytes(id))
 
 
 def encode_notification(method: str, params: Any) -> bytes:
-    """Return the line that tells a peer something."""
+    """Return the line of a notification."""
     return b'{"jsonrpc":"2.0","method":%b,"params":%b}\n' % (encode(method), encode(params))
 
 
 def encode_request(method: str, params: Any, id: int | str) -> bytes:  # noqa: A002
-    """Return the line that asks a peer for something."""
+    """Return the line of a request."""
     return b'{"jsonrpc":"2.0","method":%b,"params":%b,"id":%b}\n' % (encode(method), encode(params), encode(id))
 
 
@@ -164,7 +164,7 @@ def _request(envelope: _Envelope) -> Request | Bad:
 
 
 def _wrong_with(envelope: _Envelope, frame_id: msgspec.Raw | None) -> str:
-    """Return what keeps a message from being a request, "" if nothing does."""
+    """Return why a message is not a valid request; "" if it is one."""
     if envelope.id and frame_id is None:
         return "id must be a string, a number of usual size or null"
     if _text(envelope.jsonrpc) != "2.0":
@@ -189,7 +189,7 @@ def _reply(envelope: _Envelope) -> Reply | None:
 
 
 def _unreadable(line: bytes, problem: Exception) -> Bad:
-    """Say what is wrong with a line that is no object, or not quite one, with its id if that can be read."""
+    """Return the error for a line that cannot be decoded as an object, with its id if readable."""
     code, reason = PARSE_ERROR, f"Parse error: {problem}"
     frame_id: msgspec.Raw | None = None
     if line.startswith(_BOM):
@@ -206,20 +206,20 @@ def _unreadable(line: bytes, problem: Exception) -> Bad:
 
 
 def _id_in(line: bytes) -> msgspec.Raw | None:
-    """Return the id of a message that has bytes or escapes which are no characters; null if it has none.
+    """Return the id of a message with invalid UTF-8 or lone surrogates; null if it has none.
 
-    None if it is no message even without them.
+    None if the line is no JSON object even after replacing those.
     """
     try:
         envelope = _envelopes.decode(without_half_escapes(line.decode("utf-8", "replace").encode()))
     except _UNREADABLE:
         return None
-    # What cleaning has changed is not the peer's id any more.
+    # If the replacement changed the id, it is no longer the peer's.
     return (_readable_id(envelope.id) if bytes(envelope.id) in line else None) or NULL
 
 
 def _no_object(line: bytes) -> tuple[int, str]:
-    """Return what to say of a line that does not begin like an object: it may be JSON all the same."""
+    """Return code and message for a line that is no object. It may be other JSON, such as a batch."""
     try:
         msgspec.json.decode(line, type=msgspec.Raw)
     except RecursionError:
@@ -230,7 +230,7 @@ def _no_object(line: bytes) -> tuple[int, str]:
 
 
 def _readable_id(raw: msgspec.Raw) -> msgspec.Raw | None:
-    """Return an id, apart from the line it came in, which may be large; None if it is none."""
+    """Return a copy of an id, so that it does not keep its line in memory; None if invalid."""
     try:
         _ids.decode(raw)
     except _UNREADABLE:
@@ -239,7 +239,7 @@ def _readable_id(raw: msgspec.Raw) -> msgspec.Raw | None:
 
 
 def _text(raw: msgspec.Raw) -> str | None:
-    """Return what a value says; None if it is no string."""
+    """Return the decoded string; None if the value is no string."""
     if raw == _VERSION:
         return "2.0"
     try:

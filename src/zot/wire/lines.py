@@ -1,4 +1,4 @@
-"""Lines: how every byte stream of ours is cut into frames, and frames are read from lines. Does no I/O."""
+"""Newline-delimited framing shared by all protocols, and checks on JSON frames. Does no I/O."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import msgspec
 
 from zot.errors import ProtocolError
 
-#: Longest input line, in bytes, unless a dialect or a flag says otherwise.
+#: Longest input line in bytes, unless a protocol or a flag sets another limit.
 MAX_LINE_BYTES: Final = 16 * 1024 * 1024
 
-#: The letters of "type" as escapes, of which at least one is needed to hide the word.
+#: The letters of "type" as JSON escapes: a key spelled with escapes contains at least one of them.
 _ESCAPED_LETTERS: Final = (b"\\u0074", b"\\u0079", b"\\u0070", b"\\u0065")
-#: A frame that repeats keys, or spells them with escapes, is looked at key by key, which is slow, if it is not longer.
-_MAX_STRANGE_BYTES: Final = 128 * 1024
+#: Longest frame with repeated or escaped keys that is checked key by key, which is slow.
+_MAX_KEY_CHECK_BYTES: Final = 128 * 1024
 
 
 class TooLong:
-    """Stands in the list of lines for one that was over the limit and has been discarded."""
+    """Placeholder for a line that exceeded the limit and was discarded."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -37,8 +37,8 @@ class TooLong:
 class LineSplitter:
     """Cut a byte stream into lines ending in LF.
 
-    One CR before the LF is dropped, blank lines are skipped. A line over the limit is reported once, as
-    `TooLong`, as soon as that is known; the rest of it is thrown away as it comes.
+    One CR before the LF is dropped, blank lines are skipped. A line over the limit is reported once, as `TooLong`, as
+    soon as it exceeds the limit; the rest of it is discarded as it arrives.
     """
 
     def __init__(self, *, max_line_bytes: int = MAX_LINE_BYTES) -> None:
@@ -58,20 +58,20 @@ class LineSplitter:
         return lines
 
     def finish(self) -> list[bytes | TooLong]:
-        """The input has ended: return a last line that had no LF."""
+        """End the input: return a last line that had no LF."""
         lines: list[bytes | TooLong] = []
         self._complete(lines)
         return lines
 
     def unread(self) -> bytes:
-        """Return the bytes of the unfinished line, for whoever reads on in our place."""
+        """Return the bytes of the unfinished line, for another reader that takes over the stream."""
         return b"".join(self._pieces)
 
     def _extend(self, piece: bytes, lines: list[bytes | TooLong]) -> None:
         if self._discarding or not piece:
             return
         self._size += len(piece)
-        # One byte of grace: it may be the CR that does not count.
+        # One byte of grace: it may be the CR, which does not count.
         if self._size > self._limit + 1:
             self._reject(lines)
         else:
@@ -95,13 +95,12 @@ class LineSplitter:
 
 
 def has_more_values(line: bytes, limit: int, *, piece_bytes: int = 64 * 1024) -> bool:
-    """Tell if the JSON in ``line`` has more than ``limit`` values and keys, by how it is punctuated.
+    """True if the JSON in ``line`` has more than ``limit`` values and keys, estimated from its punctuation.
 
-    To decode them takes time by their number, during which nothing else goes on. To count them does not: it is done
-    piece by piece.
+    Decoding takes time proportional to their number and blocks the event loop; counting punctuation is cheap.
     """
     if _punctuation(line) <= limit:
-        return False  # However much of it is in texts.
+        return False  # Punctuation inside strings counts too, so this is an upper bound.
     found, in_text = 0, False
     for piece in _pieces(line, piece_bytes):
         parts = piece.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
@@ -128,32 +127,32 @@ def _pieces(line: bytes, size: int) -> Iterator[bytes]:
 
 
 def may_repeat_type(line: bytes) -> bool:
-    """True if the word stands twice in the line; spelled with escapes, it may."""
+    """True if the key "type" may occur twice in the line: a quick test, which `refuse_repeated_type` makes exact."""
     return line.count(b'"type"') > 1 or any(escape in line for escape in _ESCAPED_LETTERS)
 
 
 def refuse_repeated_type(line: bytes, *, noun: str) -> None:
-    """Raise ProtocolError if the frame itself, not something inside it, has two types. ``noun``: what it is not."""
-    if _type_stands_once(line):
+    """Raise ProtocolError if the frame's top level has two "type" keys. ``noun`` names the frame in the message."""
+    if _has_one_type(line):
         return
-    if len(line) > _MAX_STRANGE_BYTES:
+    if len(line) > _MAX_KEY_CHECK_BYTES:
         raise ProtocolError(f"not a {noun}: the frame repeats or hides its keys")
-    import json  # Rare: nobody writes keys twice, or with escapes.
+    import json  # Imported lazily: repeated or escaped keys are rare.
 
     def keys(pairs: list[tuple[str, Any]]) -> list[str]:
         return [key for key, _ in pairs]
 
     try:
         names: list[str] = json.loads(line, object_pairs_hook=keys, parse_int=str, parse_float=str, strict=False)
-    except (ValueError, RecursionError) as problem:  # It may be stricter than the typed decode was.
+    except (ValueError, RecursionError) as problem:  # json may be stricter than the typed decode was.
         raise ProtocolError(not_an_object(line, problem, noun=noun)) from None
     if names.count("type") > 1:
         raise ProtocolError(f"not a {noun}: the frame has more than one type")
 
 
-def _type_stands_once(line: bytes) -> bool:
-    """True if all that looks like another type is inside the values of a frame; False if that cannot be told."""
-    # Half characters keep it from being read, and which ones they are does not matter here.
+def _has_one_type(line: bytes) -> bool:
+    """True if every further "type" is inside the frame's values; False if the frame cannot be decoded."""
+    # Lone surrogates would fail the decode, and their values do not matter here.
     line = line.replace(b"\\ud", b"\\u0").replace(b"\\uD", b"\\u0")
     try:
         values = [bytes(value) for value in msgspec.json.decode(line, type=dict[str, msgspec.Raw]).values()]
@@ -167,7 +166,7 @@ def _type_stands_once(line: bytes) -> bool:
 
 
 def not_an_object(line: bytes, problem: Exception, *, noun: str) -> str:
-    """Return why a line is not even an object."""
+    """Return the error message for a line that is no JSON object."""
     if line.startswith(b"\xef\xbb\xbf"):
         return "not a JSON object: the line begins with a byte order mark"
     if isinstance(problem, RecursionError):

@@ -159,9 +159,9 @@ STARTED: Final = {"started": True}
 
 
 def decode_command(line: bytes) -> AnyCommand:
-    """Read one command; raise ProtocolError, with id and type if they can be read, if it is not one."""
+    """Decode one command. Raise ProtocolError, with id and type if readable, if the line is none."""
     try:
-        line.decode()  # The typed decode does not look into what it skips.
+        line.decode()  # The typed decode does not check UTF-8 in skipped values.
         command = _commands().decode(line)
     except UNREADABLE as problem:
         command = _decode_leniently(line, problem)
@@ -173,12 +173,12 @@ def decode_command(line: bytes) -> AnyCommand:
 
 @cache
 def _commands() -> msgspec.json.Decoder[AnyCommand]:
-    # Made when it is first needed: hello and ping are answered in the time it takes.
+    # Built on first use: building it takes as long as answering hello and ping.
     return decoder(AnyCommand)
 
 
 def _decode_leniently(line: bytes, problem: Exception) -> AnyCommand:
-    """Read a command whose keys are spelled in another case, as the first zot allowed; else raise ProtocolError."""
+    """Decode a command whose keys differ in case, as the first zot allowed; else raise ProtocolError."""
     clean = without_half_escapes(line.decode("utf-8", "replace").encode())
     try:
         fields: dict[str, msgspec.Raw] = msgspec.json.decode(clean, type=dict[str, msgspec.Raw])
@@ -187,7 +187,7 @@ def _decode_leniently(line: bytes, problem: Exception) -> AnyCommand:
     fields = {key.lower(): value for key, value in fields.items()}
     frame_id, kind = _readable_id(fields.get("id")), _readable_type(fields.get("type"))
     if frame_id not in line:
-        frame_id = b""  # Cleaning has changed it, so it is not the client's any more.
+        frame_id = b""  # Replacing invalid characters has changed it: it is no longer the client's id.
     if kind is None:
         raise ProtocolError("unknown command: the frame has no type that is a string", frame_id=frame_id)
     if kind not in _NAMES:
@@ -226,6 +226,7 @@ def _readable_type(raw: msgspec.Raw | None) -> str | None:
         return None
 
 
+#: Events that need a feature, and which.
 _GATED: Final[dict[type, str]] = {
     ThinkingDelta: "thinking",
     Retry: "retries",
@@ -236,14 +237,15 @@ _GATED: Final[dict[type, str]] = {
     PanelRendered: "extensions",
     PanelClosed: "extensions",
 }
-#: What version 1 does not have: whoever answers, or changes something, knows it, and others see what follows.
+#: Events that are never sent: version 1 does not have them. The client that caused one has its response, other clients
+#: see its effects.
 UNTOLD: Final[frozenset[type]] = frozenset({ApprovalAnswer, ConversationReplaced, Reconfigured})
-#: What is not shown to everybody, or not to everybody in the same way.
+#: Events that depend on the client's features.
 _SPECIAL: Final[frozenset[type]] = frozenset({*_GATED, *UNTOLD, Usage, CompactDone, ToolResult})
 
 
 class EventEncoder:
-    """Turns events into the lines one client gets, by the features it has switched on."""
+    """Encode events for one client, according to its enabled features."""
 
     def __init__(self) -> None:
         self._seq = 0
@@ -264,7 +266,7 @@ class EventEncoder:
 
 
 def _by_features(events: Sequence[AgentEvent], features: frozenset[str]) -> list[AgentEvent]:
-    """Return what a client with these features gets to see of events, and how."""
+    """Return the events that a client with these features gets, without the fields that it does not know."""
     shown = [event for event in events if type(event) not in UNTOLD]
     shown = [event for event in shown if _GATED.get(type(event)) is None or _GATED[type(event)] in features]
     if "compaction" not in features:

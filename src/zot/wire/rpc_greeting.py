@@ -1,4 +1,7 @@
-"""How zot RPC v1 begins: `hello` and `ping`, what they are answered, and what every answer looks like. Does no I/O."""
+"""Start of a zot RPC v1 connection: `hello`, `ping` and the response frame. Does no I/O.
+
+Separate from `rpc`, so that both are answered before the rest of the protocol is imported.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ from zot.wire.lines import may_repeat_type
 
 PROTOCOL_VERSION: Final = 1
 
-#: What a client may switch on with `hello`. Without them it gets version 1 as first published.
+#: Features that a client may enable with `hello`. Without them it gets version 1 as first published.
 FEATURES: Final = ("seq", "thinking", "retries", "prices", "approvals", "compaction", "extensions")
 
 
 class Command(msgspec.Struct, frozen=True, tag_field="type"):
-    """Something a client wants. ``id`` is kept as it stood there, and echoed."""
+    """A request from a client. ``id`` is kept verbatim and echoed."""
 
     id: msgspec.Raw = msgspec.Raw()
 
@@ -64,7 +67,7 @@ def name_of(command: Command) -> str:
 
 
 def decode_greeting(line: bytes) -> Hello | Ping | None:
-    """Read a hello or ping as `decode_command` would; None for anything else, and for what needs its care."""
+    """Decode a well-formed hello or ping; None for any other line, which `decode_command` must handle."""
     try:
         line.decode()
         command = _greetings.decode(line)
@@ -75,7 +78,7 @@ def decode_greeting(line: bytes) -> Hello | Ping | None:
 
 
 def check_id(command: Command) -> None:
-    """Raise ProtocolError if what a client calls a command cannot be echoed."""
+    """Raise ProtocolError if the id of a command cannot be echoed."""
     try:
         IDS.decode(command.id or b"null")
     except UNREADABLE:
@@ -84,17 +87,17 @@ def check_id(command: Command) -> None:
 
 
 def succeed(command: Command, data: Any = msgspec.UNSET) -> bytes:
-    """Return the line that says a command was done."""
+    """Return the response to a command that succeeded."""
     return _response(bytes(command.id), name_of(command), success=True, data=data)
 
 
 def fail(command: Command, reason: str) -> bytes:
-    """Return the line that says a command was not done, and why."""
+    """Return the response to a command that failed."""
     return _response(bytes(command.id), name_of(command), success=False, error=reason)
 
 
 def fail_frame(problem: ProtocolError) -> bytes:
-    """Return the line that answers something that is no command."""
+    """Return the response to a line that is no valid command."""
     return _response(problem.frame_id, problem.frame_type, success=False, error=str(problem))
 
 
@@ -104,7 +107,7 @@ def _response(frame_id: bytes, command: str, *, success: bool, **rest: Any) -> b
 
 
 class Greeting:
-    """The part of a connection that comes first: the token, and which features are on."""
+    """Handshake state of one connection: whether the token was shown, and the enabled features."""
 
     def __init__(self, *, version: str, provider: str, model: Callable[[], str], token: str = "") -> None:
         self._version = version
@@ -119,7 +122,7 @@ class Greeting:
         return bool(self._token)
 
     def refusal(self, command: Command) -> str | None:
-        """Return why a client must go, None if it may stay. The right token opens the door for good."""
+        """Return why the connection must close; None if it may continue. The right token unlocks it for good."""
         if not self._token:
             return None
         if not isinstance(command, Hello):
@@ -132,7 +135,7 @@ class Greeting:
         return None
 
     def answer(self, command: Hello | Ping) -> bytes:
-        """Return the line that answers ``command``; switch features on if it names some."""
+        """Return the response to ``command``; enable the features that it names."""
         if isinstance(command, Ping):
             return succeed(command, PONG)
         features: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET

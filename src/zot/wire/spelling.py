@@ -1,7 +1,7 @@
-"""Two spellings of one name: ``sessionId`` as the protocol was published, ``session_id`` as its released clients write.
+"""Keys in two spellings: ``sessionId`` as the protocol was published, ``session_id`` as released clients write.
 
-What a struct is called in Python is the one, `rename` makes the other. Only keys that a struct names are spelled in two
-ways; what is inside a value that is not ours, such as the arguments of a tool, is left as it is. Does no I/O.
+Python field names are the snake_case spelling, `rename` gives the other. Only keys that a struct declares are
+converted; foreign values, such as tool arguments, stay as they are. Does no I/O.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from zot.wire.jsonrpc import INVALID_PARAMS, RpcError
 
 
 class Spelling(enum.Enum):
-    """How the keys of one connection are written."""
+    """The spelling of all keys on one connection."""
 
     CAMEL = "camelCase"
     SNAKE = "snake_case"
 
 
 class Spelled(msgspec.Struct, frozen=True, rename="camel"):
-    """What is written in either spelling. An optional field of an answer that is not there is UNSET."""
+    """Base of structs that exist in both spellings. An absent optional field of a result is UNSET."""
 
 
 S = TypeVar("S", bound=msgspec.Struct)
 _MAX_REASON: Final = 500
-#: Before the place in what msgspec says of a value.
+#: Precedes the path to the wrong value in a message of msgspec.
 _AT: Final = " - at `$"
 
 
 def read(kind: type[S], raw: msgspec.Raw, spelling: Spelling = Spelling.CAMEL) -> S:
-    """Return what ``raw`` says, in either spelling; null counts as absent, what ``kind`` does not have is ignored.
+    """Decode ``raw``, in either spelling, as ``kind``. null counts as absent, unknown fields are ignored.
 
-    Raise RpcError, which names the field in ``spelling``, if it is not that.
+    Raise RpcError, naming the field in ``spelling``, if that fails.
     """
     try:
         value = msgspec.json.decode(raw)
@@ -48,22 +48,22 @@ def read(kind: type[S], raw: msgspec.Raw, spelling: Spelling = Spelling.CAMEL) -
     except RecursionError:
         raise RpcError(INVALID_PARAMS, "params are nested too deeply") from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
-        # It may quote what was sent, however long that is.
+        # The reason may quote the input, which can be long.
         reason = _respelled(kind, str(problem)) if spelling is Spelling.SNAKE else str(problem)
         raise RpcError(INVALID_PARAMS, f"params: {reason}"[:_MAX_REASON]) from None
 
 
 def _respelled(kind: type[msgspec.Struct], reason: str) -> str:
-    """Return what msgspec says of a value, with the place, which stands at the end, in snake_case."""
-    said, at, place = reason.rpartition(_AT)
+    """Return msgspec's message with the path at its end converted to snake_case."""
+    message, at, path = reason.rpartition(_AT)
     if not at:
         return reason
     names = _snake_names(kind)
-    return said + at + re.sub(r"\w+", lambda found: names.get(found[0], found[0]), place)
+    return message + at + re.sub(r"\w+", lambda found: names.get(found[0], found[0]), path)
 
 
 def _snake_names(kind: type[msgspec.Struct]) -> dict[str, str]:
-    """Return every name in a struct, and in those inside of it, by how it is spelled in camelCase."""
+    """Return the snake_case name for each camelCase name in a struct and its nested structs."""
     names = {}
     for field in _fields(kind):
         names[field.camel] = field.snake
@@ -73,12 +73,12 @@ def _snake_names(kind: type[msgspec.Struct]) -> dict[str, str]:
 
 
 def spelled(spelling: Spelling, value: Any) -> Any:
-    """Return ``value`` as what is encoded in that spelling."""
+    """Return ``value`` in a form that encodes with keys in ``spelling``."""
     return value if spelling is Spelling.CAMEL else _snake(value)
 
 
 class _Field(NamedTuple):
-    """A field: its names in both spellings; the struct that it, or each of its items, is; the words that it may be."""
+    """A struct field: both names, the struct of the value or of its items, and the allowed words of a Literal."""
 
     snake: str
     camel: str
@@ -87,7 +87,7 @@ class _Field(NamedTuple):
     words: tuple[str, ...]
 
     def name(self, spelling: Spelling) -> str:
-        """Return what it is called."""
+        """Return the field's name in ``spelling``."""
         return self.camel if spelling is Spelling.CAMEL else self.snake
 
 
@@ -107,14 +107,14 @@ def _inner(annotation: Any) -> type[msgspec.Struct] | None:
 
 
 def _words(annotation: Any) -> tuple[str, ...]:
-    """Return the words of an annotation such as ``Literal["shown", "full"] | None``; none if it may be anything."""
+    """Return the words of an annotation such as ``Literal["shown", "full"] | None``; () if there is no Literal."""
     if typing.get_origin(annotation) is typing.Literal:
         return tuple(word for word in typing.get_args(annotation) if isinstance(word, str))
     return tuple(word for part in typing.get_args(annotation) for word in _words(part))
 
 
 def _named(kind: type[msgspec.Struct], given: dict[str, Any], place: str, spelling: Spelling) -> dict[str, Any]:
-    """Return what is given for the fields of ``kind``, by the names that it goes by."""
+    """Return the values given for the fields of ``kind``, keyed by their camelCase names."""
     named = {}
     for field in _fields(kind):
         value, where = _given(field, given, place), f"{place}{field.name(spelling)}"
@@ -143,7 +143,7 @@ def _inside(kind: type[msgspec.Struct], value: Any, place: str, spelling: Spelli
         case list():
             return [_inside(kind, item, f"{place}[{index}]", spelling) for index, item in enumerate(value)]
         case _:
-            return value  # Whatever it is, it is refused with its place.
+            return value  # The conversion refuses it and names its path.
 
 
 def _snake(value: Any) -> Any:

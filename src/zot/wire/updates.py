@@ -1,4 +1,4 @@
-"""session/update notifications, and the summary of a turn. Does no I/O."""
+"""`session/update` notifications of the daemon, and the summary of a turn. Does no I/O."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ from zot.wire.spelling import Spelled, Spelling, spelled
 OutcomeName: TypeAlias = Literal["completed", "cancelled", "failed"]
 StopReason: TypeAlias = Literal["end_turn", "length", "cancelled", "error"]
 
-#: Most events are pieces of something that is said again as a whole: how a turn ends does not depend on them.
+#: Deltas, whose content a later event repeats as a whole. A turn's summary does not depend on them.
 PIECES: Final[frozenset[type]] = frozenset({TextDelta, ThinkingDelta, ToolUseArgs, ToolProgress})
 
 
 class TurnSummary(msgspec.Struct, frozen=True):
-    """How a turn ended. ``content`` is what the model said last, as far as it came; ``error`` is why the turn failed.
+    """How a turn ended. ``content`` is the model's last message, perhaps partial; ``error`` is why the turn failed.
 
-    ``notice`` says why an extension blocked the last message of a completed turn. Both are "" otherwise.
+    ``notice`` is why an extension blocked the last message of a completed turn. Both are "" otherwise.
     """
 
     outcome: OutcomeName
@@ -71,11 +71,11 @@ class TurnSummary(msgspec.Struct, frozen=True):
 
     @property
     def shown(self) -> str:
-        """What a client that shows one text is given: the words, or why there are none."""
+        """The one text for a client to show: the model's message, or why there is none."""
         return self.error if self.outcome == "failed" else self.content or self.notice
 
     def reply(self, session_id: str) -> Prompted:
-        """Return what a prompt is answered with. Raise RpcError if the turn failed."""
+        """Return the result of `session/prompt`. Raise RpcError if the turn failed."""
         usage = Used.of(self.usage)
         if self.stop_reason == "error":
             raise RpcError(INTERNAL_ERROR, self.error, FailedTurn(self.content, usage))
@@ -83,7 +83,7 @@ class TurnSummary(msgspec.Struct, frozen=True):
 
 
 class Turn:
-    """Adds up the events of one turn. `PIECES` need not be told."""
+    """Accumulate the events of one turn into its summary. `PIECES` may be omitted."""
 
     def __init__(self) -> None:
         self._outcome = Outcome()
@@ -91,7 +91,7 @@ class Turn:
         self._has_failed = False
 
     def take(self, event: AgentEvent) -> None:
-        """Hear what happened."""
+        """Add the next event."""
         if type(event) in PIECES:
             return
         self._outcome.take((event,))
@@ -108,7 +108,7 @@ class Turn:
                 pass
 
     def summary(self) -> TurnSummary:
-        """Return how it ended, if it is over."""
+        """Return how the turn ended. Call it after the last event."""
         stop, text, usage = self._outcome.stop, self._outcome.text, self._outcome.usage
         if stop == "aborted":
             return TurnSummary("cancelled", "cancelled", text, usage)
@@ -119,7 +119,7 @@ class Turn:
 
 
 class Update(Spelled, frozen=True, tag_field="type"):
-    """Something about a session. On the wire it has ``sessionId``, too, and ``seq`` if it is recorded."""
+    """A change in a session. On the wire it also has ``sessionId``, and ``seq`` if it is recorded."""
 
 
 class AgentMessageChunk(Update, tag="agent_message_chunk", frozen=True):
@@ -131,7 +131,7 @@ class AgentThoughtChunk(Update, tag="agent_thought_chunk", frozen=True):
 
 
 class ToolCallUpdate(Update, tag="tool_call", frozen=True):
-    """``raw_input`` is null if what the model wrote is no object."""
+    """The model calls a tool. ``raw_input`` is null if the arguments that it wrote are no object."""
 
     tool_call_id: str
     name: str
@@ -139,7 +139,7 @@ class ToolCallUpdate(Update, tag="tool_call", frozen=True):
 
 
 class ToolResultUpdate(Update, tag="tool_result", frozen=True):
-    """``raw_output`` is text; of an image it says only what it is."""
+    """The result of a tool call. ``raw_output`` is text; an image is replaced by its type and size."""
 
     tool_call_id: str
     name: str
@@ -148,7 +148,7 @@ class ToolResultUpdate(Update, tag="tool_result", frozen=True):
 
 
 class ApprovalUpdate(Update, tag="approval_request", frozen=True):
-    """A call waits for `session/approve`. ``timeout_secs`` is what is left of the time until its ``deadline``."""
+    """A tool call waits for `session/approve`. ``timeout_secs`` is the time left until its ``deadline``."""
 
     request_id: str
     tool_name: str
@@ -158,7 +158,7 @@ class ApprovalUpdate(Update, tag="approval_request", frozen=True):
 
 
 class StateUpdate(Update, tag="state", frozen=True):
-    """A turn goes on: with a ``prompt`` that was said, or because a request was answered."""
+    """A turn starts or continues: with a ``prompt``, or because an approval was decided."""
 
     state: Literal["running"] = "running"
     prompt: str | msgspec.UnsetType = msgspec.UNSET
@@ -168,7 +168,7 @@ class StateUpdate(Update, tag="state", frozen=True):
 
 
 class UsageUpdate(Update, tag="usage", frozen=True):
-    """What a model call used, and the session so far. ``cost_usd`` is null where no price is known."""
+    """Tokens and cost of one model call, and of the session so far. ``cost_usd`` is null if no price is known."""
 
     input: int
     output: int
@@ -180,9 +180,9 @@ class UsageUpdate(Update, tag="usage", frozen=True):
 
 
 class TurnComplete(Update, tag="turn_complete", frozen=True):
-    """A turn is over. ``content`` is what a client can show: the model's last words, or why there are none.
+    """A turn has ended. ``content`` is the text to show: the model's last message, or why there is none.
 
-    ``error`` is why the turn failed, ``notice`` why an extension blocked the last words of one that did not.
+    ``error`` is why the turn failed, ``notice`` why an extension blocked the last message of one that did not.
     """
 
     outcome: OutcomeName
@@ -200,10 +200,10 @@ class EventUpdate(Update, tag="event", frozen=True):
 
 
 class RestartedUpdate(Update, tag="restarted", frozen=True):
-    """With the feature `events`: what has this name from now on is another session, whose numbers begin anew."""
+    """With the feature `events`: another session has taken this id; its sequence numbers start again."""
 
 
-#: A deadline is told in milliseconds, which may be a little more than what is left of it.
+#: Deadlines are rounded to milliseconds, perhaps up.
 _ROUNDING_S: Final = 0.01
 _HEAD: Final = b'{"jsonrpc":"2.0","method":"session/update","params":{"%s":%s,'
 _TEXT: Final = b'"type":"agent_message_chunk","text":'
@@ -212,13 +212,15 @@ _EVENT: Final = b'"type":"event","event":'
 
 
 class Updates:
-    """Turns the events of one session into the lines that one client gets. Every event must be given once, in order:
-    to `lines`, or to `skip` what the client has had already."""
+    """Encode the events of one session for one client.
+
+    Pass every event once, in order: to `lines`, or to `skip` if the client already has it.
+    """
 
     def __init__(
         self, session_id: str, dialect: Dialect, *, prompt_id: str = "", now: Callable[[], float] = time.time
     ) -> None:
-        """``prompt_id`` is that of the turn which goes on; ``now`` tells seconds since the epoch."""
+        """``prompt_id`` is that of the running turn; ``now`` returns seconds since the epoch."""
         self._spelling = Spelling.SNAKE if dialect is Dialect.SNAKE else Spelling.CAMEL
         self._native = dialect is Dialect.EVENTS
         self._now = now
@@ -230,15 +232,15 @@ class Updates:
             ThinkingDelta: head + _THOUGHT + b'%b,"seq":%d}}\n',
         }
         self._event = self._head + _EVENT
-        #: The names of the tools that were called in this run, by call.
+        #: Tool names of this run, by call id.
         self._names: dict[str, str] = {}
         self._turn = Turn()
         self._prompt_id = prompt_id
 
     def lines(self, seq: int, events: Sequence[AgentEvent], *, prompt_id: str = "") -> bytes:
-        """Return the lines for ``events``, the first of which has the number ``seq``; 0: they are not recorded.
+        """Return the lines for ``events``, the first of which has the number ``seq``; 0 means not recorded.
 
-        ``prompt_id`` is that of their turn, if its beginning could not be recorded, either.
+        ``prompt_id`` is that of their turn, in case its start could not be recorded either.
         """
         self._prompt_id = self._prompt_id or prompt_id
         if self._native:
@@ -263,19 +265,19 @@ class Updates:
         return lines
 
     def _chunk_lines(self, seq: int, deltas: Sequence[TextDelta | ThinkingDelta]) -> list[bytes]:
-        """The same for words of one kind, which is what most events are. No JSON has a line end in it."""
+        """Return the lines for deltas of one type, which most events are. Splitting is safe: JSON has no raw LF."""
         line = self._chunks[type(deltas[0])]
         texts = encode_lines([event.delta for event in deltas]).split(b"\n")
         return [line % pair for pair in zip(texts, range(seq, seq + len(deltas)), strict=False)]
 
     def skip(self, events: Sequence[AgentEvent]) -> None:
-        """Take ``events`` in without a word."""
+        """Keep track of ``events`` without encoding them."""
         for event in events:
             if type(event) not in PIECES:
                 self._take(event)
 
     def restarted(self) -> bytes:
-        """Return the line that says that another session has the name; empty for who hears only what the seed knows."""
+        """Return the line that announces another session with this id; empty without the feature `events`."""
         return self._line(RestartedUpdate(), 0) if self._native else b""
 
     def _native_lines(self, seq: int, events: Sequence[AgentEvent]) -> bytes:
@@ -290,7 +292,7 @@ class Updates:
         return b'%s%s,"seq":%d}}\n' % (self._head, body, number) if number else b"%s%s}}\n" % (self._head, body)
 
     def _take(self, event: AgentEvent) -> Update | None:
-        """Remember what later updates need of an event; return what is said of it, None if nothing is."""
+        """Record what later updates need from an event; return its update, None if it has none."""
         self._turn.take(event)
         match event:
             case ToolCall(id=call, name=name, args=args):
@@ -310,9 +312,9 @@ class Updates:
             case Done():
                 return self._end()
             case TextDelta() | ThinkingDelta() | ToolUseArgs() | ToolProgress():
-                return None  # These do not come here.
+                return None  # Handled by the callers.
             case TurnStart() | AssistantStart() | AssistantMessage() | TurnEnd() | ToolUseStart() | ToolUseEnd():
-                return None  # The chunks, the call and the end of the whole say it.
+                return None  # Covered by chunks, `tool_call` and `turn_complete`.
             case Error() | CompactDone() | Retry() | ConversationReplaced() | Reconfigured():
                 return None
             case ExtNotify() | ExtWaiting() | PanelOpened() | PanelRendered() | PanelClosed():
@@ -329,13 +331,13 @@ class Updates:
 
 
 def pending_of(request: ApprovalRequest, now: float) -> PendingApproval:
-    """Return a question as a client sees it at that time, in seconds since the epoch."""
+    """Return an approval request as clients see it at ``now``, in seconds since the epoch."""
     left = math.ceil(_seconds(request.deadline) - now - _ROUNDING_S)
     return PendingApproval(request.id, request.tool, request.summary, max(0, left), request.deadline)
 
 
 def output_of(content: Sequence[TextBlock | ShownImage]) -> str:
-    """Return the result of a tool as text."""
+    """Return a tool's result as text."""
     return "\n".join(
         block.text if isinstance(block, TextBlock) else f"[{block.mime_type}, {block.bytes} bytes]" for block in content
     )
@@ -352,6 +354,6 @@ def _used(event: Usage) -> UsageUpdate:
 
 
 def _seconds(moment: str) -> float:
-    from datetime import datetime  # Rare enough not to be paid for at every start.
+    from datetime import datetime  # Imported lazily: approvals are rare.
 
     return datetime.fromisoformat(moment).timestamp()
