@@ -81,7 +81,7 @@ _PROMPTING = frozenset(
         "append_system_prompt",
         "no_instructions",
         "output_schema",
-        "config.skills",
+        "skills",
         "no_skill",
         "tools",
         "no_tools",
