@@ -43,12 +43,12 @@ class Documented:
         if depth == self._depth and colon and name.isidentifier():
             self._begin(name, said)
         else:
-            self._go_on(line)
+            self._continue(line)
 
     def _take_field(self, line: str) -> None:
         """Parse a line of a field list: ``:param name: text``, ``:param type name: text``, or a continuation."""
         if not line.startswith(":"):
-            self._go_on(line)
+            self._continue(line)
             return
         field, _, said = line[1:].partition(":")
         words = field.split()
@@ -60,7 +60,7 @@ class Documented:
         self._name = name
         self.parameters[name] = said.strip()
 
-    def _go_on(self, line: str) -> None:
+    def _continue(self, line: str) -> None:
         if self._name and line.strip():
             self.parameters[self._name] = f"{self.parameters[self._name]} {line.strip()}".strip()
 

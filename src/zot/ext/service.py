@@ -47,7 +47,7 @@ class Service:
             *(tool.frame for tool in declared.tools.values()),
         ]
         declared.send = self._send
-        self._send(*frames, *(() if declared.setup else self._last()))
+        self._send(*frames, *(() if declared.setup else self._final_frames()))
 
     def greeted(self, ack: wire.HelloAck) -> None:
         """Handle zot's answer to hello. Raises the exceptions of setup functions: the extension cannot start."""
@@ -55,7 +55,7 @@ class Service:
         if self._declared.setup:
             for function in self._declared.setup:
                 self._call(function)
-            self._send(*self._last())
+            self._send(*self._final_frames())
 
     def command_response(self, frame: wire.CommandInvoked) -> wire.CommandResponse:
         """Run a command's handler."""
@@ -63,17 +63,17 @@ class Service:
             handler = self._declared.commands[frame.name].handler
             response = _response(self._call(handler, *((frame.args,) if parameters(handler) else ())))
         except _FAILURES as problem:
-            return wire.CommandResponse(frame.id, error=_told(f"/{frame.name}", problem))
+            return wire.CommandResponse(frame.id, error=_report(f"/{frame.name}", problem))
         return msgspec.structs.replace(response.frame, id=frame.id)
 
     def tool_result(self, frame: wire.ToolCall) -> wire.ToolResult:
         """Run a tool's handler."""
         try:
-            return _short_enough(wire.ToolResult(frame.id, content_of(self._call_tool(frame))))
+            return _within_limit(wire.ToolResult(frame.id, content_of(self._call_tool(frame))))
         except ToolError as problem:
             return wire.ToolResult(frame.id, content_of(str(problem)), is_error=True)
         except _FAILURES as problem:
-            return wire.ToolResult(frame.id, content_of(_told(frame.name, problem)), is_error=True)
+            return wire.ToolResult(frame.id, content_of(_report(frame.name, problem)), is_error=True)
 
     def decision(self, frame: wire.EventIntercept) -> wire.EventInterceptResponse:
         """Run an interceptor. One that fails blocks the event."""
@@ -82,7 +82,7 @@ class Service:
             if not isinstance(decided, Decision | None):
                 raise TypeError(f"an interceptor returns a decision or None, not {decided!r}")
         except _FAILURES as problem:
-            reason = _told(f"the interceptor of {frame.event} in {self._extension.name}", problem)
+            reason = _report(f"the interceptor of {frame.event} in {self._extension.name}", problem)
             return wire.EventInterceptResponse(frame.id, block=True, reason=reason)
         decision = decided.frame if decided is not None else wire.EventInterceptResponse(frame.id)
         return msgspec.structs.replace(decision, id=frame.id)
@@ -99,7 +99,7 @@ class Service:
                 case wire.PanelClose(panel_id=panel_id):
                     self._close_panel(panel_id)
         except _FAILURES as problem:
-            _told(wire.name_of(frame), problem)
+            _report(wire.name_of(frame), problem)
 
     def finish(self) -> None:
         """Run the handlers of the end. Notices after that are not sent."""
@@ -107,7 +107,7 @@ class Service:
             try:
                 self._call(handler)
             except _FAILURES as problem:
-                _told("at_end", problem)
+                _report("at_end", problem)
         self._declared.send = None
 
     def _capabilities(self) -> tuple[str, ...]:
@@ -117,7 +117,7 @@ class Service:
         some = (declared.commands, declared.tools, declared.events or declared.interceptors, declared.panels)
         return tuple(name for name, any_of in zip(_EVERYTHING, some, strict=True) if any_of)
 
-    def _last(self) -> list[wire.AnyFromExtension]:
+    def _final_frames(self) -> list[wire.AnyFromExtension]:
         """Return the frames that complete the declarations."""
         declared = self._declared
         declared.subscribed = True
@@ -168,7 +168,7 @@ def _response(returned: Any) -> Response:
             raise TypeError(f"a command returns a response, a text or None, not {returned!r}")
 
 
-def _short_enough(result: wire.ToolResult) -> wire.ToolResult:
+def _within_limit(result: wire.ToolResult) -> wire.ToolResult:
     """Return a result that zot can read. Raise ToolError if it is too long: that would fail other calls, too."""
     size = sum(len(block.text) + len(block.data) for block in result.content)
     if size * _LONGEST_CHARACTER > wire.MAX_LINE_BYTES and len(wire.encode_frame(result)) > wire.MAX_LINE_BYTES:
@@ -176,7 +176,7 @@ def _short_enough(result: wire.ToolResult) -> wire.ToolResult:
     return result
 
 
-def _told(who: str, problem: BaseException) -> str:
+def _report(who: str, problem: BaseException) -> str:
     """Print a traceback to standard error, which is the log, and return a one-line summary."""
     import traceback
 

@@ -31,30 +31,30 @@ _Job: TypeAlias = Callable[[], None]
 
 def serve(extension: Extension) -> None:
     """Serve zot until it requests shutdown or exits. From now on prints go to standard error."""
-    writer, lane = _Writer(_private_stdout()), _Lane()
+    writer, worker = _Writer(_private_stdout()), _Worker()
     service = Service(extension, writer.send, _Loop().run)
     service.begin()
     for frame in _frames():
         if isinstance(frame, wire.Shutdown):
             break
-        _take(frame, service, writer, lane)
-    lane.put(service.finish)
-    lane.drain(_PATIENCE_S)
+        _dispatch(frame, service, writer, worker)
+    worker.put(service.finish)
+    worker.drain(_PATIENCE_S)
     writer.send_last(wire.ShutdownAck())
 
 
-def _take(frame: wire.AnyToExtension, service: Service, writer: _Writer, lane: _Lane) -> None:
+def _dispatch(frame: wire.AnyToExtension, service: Service, writer: _Writer, worker: _Worker) -> None:
     match frame:
         case wire.HelloAck():
             service.greeted(frame)
         case wire.CommandInvoked():
-            _beside(lambda: writer.send(service.command_response(frame)))
+            _start_thread(lambda: writer.send(service.command_response(frame)))
         case wire.ToolCall():
-            _beside(lambda: writer.send(service.tool_result(frame)))
+            _start_thread(lambda: writer.send(service.tool_result(frame)))
         case wire.EventIntercept():
-            lane.put(lambda: writer.send(service.decision(frame)))
+            worker.put(lambda: writer.send(service.decision(frame)))
         case wire.Event() | wire.PanelKey() | wire.PanelClose():
-            lane.put(lambda: service.hear(frame))
+            worker.put(lambda: service.hear(frame))
         case wire.Shutdown():
             pass  # Ends the loop of `serve`.
 
@@ -73,7 +73,7 @@ def _frames() -> Iterator[wire.AnyToExtension]:
                 _log(str(problem))
 
 
-def _beside(job: _Job) -> None:
+def _start_thread(job: _Job) -> None:
     threading.Thread(target=job, daemon=True).start()
 
 
@@ -108,7 +108,7 @@ class _Writer:
                 data = data[os.write(self._descriptor, data) :]
 
 
-class _Lane:
+class _Worker:
     """Worker that runs jobs in order, in its own thread, started with the first job."""
 
     def __init__(self) -> None:
@@ -119,7 +119,7 @@ class _Lane:
             from queue import SimpleQueue
 
             self._jobs = SimpleQueue()
-            _beside(partial(self._work, self._jobs))
+            _start_thread(partial(self._work, self._jobs))
         self._jobs.put(job)
 
     def drain(self, within_s: float) -> None:
@@ -146,5 +146,5 @@ class _Loop:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                _beside(self._loop.run_forever)
+                _start_thread(self._loop.run_forever)
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()

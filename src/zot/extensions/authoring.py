@@ -133,7 +133,7 @@ def _value(schema: Any, root: dict[str, Any], depth: int) -> Any:
         if isinstance(known := schema.get(key), list) and known:
             return known[0]
     if isinstance(reference := schema.get("$ref"), str):
-        return _value(_referred(reference, root), root, depth + 1)
+        return _value(_resolved(reference, root), root, depth + 1)
     for key in ("anyOf", "oneOf", "allOf"):
         if isinstance(choices := schema.get(key), list) and choices and "type" not in schema:
             return _value(choices[0], root, depth + 1)
@@ -146,15 +146,15 @@ def _of_type(schema: dict[str, Any], root: dict[str, Any], depth: int) -> Any:
         kind = next((one for one in kind if one != "null"), "null")
     match kind:
         case "object":
-            properties = _of(schema, "properties", dict, {})
-            names = [name for name in _of(schema, "required", list, []) if isinstance(name, str)]
+            properties = _keyword(schema, "properties", dict, {})
+            names = [name for name in _keyword(schema, "required", list, []) if isinstance(name, str)]
             return {name: _value(properties.get(name, {}), root, depth + 1) for name in names}
         case "array":
-            count = min(_of(schema, "minItems", int, 0), _MANY)
+            count = min(_keyword(schema, "minItems", int, 0), _MANY)
             return [_value(schema.get("items"), root, depth + 1)] * count
         case "string":
-            text = "text".ljust(min(_of(schema, "minLength", int, 0), _MANY), "x")
-            return text[: max(0, _of(schema, "maxLength", int, len(text)))]
+            text = "text".ljust(min(_keyword(schema, "minLength", int, 0), _MANY), "x")
+            return text[: max(0, _keyword(schema, "maxLength", int, len(text)))]
         case "integer" | "number":
             return _number(schema)
         case "boolean":
@@ -179,13 +179,13 @@ def _limits(schema: dict[str, Any], key: str, more: int) -> list[int]:
     return [(math.floor(limit) if more < 0 or key == "maximum" else math.ceil(limit)) + more]
 
 
-def _of(schema: dict[str, Any], key: str, kind: type[T], default: T) -> T:
+def _keyword(schema: dict[str, Any], key: str, kind: type[T], default: T) -> T:
     """Return the value of a keyword if it has the expected type."""
     value = schema.get(key)
     return value if isinstance(value, kind) else default
 
 
-def _referred(reference: str, root: dict[str, Any]) -> Any:
+def _resolved(reference: str, root: dict[str, Any]) -> Any:
     """Resolve a reference within the schema."""
     found: Any = root
     for name in reference.removeprefix("#").split("/")[1:]:
@@ -217,8 +217,8 @@ class Bench:
         self._settled = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self.peer = start.peer(start.guarded(), now=self._loop.time())
-        self._talk = Connection(self.peer, self._happened, trace=trace)
-        running = self._talk.run(lambda deaf: start.open(errors, note, deaf))
+        self._connection = Connection(self.peer, self._happened, trace=trace)
+        running = self._connection.run(lambda deaf: start.open(errors, note, deaf))
         self._running = self._loop.create_task(running, name="zot extension")
 
     def now(self) -> float:
@@ -234,30 +234,30 @@ class Bench:
         await asyncio.wait({self._running})
 
     async def call_tool(self, tool: str, args: dict[str, Any]) -> ToolAnswered:
-        answered: ToolAnswered = await self._talk.answer(self.peer.call_tool(tool, args, self._loop.time()))
+        answered: ToolAnswered = await self._connection.answer(self.peer.call_tool(tool, args, self._loop.time()))
         return answered
 
     async def run_command(self, command: str, args: str) -> CommandAnswered:
         asked = self.peer.invoke_command(command, args, self._loop.time())
-        answered: CommandAnswered = await self._talk.answer(asked)
+        answered: CommandAnswered = await self._connection.answer(asked)
         return answered
 
     async def decide(self, event: wire.Intercepted, **about: Any) -> Decision:
         """Request a decision about an event."""
-        decided = await self._talk.answer(self.peer.ask(event, self._loop.time(), **about))
+        decided = await self._connection.answer(self.peer.ask(event, self._loop.time(), **about))
         return decided.decision if isinstance(decided, Decided) else decided
 
     def tell(self, event: wire.Event) -> None:
         """Notify it of an event, if it is subscribed."""
-        self._talk.say(self.peer.tell(event))
+        self._connection.say(self.peer.tell(event))
 
     def press(self, panel_id: str, key: wire.Key) -> None:
         """Send a key press in one of its panels."""
-        self._talk.say(self.peer.press(panel_id, key))
+        self._connection.say(self.peer.press(panel_id, key))
 
     async def close(self) -> None:
         """Shut it down: by request, then SIGTERM, then SIGKILL. Returns when no process is left; idempotent."""
-        self._talk.shut_down()
+        self._connection.shut_down()
         try:
             await asyncio.shield(self._running)
         except asyncio.CancelledError:
@@ -292,7 +292,7 @@ class Trial:
         self.failures = 0
         self._tell = tell
         self._taken = taken
-        self._told: set[Finding] = set()
+        self._reported: set[Finding] = set()
         self._broken = False
         self._acknowledged = False
         self._said_ready = False
@@ -301,16 +301,16 @@ class Trial:
         """Record the happenings that no test requested."""
         match happening:
             case Greeted(hello=hello):
-                self._found("ok", f"said hello as {hello.name} {hello.version}".rstrip())
+                self._report("ok", f"said hello as {hello.name} {hello.version}".rstrip())
             case Settled(said=said):
                 self._said_ready = said
             case Complained(reason=reason):
-                self._found("wrong", reason)
+                self._report("wrong", reason)
             case Broken(reason=reason):
                 self._broken = True
-                self._found("wrong", reason)
+                self._report("wrong", reason)
             case Ended(reason=reason, wanted=False) if not self._broken:
-                self._found("wrong", reason)
+                self._report("wrong", reason)
             case Acknowledged():
                 self._acknowledged = True
             case _:
@@ -320,28 +320,28 @@ class Trial:
         """Test everything it registered, then shut it down. Stops early if it breaks."""
         await bench.settled()
         if bench.peer.running:
-            self._look(bench)
-            await self._converse(bench)
+            self._check_registrations(bench)
+            await self._check_conversation(bench)
             await self._run_commands(bench)
             await self._call_tools(bench, call=call_tools)
-        await self._end(bench)
+        await self._check_shutdown(bench)
 
-    def _look(self, bench: Bench) -> None:
+    def _check_registrations(self, bench: Bench) -> None:
         """Check its registrations."""
         peer = bench.peer
         if not self._said_ready and peer.tools:
-            self._found("note", f"did not say ready: a first prompt waits {bench.deadlines.ready_s:g} s for its tools")
+            self._report("note", f"did not say ready: a first prompt waits {bench.deadlines.ready_s:g} s for its tools")
         for command in peer.commands:
-            self._found("ok", f"registered the command /{command.name}")
+            self._report("ok", f"registered the command /{command.name}")
         for tool in peer.tools:
             if tool.name in self._taken:
-                self._found("wrong", f"registered the tool {tool.name}, but zot has one of that name, which is used")
+                self._report("wrong", f"registered the tool {tool.name}, but zot has one of that name, which is used")
             else:
-                self._found("ok", f"registered the tool {tool.name}")
+                self._report("ok", f"registered the tool {tool.name}")
             if not tool.description:
-                self._found("note", f"the tool {tool.name} has no description: the model will not know what it is for")
+                self._report("note", f"the tool {tool.name} has no description: the model will not know what it is for")
 
-    async def _converse(self, bench: Bench) -> None:
+    async def _check_conversation(self, bench: Bench) -> None:
         """Play a short conversation: notifications and decisions."""
         call_args = {"command": "true"}
         bench.tell(wire.Event("session_start"))
@@ -358,22 +358,22 @@ class Trial:
             return
         decision = await bench.decide(event, **about)
         if decision.failure:
-            self._found("wrong", f"intercept {event}: {decision.failure}")
+            self._report("wrong", f"intercept {event}: {decision.failure}")
             return
         changed = decision.modified_args is not None or decision.replace_text is not None
         what = "blocks it" if decision.block else "changes it" if changed else "allows it"
-        self._found("ok", f"intercept {event}: {what}")
+        self._report("ok", f"intercept {event}: {what}")
 
     async def _run_commands(self, bench: Bench) -> None:
         for command in bench.peer.commands:
             answered = await bench.run_command(command.name, "")
             response = answered.response
             if answered.failure:
-                self._found("wrong", f"command /{command.name}: {answered.failure}")
+                self._report("wrong", f"command /{command.name}: {answered.failure}")
                 continue
-            self._found("ok", f"command /{command.name}: answered with {response.action}")
+            self._report("ok", f"command /{command.name}: answered with {response.action}")
             if response.error:
-                self._found("note", f"command /{command.name}: without arguments it says: {response.error}")
+                self._report("note", f"command /{command.name}: without arguments it says: {response.error}")
             if response.action == "open_panel" and response.open_panel is not None:
                 bench.press(response.open_panel.id, "down")
 
@@ -381,19 +381,19 @@ class Trial:
         tools = bench.peer.tools
         if tools and not call:
             names = ", ".join(tool.name for tool in tools)
-            self._found("note", f"not called, since tools act: {names}; --call-tools calls them")
+            self._report("note", f"not called, since tools act: {names}; --call-tools calls them")
             return
         for tool in tools:
             args = sample(tool.schema)
             answered = await bench.call_tool(tool.name, args)
             with_args = wire.encode_frame(wire.ToolCall("1", tool.name, args)).partition(b'"args":')[2][:-2].decode()
             if answered.failure:
-                self._found("wrong", f"tool {tool.name} {with_args}: {answered.failure}")
+                self._report("wrong", f"tool {tool.name} {with_args}: {answered.failure}")
             else:
                 how = "answered with an error" if answered.is_error else "answered"
-                self._found("note" if answered.is_error else "ok", f"tool {tool.name} {with_args}: {how}")
+                self._report("note" if answered.is_error else "ok", f"tool {tool.name} {with_args}: {how}")
 
-    async def _end(self, bench: Bench) -> None:
+    async def _check_shutdown(self, bench: Bench) -> None:
         """Shut it down and check that it ends as it should."""
         told = bench.peer.running
         deadline_s = bench.deadlines.shutdown_s
@@ -402,17 +402,17 @@ class Trial:
         if not told or bench.ended is None or not bench.ended.wanted:
             return
         if not self._acknowledged:
-            self._found("wrong", "did not say shutdown_ack")
+            self._report("wrong", "did not say shutdown_ack")
         if bench.now() - since >= deadline_s:
-            self._found("wrong", f"did not exit within {deadline_s:g} s of shutdown, and had to be killed")
+            self._report("wrong", f"did not exit within {deadline_s:g} s of shutdown, and had to be killed")
         elif bench.ended.reason != "exited with 0":
-            self._found("wrong", f"{bench.ended.reason} when it was told to shut down")
+            self._report("wrong", f"{bench.ended.reason} when it was told to shut down")
         elif self._acknowledged:
-            self._found("ok", "acknowledged the shutdown and exited")
+            self._report("ok", "acknowledged the shutdown and exited")
 
-    def _found(self, verdict: Verdict, text: str) -> None:
+    def _report(self, verdict: Verdict, text: str) -> None:
         finding = Finding(verdict, printable(text))
-        if finding not in self._told:  # Repetitions add nothing.
-            self._told.add(finding)
+        if finding not in self._reported:  # Repetitions add nothing.
+            self._reported.add(finding)
             self.failures += verdict == "wrong"
             self._tell(finding)

@@ -108,7 +108,7 @@ class Connection:
         self, peer: Peer, heard: Callable[[Happening], None], *, trace: Trace = lambda way, data: None
     ) -> None:
         self.peer = peer
-        self._heard = heard
+        self._on_happening = heard
         self._trace = trace
         self._loop = asyncio.get_running_loop()
         self._asked: dict[str, asyncio.Future[Answered]] = {}
@@ -116,22 +116,22 @@ class Connection:
         self._carrier: Carrier | None = None
         #: Bytes to send once the carrier is open.
         self._unsent = b""
-        self._doomed = False
+        self._must_end = False
         self._pace = Pace()
         #: Notices dropped and panel updates merged since the last report in the log.
         self._dropped = self._merged = 0
-        self._flooded = self._told_of_flood = False
+        self._flooded = self._flood_noticed = False
         self._report_timer: asyncio.TimerHandle | None = None
         #: Latest update of each panel that changes too fast, until it is shown.
         self._renders: dict[str, PanelRendered] = {}
         self._render_timer: asyncio.TimerHandle | None = None
         #: True once the extension is ending or has exited: the rest is read without pauses.
-        self._hurried = False
+        self._without_pauses = False
         #: Set to end a pause in reading.
         self._wake = asyncio.Event()
         self._reading = False
         #: Bytes received but not processed yet.
-        self._unheard = 0
+        self._unprocessed = 0
         #: Time of a passed deadline, and how many bytes received by then are processed before it applies.
         self._due_at: float | None = None
         self._due_bytes = 0
@@ -141,18 +141,18 @@ class Connection:
         """Open the carrier, process its input, and return when no process is left. The last happening is `Ended`."""
         reason = "was not started"
         try:
-            self._carrier = carrier = await opening(self._deaf)
+            self._carrier = carrier = await opening(self._cannot_send)
             reason = "did not end in time and was killed"
             self.peer.advice = carrier.advice
             carrier.send(self._unsent)
-            if self._doomed:
+            if self._must_end:
                 carrier.end()
-            reason = await self._heard_out(carrier)
+            reason = await self._process_until_end(carrier)
         except (OSError, ValueError, UserError) as problem:
             reason = f"could not be started: {problem}"
         finally:
             self._report_flood()
-            self._happen(self.peer.end(reason, self._loop.time(), began=self._carrier is not None))
+            self._carry_out(self.peer.end(reason, self._loop.time(), began=self._carrier is not None))
             for timer in (self._timer, self._report_timer, self._render_timer):
                 if timer is not None:
                     timer.cancel()
@@ -183,27 +183,27 @@ class Connection:
 
     def shut_down(self) -> None:
         """Request shutdown; a process that does not exit in time is ended."""
-        self._hurry()
+        self._stop_pausing()
         self.say(self.peer.shut_down(self._loop.time()))
 
-    async def _heard_out(self, carrier: Carrier) -> str:
+    async def _process_until_end(self, carrier: Carrier) -> str:
         """Process input until the extension ends; return how it ended."""
-        watching = self._loop.create_task(self._hurry_when_gone(carrier), name="zot extension gone")
+        watching = self._loop.create_task(self._stop_pausing_when_gone(carrier), name="zot extension gone")
         try:
             self._reading = True
             while data := await carrier.read():
                 self._trace("<", data)
-                await self._hear_all(data)
+                await self._process(data)
                 if self._flooded and self._may_pause():
                     await self._pause()
-            await self._hear(self.peer.last_lines())
+            await self._process_lines(self.peer.last_lines())
             self._stop_reading()
             if not await carrier.gone(within_s=_EXIT_S):
-                self._happen(self.peer.lose("has closed its output", self._loop.time()))
+                self._carry_out(self.peer.lose("has closed its output", self._loop.time()))
                 # One asked to shut down may still be cleaning up; its deadline bounds this wait.
                 await carrier.gone(within_s=None)
             if left := await carrier.leftovers():
-                self._heard(Complained(f"left processes behind, which were ended: {clipped(', '.join(left))}"))
+                self._on_happening(Complained(f"left processes behind, which were ended: {clipped(', '.join(left))}"))
         finally:
             watching.cancel()
             self._stop_reading()
@@ -217,40 +217,40 @@ class Connection:
         if self._due_at is not None:
             self._expire_now()
 
-    async def _hurry_when_gone(self, carrier: Carrier) -> None:
+    async def _stop_pausing_when_gone(self, carrier: Carrier) -> None:
         """Read the rest without pauses once the extension has exited: its end fails the open requests."""
         await carrier.gone(within_s=None)
-        self._hurry()
+        self._stop_pausing()
 
-    def _hurry(self) -> None:
-        self._hurried = True
+    def _stop_pausing(self) -> None:
+        self._without_pauses = True
         self._wake.set()
 
-    async def _hear_all(self, data: bytes) -> None:
+    async def _process(self, data: bytes) -> None:
         """Process ``data`` in slices, yielding to the event loop between them."""
-        self._unheard, self._flooded = len(data), False
+        self._unprocessed, self._flooded = len(data), False
         for start in range(0, len(data), _SLICE_BYTES):
             piece = data[start : start + _SLICE_BYTES]
-            await self._hear(self.peer.lines(piece))
-            self._unheard -= len(piece)
+            await self._process_lines(self.peer.lines(piece))
+            self._unprocessed -= len(piece)
             if self._due_at is not None:
                 self._due_bytes -= len(piece)
                 if self._due_bytes <= 0:
                     self._expire_now()
 
-    async def _hear(self, lines: Sequence[bytes | TooLong]) -> None:
+    async def _process_lines(self, lines: Sequence[bytes | TooLong]) -> None:
         """Process lines in order."""
         has_said = False
         for line in lines:
-            came = self.peer.take(await _read(line), self._loop.time())
-            self._happen([one for one in came if self._admits(one)])
-            has_said |= not all(isinstance(one, ToolAnswered | CommandAnswered | Decided) for one in came)
+            happenings = self.peer.take(await _read(line), self._loop.time())
+            self._carry_out([one for one in happenings if self._admits(one)])
+            has_said |= not all(isinstance(one, ToolAnswered | CommandAnswered | Decided) for one in happenings)
         if has_said:
             await asyncio.sleep(0)  # Yield to other tasks.
 
     def _may_pause(self) -> bool:
         """True while no frame is expected from the extension."""
-        return not self._hurried and not self._asked and self.peer.state is State.READY
+        return not self._without_pauses and not self._asked and self.peer.state is State.READY
 
     async def _pause(self) -> None:
         """Leave a flood in the pipe for a moment, so that it costs little CPU time; a new request ends the pause."""
@@ -289,7 +289,7 @@ class Connection:
         self._render_timer = None
         renders, self._renders = self._renders, {}
         for render in renders.values():
-            self._heard(render)
+            self._on_happening(render)
 
     def _note_flood(self) -> None:
         self._flooded = True
@@ -305,10 +305,10 @@ class Connection:
             lost = f"{self._dropped} notices were dropped and {self._merged} panel updates merged"
             limit = f"{BURST} at once and {PER_S} a second are shown"
             self._dropped = self._merged = 0
-            self._heard(Complained(f"sends too much: {lost}; {limit}", notice=not self._told_of_flood))
-            self._told_of_flood = True
+            self._on_happening(Complained(f"sends too much: {lost}; {limit}", notice=not self._flood_noticed))
+            self._flood_noticed = True
 
-    def _happen(self, happenings: list[Happening]) -> None:
+    def _carry_out(self, happenings: list[Happening]) -> None:
         for happening in happenings:
             match happening:
                 case ToolAnswered() | CommandAnswered() | Decided():
@@ -317,7 +317,7 @@ class Connection:
                         future.set_result(happening)
                     continue
                 case Greeted(reply=reply):
-                    self._heard(happening)  # First: a failed send may break the connection.
+                    self._on_happening(happening)  # First: a failed send may break the connection.
                     self.say(reply)
                     continue
                 case Terminate() | Kill():
@@ -327,22 +327,22 @@ class Connection:
                     self._carrier.acknowledged()
                 case _:
                     pass
-            self._heard(happening)
+            self._on_happening(happening)
         self._schedule()
 
     def _end(self) -> None:
         """End the extension with all its processes, once the carrier is open."""
-        self._doomed = True
-        self._hurry()
+        self._must_end = True
+        self._stop_pausing()
         if self._carrier is not None:
             self._carrier.end()
 
-    def _deaf(self, reason: str) -> None:
+    def _cannot_send(self, reason: str) -> None:
         """Break the connection unless the extension exits soon: then its exit is the reason to report."""
         self._loop.call_later(_EXIT_S, self._lose, reason)
 
     def _lose(self, reason: str) -> None:
-        self._happen(self.peer.lose(reason, self._loop.time()))
+        self._carry_out(self.peer.lose(reason, self._loop.time()))
 
     def _schedule(self) -> None:
         if self._due_at is not None:
@@ -363,7 +363,7 @@ class Connection:
         """Handle a passed deadline. An answer received before it counts, so received bytes are processed first."""
         self._timer = None
         self._due_at = self._loop.time()
-        arrived = 0 if self._carrier is None or not self._reading else self._unheard + self._carrier.arrived()
+        arrived = 0 if self._carrier is None or not self._reading else self._unprocessed + self._carrier.arrived()
         self._due_bytes = arrived
         if arrived == 0:
             self._expire_now()
@@ -371,7 +371,7 @@ class Connection:
     def _expire_now(self) -> None:
         assert self._due_at is not None
         due_at, self._due_at = self._due_at, None
-        self._happen(self.peer.expire(due_at))
+        self._carry_out(self.peer.expire(due_at))
 
 
 async def _read(line: bytes | TooLong) -> Said:

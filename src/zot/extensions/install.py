@@ -22,22 +22,22 @@ _SLICE_BYTES = 1024 * 1024
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _GRACE_S = 0.5
-_MAX_TOLD_BYTES = 16 * 1024
+_MAX_OUTPUT_BYTES = 16 * 1024
 PROTOCOLS = ("https", "ssh", "git", "file")
 DEADLINE_S = 600.0
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(://|::)")
 #: scp-like address host:path, as opposed to a local path.
 _AT_HOST = re.compile(r"[^/:]+@[^/:]+:[^:]")
 #: Variables that redirect git, set when zot runs in a hook of a repository.
-_MISLEADING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY")
-_QUIET = {
+_REDIRECTING_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY")
+_GIT_ENVIRONMENT = {
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_ASKPASS": "true",
     "SSH_ASKPASS_REQUIRE": "never",
     "GIT_ALLOW_PROTOCOL": ":".join(PROTOCOLS),
     "LC_ALL": "C",
 }
-_SCRAP = ".zot-scrap-"
+_TEMPORARY = ".zot-scrap-"
 
 
 async def install(source: str, home: str, *, processes: Processes, env: Mapping[str, str]) -> Located:
@@ -49,13 +49,13 @@ async def install(source: str, home: str, *, processes: Processes, env: Mapping[
     directory = None if is_repository(source) else _directory(source, place)
     if directory is not None:
         _refuse_known(load(directory), home)
-    with _reported(place), _scrap(place) as scrap:
+    with _reported(place), _temporary_directory(place) as scrap:
         copy = os.path.join(scrap, "extension")
         if directory is None:
             await clone(source, copy, processes=processes, env=env)
         for _ in narrowing(copy) if directory is None else copying(directory, copy):
             await asyncio.sleep(0)
-        return _settle(copy, place, home, source)
+        return _move_into_place(copy, place, home, source)
 
 
 def remove(directory: str) -> None:
@@ -65,7 +65,7 @@ def remove(directory: str) -> None:
         if os.path.islink(directory):
             os.unlink(directory)  # The target of a link does not belong to the extension.
             return
-        with _scrap(place) as scrap:
+        with _temporary_directory(place) as scrap:
             os.rename(directory, os.path.join(scrap, name))
 
 
@@ -96,8 +96,8 @@ def checked_url(url: str) -> str:
 async def clone(url: str, destination: str, *, processes: Processes, env: Mapping[str, str]) -> None:
     """Clone ``url`` to ``destination``, which must not exist. Raise UserError with git's message. Leaves no process."""
     argv = ["git", "clone", "--quiet", "--depth", "1", "--no-recurse-submodules", "--", checked_url(url), destination]
-    plain = {name: value for name, value in env.items() if name not in _MISLEADING}
-    env = {**plain, **_QUIET}
+    plain = {name: value for name, value in env.items() if name not in _REDIRECTING_VARIABLES}
+    env = {**plain, **_GIT_ENVIRONMENT}
     status, said = await run_errand(argv, cwd="/", env=env, processes=processes, within_s=DEADLINE_S)
     if status:
         raise UserError(f"git clone {printable(url)}: {_reason(said) or f'exit status {status}'}")
@@ -118,7 +118,7 @@ async def run_errand(
     try:
         async with asyncio.timeout(within_s):
             while data := await child.read():
-                said = (said + data)[-_MAX_TOLD_BYTES:]
+                said = (said + data)[-_MAX_OUTPUT_BYTES:]
     except TimeoutError:
         raise UserError(f"{argv[0]} was not done within {within_s:g} s") from None
     finally:
@@ -200,7 +200,7 @@ def _directory(source: str, place: str) -> str:
     return directory
 
 
-def _settle(copy: str, place: str, home: str, source: str) -> Located:
+def _move_into_place(copy: str, place: str, home: str, source: str) -> Located:
     """Move a finished ``copy`` to the place of discovery."""
     try:
         manifest = load(copy)
@@ -234,34 +234,34 @@ def _reported(place: str) -> Iterator[None]:
 
 
 @contextmanager
-def _scrap(place: str) -> Iterator[str]:
+def _temporary_directory(place: str) -> Iterator[str]:
     """Yield a temporary directory in ``place``, and remove it afterwards. Also removes those of crashed processes."""
     make_directory(place)
     with exclusive(place):
-        _sweep(place)
-        scrap = os.path.join(place, f"{_SCRAP}{os.urandom(8).hex()}")
+        _remove_stale(place)
+        scrap = os.path.join(place, f"{_TEMPORARY}{os.urandom(8).hex()}")
         os.mkdir(scrap, 0o700)
         lock = _lock(scrap, fcntl.LOCK_EX)
     try:
         yield scrap
     finally:
-        shutil.rmtree(scrap, onerror=_insist)
+        shutil.rmtree(scrap, onerror=_force_remove)
         os.close(lock)
 
 
-def _sweep(place: str) -> None:
+def _remove_stale(place: str) -> None:
     with os.scandir(place) as entries:
-        left = [entry.path for entry in entries if entry.name.startswith(_SCRAP)]
+        left = [entry.path for entry in entries if entry.name.startswith(_TEMPORARY)]
     for path in left:
         try:
             lock = _lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:  # In use by another process.
             continue
-        shutil.rmtree(path, onerror=_insist)
+        shutil.rmtree(path, onerror=_force_remove)
         os.close(lock)
 
 
-def _insist(remove_it: object, path: str, _: object) -> None:
+def _force_remove(remove_it: object, path: str, _: object) -> None:
     """Remove a path despite missing write permissions."""
     parent = os.path.dirname(path)
     os.chmod(parent, 0o700)

@@ -26,7 +26,7 @@ _SLICE_BYTES = 64 * 1024
 _TAIL_BYTES = 64 * 1024
 _NOTE = re.compile(r"\[zot\] (\S+Z) (.*)")
 #: Consequences of a problem that was noted before.
-_AFTERMATH = re.compile(r"exited with |was killed|is not started again")
+_CONSEQUENCES = re.compile(r"exited with |was killed|is not started again")
 
 
 def log_path(home: str, name: str) -> str:
@@ -93,12 +93,12 @@ class Log:
         """Rotate a log that is too long. Open descriptors stay valid."""
         try:
             if self._path is not None and os.lstat(self._path).st_size > MAX_BYTES:
-                _begin_anew(self._path)
+                _rotate(self._path)
         except OSError:  # Missing, or not writable.
             pass
 
 
-def _begin_anew(path: str) -> None:
+def _rotate(path: str) -> None:
     """Copy the end of a log aside and truncate it: it cannot be renamed, because an extension has it open."""
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK | os.O_NOFOLLOW)
     try:
@@ -186,7 +186,7 @@ def problem(path: str) -> Note | None:
 def _with_cause(wrong: list[Note]) -> Note:
     """Return the last note joined with its causes: the end of a broken extension alone explains nothing."""
     first = len(wrong) - 1
-    while first and _AFTERMATH.match(wrong[first].text):
+    while first and _CONSEQUENCES.match(wrong[first].text):
         first -= 1
     return Note(wrong[-1].at, "; ".join(note.text for note in wrong[first:]))
 

@@ -408,30 +408,30 @@ class Roster:
         self._dismissed = dismissed
         self._begun = False
         #: Events blocked by guards that connected earlier, by name.
-        self._recalled: dict[str, frozenset[wire.Intercepted]] = {}
+        self._recorded_guards: dict[str, frozenset[wire.Intercepted]] = {}
         self._missing: dict[str, Extension] = {}
         #: Callbacks that record the events guarded by connected extensions.
         self._guards: dict[Extension, Callable[[Guarded], None]] = {}
 
     def __bool__(self) -> bool:
         """True with any extension, present or missing."""
-        return bool(self.extensions or self._recalled)
+        return bool(self.extensions or self._recorded_guards)
 
     def begin(self, origins: Sequence[Origin]) -> None:
         """Start the session's extensions in parallel, and add placeholders for missing guards."""
         self._begun = True
         self.extensions = [Extension(origin, self._around, self._audience) for origin in origins]
-        self._seat()
-        for name in self._recalled:
-            self._miss(name)
+        self._update_listeners()
+        for name in self._recorded_guards:
+            self._add_missing(name)
 
     def recall(self, guarded: Guarded) -> None:
         """Note a recorded guard, which may be missing; without events it was dismissed."""
         if guarded.intercept:
-            self._recalled[guarded.name] = frozenset(one for one in wire.INTERCEPTED if one in guarded.intercept)
+            self._recorded_guards[guarded.name] = frozenset(one for one in wire.INTERCEPTED if one in guarded.intercept)
             if self._begun:
-                self._miss(guarded.name)
-        elif self._recalled.pop(guarded.name, None) is not None:
+                self._add_missing(guarded.name)
+        elif self._recorded_guards.pop(guarded.name, None) is not None:
             self._dismiss(guarded.name)
 
     def attends(self, name: str) -> bool:
@@ -457,10 +457,10 @@ class Roster:
         if extension.peer.closed and extension in self._guards:
             self._guards[extension](Guarded(extension.name, tuple(sorted(extension.peer.closed))))
 
-    def _miss(self, name: str) -> None:
+    def _add_missing(self, name: str) -> None:
         """Add a placeholder for a missing guard, unless its name is in use."""
         if all(one.name != name for one in self.extensions):
-            missing = Missing(name, self._around, self._recalled[name])
+            missing = Missing(name, self._around, self._recorded_guards[name])
             self._missing[name] = Extension(missing, self._around, self._audience)
             self._admit(self._missing[name])
 
@@ -469,7 +469,7 @@ class Roster:
         for one in [one for one in self.extensions if one.name == name]:
             if self._is_away(one):
                 self.extensions.remove(one)
-                self._seat()
+                self._update_listeners()
                 self._dismissed(name)
             else:
                 self.put_on_record(one)
@@ -480,9 +480,9 @@ class Roster:
 
     def _admit(self, extension: Extension) -> None:
         self.extensions.append(extension)
-        self._seat()
+        self._update_listeners()
 
-    def _seat(self) -> None:
+    def _update_listeners(self) -> None:
         kept = {listener.extension: listener for listener in self.listeners}
         self.listeners = [kept.get(one) or Listener(one) for one in self.extensions]
 

@@ -125,18 +125,18 @@ class Extension:
         self._greeted = False
         self._restarts: deque[float] = deque(maxlen=len(_PAUSES_S))
         self._origin = origin
-        self._talk = self._next_talk(origin.guarded())
+        self._connection = self._new_connection(origin.guarded())
         #: Registrations from before a crash, until the restarted extension is ready.
-        self._earlier = Offer()
+        self._before_crash = Offer()
         #: Cleared during a restart.
-        self._back = asyncio.Event()
-        self._back.set()
-        self._living = asyncio.get_running_loop().create_task(self._live(), name=f"zot extension {self.name}")
+        self._restarted = asyncio.Event()
+        self._restarted.set()
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"zot extension {self.name}")
 
     @property
     def peer(self) -> Peer:
         """Peer of the current connection."""
-        return self._talk.peer
+        return self._connection.peer
 
     @property
     def returns(self) -> bool:
@@ -158,14 +158,14 @@ class Extension:
         """Current commands and tools: none once it is over; during a restart, those from before the crash."""
         offer = Offer()
         if not self.is_over:
-            offer.commands |= self._earlier.commands
-            offer.tools |= self._earlier.tools
+            offer.commands |= self._before_crash.commands
+            offer.tools |= self._before_crash.tools
             offer.add(self.peer)
         return offer
 
     async def over(self) -> None:
         """Wait until it does not run and will not be restarted."""
-        await asyncio.wait({self._living})
+        await asyncio.wait({self._task})
 
     async def settled(self) -> None:
         """Wait until prompts need not wait for it: it is ready, timed out, or failed."""
@@ -174,37 +174,37 @@ class Extension:
     async def call_tool(self, tool: str, args: dict[str, Any]) -> ToolAnswered:
         """Call a tool, after a restart that is under way."""
         with self._wait(f"tool {tool}"):
-            await self._back.wait()
-            talk = self._talk
-            answered: ToolAnswered = await talk.answer(talk.peer.call_tool(tool, args, _now()))
+            await self._restarted.wait()
+            connection = self._connection
+            answered: ToolAnswered = await connection.answer(connection.peer.call_tool(tool, args, _now()))
             return answered
 
     async def run_command(self, command: str, args: str) -> wire.CommandResponse:
         """Run a command, after a restart that is under way."""
         with self._wait(f"command {command}"):
-            await self._back.wait()
-            talk = self._talk
-            answered: CommandAnswered = await talk.answer(talk.peer.invoke_command(command, args, _now()))
+            await self._restarted.wait()
+            connection = self._connection
+            answered: CommandAnswered = await connection.answer(connection.peer.invoke_command(command, args, _now()))
             return answered.response
 
     async def decide(self, event: wire.Intercepted, **about: Any) -> Decision:
         """Return its decision about an event, or the one in its place if it cannot decide."""
         with self._wait(f"intercept {event}"):
-            talk = self._talk
-            decided = await talk.answer(talk.peer.ask(event, _now(), **about))
+            connection = self._connection
+            decided = await connection.answer(connection.peer.ask(event, _now(), **about))
             return decided.decision if isinstance(decided, Decided) else decided
 
     def tell(self, event: wire.Event) -> None:
         """Notify it of an event, if it is subscribed."""
-        self._talk.say(self.peer.tell(event))
+        self._connection.say(self.peer.tell(event))
 
     def press(self, panel_id: str, key: wire.Key, text: str) -> None:
         """Send it a key press in one of its panels."""
-        self._talk.say(self.peer.press(panel_id, key, text))
+        self._connection.say(self.peer.press(panel_id, key, text))
 
     def close_panel(self, panel_id: str) -> None:
         """Notify it that the user closed one of its panels."""
-        self._talk.say(self.peer.close_panel(panel_id))
+        self._connection.say(self.peer.close_panel(panel_id))
 
     def note(self, text: str) -> None:
         """Write a line to its log."""
@@ -213,35 +213,35 @@ class Extension:
     async def close(self) -> None:
         """Shut it down: by request, then SIGTERM, then SIGKILL. Idempotent."""
         self._closing.set()
-        self._talk.shut_down()
+        self._connection.shut_down()
         deadlines = self._around.deadlines
         bound_s = deadlines.shutdown_s + 2 * deadlines.terminate_s + _SLACK_S
-        await asyncio.wait({self._living}, timeout=bound_s)
-        if not self._living.done():
-            self._living.cancel()
-            await asyncio.wait({self._living})
+        await asyncio.wait({self._task}, timeout=bound_s)
+        if not self._task.done():
+            self._task.cancel()
+            await asyncio.wait({self._task})
         self.condition = "stopped"
 
-    async def _live(self) -> None:
+    async def _run(self) -> None:
         """Run it, and restart it after crashes, until it is closed or has failed for good."""
         try:
             while True:
-                await self._live_once()
+                await self._run_once()
                 if self._closing.is_set() or not await self._may_restart():
                     return
-                self._talk = self._next_talk(self.peer.closed)
+                self._connection = self._new_connection(self.peer.closed)
         finally:
             self._settled.set()
-            self._back.set()
+            self._restarted.set()
 
-    async def _live_once(self) -> None:
+    async def _run_once(self) -> None:
         again = AGAIN if self._restarts else ""
         self._log.note(f"starting {again}{self.name} {self._origin.version}".rstrip())
         errors = self._log.open()
         self._log_began = self._log.end()
         watching = asyncio.get_running_loop().create_task(self._watch_log(), name=f"zot extension log {self.name}")
         try:
-            await self._talk.run(lambda deaf: self._origin.open(errors, self._log.note, deaf))
+            await self._connection.run(lambda deaf: self._origin.open(errors, self._log.note, deaf))
         finally:
             watching.cancel()
             os.close(errors)
@@ -261,8 +261,8 @@ class Extension:
             again = f"is not started again: it has crashed {len(recent) + 1} times" if recent else ""
             self._happened(GivenUp(again))
             return False
-        self._earlier = self.offer
-        self._back.clear()
+        self._before_crash = self.offer
+        self._restarted.clear()
         self._restarts.append(now)
         self.condition = "restarting"
         try:
@@ -272,7 +272,7 @@ class Extension:
             return True
         return False
 
-    def _next_talk(self, closed: frozenset[wire.Intercepted]) -> Connection:
+    def _new_connection(self, closed: frozenset[wire.Intercepted]) -> Connection:
         return Connection(self._origin.peer(closed, now=_now()), self._happened)
 
     def _wait(self, what: str) -> Wait:
@@ -285,8 +285,8 @@ class Extension:
                 self.condition, self.problem, self._evidence = "running", "", ""
             case Settled():
                 self._settled.set()
-                self._earlier = Offer()
-                self._back.set()
+                self._before_crash = Offer()
+                self._restarted.set()
             case GivenUp(reason=reason) if reason:
                 self._log.note(reason)
             case Complained(reason=reason) | Late(reason=reason):

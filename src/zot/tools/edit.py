@@ -37,7 +37,7 @@ MAX_SHOWN_CHARACTERS = 1000
 _MAX_REPEATS = 8
 #: Minimum share of a text, by length of lines, that must be at a place for it to be the closest.
 _LEAST_SHARE = 0.2
-_LEAST_LIKENESS = 0.6
+_LEAST_SIMILARITY = 0.6
 
 
 class EditPair(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -393,7 +393,7 @@ def _find(text: str, old: str, simplified: Callable[[str], _Simplified]) -> _Lin
     if at == -1:
         return None
     first, last = within.line_of(at), within.line_of(at + len(wanted.rstrip("\n")) - 1)
-    return _Lines(first, _likeness_shown("\n".join(text.split("\n")[first - 1 : last])))
+    return _Lines(first, _cut("\n".join(text.split("\n")[first - 1 : last])))
 
 
 def _closest_block(lines: Sequence[str], wanted: Sequence[str]) -> str | None:
@@ -410,7 +410,7 @@ def _closest_block(lines: Sequence[str], wanted: Sequence[str]) -> str | None:
     at = max(start + differing[0], 0) + 1
     return (
         f"the closest place begins at line {max(start, 0) + 1}, where line {at} differs.\n"
-        f"The file has: {_likeness_shown(has) or 'nothing'}\noldText has:  {_likeness_shown(should_have) or 'nothing'}"
+        f"The file has: {_cut(has) or 'nothing'}\noldText has:  {_cut(should_have) or 'nothing'}"
     )
 
 
@@ -444,15 +444,15 @@ def _nearest_line(lines: Sequence[str], wanted: str) -> _Lines | None:
     firsts: dict[str, int] = {}
     for number, line in enumerate(lines, 1):
         firsts.setdefault(line.strip(), number)
-    best, best_score = None, _LEAST_LIKENESS
+    best, best_score = None, _LEAST_SIMILARITY
     for line, number in islice(firsts.items(), MAX_COMPARED_LINES):
-        score = _likeness(wanted, words, line)
+        score = _similarity(wanted, words, line)
         if score > best_score:
             best, best_score = number, score
-    return None if best is None else _Lines(best, _likeness_shown(lines[best - 1].rstrip("\r")))
+    return None if best is None else _Lines(best, _cut(lines[best - 1].rstrip("\r")))
 
 
-def _likeness(wanted: str, words: set[str], line: str) -> float:
+def _similarity(wanted: str, words: set[str], line: str) -> float:
     """Return a similarity of 0 to 2: the share of common words, plus that of common beginning and end.
 
     Words find a line with changed order, the ends find one with a change in the middle; both are linear.
@@ -470,5 +470,5 @@ def _words(line: str) -> list[str]:
     return re.findall(r"\w+|[^\w\s]", line)
 
 
-def _likeness_shown(text: str) -> str:
+def _cut(text: str) -> str:
     return text if len(text) <= MAX_SHOWN_CHARACTERS else f"{text[:MAX_SHOWN_CHARACTERS]}..."

@@ -118,7 +118,7 @@ class Guardian:
         try:
             await end_each(list(self._children), grace_s=CLOSE_GRACE_S)
         finally:
-            await self._dismiss()
+            await self._shut_down()
 
     def kill_all(self) -> None:
         """See `Processes`. Only sends orders: the event loop's objects stay untouched."""
@@ -169,7 +169,7 @@ class Guardian:
                 await start
         except TimeoutError as exc:
             if deadline.expired() and self._process is not None:
-                self._bury()
+                self._discard_guardian()
             raise ChildProcessError(f"the guardian did not answer within {self._patience_s:g} s") from exc
 
     def _forget(self, child: KeptChild, control: socket.socket | None) -> None:
@@ -185,7 +185,7 @@ class Guardian:
         Reuse pays: forking an interpreter costs more than the rest of a short command.
         """
         if self._process is not None and self._process.poll() is not None:
-            self._bury()
+            self._discard_guardian()
         while self._idle:
             control = self._idle.pop()
             if _is_silent(control):
@@ -205,7 +205,7 @@ class Guardian:
                 socket.send_fds(self._socket or self._start(), [b"+"], [theirs.fileno()])
             except ConnectionError as exc:
                 ours.close()
-                self._bury()
+                self._discard_guardian()
                 raise NotTaken(ENDED) from exc
             except BaseException:
                 ours.close()
@@ -237,7 +237,7 @@ class Guardian:
         self._socket = ours
         return ours
 
-    async def _dismiss(self) -> None:
+    async def _shut_down(self) -> None:
         """Let the guardian exit, and wait for it. One that still has processes to end continues on its own."""
         if self._socket is None:
             return
@@ -252,11 +252,11 @@ class Guardian:
         finally:
             loop.remove_reader(self._socket)
             if left.done():
-                self._bury()
+                self._discard_guardian()
             else:
-                self._leave_behind()
+                self._detach()
 
-    def _leave_behind(self) -> None:
+    def _detach(self) -> None:
         """Detach a guardian that is still ending processes: it exits after the last one."""
         assert self._process is not None
         assert self._socket is not None
@@ -264,7 +264,7 @@ class Guardian:
         threading.Thread(target=self._process.wait, name="zot guardian", daemon=True).start()
         self._process = self._socket = None
 
-    def _bury(self) -> None:
+    def _discard_guardian(self) -> None:
         """Kill and reap the guardian, and drop its idle keepers."""
         assert self._process is not None
         assert self._socket is not None
@@ -323,7 +323,7 @@ class KeptChild(Child):
         self._gone: asyncio.Future[None] = loop.create_future()
         self._jobs: asyncio.Future[list[tuple[int, str]]] | None = None
         control.setblocking(False)
-        loop.add_reader(control, self._hear)
+        loop.add_reader(control, self._on_readable)
 
     async def start(self, request: bytes, fds: Sequence[int], *, program: str, cwd: str) -> None:
         """Request a command with the descriptors that `warden/keeper.py` expects, and wait until it runs.
@@ -402,7 +402,7 @@ class KeptChild(Child):
     def hang_up(self) -> None:
         """Close the connection to the keeper, which then ends all processes."""
         if not self._gone.done():
-            self._settle(reusable=False)
+            self._finish(reusable=False)
 
     def kill(self) -> None:
         """Have all processes killed at once, from any thread, without waiting for the result."""
@@ -438,7 +438,7 @@ class KeptChild(Child):
             with suppress(ConnectionError, BlockingIOError):
                 self._control.send(f"{line}\n".encode())
 
-    def _hear(self) -> None:
+    def _on_readable(self) -> None:
         try:
             data = self._control.recv(_MAX_REPORT_BYTES)
         except BlockingIOError:
@@ -447,11 +447,11 @@ class KeptChild(Child):
             data = b""
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
-            self._take(line)
+            self._on_report(line)
         if not data and not self._gone.done():
             self._end_strays()
 
-    def _take(self, line: bytes) -> None:
+    def _on_report(self, line: bytes) -> None:
         match line.split(b" ", 1):
             case [b"taken", numbers]:
                 self._keeper, self._mark = map(int, numbers.split())
@@ -469,7 +469,7 @@ class KeptChild(Child):
                 self._exited(None)
             case [b"gone"]:
                 # The last order may still be unread, and would be taken for one about the next command.
-                self._settle(reusable=not self._asked)
+                self._finish(reusable=not self._asked)
             case _:  # lost: the keeper was killed, and the guardian has ended its processes
                 self.hang_up()
 
@@ -482,7 +482,7 @@ class KeptChild(Child):
             self._jobs.set_result(jobs)
         self._jobs = None
 
-    def _settle(self, *, reusable: bool) -> None:
+    def _finish(self, *, reusable: bool) -> None:
         """Resolve all waits and release the keeper: no more reports follow."""
         asyncio.get_running_loop().remove_reader(self._control)
         if not reusable:

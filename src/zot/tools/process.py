@@ -93,7 +93,7 @@ class Child(abc.ABC):
         #: Exit status; None if the process that would report it was killed.
         self._exit: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         self._output: int | None = output
-        self._silent_at: float | None = None
+        self._drained_at: float | None = None
         os.set_blocking(output, False)
 
     async def read(self, *, until_exit: bool = True) -> bytes:
@@ -101,13 +101,13 @@ class Child(abc.ABC):
 
         With ``until_exit`` False, also returns b"" when the output is closed. Safe to cancel: no output is lost.
         """
-        while self._output is not None and self._may_speak():
+        while self._output is not None and self._may_read():
             # Without this, a command that writes faster than we read would starve other tasks.
             await asyncio.sleep(0)
             try:
                 data = os.read(self._output, _CHUNK_BYTES)
             except BlockingIOError:
-                await self._news(self._output)
+                await self._wait_for_output(self._output)
                 continue
             if data:
                 return data
@@ -178,25 +178,25 @@ class Child(abc.ABC):
             os.close(self._output)
             self._output = None
 
-    def _may_speak(self) -> bool:
+    def _may_read(self) -> bool:
         if not self._exit.done():
             return True
         now = asyncio.get_running_loop().time()
-        if self._silent_at is None:
-            self._silent_at = now + DRAIN_S
-        return now < self._silent_at
+        if self._drained_at is None:
+            self._drained_at = now + DRAIN_S
+        return now < self._drained_at
 
-    async def _news(self, output: int) -> None:
+    async def _wait_for_output(self, output: int) -> None:
         """Wait until there is output, the command exits, or the drain time is over."""
         loop = asyncio.get_running_loop()
         readable: asyncio.Future[None] = loop.create_future()
         loop.add_reader(output, resolve, readable)
         try:
-            if self._silent_at is None:
+            if self._drained_at is None:
                 events: set[asyncio.Future[Any]] = {readable, self._exit}
                 await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
             else:
-                await asyncio.wait({readable}, timeout=self._silent_at - loop.time())
+                await asyncio.wait({readable}, timeout=self._drained_at - loop.time())
         finally:
             loop.remove_reader(output)
 

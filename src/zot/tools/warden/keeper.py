@@ -56,7 +56,7 @@ def keep(control: socket, guardian: int) -> None:
         except EOFError:
             return
         # First: the command may stop this process before it can report anything else.
-        _say(control, b"taken %d %d\n" % (os.getpid(), mark))
+        _send(control, b"taken %d %d\n" % (os.getpid(), mark))
         _run(request, control, fds, guardian, wakeups)
         os.close(fds[1])
 
@@ -67,12 +67,12 @@ def _run(request: Request, control: socket, output: Sequence[int], guardian: int
         pid = _start(request, outlet, streams)
     except OSError as exc:
         where = b"directory" if exc.filename == request.cwd else b"program"
-        _say(control, b"failed %d %s\ngone\n" % (exc.errno or 0, where))
+        _send(control, b"failed %d %s\ngone\n" % (exc.errno or 0, where))
         return
     finally:
         for fd in (outlet, *streams):
             os.close(fd)
-    _say(control, b"started %d\n" % pid)
+    _send(control, b"started %d\n" % pid)
     _Tree(pid, control, inlet, guardian, wakeups).run()
 
 
@@ -110,7 +110,7 @@ def _found(name: bytes, env: dict[bytes, bytes]) -> bytes:
     return name
 
 
-def _say(control: socket, line: bytes) -> None:
+def _send(control: socket, line: bytes) -> None:
     with suppress(OSError):  # zot does not read any more; the end of file follows
         control.sendall(line)
 
@@ -128,7 +128,7 @@ class _Tree:
         self._pause_s = _FIRST_LOOK_S
         self._poll = select.poll()
         self._on: dict[int, Callable[[int], None]] = {}
-        self._watch(control.fileno(), self._hear)
+        self._watch(control.fileno(), self._on_control)
         self._watch(guardian, self._guardian_died)
         self._watch(wakeups, lambda wakeups: None)
 
@@ -153,7 +153,7 @@ class _Tree:
         if nobody_left:
             report += b"gone\n"
         if report:
-            _say(self._control, report)
+            _send(self._control, report)
         return nobody_left
 
     def _wait_ms(self) -> float | None:
@@ -182,7 +182,7 @@ class _Tree:
     def _pids(self) -> list[int]:
         return [pid for pid, _ in self._look()]
 
-    def _hear(self, fd: int) -> None:
+    def _on_control(self, fd: int) -> None:
         try:
             data = self._control.recv(4096)
         except ConnectionError:
@@ -192,15 +192,15 @@ class _Tree:
             self._end(ORPHAN_GRACE_S)
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
-            self._obey(line)
+            self._execute(line)
 
-    def _obey(self, line: bytes) -> None:
+    def _execute(self, line: bytes) -> None:
         match line.split():
             case [b"end", seconds]:
                 self._end(float(seconds))
             case [b"list"]:
                 jobs = tree.command_lines(self._pids(), at_most=_MAX_JOBS)
-                _say(self._control, b"jobs " + b"\0".join(b"%d %s" % job for job in jobs) + b"\n")
+                _send(self._control, b"jobs " + b"\0".join(b"%d %s" % job for job in jobs) + b"\n")
             case [b"drain"]:
                 self._watch(self._inlet, self._drain)
             case _:
@@ -214,7 +214,7 @@ class _Tree:
 
     def _guardian_died(self, fd: int) -> None:
         self._forget(fd)
-        _say(self._control, b"abandoned\n")
+        _send(self._control, b"abandoned\n")
         self._end(ORPHAN_GRACE_S)
 
     def _forget(self, fd: int) -> None:

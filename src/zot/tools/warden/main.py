@@ -113,7 +113,7 @@ class _Guardian:
         for pid, status in changed:
             self._note(pid, status)
         if nobody_left:
-            self._tell_lost()
+            self._report_lost()
         return nobody_left
 
     def _note(self, pid: int, status: int) -> None:
@@ -133,12 +133,12 @@ class _Guardian:
         if self._lost:
             kernel.hurry()
             if not tree.end(self._strays):
-                self._tell_lost()
+                self._report_lost()
 
     def _strays(self) -> Iterable[tuple[int, tree.Status]]:
         return tree.below([pid for pid in tree.children(os.getpid()) if pid not in self._keepers])
 
-    def _tell_lost(self) -> None:
+    def _report_lost(self) -> None:
         for control in self._lost:
             with suppress(OSError):  # zot has ended or dropped the command
                 control.sendall(b"lost\n")
