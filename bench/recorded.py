@@ -18,7 +18,7 @@ from zot.journal.journal import Journal
 from zot.journal.record import Record
 from zot.messages import CallBlock, Message, ResultBlock, TextBlock
 from zot.runtime.open import open_session
-from zot.store import Change, MemoryStore, Said, Store
+from zot.store import Change, MemoryStore, MessageAdded, Store
 
 _MESSAGES = 2000
 _BATCHES = 2000
@@ -53,7 +53,7 @@ async def _begun(journal: Journal, name: str) -> Record:
 
 async def _reopening(journal: Journal) -> dict[str, Any]:
     """A session of 2,000 messages, as a transcript, against the same bytes in a file of lines."""
-    rows = [Said(_message(number)) for number in range(_MESSAGES)]
+    rows = [MessageAdded(_message(number)) for number in range(_MESSAGES)]
     record = await _begun(journal, "long")
     for number, row in enumerate(rows):
         record.append([row, *_BATCH], run=number // 6 + 1)

@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from zot.errors import StoreFailed
 from zot.journal.journal import Journal
-from zot.journal.repair import look_at
+from zot.journal.repair import check_file
 
 #: How long one command may take under strace. Only a command that hangs takes so long.
 PATIENCE_S = 120
@@ -298,7 +298,7 @@ def _left(place: Place) -> list[str]:
         return []
     try:
         sessions = asyncio.run(_resumed(path))
-        report = look_at(path)
+        report = check_file(path)
     except StoreFailed as problem:
         return [f"the journal cannot be used afterwards: {problem}"]
     copies = [file.name for file in place.home.iterdir() if ".damaged-" in file.name]

@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 from harness import at_home
-from zot.config.agents import Agents
-from zot.config.paths import Place
+from zot.config.agents import AgentConfigs
+from zot.config.paths import DaemonPaths
 from zot.journal import replay
 from zot.journal.journal import Journal
-from zot.runtime.shared import Premises
+from zot.runtime.shared import SharedResources
 from zot.serve.daemon.audit import Audit
 from zot.serve.daemon.daemon import Daemon, listen
 from zot.serve.daemon.endpoint import Claim, claim_endpoint
 from zot.serve.daemon.logs import LogFile
-from zot.serve.daemon.parts import Establishment
+from zot.serve.daemon.parts import DaemonParts
 from zot.wire import jsonrpc
 from zot.wire.daemon import METHODS, Method
 
@@ -87,11 +87,13 @@ async def running(
     home: Path, *, ephemeral: bool = False, journal_at: Path | None = None, mends: bool = True, **flags: Any
 ) -> AsyncIterator[Running]:
     """Run a daemon that keeps everything in ``home``, with what its command line would say."""
-    place = Place(str(home / "d.sock"), str(home), str(home), str((journal_at or home) / "journal.db"))
-    journal, premises = await Journal.open(str(place.journal)), Premises()
+    place = DaemonPaths(str(home / "d.sock"), str(home), str(home), str((journal_at or home) / "journal.db"))
+    journal, premises = await Journal.open(str(place.journal)), SharedResources()
     audit = Audit(LogFile(str(home / "audit.log")), soon=asyncio.get_running_loop().call_soon)
     given = {"provider": "lab", **flags}
-    parts = Establishment(place, Agents.load(str(home)), journal=journal, premises=premises, audit=audit, flags=given)
+    parts = DaemonParts(
+        place, AgentConfigs.load(str(home)), journal=journal, premises=premises, audit=audit, flags=given
+    )
     daemon = Daemon(parts, ephemeral=ephemeral)
     claim = claim_endpoint(place.socket)
     service = Running(daemon, journal, claim, await listen(daemon, claim.listener))

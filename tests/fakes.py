@@ -10,7 +10,7 @@ import msgspec
 
 import claude
 from zot.agent.compaction import AutoCompact
-from zot.agent.hooks import Approver, CallDecision, Extensions, MessageDecision, NoExtensions, Question
+from zot.agent.hooks import ApprovalQuestion, Approver, CallDecision, Extensions, MessageDecision, NoExtensions
 from zot.agent.loop import Agent, Budget
 from zot.errors import StoreFailed, UserError
 from zot.events import AgentEvent
@@ -21,7 +21,7 @@ from zot.providers.models import Catalogue, catalogue
 from zot.providers.service import Service
 from zot.session.history import Batch
 from zot.session.session import Session
-from zot.store import Allowed, Change, MemoryStore, Row, Store
+from zot.store import Change, MemoryStore, PermissionGranted, Row, Store
 from zot.tools.base import Output, Tool, ToolContext
 
 #: How long anything may take before a test fails. Never how long it does take.
@@ -188,20 +188,20 @@ class Doorman:
         self.asks = asks
         self.asked: list[tuple[str, dict[str, Any]]] = []
 
-    def judge(self, call: CallBlock, args: dict[str, Any]) -> Question | str | None:
+    def judge(self, call: CallBlock, args: dict[str, Any]) -> ApprovalQuestion | str | None:
         self.asked.append((call.id, args))
-        return Question(call, args, f"{call.name}!") if self.asks else self.reason
+        return ApprovalQuestion(call, args, f"{call.name}!") if self.asks else self.reason
 
-    def remember(self, question: Question) -> Allowed | None:
+    def remember(self, question: ApprovalQuestion) -> PermissionGranted | None:
         return None
 
-    def recall(self, allowed: Allowed) -> None:
+    def recall(self, allowed: PermissionGranted) -> None:
         return
 
-    def remembered(self) -> Sequence[Allowed]:
+    def remembered(self) -> Sequence[PermissionGranted]:
         return ()
 
-    def forget(self, allowed: Allowed) -> Allowed:
+    def forget(self, allowed: PermissionGranted) -> PermissionGranted:
         raise UserError("that is not remembered")
 
 

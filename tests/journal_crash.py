@@ -13,9 +13,9 @@ from typing import Any
 
 from zot.errors import SessionBusy, StoreFailed
 from zot.events import TextDelta
-from zot.journal.journal import Journal, can_be_written, look
+from zot.journal.journal import Journal, can_be_written, open_read_only
 from zot.journal.queries import rows_after
-from zot.journal.repair import look_at
+from zot.journal.repair import check_file
 
 CRASHES = 40
 CONTENDERS = 20
@@ -175,12 +175,12 @@ async def write_read_only(path: str) -> None:
         await record.settled()
     except StoreFailed as problem:
         say("failed", problem)
-    seen = await look(path)
+    seen = await open_read_only(path)
     sessions = await seen.sessions()
     rows = await seen.reading(lambda connection: rows_after(connection, sessions[0].number, 0, 10))
     say("seen", can_be_written(path), sessions[0].id, len(rows))
     await seen.close()
-    say("checked", look_at(path).problems)
+    say("checked", check_file(path).problems)
 
 
 if __name__ == "__main__":

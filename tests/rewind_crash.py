@@ -15,12 +15,12 @@ from tools.meddled import Meddled
 from zot.agent.loop import Agent
 from zot.journal.journal import Journal
 from zot.providers.models import catalogue
-from zot.session.queue import Wish
+from zot.session.queue import RewindTarget
 from zot.session.session import Session
-from zot.session.transcripts import Past
+from zot.session.transcripts import TranscriptPast
 from zot.tools.base import Tool
 from zot.tools.checkpoints import Restorer
-from zot.tools.paths import Anywhere
+from zot.tools.paths import UnrestrictedPaths
 from zot.tools.write import Write
 
 
@@ -28,7 +28,7 @@ class Doomed(Restorer):
     """Puts so many files back, and is no more."""
 
     def __init__(self, left: int) -> None:
-        super().__init__(Anywhere())
+        super().__init__(UnrestrictedPaths())
         self._left = left
 
     def restore(
@@ -58,12 +58,14 @@ async def session_with(
         cwd=cwd,
         env={},
     )
-    return Session(agent, record, past=Past(past.changes, past.rows, release=journal.close), files=lambda: files)
+    return Session(
+        agent, record, past=TranscriptPast(past.changes, past.rows, release=journal.close), files=lambda: files
+    )
 
 
 async def rewind(path: str, cwd: str, after: int) -> None:
     session = await session_with(Doomed(after), path, cwd)
-    await session.rewind(Wish(messages=0))
+    await session.rewind(RewindTarget(messages=0))
 
 
 async def write(path: str, cwd: str, *, written: bool) -> None:
@@ -76,7 +78,7 @@ async def write(path: str, cwd: str, *, written: bool) -> None:
 
     call = claude.tool("c1", "write", '{"path":"a.txt","content":"two"}')
     transport = FakeTransport([claude.reply(call, ends="tool_use")])
-    session = await session_with(Restorer(Anywhere()), path, cwd, Write(Meddled(meddle)), transport=transport)
+    session = await session_with(Restorer(UnrestrictedPaths()), path, cwd, Write(Meddled(meddle)), transport=transport)
     await talk(session, "write")
 
 

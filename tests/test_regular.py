@@ -20,8 +20,8 @@ from zot.config.config import resolve
 from zot.config.trust import TrustStore
 from zot.errors import ConfigError
 from zot.extensions import manifest
-from zot.extensions.manifest import switch
-from zot.files import content
+from zot.extensions.manifest import set_enabled
+from zot.files import read_content
 from zot.providers import own_models
 from zot.providers.recording import Recording, header_of
 
@@ -55,25 +55,25 @@ def test_a_script_may_be_made_by_a_program(tmp_path: Path) -> None:
 def test_a_pipe_without_a_writer_is_given_up(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(TimeoutError, match=r"a pipe into which nobody has written for 0\.05 s"):
-        content(str(tmp_path / "pipe"), pipe_silence_s=0.05)
+        read_content(str(tmp_path / "pipe"), pipe_silence_s=0.05)
 
 
 @pytest.mark.parametrize("path", ["/dev/zero", "/dev/null"])
 def test_what_is_neither_file_nor_pipe_is_refused(path: str) -> None:
     with pytest.raises(OSError, match="not a regular file"):
-        content(path, pipe_silence_s=1)
+        read_content(path, pipe_silence_s=1)
 
 
 READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "keys": ("auth.json", lambda home: auth_file.stored(str(home), "anthropic")),
     "keys that are listed": ("auth.json", lambda home: auth_file.check(str(home))),
-    "a key that is replaced": ("auth.json", lambda home: auth_file.store(str(home), "x", auth_file.Entry(key="k"))),
+    "a key that is replaced": ("auth.json", lambda home: auth_file.store(str(home), "x", auth_file.AuthEntry(key="k"))),
     "trust": ("trust.json", lambda home: TrustStore(str(home)).is_trusted(str(home))),
     "trust that is given": ("trust.json", lambda home: TrustStore(str(home)).trust(str(home), ("*.json",))),
     "settings": ("config.toml", lambda home: resolve({}, {"ZOT_HOME": str(home)})),
     "models": ("models.json", lambda home: own_models.load(str(home / "models.json"))),
     "a manifest": ("extension.json", lambda home: manifest.load(str(home))),
-    "a manifest that is switched": ("extension.json", lambda home: switch(str(home), enabled=False)),
+    "a manifest that is switched": ("extension.json", lambda home: set_enabled(str(home), enabled=False)),
     "a schema": ("schema.json", lambda home: output_schema.load(str(home / "schema.json"))),
     "a recording": ("r.jsonl", lambda home: Recording.load(str(home / "r.jsonl"))),
     "the header of a recording": ("r.jsonl", lambda home: header_of(str(home / "r.jsonl"))),
@@ -117,7 +117,7 @@ def test_a_file_that_never_ends_is_not_read_whole(tmp_path: Path) -> None:
     [
         lambda home: TrustStore(str(home)).trust(str(home)),
         lambda home: TrustStore(str(home)).untrust(str(home)),
-        lambda home: auth_file.store(str(home), "anthropic", auth_file.Entry(key="k")),
+        lambda home: auth_file.store(str(home), "anthropic", auth_file.AuthEntry(key="k")),
     ],
     ids=["trust", "untrust", "login"],
 )

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from zot.text import without_halves
+from zot.text import replace_surrogates
 
 _encoder = msgspec.json.Encoder()
 
@@ -37,7 +37,7 @@ def encode_lines(frames: Sequence[Any]) -> bytes:
 def _without_surrogates(value: Any) -> Any:
     match value:
         case str():
-            return without_halves(value)
+            return replace_surrogates(value)
         case dict():
             return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
         case list() | tuple():
@@ -46,7 +46,7 @@ def _without_surrogates(value: Any) -> Any:
             return value
 
 
-def learned(kind: T) -> T:
+def thread_safe_type(kind: T) -> T:
     """Return ``kind`` after building its msgspec decoder under a lock, so any thread may decode it."""
     if kind not in _known:
         with _guard:

@@ -174,7 +174,7 @@ class EpochChanged(AgentError):
         self.epoch = epoch
 
 
-class Unforeseen(AgentError):
+class InternalError(AgentError):
     """An unexpected failure inside zot. The log has the traceback."""
 
 

@@ -43,7 +43,7 @@ def load(
     ``max_bytes``, and any error that ``check`` raises about the status of the opened file.
     """
     try:
-        data = b"".join(slices(path, check=check, max_bytes=max_bytes))
+        data = b"".join(read_chunks(path, check=check, max_bytes=max_bytes))
     except (FileNotFoundError, NotADirectoryError):
         raise
     except OSError as problem:
@@ -69,12 +69,12 @@ def _reason(problem: BaseException) -> str:
             return str(problem)
 
 
-def content(path: str, *, pipe_silence_s: float | None = None) -> bytes:
+def read_content(path: str, *, pipe_silence_s: float | None = None) -> bytes:
     """Return the content of a file. Raise OSError as `slices` does."""
-    return b"".join(slices(path, pipe_silence_s=pipe_silence_s))
+    return b"".join(read_chunks(path, pipe_silence_s=pipe_silence_s))
 
 
-def slices(
+def read_chunks(
     path: str,
     *,
     pipe_silence_s: float | None = None,
@@ -176,7 +176,7 @@ def replace_file(path: str, data: bytes, *, mode: int = 0o600) -> None:
 
 
 @contextmanager
-def exclusive(directory: str) -> Iterator[None]:
+def directory_lock(directory: str) -> Iterator[None]:
     """Hold the lock on a directory, creating it if missing. Raise ConfigError after LOCK_S."""
     try:
         make_directory(directory)

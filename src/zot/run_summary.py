@@ -12,7 +12,7 @@ from zot.messages import ZERO, Counters, Stop, text_of
 CUT_OFF: Final = "the answer was cut off at the model's length limit"
 
 
-class Outcome:
+class RunSummary:
     """Accumulator over the events of one run. ``text`` is the model's last message, ``stop`` its stop reason.
 
     ``held_back`` says why an extension blocked that message; "" if none did.

@@ -17,13 +17,13 @@ from zot.events import AgentEvent
 from zot.messages import Counters, Message
 
 
-class Said(msgspec.Struct, frozen=True, gc=False, tag="said", tag_field="type"):
+class MessageAdded(msgspec.Struct, frozen=True, gc=False, tag="said", tag_field="type"):
     """A message was added to the transcript."""
 
     message: Message
 
 
-class Spliced(msgspec.Struct, frozen=True, gc=False, tag="spliced", tag_field="type", omit_defaults=True):
+class MessagesReplaced(msgspec.Struct, frozen=True, gc=False, tag="spliced", tag_field="type", omit_defaults=True):
     """``messages`` replaced those from ``start`` up to ``stop``: a compaction, a clearing, a replacement.
 
     The replaced messages stay in the history: a transcript is a view. Only a compaction (``why``) can be undone.
@@ -56,13 +56,13 @@ class Configured(msgspec.Struct, frozen=True, gc=False, tag="configured", tag_fi
 
 
 #: Digest of a content that was not kept: too large or unreadable.
-UNKEPT: Final = ""
+NOT_KEPT: Final = ""
 
 
 Digest: TypeAlias = Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{64})?$")]
 
 
-class Wrote(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="wrote", tag_field="type"):
+class FileChanged(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="wrote", tag_field="type"):
     """A change of a file, by the tool call ``call`` or by a rewind. Does not change the transcript.
 
     A tool's change is recorded before it is made: it happened if the call's result is no error, and may have
@@ -81,7 +81,7 @@ class Wrote(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="wrot
     contents: Mapping[str, bytes] = {}
 
 
-class Allowed(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="allowed", tag_field="type"):
+class PermissionGranted(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="allowed", tag_field="type"):
     """A person allowed a ``tool`` for the rest of the session: for one command, for one path, or always.
 
     ``revoked`` withdraws the permission.
@@ -98,13 +98,13 @@ class Allowed(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="al
         return self.command or self.path or ""
 
 
-class Began(msgspec.Struct, frozen=True, gc=False, tag="began", tag_field="type"):
+class CallStarted(msgspec.Struct, frozen=True, gc=False, tag="began", tag_field="type"):
     """A tool ``call`` in a turn with an approval is about to start; without a result, it may or may not have run."""
 
     call: str
 
 
-class Guarded(msgspec.Struct, frozen=True, gc=False, tag="guarded", tag_field="type"):
+class GuardSet(msgspec.Struct, frozen=True, gc=False, tag="guarded", tag_field="type"):
     """A self-connected extension guards the session: ``intercept`` is blocked while it is disconnected.
 
     ``intercept`` is empty after a person has dismissed the extension.
@@ -114,13 +114,13 @@ class Guarded(msgspec.Struct, frozen=True, gc=False, tag="guarded", tag_field="t
     intercept: tuple[str, ...]
 
 
-class Locked(msgspec.Struct, frozen=True, gc=False, tag="locked", tag_field="type"):
+class LockChanged(msgspec.Struct, frozen=True, gc=False, tag="locked", tag_field="type"):
     """A person confined the tools to the directory, or lifted that, overriding the configuration."""
 
     locked: bool
 
 
-class Counted(msgspec.Struct, frozen=True, gc=False, tag="counted", tag_field="type"):
+class UsageCounted(msgspec.Struct, frozen=True, gc=False, tag="counted", tag_field="type"):
     """A model call for the session outside of any run; ``cumulative`` is the session's usage including it."""
 
     time: str
@@ -128,7 +128,17 @@ class Counted(msgspec.Struct, frozen=True, gc=False, tag="counted", tag_field="t
     cumulative: Counters
 
 
-Change: TypeAlias = Said | Spliced | Configured | Wrote | Allowed | Began | Guarded | Locked | Counted
+Change: TypeAlias = (
+    MessageAdded
+    | MessagesReplaced
+    | Configured
+    | FileChanged
+    | PermissionGranted
+    | CallStarted
+    | GuardSet
+    | LockChanged
+    | UsageCounted
+)
 Row: TypeAlias = AgentEvent | Change
 
 

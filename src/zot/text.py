@@ -42,17 +42,17 @@ def _escaped(one: str) -> str:
     return one.encode("unicode_escape").decode()
 
 
-def has_half(text: str) -> bool:
+def has_surrogate(text: str) -> bool:
     """True if ``text`` contains a surrogate."""
     return any("\ud800" <= character <= "\udfff" for character in text) if not text.isascii() else False
 
 
-def without_halves(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """Return ``text`` with surrogate pairs joined and lone surrogates replaced by U+FFFD."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def without_half_escapes(json: bytes) -> bytes:
+def replace_surrogate_escapes(json: bytes) -> bytes:
     """Return JSON text with every escape of a lone surrogate replaced by an escape of U+FFFD."""
     import re  # Imported lazily: rarely needed.
 

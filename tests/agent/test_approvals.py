@@ -25,7 +25,7 @@ from fakes import (
     talk,
 )
 from zot.agent.approvals import Approvals
-from zot.agent.hooks import CallDecision, Question
+from zot.agent.hooks import ApprovalQuestion, CallDecision
 from zot.config.policy import Policy
 from zot.errors import StoreFailed, UserError
 from zot.events import AgentEvent, ApprovalAnswer, ApprovalRequest, ToolResult
@@ -133,7 +133,7 @@ def test_what_always_covers_depends_on_what_the_tool_is_told(
 ) -> None:
     approvals = Approvals(Policy.parse(["*=ask"]), cwd="/somewhere")
     question = approvals.judge(CallBlock("1", tool, first), first)
-    assert isinstance(question, Question)
+    assert isinstance(question, ApprovalQuestion)
     kept = approvals.remember(question)
     assert kept is not None
     later = Approvals(Policy.parse(["*=ask"]), cwd="/somewhere")
@@ -141,7 +141,7 @@ def test_what_always_covers_depends_on_what_the_tool_is_told(
     for judge in (approvals, later):
         assert judge.judge(CallBlock("2", tool, same), same) is None
         for other in others:
-            assert isinstance(judge.judge(CallBlock("3", tool, other), other), Question)
+            assert isinstance(judge.judge(CallBlock("3", tool, other), other), ApprovalQuestion)
 
 
 async def test_calls_that_need_no_approval_run_before_the_question_and_after_the_answer() -> None:

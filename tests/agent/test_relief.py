@@ -30,7 +30,7 @@ from zot.events import CompactDone, Done, TurnEnd, Usage
 from zot.messages import CallBlock, Message, ResultBlock, Role, TextBlock, TranscriptBlock
 from zot.providers.base import Deadlines, HttpRequest, Model
 from zot.session.session import Session
-from zot.store import Spliced
+from zot.store import MessagesReplaced
 from zot.tools.base import Output, ToolContext
 
 #: Room is made for it from 5000 tokens on: half of its window.
@@ -114,7 +114,7 @@ async def test_what_does_not_fit_is_summarised_before_the_model_is_asked() -> No
     assert [event.auto for event in events if isinstance(event, Usage)] == [True, False]
     summary = said("user", TextBlock("## Context Summary (compacted)\n\nThey talked."))
     assert list(session.transcript.messages)[:4] == [summary, *messages[-3:]]
-    assert Spliced(0, 5, (summary,), "compaction") in store.rows
+    assert MessagesReplaced(0, 5, (summary,), "compaction") in store.rows
     assert session.totals.input == 200
 
 

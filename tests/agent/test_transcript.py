@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from zot.agent.transcript import Transcript, repaired
 from zot.messages import CallBlock, Message, ResultBlock, Role, TextBlock, TranscriptBlock
-from zot.store import Change, Said, Spliced
+from zot.store import Change, MessageAdded, MessagesReplaced
 
 A, B = CallBlock("a", "t", {}), CallBlock("b", "t", {})
 
@@ -20,7 +20,7 @@ def result(call_id: str) -> ResultBlock:
 def after(*changes: Change | Message) -> Transcript:
     transcript = Transcript()
     for change in changes:
-        transcript.apply(Said(change) if isinstance(change, Message) else change)
+        transcript.apply(MessageAdded(change) if isinstance(change, Message) else change)
     return transcript
 
 
@@ -39,19 +39,19 @@ def test_the_results_of_one_turn_gather_in_one_message() -> None:
 
 def test_a_summary_takes_the_place_of_the_first_messages() -> None:
     summary = said("user", TextBlock("summary"))
-    assert after(ONE, TWO, THREE, Spliced(0, 2, (summary,))).messages == [summary, THREE]
+    assert after(ONE, TWO, THREE, MessagesReplaced(0, 2, (summary,))).messages == [summary, THREE]
 
 
 def test_a_splice_without_messages_forgets() -> None:
-    assert after(ONE, TWO, THREE, Spliced(0, 2, ())).messages == [THREE]
-    assert after(ONE, Spliced(0, 1, ())).messages == []
+    assert after(ONE, TWO, THREE, MessagesReplaced(0, 2, ())).messages == [THREE]
+    assert after(ONE, MessagesReplaced(0, 1, ())).messages == []
 
 
 def test_the_newest_compaction_can_be_taken_back() -> None:
     summary = said("user", TextBlock("summary"))
-    assert after(ONE, TWO, Spliced(0, 2, (summary,))).undo is None
-    transcript = after(ONE, TWO, Spliced(0, 1, (summary,), "compaction"), THREE)
-    assert transcript.undo == Spliced(0, 1, (ONE,), "undo")
+    assert after(ONE, TWO, MessagesReplaced(0, 2, (summary,))).undo is None
+    transcript = after(ONE, TWO, MessagesReplaced(0, 1, (summary,), "compaction"), THREE)
+    assert transcript.undo == MessagesReplaced(0, 1, (ONE,), "undo")
     transcript.apply(transcript.undo)
     assert transcript.messages == [ONE, TWO, THREE]
 
@@ -73,12 +73,12 @@ def test_only_the_newest_turn_can_have_open_calls() -> None:
 
 def test_changes_that_are_replayed_give_the_same_transcript() -> None:
     changes: list[Change] = [
-        Said(ONE),
-        Said(said("assistant", A)),
-        Said(said("tool", result("a"))),
-        Spliced(0, 2, (TWO,)),
-        Spliced(0, 1, ()),
-        Said(THREE),
+        MessageAdded(ONE),
+        MessageAdded(said("assistant", A)),
+        MessageAdded(said("tool", result("a"))),
+        MessagesReplaced(0, 2, (TWO,)),
+        MessagesReplaced(0, 1, ()),
+        MessageAdded(THREE),
     ]
     assert after(*changes).messages == [said("tool", result("a")), THREE]
 

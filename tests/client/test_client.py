@@ -21,7 +21,7 @@ from restarting import Restarting
 from zot.client.session import ClientSession
 from zot.events import AgentEvent, ApprovalAnswer, ApprovalRequest, Done, TextDelta, ToolResult, UserMessage, text
 from zot.messages import text_of
-from zot.serve.daemon.connection import Connection
+from zot.serve.daemon.connection import ClientConnection
 from zot.wire.jsonrpc import RpcError
 
 
@@ -93,7 +93,7 @@ def test_a_prompt_whose_answer_was_lost_is_not_sent_again(home: Path) -> None:
             session = await client.session("s")
             run = daemon.running.daemon.handlers["session/prompt"]
 
-            async def run_and_break(connection: Connection, asked: Any) -> Any:
+            async def run_and_break(connection: ClientConnection, asked: Any) -> Any:
                 deferred = await run(connection, asked)
                 daemon.cut()
                 return deferred
@@ -110,7 +110,7 @@ def test_a_prompt_that_never_arrived_is_said_to_be_lost(home: Path) -> None:
         async with Restarting(home) as daemon, daemon.client(settle_s=0.05) as client:
             session = await client.session("s")
 
-            async def lose(connection: Connection, asked: Any) -> None:
+            async def lose(connection: ClientConnection, asked: Any) -> None:
                 daemon.cut()
 
             usual = daemon.running.daemon.handlers
@@ -220,7 +220,7 @@ def test_without_a_daemon_there_is_no_client(tmp_path: Path) -> None:
     held(conversation())
 
 
-@pytest.mark.parametrize(("answer", "error"), [({}, zot.errors.Unforeseen), (-32011, zot.RpcError)])
+@pytest.mark.parametrize(("answer", "error"), [({}, zot.errors.InternalError), (-32011, zot.RpcError)])
 def test_a_daemon_that_is_none_of_ours_is_given_up(tmp_path: Path, answer: Any, error: type[Exception]) -> None:
     async def conversation() -> None:
         with pytest.raises(error):

@@ -21,11 +21,11 @@ from daemon_fake import FakeDaemon
 from harness import PATIENCE_S, eventually, read_some
 from offspring import Child
 from zot.client.endpoint import owner
-from zot.commands.daemon import SUBCOMMANDS, operate
-from zot.commands.daemon_status import Status, look
+from zot.commands.daemon import SUBCOMMANDS, run_subcommand
+from zot.commands.daemon_status import DaemonStatus, read_status
 from zot.config.paths import locate
 from zot.errors import UserError
-from zot.serve.daemon.audit import Audit, Who
+from zot.serve.daemon.audit import Audit, Identity
 from zot.serve.daemon.endpoint import Claim, claim_endpoint
 from zot.serve.daemon.logs import LogFile
 
@@ -51,7 +51,7 @@ class Operator:
         self._capsys = capsys
 
     def run(self, *argv: str) -> Said:
-        code = operate(argv)
+        code = run_subcommand(argv)
         return Said(self._capsys.readouterr().out, code)
 
 
@@ -158,8 +158,8 @@ def test_a_daemon_that_is_not_well_is_told(operator: Operator, answers: dict[str
 
 def test_one_that_does_not_answer_is_not_waited_for_for_ever(operator: Operator) -> None:
     with FakeDaemon(operator.path, {}):
-        found = look(locate(os.environ), within_s=0.05)
-    assert found == Status(
+        found = read_status(locate(os.environ), within_s=0.05)
+    assert found == DaemonStatus(
         running=False,
         endpoint=operator.path,
         data_dir=str(operator.data),
@@ -250,7 +250,7 @@ def test_logs_are_followed_also_into_the_next_file_until_somebody_has_seen_enoug
 
     def read_log(_: Callable[[], None]) -> str:
         with mock.patch.object(sys, "stdout", os.fdopen(writer, "w")):
-            return str(operate(["logs", "-f"]))
+            return str(run_subcommand(["logs", "-f"]))
 
     with Child(read_log) as follower:
         shown = read_some(reader, time.monotonic() + PATIENCE_S)
@@ -266,15 +266,15 @@ def test_logs_are_followed_also_into_the_next_file_until_somebody_has_seen_enoug
 
 def test_without_a_log_that_is_told(operator: Operator) -> None:
     with pytest.raises(UserError, match=r"there is no log: .*/logs/daemon\.log does not exist"):
-        operate(["logs"])
+        run_subcommand(["logs"])
     with pytest.raises(UserError, match=r"there is no audit log: .*/logs/audit\.log does not exist"):
-        operate(["audit", "verify"])
+        run_subcommand(["audit", "verify"])
 
 
 def test_the_audit_log_is_shown_and_verified(operator: Operator) -> None:
     path = operator.data / "logs/audit.log"
     audit = Audit(LogFile(str(path)), soon=lambda action: action())
-    audit.call(Who("unix", uid=1, pid=2), "status")
+    audit.call(Identity("unix", uid=1, pid=2), "status")
     audit.close()
     assert operator.run("audit") == Said(path.read_text(), 0)
     last = json.loads(path.read_text().split("\n")[1])["hash"]
@@ -295,7 +295,7 @@ def test_the_audit_log_is_shown_and_verified(operator: Operator) -> None:
 
 def test_wrong_usage_is_told(operator: Operator, capsys: pytest.CaptureFixture[str]) -> None:
     for argv in (["status", "now"], ["stop", "--timeout", "0"], ["logs", "--json"], ["audit", "burn"]):
-        assert operate(argv) == 2
+        assert run_subcommand(argv) == 2
         assert f"zot daemon {argv[0]} --help tells more" in capsys.readouterr().err
 
 

@@ -16,7 +16,7 @@ import pytest
 from harness import PATIENCE_S
 from shell import Shell
 from zot.journal.chunks import Chunk
-from zot.journal.lease import Leases, suspect
+from zot.journal.lease import Leases, mark_damaged
 from zot.journal.queries import put
 
 
@@ -303,7 +303,7 @@ def test_damage_elsewhere_can_wait_until_nobody_else_has_the_file_open(shell: Sh
     journal = str(shell.home / "journal.db")
     with closing(sqlite3.connect(journal)) as connection, connection:
         connection.execute("UPDATE chunks SET body = CAST(replace(body, 'Yes', 'No!') AS BLOB) WHERE session = 2")
-    assert suspect(journal)
+    assert mark_damaged(journal)
     other = Leases(f"{journal}.lock")
     assert other.share()
     assert shell.ask("!echo two", "--session", "s") == ("two\n", "", 0)
@@ -316,7 +316,7 @@ def test_damage_elsewhere_can_wait_until_nobody_else_has_the_file_open(shell: Sh
 def test_a_disk_that_failed_to_be_read_once_has_damaged_nothing(shell: Shell) -> None:
     shell.ask("!echo Yes", "--session", "s")
     journal = str(shell.home / "journal.db")
-    assert suspect(journal)
+    assert mark_damaged(journal)
     told = "was found damaged; every byte of it is right, so a read must have failed: look at the disk\n"
     assert shell.ask("!echo two", "--session", "s") == ("two\n", f"{journal} {told}", 0)
     assert shell.ask("!echo three", "--session", "s") == ("three\n", "", 0)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from zot.config.agents import Agents
+from zot.config.agents import AgentConfigs
 from zot.config.config import Config, resolve
 from zot.config.file import DaemonSettings
 from zot.errors import ConfigError, InvalidConfigFile, NoSuchAgent, UsageError
@@ -32,14 +32,14 @@ def written(directory: Path, text: str) -> str:
 
 def test_without_a_file_there_is_the_default_agent(tmp_path: Path) -> None:
     for directory in (None, str(tmp_path), str(tmp_path / "nowhere")):
-        agents = Agents.load(directory)
+        agents = AgentConfigs.load(directory)
         assert (agents.names, agents.file.path, agents.daemon) == (("default",), "", DaemonSettings())
         assert agents.config("default", env={}) == Config(env={})
         assert not agents.has_policy("default")
 
 
 def test_each_agent_has_its_own_settings_and_none_of_the_default_one(tmp_path: Path) -> None:
-    agents, env = Agents.load(written(tmp_path, TWO)), {"HOME": "/home/me"}
+    agents, env = AgentConfigs.load(written(tmp_path, TWO)), {"HOME": "/home/me"}
     assert agents.names == ("default", "careful")
     assert agents.config("default", env=env) == Config(provider="lab", max_steps=7, env=env)
     assert agents.config("careful", env=env) == Config(
@@ -54,7 +54,7 @@ def test_each_agent_has_its_own_settings_and_none_of_the_default_one(tmp_path: P
 
 
 def test_flags_win_over_the_file_and_a_model_belongs_to_its_provider(tmp_path: Path) -> None:
-    agents = Agents.load(written(tmp_path, TWO))
+    agents = AgentConfigs.load(written(tmp_path, TWO))
     config = agents.config("careful", {"provider": "lab", "cwd": "/srv", "policy": ("read=deny",)}, {})
     assert (config.provider, config.model, config.cwd) == ("lab", None, "/srv")
     assert config.policy == ("read=deny", "bash=ask")
@@ -65,7 +65,7 @@ def test_flags_win_over_the_file_and_a_model_belongs_to_its_provider(tmp_path: P
 def test_an_agent_that_is_not_there_is_an_error_that_lists_those_that_are(tmp_path: Path) -> None:
     home = written(tmp_path, TWO)
     with pytest.raises(NoSuchAgent) as of_snapshot:
-        Agents.load(home).config("bold")
+        AgentConfigs.load(home).config("bold")
     with pytest.raises(NoSuchAgent) as of_flags:
         resolve({"agent": "bold", "config_dir": home})
     said = "there is no agent 'bold' in config.toml; there are: default, careful"
@@ -84,7 +84,7 @@ def test_only_who_says_so_gets_the_default_agent_instead(tmp_path: Path, caplog:
     ids=["no", "empty", "some"],
 )
 def test_an_agent_has_a_policy_if_it_has_rules(tmp_path: Path, policy: str, has: bool) -> None:
-    agents = Agents.load(written(tmp_path, f"[agents.guest]\n{policy}\n"))
+    agents = AgentConfigs.load(written(tmp_path, f"[agents.guest]\n{policy}\n"))
     assert (agents.has_policy("guest"), agents.has_policy("default")) == (has, False)
 
 
@@ -104,7 +104,7 @@ def test_everything_that_is_wrong_is_told_also_of_agents_that_nobody_asks_for(tm
         """,
     )
     with pytest.raises(InvalidConfigFile) as caught:
-        Agents.load(home)
+        AgentConfigs.load(home)
     problems = caught.value.problems
     assert [problem.partition(":")[0] for problem in problems] == [
         "[agents.a] tools", "[agents.b] max_steps", "[agents.b] colour", "[agents.c] provider", "[daemon] listen",
@@ -130,7 +130,7 @@ def test_rules_and_apis_that_make_no_sense_are_told_with_their_place(tmp_path: P
         """,
     )
     with pytest.raises(InvalidConfigFile) as caught:
-        Agents.load(home)
+        AgentConfigs.load(home)
     assert caught.value.problems == (
         "[agents.a] policy[1]: 'bash' is not a rule; write TOOL[:PATTERN]=allow, =deny or =ask, such as 'bash=ask'",
         "[agents.b] api: gemini does not speak 'chat'; it speaks: gemini",
@@ -139,7 +139,7 @@ def test_rules_and_apis_that_make_no_sense_are_told_with_their_place(tmp_path: P
 
 
 def test_a_new_reading_leaves_the_old_one_as_it_was(tmp_path: Path) -> None:
-    agents = Agents.load(written(tmp_path, TWO))
+    agents = AgentConfigs.load(written(tmp_path, TWO))
     before = agents.config("careful", env={})
     written(tmp_path, '[agents.bold]\nprovider = "lab"\n[daemon]\nmax_sessions = 2')
     later = agents.reloaded()
@@ -148,14 +148,14 @@ def test_a_new_reading_leaves_the_old_one_as_it_was(tmp_path: Path) -> None:
 
 
 def test_a_new_reading_that_fails_leaves_the_old_one_in_use(tmp_path: Path) -> None:
-    agents = Agents.load(written(tmp_path, TWO))
+    agents = AgentConfigs.load(written(tmp_path, TWO))
     for broken in ("[agents", "[agents.x]\nlock = 1", '[agents.x]\npolicy = ["rm"]'):
         written(tmp_path, broken)
         with pytest.raises(ConfigError, match=r"config\.toml: "):
             agents.reloaded()
     assert agents.config("careful", env={}).policy == ("bash=ask",)
     (tmp_path / "config.toml").unlink()
-    assert agents.reloaded() == Agents.load(str(tmp_path))
+    assert agents.reloaded() == AgentConfigs.load(str(tmp_path))
 
 
 def test_the_daemon_is_set_up_by_a_table_of_its_own(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_the_daemon_is_set_up_by_a_table_of_its_own(tmp_path: Path) -> None:
         log_level = "debug"
         """,
     )
-    assert Agents.load(home).daemon == DaemonSettings(
+    assert AgentConfigs.load(home).daemon == DaemonSettings(
         max_sessions=200,
         idle_s=60.0,
         listen=("ws://127.0.0.1:7777", "wss://[::1]:7778/zot"),
@@ -198,7 +198,7 @@ def test_the_daemon_is_set_up_by_a_table_of_its_own(tmp_path: Path) -> None:
 def test_nobody_listens_at_what_is_no_address_and_it_is_not_repeated(tmp_path: Path, address: str) -> None:
     home = written(tmp_path, f'[daemon]\nlisten = ["ws://h:1", "{address}"]')
     with pytest.raises(InvalidConfigFile) as caught:
-        Agents.load(home)
+        AgentConfigs.load(home)
     assert caught.value.problems == (
         "[daemon] listen: expected addresses such as ws://127.0.0.1:7777, without a user, a query or a token",
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from zot.config.auth_file import Entry, store
+from zot.config.auth_file import AuthEntry, store
 from zot.config.config import AGENT_FLAGS, SECRET_NAMES, Config, checked, resolve, tool_environment, zot_home
 from zot.config.flags import parse
 from zot.errors import ConfigError, UsageError
@@ -292,8 +292,8 @@ def test_the_first_provider_with_a_key_is_the_default(tmp_path: Path, env: dict[
 
 def test_a_stored_key_makes_its_provider_the_default(tmp_path: Path) -> None:
     env = {"ZOT_HOME": str(tmp_path)}
-    store(str(tmp_path), "groq", Entry(command="echo k"))
-    store(str(tmp_path), "openai", Entry(key="k", base_url="http://localhost:1"))
+    store(str(tmp_path), "groq", AuthEntry(command="echo k"))
+    store(str(tmp_path), "openai", AuthEntry(key="k", base_url="http://localhost:1"))
     (tmp_path / "auth.json").write_text((tmp_path / "auth.json").read_text().replace("{", '{"anthropic": {}, ', 1))
     assert resolve({}, env).provider == "groq"
     assert resolve({}, {**env, "XAI_API_KEY": "k"}).provider == "groq"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from zot.config.auth_file import Entry, check, remove, store, stored
+from zot.config.auth_file import AuthEntry, check, remove, store, stored
 from zot.config.credentials import Credential, find, missing
 from zot.config.vendors import VENDORS
 from zot.errors import ConfigError
@@ -97,7 +97,11 @@ def test_a_key_that_no_header_can_hold_is_refused_without_repeating_it(tmp_path:
 
 
 def test_a_credential_is_shown_without_its_secrets() -> None:
-    values = (Credential("auth.json", key="sk-1", command="echo sk-1"), Entry(key="sk-1"), Entry(command="echo sk-1"))
+    values = (
+        Credential("auth.json", key="sk-1", command="echo sk-1"),
+        AuthEntry(key="sk-1"),
+        AuthEntry(command="echo sk-1"),
+    )
     assert [repr(value) for value in values] == ["Credential(auth.json)", "Entry(key)", "Entry(command)"]
 
 
@@ -117,7 +121,7 @@ def test_a_file_that_is_open_to_others_is_refused(tmp_path: Path, mode: int) -> 
 @pytest.mark.parametrize("mode", [0o600, 0o400])
 def test_a_file_that_is_ours_alone_is_read(tmp_path: Path, mode: int) -> None:
     write(tmp_path, {"anthropic": {"key": "k"}}, mode=mode)
-    assert stored(str(tmp_path), "anthropic") == Entry(key="k")
+    assert stored(str(tmp_path), "anthropic") == AuthEntry(key="k")
 
 
 def test_a_file_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +175,7 @@ def test_an_entry_without_a_key_says_how_to_make_one(tmp_path: Path, entry: Any)
     assert str(caught.value) == (
         f'{path}: the entry for anthropic has neither "key" nor "command"; try: zot login anthropic'
     )
-    assert stored(str(tmp_path), "openai") == Entry(key="k")
+    assert stored(str(tmp_path), "openai") == AuthEntry(key="k")
 
 
 # Storing.
@@ -179,7 +183,7 @@ def test_an_entry_without_a_key_says_how_to_make_one(tmp_path: Path, entry: Any)
 
 def test_storing_makes_a_directory_and_a_file_for_us_alone(tmp_path: Path) -> None:
     home = tmp_path / "a" / "b"
-    store(str(home), "anthropic", Entry(key="k"))
+    store(str(home), "anthropic", AuthEntry(key="k"))
     assert (home.stat().st_mode & 0o777, (home / "auth.json").stat().st_mode & 0o777) == (0o700, 0o600)
     assert os.listdir(home) == ["auth.json"]
     assert json.loads((home / "auth.json").read_text()) == {"anthropic": {"key": "k"}}
@@ -188,7 +192,7 @@ def test_storing_makes_a_directory_and_a_file_for_us_alone(tmp_path: Path) -> No
 def test_what_is_not_understood_survives_a_change(tmp_path: Path) -> None:
     strange = {"acme": {"token": {"a": [1, 2.5]}}, "openai": {"key": "k", "note": "mine"}, "version": 7}
     write(tmp_path, strange)
-    store(str(tmp_path), "anthropic", Entry(command="pass show x"))
+    store(str(tmp_path), "anthropic", AuthEntry(command="pass show x"))
     content = json.loads((tmp_path / "auth.json").read_text())
     assert content == {**strange, "anthropic": {"command": "pass show x"}}
     assert remove(str(tmp_path), "anthropic")
@@ -202,14 +206,17 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     elsewhere.mkdir()
     path = write(elsewhere, {"openai": {"key": "k"}})
     (tmp_path / "auth.json").symlink_to(path)
-    store(str(tmp_path), "anthropic", Entry(key="k"))
+    store(str(tmp_path), "anthropic", AuthEntry(key="k"))
     assert (tmp_path / "auth.json").is_symlink()
     assert json.loads(path.read_text()) == {"openai": {"key": "k"}, "anthropic": {"key": "k"}}
 
 
 def test_a_file_that_is_open_to_others_is_not_added_to(tmp_path: Path) -> None:
     path = write(tmp_path, {"openai": {"key": "k"}}, mode=0o644)
-    for change in (lambda: store(str(tmp_path), "anthropic", Entry(key="k")), lambda: remove(str(tmp_path), "openai")):
+    for change in (
+        lambda: store(str(tmp_path), "anthropic", AuthEntry(key="k")),
+        lambda: remove(str(tmp_path), "openai"),
+    ):
         with pytest.raises(ConfigError, match="is open to others"):
             change()
     assert json.loads(path.read_text()) == {"openai": {"key": "k"}}
@@ -218,13 +225,14 @@ def test_a_file_that_is_open_to_others_is_not_added_to(tmp_path: Path) -> None:
 def test_a_home_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"file/home: Not a directory$"):
-        store(str(tmp_path / "file" / "home"), "anthropic", Entry(key="k"))
+        store(str(tmp_path / "file" / "home"), "anthropic", AuthEntry(key="k"))
 
 
 def test_those_who_store_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
     names = [f"provider-{number}" for number in range(24)]
     threads = [
-        threading.Thread(target=store, args=(str(tmp_path), name, Entry(key=f"k-{name}")), name=name) for name in names
+        threading.Thread(target=store, args=(str(tmp_path), name, AuthEntry(key=f"k-{name}")), name=name)
+        for name in names
     ]
     for thread in threads:
         thread.start()

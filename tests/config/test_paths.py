@@ -7,52 +7,52 @@ from pathlib import Path
 
 import pytest
 
-from zot.config.paths import Place, find_socket, locate, path_hash, pipe_name, siphash13
+from zot.config.paths import DaemonPaths, find_socket, locate, path_hash, pipe_name, siphash13
 from zot.errors import ConfigError, UsageError
 
 HOME = {"HOME": "/home/me"}
 
 
 def test_without_a_word_it_is_where_other_clients_look() -> None:
-    assert locate(HOME, platform="linux") == Place(
+    assert locate(HOME, platform="linux") == DaemonPaths(
         socket="/home/me/.zeroclaw/data/daemon.sock", data_dir="/home/me/.zeroclaw/data"
     )
 
 
 def test_a_home_of_zot_is_the_configuration_directory() -> None:
-    assert locate({**HOME, "ZOT_HOME": "/srv/zot"}, platform="linux") == Place(
+    assert locate({**HOME, "ZOT_HOME": "/srv/zot"}, platform="linux") == DaemonPaths(
         socket="/srv/zot/data/daemon.sock", data_dir="/srv/zot/data"
     )
 
 
 def test_a_data_directory_is_the_data_directory_and_has_its_own_journal() -> None:
-    assert locate({**HOME, "ZOT_HOME": "/srv/zot", "ZEROCLAW_DATA_DIR": "/d"}, platform="linux") == Place(
+    assert locate({**HOME, "ZOT_HOME": "/srv/zot", "ZEROCLAW_DATA_DIR": "/d"}, platform="linux") == DaemonPaths(
         socket="/d/daemon.sock", data_dir="/d", journal="/d/journal.db"
     )
 
 
 def test_a_configuration_directory_wins_over_a_data_directory() -> None:
     env = {**HOME, "ZEROCLAW_DATA_DIR": "/d", "ZEROCLAW_CONFIG_DIR": "/c"}
-    assert locate(env, platform="linux") == Place(
+    assert locate(env, platform="linux") == DaemonPaths(
         socket="/c/data/daemon.sock", data_dir="/c/data", config_dir="/c", journal="/c/data/journal.db"
     )
 
 
 def test_the_flag_wins_over_the_environment() -> None:
     env = {**HOME, "ZEROCLAW_DATA_DIR": "/d", "ZEROCLAW_CONFIG_DIR": "/c"}
-    assert locate(env, config_dir="/f", platform="linux") == Place(
+    assert locate(env, config_dir="/f", platform="linux") == DaemonPaths(
         socket="/f/data/daemon.sock", data_dir="/f/data", config_dir="/f", journal="/f/data/journal.db"
     )
 
 
 def test_a_named_socket_is_taken_verbatim_and_moves_nothing_else() -> None:
     env = {**HOME, "ZEROCLAW_SOCKET": " ~/odd name.sock"}
-    assert locate(env, platform="linux") == Place(socket=" ~/odd name.sock", data_dir="/home/me/.zeroclaw/data")
+    assert locate(env, platform="linux") == DaemonPaths(socket=" ~/odd name.sock", data_dir="/home/me/.zeroclaw/data")
 
 
 def test_the_socket_of_the_flag_wins_over_all() -> None:
     env = {**HOME, "ZEROCLAW_SOCKET": "/e.sock"}
-    assert locate(env, socket="/f.sock", config_dir="/c", platform="linux") == Place(
+    assert locate(env, socket="/f.sock", config_dir="/c", platform="linux") == DaemonPaths(
         socket="/f.sock", data_dir="/c/data", config_dir="/c", journal="/c/data/journal.db"
     )
 
@@ -117,7 +117,7 @@ def test_what_cannot_be_the_name_of_a_file_is_refused(path: str) -> None:
 
 def test_a_pipe_is_named_after_the_data_directory() -> None:
     place = locate({"USERPROFILE": r"C:\Users\me"}, platform="win32")
-    assert place == Place(socket=r"\\.\pipe\zeroclaw-8ea9bf96b4288efa", data_dir=r"C:\Users\me\.zeroclaw\data")
+    assert place == DaemonPaths(socket=r"\\.\pipe\zeroclaw-8ea9bf96b4288efa", data_dir=r"C:\Users\me\.zeroclaw\data")
     named = {"USERPROFILE": r"C:\Users\me", "ZEROCLAW_SOCKET": r"\\.\pipe\mine"}
     assert locate(named, platform="win32").socket == r"\\.\pipe\mine"
 

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from zot.commands.daemon import PLACE_FLAGS, SUBCOMMANDS
-from zot.commands.daemon_status import Status
+from zot.commands.daemon_status import DaemonStatus
 from zot.config.paths import locate
-from zot.serve.daemon.audit import Entry, Verified, verify
+from zot.serve.daemon.audit import AuditEntry, Verified, verify
 
 from .markdown import blocks
 
@@ -30,7 +30,7 @@ def test_every_subcommand_and_its_flags_are_described(name: str) -> None:
 
 
 def test_every_field_is_described() -> None:
-    names = {name for struct in (Status, Entry, Verified) for name in struct.__struct_fields__}
+    names = {name for struct in (DaemonStatus, AuditEntry, Verified) for name in struct.__struct_fields__}
     assert {name for name in names if f"`{name}`" not in TEXT} == set()
 
 
@@ -39,7 +39,7 @@ def test_the_line_of_the_audit_log_is_as_it_was_written(tmp_path: Path) -> None:
     (tmp_path / "audit.log").write_text(line.text)
     found = verify([str(tmp_path / "audit.log")])
     assert (found.lines, found.problems, found.last) == (1, (), 7)
-    assert msgspec.json.decode(line.text, type=Entry).method == "session/prompt"
+    assert msgspec.json.decode(line.text, type=AuditEntry).method == "session/prompt"
 
 
 def test_the_units_fit_the_daemon() -> None:

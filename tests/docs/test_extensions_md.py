@@ -21,13 +21,13 @@ from zot.extensions.peer import (
     MAX_COMMANDS,
     MAX_FAULTS,
     MAX_TOOLS,
-    Asked,
-    Complained,
-    Deadlines,
     Decided,
+    ExtensionDeadlines,
+    ExtensionPeer,
     Greeted,
-    Happening,
-    Peer,
+    OutgoingRequest,
+    PeerEvent,
+    ProtocolViolation,
 )
 from zot.wire import extension as wire
 
@@ -43,8 +43,8 @@ CONVERSATIONS = blocks(TEXT, "extension")
 @pytest.mark.parametrize("block", CONVERSATIONS, ids=Block.id)
 def test_zot_says_what_it_says_in_a_conversation_and_has_nothing_to_complain_about(block: Block) -> None:
     said = [line.split(" ", 1) for line in block.text.strip().split("\n")]
-    peer = Peer(json.loads(said[0][1])["name"], ack_of(block), now=0.0)
-    happenings: list[Happening] = []
+    peer = ExtensionPeer(json.loads(said[0][1])["name"], ack_of(block), now=0.0)
+    happenings: list[PeerEvent] = []
     for who, line in said:
         match who:
             case "<":
@@ -53,7 +53,7 @@ def test_zot_says_what_it_says_in_a_conversation_and_has_nothing_to_complain_abo
                 assert told(peer, wire.decode_to_extension(line.encode()), happenings) == line.encode() + b"\n"
             case _:
                 assert line == f"the call is blocked: {blocked(happenings)}"
-    complaints = [happening for happening in happenings if isinstance(happening, Complained)]
+    complaints = [happening for happening in happenings if isinstance(happening, ProtocolViolation)]
     assert len(complaints) == block.text.count("\n!")
 
 
@@ -64,14 +64,14 @@ def ack_of(block: Block) -> wire.HelloAck:
     return ack
 
 
-def blocked(happenings: list[Happening]) -> str:
+def blocked(happenings: list[PeerEvent]) -> str:
     decided = happenings[-1]
     assert isinstance(decided, Decided)
     assert decided.decision.block
     return decided.decision.reason
 
 
-def told(peer: Peer, frame: wire.AnyToExtension, happenings: list[Happening]) -> bytes:
+def told(peer: ExtensionPeer, frame: wire.AnyToExtension, happenings: list[PeerEvent]) -> bytes:
     """Let zot do what makes it say such a frame, and return what it says."""
     match frame:
         case wire.HelloAck():
@@ -95,7 +95,7 @@ def told(peer: Peer, frame: wire.AnyToExtension, happenings: list[Happening]) ->
 
 
 def asked(question: object) -> bytes:
-    assert isinstance(question, Asked), question
+    assert isinstance(question, OutgoingRequest), question
     return question.data
 
 
@@ -160,7 +160,7 @@ def test_every_word_of_the_protocol_is_there() -> None:
 
 
 def test_deadlines_and_limits_are_as_they_stand_there() -> None:
-    assert Deadlines() == Deadlines(30, 3, 0.25, 60, 5, 30, 2, 1)
+    assert ExtensionDeadlines() == ExtensionDeadlines(30, 3, 0.25, 60, 5, 30, 2, 1)
     section = TEXT.partition("\n## Its life\n")[2].partition("\n## ")[0]
     assert re.findall(r"^\| (\d+) s \|", section, re.MULTILINE) == ["30", "3", "60", "30", "5", "2"]
     assert (wire.MAX_LINE_BYTES, wire.MAX_REGISTRATION_BYTES, MAX_BYTES) == (4 << 20, 256 << 10, 1 << 20)

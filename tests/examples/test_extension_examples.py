@@ -14,7 +14,15 @@ import pytest
 
 from extensions.process import Running, running
 from optional import available, needs
-from zot.extensions.peer import CommandAnswered, Complained, Ended, Happening, Notified, PanelRendered, Settled
+from zot.extensions.peer import (
+    CommandAnswered,
+    Notified,
+    PanelRenderReceived,
+    PeerEnded,
+    PeerEvent,
+    ProtocolViolation,
+    Settled,
+)
 from zot.messages import TextBlock
 from zot.wire import extension as wire
 
@@ -45,7 +53,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         yield started
 
 
-def of(kind: type[Happening], extension: Running) -> list[Happening]:
+def of(kind: type[PeerEvent], extension: Running) -> list[PeerEvent]:
     return [happening for happening in extension.happenings if isinstance(happening, kind)]
 
 
@@ -66,8 +74,8 @@ def test_a_manifest_says_what_is_there(name: str) -> None:
 def test_an_example_gets_ready_does_nothing_wrong_and_leaves_when_it_is_told_to(name: str, start: Start) -> None:
     extension = start(name)
     assert of(Settled, extension) == [Settled(said=True)]
-    assert extension.shut_down() == Ended("exited with 0", wanted=True)
-    assert of(Complained, extension) == []
+    assert extension.shut_down() == PeerEnded("exited with 0", wanted=True)
+    assert of(ProtocolViolation, extension) == []
     assert extension.log == ""
 
 
@@ -128,7 +136,7 @@ def test_guard_lets_nothing_run_when_it_is_killed(start: Start) -> None:
     guard = start("guard")
     assert guard.peer.closed == {"tool_call"}
     guard.process.kill()
-    guard.until(lambda happening: isinstance(happening, Ended))
+    guard.until(lambda happening: isinstance(happening, PeerEnded))
     assert guard.ask("tool_call", tool_name="read").block
     manifest = json.loads((EXAMPLES / "guard" / "extension.json").read_text())
     assert (manifest["on_failure"], manifest["intercept"]) == ("block", ["tool_call"])
@@ -152,8 +160,8 @@ def test_todo_shows_one_list_in_a_panel_and_to_the_model(start: Start, tmp_path:
     assert start("todo").call("todo", action="list").content == (TextBlock("[x] ship it"),)
 
 
-def shown(happening: Happening) -> tuple[str, ...] | None:
-    return happening.panel.lines if isinstance(happening, PanelRendered) else None
+def shown(happening: PeerEvent) -> tuple[str, ...] | None:
+    return happening.panel.lines if isinstance(happening, PanelRenderReceived) else None
 
 
 @needs("node")

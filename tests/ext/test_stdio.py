@@ -13,7 +13,7 @@ import pytest
 
 from extensions.process import Running, running
 from harness import PATIENCE_S, environment, eventually
-from zot.extensions.peer import Acknowledged, Ended, Notified, ToolAnswered
+from zot.extensions.peer import Acknowledged, Notified, PeerEnded, ToolAnswered
 from zot.messages import TextBlock
 from zot.wire import extension as wire
 
@@ -47,7 +47,7 @@ def test_it_serves_until_it_is_shut_down(start: Start) -> None:
     assert x.command("hi", "me") == wire.CommandResponse("2", "display", display="hello me")
     assert x.ask("tool_call", tool_name="bash").reason == "no"
     assert x.ask("tool_call", tool_name="read").block is False
-    assert x.shut_down() == Ended("exited with 0", wanted=True)
+    assert x.shut_down() == PeerEnded("exited with 0", wanted=True)
     assert [Notified("info", "bye"), Acknowledged()] == x.happenings[-3:-1]
     assert x.log == ""
 
@@ -117,7 +117,7 @@ def test_what_it_does_not_understand_is_logged_and_harms_nothing(start: Start) -
 def test_one_that_cannot_be_set_up_exits_with_the_reason(tmp_path: Path) -> None:
     program = "import zot.ext\nx = zot.ext.Extension('x')\n@x.setup\ndef no(): raise LookupError('no key')\nx.run()\n"
     with running(tmp_path, name="x", command=[sys.executable, "-c", program]) as x:
-        assert x.until(lambda happening: isinstance(happening, Ended)) == Ended("exited with 1", wanted=False)
+        assert x.until(lambda happening: isinstance(happening, PeerEnded)) == PeerEnded("exited with 1", wanted=False)
         assert x.log.endswith("LookupError: no key\n")
 
 

@@ -14,22 +14,22 @@ from typing import Any, TypeVar
 from harness import PATIENCE_S, Late, environment
 from zot.extensions.manifest import command_line, load
 from zot.extensions.peer import (
-    Asked,
     CommandAnswered,
     Decided,
-    Decision,
-    Ended,
+    ExtensionPeer,
     Greeted,
-    Happening,
+    InterceptDecision,
     Kill,
-    Peer,
+    OutgoingRequest,
+    PeerEnded,
+    PeerEvent,
     Settled,
     Terminate,
     ToolAnswered,
 )
 from zot.wire import extension as wire
 
-_Kind = TypeVar("_Kind", ToolAnswered, CommandAnswered, Decided, Settled, Ended)
+_Kind = TypeVar("_Kind", ToolAnswered, CommandAnswered, Decided, Settled, PeerEnded)
 
 
 class Running:
@@ -44,8 +44,8 @@ class Running:
             )  # fmt: skip
         data = str(data_dir or directory)
         ack = wire.HelloAck(wire.PROTOCOL_VERSION, "0.1.0", "lab", "lab-1", str(directory), str(directory), data)
-        self.peer = Peer(name, ack, now=time.monotonic())
-        self.happenings: list[Happening] = []
+        self.peer = ExtensionPeer(name, ack, now=time.monotonic())
+        self.happenings: list[PeerEvent] = []
 
     @property
     def log(self) -> str:
@@ -64,14 +64,14 @@ class Running:
         """Call a tool and return its answer."""
         return self.answer(self.peer.call_tool(tool, args, time.monotonic()), ToolAnswered)
 
-    def ask(self, event: wire.Intercepted, **about: Any) -> Decision:
+    def ask(self, event: wire.Intercepted, **about: Any) -> InterceptDecision:
         """Ask for a decision and return it."""
         asked = self.peer.ask(event, time.monotonic(), **about)
-        return asked if isinstance(asked, Decision) else self.answer(asked, Decided).decision
+        return asked if isinstance(asked, InterceptDecision) else self.answer(asked, Decided).decision
 
     def answer(self, asked: object, kind: type[_Kind]) -> _Kind:
         """Send a question and return the happening that answers it."""
-        assert isinstance(asked, Asked), asked
+        assert isinstance(asked, OutgoingRequest), asked
         self.write(asked.data)
         answered = self.until(lambda happening: getattr(happening, "id", None) == asked.id)
         assert isinstance(answered, kind)
@@ -82,7 +82,7 @@ class Running:
         assert self.process.stdin is not None
         self.process.stdin.write(data)
 
-    def until(self, wanted: Callable[[Happening], bool]) -> Happening:
+    def until(self, wanted: Callable[[PeerEvent], bool]) -> PeerEvent:
         """Pump until something happens, and return it."""
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
@@ -91,7 +91,7 @@ class Running:
                     return happening
         raise Late(f"it did not happen, but {self.happenings}; {self.log}")
 
-    def pump(self) -> list[Happening]:
+    def pump(self) -> list[PeerEvent]:
         """Wait for bytes or the next deadline, and act on what happens."""
         assert self.process.stdout is not None
         due = self.peer.next_deadline()
@@ -107,7 +107,7 @@ class Running:
         self.happenings += came
         return came
 
-    def _act(self, happening: Happening) -> None:
+    def _act(self, happening: PeerEvent) -> None:
         match happening:
             case Greeted(reply=reply):
                 self.write(reply)
@@ -121,11 +121,11 @@ class Running:
     def exit_code(self) -> int:
         return self.process.wait(PATIENCE_S)
 
-    def shut_down(self) -> Ended:
+    def shut_down(self) -> PeerEnded:
         """Shut it down as zot does."""
         self.write(self.peer.shut_down(time.monotonic()))
-        ended = self.until(lambda happening: isinstance(happening, Ended))
-        assert isinstance(ended, Ended)
+        ended = self.until(lambda happening: isinstance(happening, PeerEnded))
+        assert isinstance(ended, PeerEnded)
         return ended
 
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from zot.extensions.connection import Link
+from zot.extensions.connection import RemoteCarrier
 
 
 class Remote:
@@ -16,7 +16,7 @@ class Remote:
     def __init__(self, **replies: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
         self.heard: list[dict[str, Any]] = []
         self.hung_up_on = False
-        self.link = Link(self._told, self._hung_up)
+        self.link = RemoteCarrier(self._told, self._hung_up)
         self._replies = {"shutdown": lambda frame: {"type": "shutdown_ack"}, **replies}
         self._news = asyncio.Event()
 

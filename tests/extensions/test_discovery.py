@@ -13,7 +13,7 @@ import pytest
 from zot.config.trust import TrustStore
 from zot.errors import ConfigError
 from zot.extensions.discovery import discover
-from zot.extensions.manifest import RIGHT, SCOPES, Manifest, changeable, load, program
+from zot.extensions.manifest import FIELD_RULES, SCOPE_RULES, Manifest, changeable, load, program
 from zot.extensions.permissions import Permissions
 
 from .stage import Extension, Stage, results
@@ -108,8 +108,8 @@ def test_what_is_wrong_with_a_manifest_names_the_file_the_field_and_what_is_righ
 
 
 def test_of_every_field_it_is_known_what_it_must_be() -> None:
-    assert RIGHT.keys() == {*Manifest.__struct_fields__}
-    assert SCOPES.keys() == {field.encode_name for field in msgspec.structs.fields(Permissions)}
+    assert FIELD_RULES.keys() == {*Manifest.__struct_fields__}
+    assert SCOPE_RULES.keys() == {field.encode_name for field in msgspec.structs.fields(Permissions)}
 
 
 def test_a_program_is_beside_the_manifest_or_on_the_path(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from zot.errors import NoSuchCommand, RunCancelled, UserError
 from zot.extensions.connection import ExtensionProcess
 from zot.extensions.peer import BURST
 from zot.messages import timestamp
-from zot.session.transcripts import endings, recalled
+from zot.session.transcripts import endings, past_message
 
 from .stage import WATCHER, Extension, Stage, results, typed
 
@@ -169,7 +169,7 @@ async def test_why_a_message_was_blocked_is_kept_with_the_session(tmp_path: Path
     async with Stage(tmp_path, guard, kept=True) as stage:
         await stage.prompt("say hi")
         ended = endings(await stage.session.record.troubled())
-        past = [recalled(message, ended) for message in stage.session.transcript.messages]
+        past = [past_message(message, ended) for message in stage.session.transcript.messages]
     assert [(message.content, message.stop, message.error) for message in past[1:]] == [
         ((), "end_turn", "held back by guard: secret")
     ]

@@ -19,13 +19,13 @@ from zot.config.config import Config
 from zot.encoding import encode
 from zot.errors import AgentError, UserError
 from zot.events import AgentEvent, ExtNotify
-from zot.extensions.connection import MAX_UNREAD_BYTES, Link
+from zot.extensions.connection import MAX_UNREAD_BYTES, RemoteCarrier
 from zot.extensions.peer import BURST
 from zot.messages import CallBlock, ImageBlock, ResultBlock, TextBlock, show, text_of
 from zot.panels import CommandAnswer, CommandInfo
 from zot.runtime.extensions import Reloadable, join, open_extensions
 from zot.runtime.toolbox import Toolbox
-from zot.store import Guarded
+from zot.store import GuardSet
 from zot.tools.base import ToolContext
 from zot.version import __version__
 
@@ -146,33 +146,33 @@ async def test_a_guard_that_has_gone_and_is_dismissed_blocks_nothing_any_more(tm
         extension = join(extensions, "afar", remote.link)
         await remote.says(hello(), GUARD, READY)
         await extension.settled()
-        extensions.recall(Guarded("afar", ("tool_call",)))
+        extensions.recall(GuardSet("afar", ("tool_call",)))
         assert extensions.attends("afar")
         remote.link.hung_up()
         await extension.over()
         assert not extensions.attends("afar")
         assert (await extensions.tool_called(CALL, {})).refusal is not None
-        extensions.recall(Guarded("afar", ()))
+        extensions.recall(GuardSet("afar", ()))
         assert (await extensions.tool_called(CALL, {})).refusal is None
         assert shown[-1] == encode(ExtNotify("afar", "warn", "was dismissed: what it guarded is not blocked any more"))
 
 
 async def test_a_guard_that_has_come_back_while_it_was_dismissed_goes_on_record_again(tmp_path: Path) -> None:
     async with joinable(tmp_path) as extensions:
-        extensions.recall(Guarded("afar", ("tool_call",)))
+        extensions.recall(GuardSet("afar", ("tool_call",)))
         await extensions.ready()
-        remote, recorded = Remote(), list[Guarded]()
+        remote, recorded = Remote(), list[GuardSet]()
         extension = join(extensions, "afar", remote.link, recorded.append)
         await remote.says(hello(), GUARD, READY)
         await extension.settled()
-        extensions.recall(Guarded("afar", ()))
-    assert recorded == [Guarded("afar", ("tool_call",))] * 2
+        extensions.recall(GuardSet("afar", ()))
+    assert recorded == [GuardSet("afar", ("tool_call",))] * 2
 
 
 async def test_a_guard_that_is_missed_is_missed_when_the_others_are_loaded_again(tmp_path: Path) -> None:
     async with joinable(tmp_path, reloadable=True) as extensions:
         assert isinstance(extensions, Reloadable)
-        extensions.recall(Guarded("afar", ("tool_call",)))
+        extensions.recall(GuardSet("afar", ("tool_call",)))
         await extensions.reload(lambda: None)
         gone = "extension afar, which guards this, is not running"
         assert (await extensions.tool_called(CALL, {})).refusal == gone
@@ -261,7 +261,7 @@ async def test_who_decides_about_messages_decides_about_what_is_shown_of_a_summa
 
 
 async def test_whoever_talks_faster_than_it_is_heard_waits() -> None:
-    link = Link(lambda data: None, lambda: None)
+    link = RemoteCarrier(lambda data: None, lambda: None)
     await link.bring(b"x" * MAX_UNREAD_BYTES)
     bringing = asyncio.ensure_future(link.bring(b"y"))
     await asyncio.sleep(0)
@@ -273,7 +273,7 @@ async def test_whoever_talks_faster_than_it_is_heard_waits() -> None:
 
 
 async def test_whoever_was_lost_does_not_wait_to_be_heard() -> None:
-    link = Link(lambda data: None, lambda: None)
+    link = RemoteCarrier(lambda data: None, lambda: None)
     await link.bring(b"x" * MAX_UNREAD_BYTES)
     bringing = asyncio.ensure_future(link.bring(b"y"))
     await asyncio.sleep(0)

@@ -16,27 +16,27 @@ from zot.extensions.peer import (
     MAX_FAULTS,
     MAX_TOOLS,
     Acknowledged,
-    Asked,
-    Broken,
     CommandAnswered,
     CommandRegistered,
-    Complained,
-    Deadlines,
     Decided,
-    Decision,
-    Ended,
+    ExtensionDeadlines,
+    ExtensionPeer,
     Greeted,
-    Happening,
+    InterceptDecision,
     Kill,
-    Late,
     Notified,
-    PanelClosed,
-    PanelOpened,
-    PanelRendered,
-    Peer,
+    OutgoingRequest,
+    PanelCloseReceived,
+    PanelOpenReceived,
+    PanelRenderReceived,
+    PeerBroken,
+    PeerEnded,
+    PeerEvent,
+    PeerState,
+    ProtocolViolation,
+    RequestTimedOut,
     Settled,
-    State,
-    Subscribed,
+    SubscribeReceived,
     Terminate,
     ToolAnswered,
     ToolRegistered,
@@ -60,18 +60,18 @@ class Talk:
 
     def __init__(self, *frames: dict[str, Any], **options: Any) -> None:
         self.now = 100.0
-        self.peer = Peer("g", ACK, now=self.now, **options)
+        self.peer = ExtensionPeer("g", ACK, now=self.now, **options)
         self.says(*frames)
 
-    def says(self, *frames: dict[str, Any] | bytes) -> list[Happening]:
+    def says(self, *frames: dict[str, Any] | bytes) -> list[PeerEvent]:
         """Let the extension write lines."""
         lines = (frame if isinstance(frame, bytes) else json.dumps(frame).encode() for frame in frames)
         return self.peer.receive(b"".join(line + b"\n" for line in lines), self.now)
 
-    def wait(self, seconds: float) -> list[Happening]:
+    def wait(self, seconds: float) -> list[PeerEvent]:
         """Let time pass, as a shell does: from deadline to deadline."""
         end = self.now + seconds
-        happenings: list[Happening] = []
+        happenings: list[PeerEvent] = []
         while (deadline := self.peer.next_deadline()) is not None and deadline <= end:
             self.now = max(self.now, deadline)
             came = self.peer.expire(self.now)
@@ -83,12 +83,12 @@ class Talk:
     def asks(self, event: wire.Intercepted = "tool_call", **about: Any) -> str:
         """Ask it to decide and return the id."""
         asked = self.peer.ask(event, self.now, **about)
-        assert isinstance(asked, Asked)
+        assert isinstance(asked, OutgoingRequest)
         return asked.id
 
     def calls(self, tool: str = "lookup") -> str:
         asked = self.peer.call_tool(tool, {}, self.now)
-        assert isinstance(asked, Asked)
+        assert isinstance(asked, OutgoingRequest)
         return asked.id
 
 
@@ -120,11 +120,11 @@ def test_an_extension_says_hello_registers_and_is_ready() -> None:
         Greeted(hello, ack),
         CommandRegistered(command),
         ToolRegistered(tool),
-        Subscribed(frozenset({"turn_end"}), frozenset({"tool_call"})),
+        SubscribeReceived(frozenset({"turn_end"}), frozenset({"tool_call"})),
         Settled(said=True),
     ]
     assert (talk.peer.hello, talk.peer.commands, talk.peer.tools) == (hello, (command,), (tool,))
-    assert talk.peer.state is State.READY
+    assert talk.peer.state is PeerState.READY
     assert talk.peer.next_deadline() is None
 
 
@@ -133,10 +133,10 @@ def test_it_has_thirty_seconds_for_hello_and_is_then_terminated_and_killed() -> 
     assert talk.peer.next_deadline() == 130.0
     assert talk.wait(29.9) == []
     late = "did not say hello within 30 s (--ext-deadline hello=SECONDS changes that)"
-    assert talk.wait(0.2) == [Broken(late), Terminate()]
+    assert talk.wait(0.2) == [PeerBroken(late), Terminate()]
     assert talk.wait(10) == [Kill()]
     assert talk.says(HELLO) == []
-    assert talk.peer.end("was killed", talk.now) == [Ended("was killed", wanted=False)]
+    assert talk.peer.end("was killed", talk.now) == [PeerEnded("was killed", wanted=False)]
 
 
 @pytest.mark.parametrize(
@@ -152,8 +152,8 @@ def test_it_has_thirty_seconds_for_hello_and_is_then_terminated_and_killed() -> 
 )  # fmt: skip
 def test_what_does_not_begin_with_a_good_hello_is_broken(line: Any, reason: str) -> None:
     talk = Talk()
-    assert talk.says(line, HELLO) == [Broken(reason), Terminate()]
-    assert talk.peer.state is State.CLOSING
+    assert talk.says(line, HELLO) == [PeerBroken(reason), Terminate()]
+    assert talk.peer.state is PeerState.CLOSING
 
 
 def test_it_has_three_seconds_for_ready_and_may_miss_them() -> None:
@@ -163,7 +163,7 @@ def test_it_has_three_seconds_for_ready_and_may_miss_them() -> None:
     assert talk.peer.next_deadline() == 103.0
     assert talk.wait(1) == [Settled(said=False)]
     assert talk.says(READY) == []
-    assert talk.peer.state is State.READY
+    assert talk.peer.state is PeerState.READY
 
 
 def test_with_only_commands_and_panels_it_is_not_waited_for_beyond_a_moment_of_silence() -> None:
@@ -179,27 +179,27 @@ def test_with_only_commands_and_panels_it_is_not_waited_for_beyond_a_moment_of_s
 def test_what_is_registered_late_counts() -> None:
     talk = Talk(HELLO, READY)
     assert talk.says(LOOKUP) == [ToolRegistered(wire.RegisterTool("lookup", "", OBJECT))]
-    assert talk.says(GUARDING) == [Subscribed(frozenset(), frozenset(wire.INTERCEPTED))]
+    assert talk.says(GUARDING) == [SubscribeReceived(frozenset(), frozenset(wire.INTERCEPTED))]
 
 
 def test_a_schema_is_made_one_that_services_take_or_refused() -> None:
     talk = Talk(HELLO)
     assert talk.says({"type": "register_tool", "name": "a"}) == [ToolRegistered(wire.RegisterTool("a", "", OBJECT))]
     assert talk.says({"type": "register_tool", "name": "b", "schema": {"type": "string"}}) == [
-        Complained("register_tool: the schema of b must be of type object", notice=True)
+        ProtocolViolation("register_tool: the schema of b must be of type object", notice=True)
     ]
     assert talk.says({"type": "register_tool", "name": "b", "schema": {"properties": []}}) == [
-        Complained("register_tool: the properties in the schema of b must be an object")
+        ProtocolViolation("register_tool: the properties in the schema of b must be an object")
     ]
 
 
 def test_what_is_said_twice_counts_once() -> None:
     talk = Talk(HELLO, GREET, LOOKUP, GUARDING)
     assert talk.says(GREET, LOOKUP, {"type": "subscribe"}, HELLO) == [
-        Complained("register_command: greet is already registered", notice=True),
-        Complained("register_tool: lookup is already registered"),
-        Complained("subscribe: it has subscribed already"),
-        Complained("said hello again"),
+        ProtocolViolation("register_command: greet is already registered", notice=True),
+        ProtocolViolation("register_tool: lookup is already registered"),
+        ProtocolViolation("subscribe: it has subscribed already"),
+        ProtocolViolation("said hello again"),
     ]
     assert talk.peer.decides("turn_start")
 
@@ -208,12 +208,12 @@ def test_registrations_are_bounded_in_number_and_size() -> None:
     talk = Talk(HELLO)
     talk.says(*({"type": "register_command", "name": f"c{n}"} for n in range(MAX_COMMANDS)))
     talk.says(*({"type": "register_tool", "name": f"t{n}"} for n in range(MAX_TOOLS)))
-    assert talk.says(GREET) == [Complained("register_command: more than 256 commands", notice=True)]
-    assert talk.says(LOOKUP) == [Complained("register_tool: more than 256 tools")]
+    assert talk.says(GREET) == [ProtocolViolation("register_command: more than 256 commands", notice=True)]
+    assert talk.says(LOOKUP) == [ProtocolViolation("register_tool: more than 256 tools")]
     talk = Talk(HELLO)
     for n in range(5):
         last = talk.says({"type": "register_tool", "name": f"t{n}", "description": "x" * (MAX_BYTES // 4 - 1000)})
-    assert last == [Complained("register_tool: more than 1048576 bytes of registrations", notice=True)]
+    assert last == [ProtocolViolation("register_tool: more than 1048576 bytes of registrations", notice=True)]
 
 
 # What it is asked.
@@ -222,7 +222,9 @@ def test_registrations_are_bounded_in_number_and_size() -> None:
 def test_a_tool_is_called_and_answers() -> None:
     talk = Talk(HELLO, LOOKUP, READY)
     asked = talk.peer.call_tool("lookup", {"q": "x"}, talk.now)
-    assert asked == Asked("1", b'{"type":"tool_call","id":"1","name":"lookup","args":{"q":"x"}}\n', talk.now + 60)
+    assert asked == OutgoingRequest(
+        "1", b'{"type":"tool_call","id":"1","name":"lookup","args":{"q":"x"}}\n', talk.now + 60
+    )
     content = [{"type": "text", "text": "found"}, {"type": "image", "mime_type": "image/png", "data": "aGk="}]
     assert talk.says({"type": "tool_result", "id": "1", "content": content}) == [
         ToolAnswered("1", (TextBlock("found"), ImageBlock("image/png", b"hi")))
@@ -259,7 +261,9 @@ def test_answers_may_come_in_any_order() -> None:
 def test_a_command_is_invoked_and_says_what_to_do() -> None:
     talk = Talk(HELLO, GREET, READY)
     asked = talk.peer.invoke_command("greet", "  me ", talk.now)
-    assert asked == Asked("1", b'{"type":"command_invoked","id":"1","name":"greet","args":"me"}\n', talk.now + 30)
+    assert asked == OutgoingRequest(
+        "1", b'{"type":"command_invoked","id":"1","name":"greet","args":"me"}\n', talk.now + 30
+    )
     assert talk.says({"type": "command_response", "id": "1", "action": "prompt", "prompt": "Greet me."}) == [
         CommandAnswered("1", wire.CommandResponse("1", "prompt", "Greet me."))
     ]
@@ -296,33 +300,43 @@ def test_what_it_does_not_have_is_answered_at_once() -> None:
         wire.CommandResponse("2", error="extension g has no command named 'x'"),
         "extension g has no command named 'x'",
     )
-    assert talk.peer.ask("turn_start", 0) == Decision()
+    assert talk.peer.ask("turn_start", 0) == InterceptDecision()
     assert talk.peer.next_deadline() is None
 
 
 @pytest.mark.parametrize(
     ("event", "fields", "decision"),
     [
-        ("tool_call", {}, Decision()),
-        ("tool_call", {"block": True, "reason": "no"}, Decision(block=True, reason="no")),
-        ("tool_call", {"block": True}, Decision(block=True, reason="tool call refused by extension g")),
-        ("turn_start", {"block": True}, Decision(block=True, reason="turn blocked by extension g")),
-        ("assistant_message", {"block": True}, Decision(block=True, reason="message held back by extension g")),
-        ("tool_call", {"modified_args": {"a": 1}, "reason": "why"}, Decision(reason="why", modified_args={"a": 1})),
-        ("tool_call", {"modified_args": {}}, Decision(modified_args={})),
-        ("assistant_message", {"replace_text": "*"}, Decision(replace_text="*")),
-        ("assistant_message", {"replace_text": ""}, Decision()),
-        ("tool_call", {"replace_text": "*"}, Decision()),
-        ("assistant_message", {"modified_args": {}}, Decision()),
-        ("turn_start", {"modified_args": {}, "replace_text": "*"}, Decision()),
+        ("tool_call", {}, InterceptDecision()),
+        ("tool_call", {"block": True, "reason": "no"}, InterceptDecision(block=True, reason="no")),
+        ("tool_call", {"block": True}, InterceptDecision(block=True, reason="tool call refused by extension g")),
+        ("turn_start", {"block": True}, InterceptDecision(block=True, reason="turn blocked by extension g")),
+        (
+            "assistant_message",
+            {"block": True},
+            InterceptDecision(block=True, reason="message held back by extension g"),
+        ),
+        (
+            "tool_call",
+            {"modified_args": {"a": 1}, "reason": "why"},
+            InterceptDecision(reason="why", modified_args={"a": 1}),
+        ),
+        ("tool_call", {"modified_args": {}}, InterceptDecision(modified_args={})),
+        ("assistant_message", {"replace_text": "*"}, InterceptDecision(replace_text="*")),
+        ("assistant_message", {"replace_text": ""}, InterceptDecision()),
+        ("tool_call", {"replace_text": "*"}, InterceptDecision()),
+        ("assistant_message", {"modified_args": {}}, InterceptDecision()),
+        ("turn_start", {"modified_args": {}, "replace_text": "*"}, InterceptDecision()),
         (
             "tool_call",
             {"block": True, "reason": "no", "modified_args": {}, "replace_text": "*"},
-            Decision(block=True, reason="no"),
+            InterceptDecision(block=True, reason="no"),
         ),
     ],
 )
-def test_a_decision_has_what_it_may_have_for_its_event(event: Any, fields: dict[str, Any], decision: Decision) -> None:
+def test_a_decision_has_what_it_may_have_for_its_event(
+    event: Any, fields: dict[str, Any], decision: InterceptDecision
+) -> None:
     talk = guard()
     call = talk.asks(event)
     assert talk.says(reply(call, **fields)) == [Decided(call, decision)]
@@ -335,7 +349,7 @@ def test_a_question_has_what_it_is_about() -> None:
         b'{"type":"event_intercept","id":"1","event":"tool_call","tool_id":"t","tool_name":"bash",'
         b'"tool_args":{"command":"ls"}}\n'
     )
-    assert asked == Asked("1", line, talk.now + 5)
+    assert asked == OutgoingRequest("1", line, talk.now + 5)
 
 
 # When it does not answer as it should.
@@ -346,24 +360,24 @@ def test_each_kind_of_question_has_its_deadline() -> None:
     question, call = talk.asks(), talk.calls()
     talk.peer.invoke_command("greet", "", talk.now)
     assert talk.wait(5) == [
-        Late("intercept", "did not answer within 5 s: intercept tool_call"),
-        Decided(question, Decision(failure="extension g did not answer within 5 s: intercept tool_call")),
+        RequestTimedOut("intercept", "did not answer within 5 s: intercept tool_call"),
+        Decided(question, InterceptDecision(failure="extension g did not answer within 5 s: intercept tool_call")),
     ]
     late = "did not answer within 30 s: command greet"
     failure = f"extension g {late}"
     assert talk.wait(25) == [
-        Late("command", late), CommandAnswered("3", wire.CommandResponse("3", error=failure), failure),
+        RequestTimedOut("command", late), CommandAnswered("3", wire.CommandResponse("3", error=failure), failure),
     ]  # fmt: skip
     late = "did not answer within 60 s: tool lookup"
-    assert talk.wait(30) == [Late("tool", late), failed_call(call, f"extension g {late}")]
+    assert talk.wait(30) == [RequestTimedOut("tool", late), failed_call(call, f"extension g {late}")]
     assert talk.peer.running
 
 
 def test_deadlines_can_be_set() -> None:
-    talk = Talk(HELLO, LOOKUP, READY, deadlines=Deadlines(tool_s=0.5))
+    talk = Talk(HELLO, LOOKUP, READY, deadlines=ExtensionDeadlines(tool_s=0.5))
     call = talk.calls()
     late = "did not answer within 0.5 s: tool lookup"
-    assert talk.wait(1) == [Late("tool", late), failed_call(call, f"extension g {late}")]
+    assert talk.wait(1) == [RequestTimedOut("tool", late), failed_call(call, f"extension g {late}")]
 
 
 def test_late_double_and_invented_answers_are_only_noted() -> None:
@@ -376,11 +390,11 @@ def test_late_double_and_invented_answers_are_only_noted() -> None:
     talk.peer.expire(talk.now)
     other = talk.calls()
     assert talk.says(*({"type": "tool_result", "id": call} for call in (answered, late, aborted, "99", "x\n"))) == [
-        Complained("tool_result: the call 1 was answered already"),
-        Complained("tool_result: the call 2 had failed by then"),
-        Complained("tool_result: the call 3 was given up"),
-        Complained("tool_result: the call 99 was never asked"),
-        Complained("tool_result: the call x\\n was never asked"),
+        ProtocolViolation("tool_result: the call 1 was answered already"),
+        ProtocolViolation("tool_result: the call 2 had failed by then"),
+        ProtocolViolation("tool_result: the call 3 was given up"),
+        ProtocolViolation("tool_result: the call 99 was never asked"),
+        ProtocolViolation("tool_result: the call x\\n was never asked"),
     ]
     assert waiting == "4"
     assert [type(happening) for happening in talk.says({"type": "tool_result", "id": other})] == [ToolAnswered]
@@ -390,7 +404,7 @@ def test_an_answer_of_another_kind_is_a_failure() -> None:
     talk = Talk(HELLO, LOOKUP, READY)
     call = talk.calls()
     assert talk.says({"type": "command_response", "id": call}) == [
-        Complained("answered a tool with command_response", notice=True),
+        ProtocolViolation("answered a tool with command_response", notice=True),
         failed_call(call, "extension g answered a tool with command_response"),
     ]
 
@@ -400,7 +414,7 @@ def test_a_wrong_answer_fails_only_what_it_answers() -> None:
     wrong, right = talk.calls(), talk.calls()
     why = "wrote a line that is no frame: tool_result: Expected `array`, got `str` - at `$.content`"
     assert talk.says({"type": "tool_result", "id": wrong, "content": "x"}) == [
-        Complained(why + ': {"type": "tool_result", "id": "1", "content": "x"}', notice=True),
+        ProtocolViolation(why + ': {"type": "tool_result", "id": "1", "content": "x"}', notice=True),
         failed_call(wrong, f"extension g {why}"),
     ]
     assert talk.says({"type": "tool_result", "id": right}) == [
@@ -411,9 +425,9 @@ def test_a_wrong_answer_fails_only_what_it_answers() -> None:
 def test_an_unknown_frame_harms_nobody_unless_it_is_meant_as_an_answer() -> None:
     talk = Talk(HELLO, LOOKUP, READY)
     call = talk.calls()
-    assert talk.says({"type": "sing"}) == [Complained("unknown frame 'sing'", notice=True)]
+    assert talk.says({"type": "sing"}) == [ProtocolViolation("unknown frame 'sing'", notice=True)]
     assert talk.says({"type": "tool_results", "id": int(call)}) == [
-        Complained('wrote an unknown frame \'tool_results\': {"type": "tool_results", "id": 1}', notice=True),
+        ProtocolViolation('wrote an unknown frame \'tool_results\': {"type": "tool_results", "id": 1}', notice=True),
         failed_call(call, "extension g wrote an unknown frame 'tool_results'"),
     ]
 
@@ -433,9 +447,9 @@ def test_a_line_that_is_no_frame_fails_everything_that_waits_at_once(line: bytes
     call, question = talk.calls(), talk.asks()
     failure = f"extension g {why}"
     assert talk.says(line, {"type": "notify", "message": "still here"}) == [
-        Complained(why + shown, notice=True),
+        ProtocolViolation(why + shown, notice=True),
         failed_call(call, failure),
-        Decided(question, Decision(block=True, reason=failure, failure=failure)),
+        Decided(question, InterceptDecision(block=True, reason=failure, failure=failure)),
         Notified("info", "still here"),
     ]
 
@@ -443,7 +457,7 @@ def test_a_line_that_is_no_frame_fails_everything_that_waits_at_once(line: bytes
 def test_only_the_first_fault_that_costs_nothing_is_shown() -> None:
     talk = Talk(HELLO, READY)
     faults = talk.says(b"a", b"b")
-    assert [fault.notice for fault in faults if isinstance(fault, Complained)] == [True, False]
+    assert [fault.notice for fault in faults if isinstance(fault, ProtocolViolation)] == [True, False]
 
 
 def test_too_many_bad_lines_are_the_end() -> None:
@@ -453,7 +467,7 @@ def test_too_many_bad_lines_are_the_end() -> None:
     *_, answered, broken, terminate = talk.says(*[b"text"] * 1000)
     assert isinstance(answered, ToolAnswered)
     assert answered.id == call
-    assert [broken, terminate] == [Broken("wrote 100 bad lines"), Terminate()]
+    assert [broken, terminate] == [PeerBroken("wrote 100 bad lines"), Terminate()]
     assert not talk.peer.running
     assert talk.peer.call_tool("lookup", {}, 0) == failed_call("2", "extension g is not running")
 
@@ -461,10 +475,10 @@ def test_too_many_bad_lines_are_the_end() -> None:
 def test_what_is_shown_of_a_line_is_short_and_printable() -> None:
     talk = Talk(HELLO, READY)
     [complaint] = talk.says(b"\x1b[31m" + b"z" * 1000)
-    assert isinstance(complaint, Complained)
+    assert isinstance(complaint, ProtocolViolation)
     assert complaint.reason.endswith("(byte 0): \\x1b[31m" + "z" * 192 + "...")
     [complaint] = talk.says({"type": "z" * 1000})
-    assert isinstance(complaint, Complained)
+    assert isinstance(complaint, ProtocolViolation)
     assert len(complaint.reason) < 210
 
 
@@ -474,11 +488,11 @@ def test_an_extension_that_ends_fails_what_waits_at_once() -> None:
     dead = "extension g was killed by signal 9"
     assert talk.peer.end("was killed by signal 9", talk.now) == [
         failed_call(call, dead),
-        Decided(question, Decision(block=True, reason=dead, failure=dead)),
-        Ended("was killed by signal 9", wanted=False),
+        Decided(question, InterceptDecision(block=True, reason=dead, failure=dead)),
+        PeerEnded("was killed by signal 9", wanted=False),
     ]
     assert talk.peer.end("again", talk.now) == []
-    assert (talk.says(READY), talk.peer.state, talk.peer.next_deadline()) == ([], State.CLOSED, None)
+    assert (talk.says(READY), talk.peer.state, talk.peer.next_deadline()) == ([], PeerState.CLOSED, None)
     assert talk.peer.tell(wire.Event("turn_start")) == b""
 
 
@@ -488,11 +502,11 @@ def test_a_last_line_without_an_end_counts() -> None:
     talk.peer.receive(b'{"type":"tool_result","id":"1"}', talk.now)
     answered, ended = talk.peer.end("exited with 0", talk.now)
     assert answered == ToolAnswered(call, (TextBlock("(extension returned no content)"),))
-    assert ended == Ended("exited with 0", wanted=False)
+    assert ended == PeerEnded("exited with 0", wanted=False)
 
 
 def test_it_may_end_before_it_says_hello() -> None:
-    assert Talk().peer.end("exited with 1", 0) == [Ended("exited with 1 before it said hello", wanted=False)]
+    assert Talk().peer.end("exited with 1", 0) == [PeerEnded("exited with 1 before it said hello", wanted=False)]
 
 
 # Guards that hold.
@@ -503,7 +517,7 @@ def test_a_guard_fails_open_unless_it_says_otherwise() -> None:
     question = talk.asks()
     late = "did not answer within 5 s: intercept tool_call"
     assert talk.wait(5) == [
-        Late("intercept", late), Decided(question, Decision(failure=f"extension g {late}")),
+        RequestTimedOut("intercept", late), Decided(question, InterceptDecision(failure=f"extension g {late}")),
     ]  # fmt: skip
     assert talk.peer.closed == frozenset()
 
@@ -522,38 +536,38 @@ def test_a_guard_that_fails_closed_blocks_when_it_is_too_slow_and_while_it_is_go
     question = talk.asks()
     slow = "extension g did not answer within 5 s: intercept tool_call"
     [_, decided] = talk.wait(5)
-    assert decided == Decided(question, Decision(block=True, reason=slow, failure=slow))
+    assert decided == Decided(question, InterceptDecision(block=True, reason=slow, failure=slow))
     talk.peer.end("was killed by signal 9", talk.now)
     gone = "extension g, which guards this, is not running"
-    assert talk.peer.ask("tool_call", talk.now) == Decision(block=True, reason=gone, failure=gone)
+    assert talk.peer.ask("tool_call", talk.now) == InterceptDecision(block=True, reason=gone, failure=gone)
     assert talk.peer.decides("tool_call")
     successor = Talk(closed=talk.peer.closed)
-    assert successor.peer.ask("turn_start", 0) == Decision(block=True, reason=gone, failure=gone)
+    assert successor.peer.ask("turn_start", 0) == InterceptDecision(block=True, reason=gone, failure=gone)
 
 
 def test_what_a_manifest_guards_is_blocked_until_it_has_subscribed() -> None:
     talk = Talk(closed=CLOSED, fails_closed=True)
     gone = "extension g, which guards this, is not running"
-    assert talk.peer.ask("tool_call", talk.now) == Decision(block=True, reason=gone, failure=gone)
-    assert talk.peer.ask("turn_start", talk.now) == Decision()
+    assert talk.peer.ask("tool_call", talk.now) == InterceptDecision(block=True, reason=gone, failure=gone)
+    assert talk.peer.ask("turn_start", talk.now) == InterceptDecision()
     talk.says(HELLO)
     early = "extension g, which guards this, has not subscribed to tool_call"
-    assert talk.peer.ask("tool_call", talk.now) == Decision(block=True, reason=early, failure=early)
+    assert talk.peer.ask("tool_call", talk.now) == InterceptDecision(block=True, reason=early, failure=early)
     talk.says(GUARDING)
     question = talk.asks()
-    assert talk.says(reply(question)) == [Decided(question, Decision())]
+    assert talk.says(reply(question)) == [Decided(question, InterceptDecision())]
     assert talk.peer.closed == frozenset(wire.INTERCEPTED)
 
 
 def test_a_guard_that_does_not_subscribe_as_promised_blocks() -> None:
     talk = Talk(HELLO, closed=CLOSED, fails_closed=True)
     assert talk.says({"type": "subscribe", "intercept": ["turn_start", "bogus"], "events": ["custom"]}) == [
-        Subscribed(frozenset(), frozenset({"turn_start"})),
-        Complained("subscribe: no such event: bogus, custom"),
-        Complained("did not subscribe to tool_call, as promised: it stays blocked", notice=True),
+        SubscribeReceived(frozenset(), frozenset({"turn_start"})),
+        ProtocolViolation("subscribe: no such event: bogus, custom"),
+        ProtocolViolation("did not subscribe to tool_call, as promised: it stays blocked", notice=True),
     ]
     decision = talk.peer.ask("tool_call", talk.now)
-    assert isinstance(decision, Decision)
+    assert isinstance(decision, InterceptDecision)
     assert decision.block
 
 
@@ -583,16 +597,16 @@ def test_a_panel_is_opened_drawn_and_closed() -> None:
     opened = {"type": "command_response", "id": "1", "action": "open_panel", "open_panel": {"id": "p", "title": "T"}}
     render = {"type": "panel_render", "panel_id": "p", "lines": ["a"]}
     assert talk.peer.press("p", "up") == b""
-    assert talk.says(render) == [Complained("panel_render: no panel p is open")]
+    assert talk.says(render) == [ProtocolViolation("panel_render: no panel p is open")]
     panel = wire.Panel("p", "T")
     assert talk.says(opened) == [
-        PanelOpened(panel), CommandAnswered("1", wire.CommandResponse("1", "open_panel", open_panel=panel)),
+        PanelOpenReceived(panel), CommandAnswered("1", wire.CommandResponse("1", "open_panel", open_panel=panel)),
     ]  # fmt: skip
     assert "p" in talk.peer.panels
     assert talk.peer.press("p", "rune", "x") == b'{"type":"panel_key","panel_id":"p","key":"rune","text":"x"}\n'
-    assert talk.says(render) == [PanelRendered(wire.PanelRender("p", lines=("a",)))]
-    assert talk.says({"type": "panel_close", "panel_id": "p"}) == [PanelClosed("p")]
-    assert talk.says({"type": "panel_close", "panel_id": "p"}) == [Complained("panel_close: no panel p is open")]
+    assert talk.says(render) == [PanelRenderReceived(wire.PanelRender("p", lines=("a",)))]
+    assert talk.says({"type": "panel_close", "panel_id": "p"}) == [PanelCloseReceived("p")]
+    assert talk.says({"type": "panel_close", "panel_id": "p"}) == [ProtocolViolation("panel_close: no panel p is open")]
     assert talk.peer.panels == ()
 
 
@@ -604,7 +618,7 @@ def test_a_person_may_close_a_panel_and_so_does_its_end() -> None:
         talk.says({**panel, "id": asked.id})
     assert talk.peer.close_panel("a") == b'{"type":"panel_close","panel_id":"a"}\n'
     assert talk.peer.close_panel("a") == b""
-    assert talk.peer.end("exited with 0", 0) == [PanelClosed("b"), Ended("exited with 0", wanted=False)]
+    assert talk.peer.end("exited with 0", 0) == [PanelCloseReceived("b"), PeerEnded("exited with 0", wanted=False)]
 
 
 # How it ends.
@@ -618,7 +632,7 @@ def test_it_shuts_down_when_it_is_told_to() -> None:
         ToolAnswered(call, (TextBlock("(extension returned no content)"),)),
         Acknowledged(),
     ]
-    assert talk.peer.end("exited with 0", talk.now) == [Ended("exited with 0", wanted=True)]
+    assert talk.peer.end("exited with 0", talk.now) == [PeerEnded("exited with 0", wanted=True)]
 
 
 def test_one_that_does_not_shut_down_is_terminated_after_two_seconds_and_killed_after_three() -> None:
@@ -630,7 +644,7 @@ def test_one_that_does_not_shut_down_is_terminated_after_two_seconds_and_killed_
     assert talk.wait(0.2) == [Kill()]
     assert talk.peer.next_deadline() is None
     told = "was killed by signal 9: it did not end within 2 s of shutdown"
-    assert talk.peer.end("was killed by signal 9", talk.now) == [Ended(told, wanted=True)]
+    assert talk.peer.end("was killed by signal 9", talk.now) == [PeerEnded(told, wanted=True)]
 
 
 def test_what_was_cut_off_by_its_end_is_not_held_against_it() -> None:
@@ -639,7 +653,7 @@ def test_what_was_cut_off_by_its_end_is_not_held_against_it() -> None:
     talk.wait(2.1)
     assert talk.peer.receive(b'{"type":"noti', talk.now) == []
     told = "was killed by signal 15: it did not end within 2 s of shutdown"
-    assert talk.peer.end("was killed by signal 15", talk.now) == [Ended(told, wanted=True)]
+    assert talk.peer.end("was killed by signal 15", talk.now) == [PeerEnded(told, wanted=True)]
 
 
 def test_one_that_is_still_starting_can_be_shut_down() -> None:
@@ -650,7 +664,7 @@ def test_one_that_is_still_starting_can_be_shut_down() -> None:
 
 
 def test_an_acknowledgement_that_nobody_wanted_is_noted() -> None:
-    assert Talk(HELLO).says({"type": "shutdown_ack"}) == [Complained("acknowledged a shutdown nobody asked for")]
+    assert Talk(HELLO).says({"type": "shutdown_ack"}) == [ProtocolViolation("acknowledged a shutdown nobody asked for")]
 
 
 # However the bytes come.
@@ -671,8 +685,8 @@ def test_chunks_make_no_difference(lines: list[bytes], data: st.DataObject) -> N
     assert happenings(chunks) == happenings(bytewise) == happenings([stream])
 
 
-def happenings(chunks: list[bytes]) -> list[Happening]:
-    peer = Peer("g", ACK, now=0, max_line_bytes=200)
+def happenings(chunks: list[bytes]) -> list[PeerEvent]:
+    peer = ExtensionPeer("g", ACK, now=0, max_line_bytes=200)
     return [happening for chunk in chunks for happening in peer.receive(chunk, 0)] + peer.end("exited with 0", 0)
 
 
@@ -684,4 +698,4 @@ def test_every_question_gets_exactly_one_answer_whatever_it_writes(lines: list[b
     came = [*talk.says(*lines), *talk.wait(100), *talk.peer.end("exited with 0", talk.now)]
     answered = [happening.id for happening in came if isinstance(happening, ToolAnswered | Decided)]
     assert sorted(answered) == sorted(asked)
-    assert came[-1] == Ended("exited with 0", wanted=False)
+    assert came[-1] == PeerEnded("exited with 0", wanted=False)

@@ -9,15 +9,15 @@ import msgspec
 import pytest
 
 from zot.errors import ConfigError
-from zot.extensions.manifest import RIGHT, SCOPES, parse
+from zot.extensions.manifest import FIELD_RULES, SCOPE_RULES, parse
 from zot.extensions.peer import (
     CommandAnswered,
     CommandRegistered,
-    Complained,
-    Decision,
-    Happening,
+    InterceptDecision,
     Notified,
-    Subscribed,
+    PeerEvent,
+    ProtocolViolation,
+    SubscribeReceived,
     ToolRegistered,
 )
 from zot.extensions.permissions import Permissions
@@ -49,11 +49,11 @@ def test_a_manifest_says_what_an_extension_may_do() -> None:
 @pytest.mark.parametrize(
     ("permissions", "problem"),
     [
-        (None, f"`permissions` must be {RIGHT['permissions']}; but it is null"),
-        ([], f"`permissions` must be {RIGHT['permissions']}; but it is []"),
-        ({"fs.exec": True}, f'`permissions` has "fs.exec", which is no scope; there are: {", ".join(SCOPES)}'),
+        (None, f"`permissions` must be {FIELD_RULES['permissions']}; but it is null"),
+        ([], f"`permissions` must be {FIELD_RULES['permissions']}; but it is []"),
+        ({"fs.exec": True}, f'`permissions` has "fs.exec", which is no scope; there are: {", ".join(SCOPE_RULES)}'),
         ({"net": "yes"}, 'permissions: `net` must be true or false; but it is "yes"'),
-        ({"fs.read": True}, f"permissions: `fs.read` must be {SCOPES['fs.read']}; but it is true"),
+        ({"fs.read": True}, f"permissions: `fs.read` must be {SCOPE_RULES['fs.read']}; but it is true"),
         ({"fs.read": [""]}, "permissions: fs.read: '' is not a path"),
         ({"fs.write": ["//"]}, "permissions: fs.write: '//' is everything; name what is needed"),
         (
@@ -67,8 +67,8 @@ def test_a_manifest_says_what_an_extension_may_do() -> None:
         ),
         ({"exec": ["bin/x"]}, "permissions: exec: 'bin/x' is neither the name of a program nor an absolute path"),
         ({"env": ["A=B"]}, "permissions: env: 'A=B' is not the name of a variable"),
-        ({"events": ["lunch"]}, f'permissions: `events` must be {SCOPES["events"]}; but it is ["lunch"]'),
-        ({"tools": ["a b"]}, f'permissions: `tools` must be {SCOPES["tools"]}; but it is ["a b"]'),
+        ({"events": ["lunch"]}, f'permissions: `events` must be {SCOPE_RULES["events"]}; but it is ["lunch"]'),
+        ({"tools": ["a b"]}, f'permissions: `tools` must be {SCOPE_RULES["tools"]}; but it is ["a b"]'),
     ],
 )
 def test_a_wrong_scope_is_named_with_its_file_and_field(permissions: object, problem: str) -> None:
@@ -80,7 +80,7 @@ def test_a_wrong_scope_is_named_with_its_file_and_field(permissions: object, pro
 # What zot holds it to: what it registers, hears, decides about and shows.
 
 
-def talk(permissions: dict[str, Any] | None, *frames: dict[str, Any], **options: Any) -> list[Happening]:
+def talk(permissions: dict[str, Any] | None, *frames: dict[str, Any], **options: Any) -> list[PeerEvent]:
     """Return what comes of ``frames`` after hello."""
     return begun(permissions, **options).says(*frames)
 
@@ -92,7 +92,7 @@ def begun(permissions: dict[str, Any] | None, **options: Any) -> Talk:
 
 def test_a_tool_needs_the_scope() -> None:
     registered = ToolRegistered(wire.RegisterTool("lookup", "", OBJECT))
-    refused = Complained("register_tool: its permissions do not include the tool lookup", notice=True)
+    refused = ProtocolViolation("register_tool: its permissions do not include the tool lookup", notice=True)
     assert talk(None, LOOKUP) == talk(EVERYTHING, LOOKUP) == talk({"tools": ["lookup"]}, LOOKUP) == [registered]
     assert talk({}, LOOKUP) == talk({"tools": ["other"]}, LOOKUP) == talk({"tools": []}, LOOKUP) == [refused]
 
@@ -103,13 +103,13 @@ def test_a_command_needs_none() -> None:
 
 def test_of_a_subscription_is_left_what_the_scopes_include() -> None:
     wanted = {"type": "subscribe", "events": ["turn_start", "turn_end"], "intercept": ["tool_call", "turn_start"]}
-    everything = Subscribed(frozenset({"turn_start", "turn_end"}), frozenset({"tool_call", "turn_start"}))
+    everything = SubscribeReceived(frozenset({"turn_start", "turn_end"}), frozenset({"tool_call", "turn_start"}))
     assert talk(None, wanted) == talk(EVERYTHING, wanted) == [everything]
     assert talk({"events": ["turn_end"], "intercept": ["tool_call"]}, wanted) == [
-        Complained(
+        ProtocolViolation(
             "subscribe: its permissions do not include events (turn_start) and intercept (turn_start)", notice=True
         ),
-        Subscribed(frozenset({"turn_end"}), frozenset({"tool_call"})),
+        SubscribeReceived(frozenset({"turn_end"}), frozenset({"tool_call"})),
     ]
 
 
@@ -117,32 +117,32 @@ def test_what_it_may_not_decide_about_it_cannot_block_by_failing() -> None:
     some = begun({"events": True})
     some.says({"type": "subscribe", "intercept": ["tool_call"], "on_failure": "block"})
     some.peer.end("exited with 1", some.now)
-    assert some.peer.ask("tool_call", some.now) == Decision()
+    assert some.peer.ask("tool_call", some.now) == InterceptDecision()
 
 
 def test_a_guard_whose_scope_is_missing_stays_closed() -> None:
     guard = begun({}, closed=frozenset({"tool_call"}), fails_closed=True)
     assert guard.says({"type": "subscribe", "intercept": ["tool_call"]}) == [
-        Complained("subscribe: its permissions do not include intercept (tool_call)", notice=True),
-        Subscribed(frozenset(), frozenset()),
-        Complained("did not subscribe to tool_call, as promised: it stays blocked", notice=True),
+        ProtocolViolation("subscribe: its permissions do not include intercept (tool_call)", notice=True),
+        SubscribeReceived(frozenset(), frozenset()),
+        ProtocolViolation("did not subscribe to tool_call, as promised: it stays blocked", notice=True),
     ]
     decision = guard.peer.ask("tool_call", guard.now)
-    assert isinstance(decision, Decision)
+    assert isinstance(decision, InterceptDecision)
     assert decision.block
 
 
 def test_notices_and_panels_need_the_scope() -> None:
     notice = {"type": "notify", "message": "hi"}
     assert talk({"ui": True}, notice) == [Notified("info", "hi")]
-    assert talk({}, notice) == [Complained("notify: its permissions do not include ui", notice=True)]
+    assert talk({}, notice) == [ProtocolViolation("notify: its permissions do not include ui", notice=True)]
     some = begun({})
     some.says(GREET)
     asked = some.peer.invoke_command("greet", "", some.now)
     problem = "its permissions do not include ui, so it cannot open a panel"
     opening = {"type": "command_response", "id": asked.id, "action": "open_panel", "open_panel": {"id": "p"}}
     assert some.says(opening) == [
-        Complained(f"command_response: {problem}", notice=True),
+        ProtocolViolation(f"command_response: {problem}", notice=True),
         CommandAnswered(asked.id, wire.CommandResponse(asked.id, error=problem)),
     ]
     assert some.peer.panels == ()

@@ -13,10 +13,10 @@ import pytest
 
 from grammar import Grammar
 from zot.errors import AgentError
-from zot.extensions.supervisor import Extension as Joined
+from zot.extensions.supervisor import SupervisedExtension as Joined
 from zot.runtime.extensions import join
-from zot.serve.once import EventLines, Face, LastWords, OneRun
-from zot.serve.streams import Writer
+from zot.serve.once import EventLines, FinalText, OneRun, OutputFormat
+from zot.serve.streams import StreamWriter
 
 from .remote import Remote
 from .stage import WATCHER, Extension, Stage, is_wait
@@ -37,7 +37,7 @@ HELD = {"type": "event_intercept_response", "block": True, "reason": "not for yo
 class Asked:
     """A session with an extension that has commands, each prompt of which is the last one."""
 
-    def __init__(self, tmp_path: Path, face: Callable[[Writer], Face]) -> None:
+    def __init__(self, tmp_path: Path, face: Callable[[StreamWriter], OutputFormat]) -> None:
         self._face = face
         self._stage = Stage(tmp_path, Extension(tmp_path, "watcher", WATCHER))
         self.remote = Remote(
@@ -51,7 +51,7 @@ class Asked:
         await self.remote.says({"type": "hello", "name": "afar"}, *commands, {"type": "ready"})
         self._read, self._write = os.pipe()
         os.set_blocking(self._read, False)
-        self._output = Writer(self._write)
+        self._output = StreamWriter(self._write)
         self._once = OneRun(self._stage.session, self._output, self._face(self._output))
         return self
 
@@ -79,7 +79,7 @@ class Asked:
 
 
 async def test_a_prompt_that_is_a_command_runs_it(tmp_path: Path) -> None:
-    async with Asked(tmp_path, LastWords) as asked:
+    async with Asked(tmp_path, FinalText) as asked:
         assert await asked.run("/tell  Ada and\nBob ") == "note\n"
         assert await asked.run("/put") == "text\n"
         assert await asked.run("/ask") == "asked\n"
@@ -91,9 +91,9 @@ async def test_a_prompt_that_is_a_command_runs_it(tmp_path: Path) -> None:
     assert told[-1] == {"type": "panel_close", "panel_id": "p"}
 
 
-@pytest.mark.parametrize("face", [LastWords, lambda output: EventLines(output, frozenset({"extensions"}))])
+@pytest.mark.parametrize("face", [FinalText, lambda output: EventLines(output, frozenset({"extensions"}))])
 async def test_a_blocked_answer_is_a_success_and_a_notice_says_why(
-    tmp_path: Path, face: Callable[[Writer], Face], capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, face: Callable[[StreamWriter], OutputFormat], capfd: pytest.CaptureFixture[str]
 ) -> None:
     async with Asked(tmp_path, face) as asked:
         guard = Remote(event_intercept=lambda frame: {**HELD, "id": frame["id"]})
@@ -105,7 +105,7 @@ async def test_a_blocked_answer_is_a_success_and_a_notice_says_why(
         await extension.settled()
         written = await asked.run("!echo secret")
     assert "[guard] warn: not for you\n" in capfd.readouterr().err
-    if face is LastWords:
+    if face is FinalText:
         assert written == ""
     else:
         told = [frame for frame in frames(written) if not is_wait(frame)]
@@ -117,7 +117,7 @@ async def test_a_blocked_answer_is_a_success_and_a_notice_says_why(
 
 
 async def test_what_is_no_command_goes_to_the_model(tmp_path: Path) -> None:
-    async with Asked(tmp_path, LastWords) as asked:
+    async with Asked(tmp_path, FinalText) as asked:
         for prompt in ("/usr/bin/env", "/", "/ tell", "//tell", " /tell"):
             assert await asked.run(prompt) != ""
         assert [frame for frame in asked.remote.heard if frame["type"] == "command_invoked"] == []

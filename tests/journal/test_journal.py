@@ -21,18 +21,18 @@ from zot.errors import NoSuchSession, SessionBusy, StoreFailed, UserError
 from zot.events import AssistantMessage, ConversationReplaced, Done, TextDelta, ToolResult, TurnEnd, Usage, UserMessage
 from zot.journal.journal import Journal
 from zot.journal.record import Record
-from zot.journal.repair import Report
+from zot.journal.repair import CheckReport
 from zot.journal.search import Hit
 from zot.messages import Counters, ImageBlock, Message, ResultBlock, TextBlock
-from zot.serve.daemon.catalog import Shelf
-from zot.store import Configured, Row, Said, Spliced
+from zot.serve.daemon.catalog import SessionCatalog
+from zot.store import Configured, MessageAdded, MessagesReplaced, Row
 
 NOON = "2026-01-01T12:00:00.000Z"
-HI = Said(Message("user", (TextBlock("Hi there"),), NOON))
-HELLO = Said(Message("assistant", (TextBlock("Hello"),), NOON))
+HI = MessageAdded(Message("user", (TextBlock("Hi there"),), NOON))
+HELLO = MessageAdded(Message("assistant", (TextBlock("Hello"),), NOON))
 COST = Usage(1, 2, 3, 4, 0.5, Counters(10, 20, 30, 40, 5.0))
-PICTURE = Said(Message("user", (ImageBlock("image/png", b"\x89PNG" * 500),), NOON))
-RESULT = Said(Message("tool", (ResultBlock("c1", False, (ImageBlock("image/png", b"\x89PNG" * 500),)),), NOON))
+PICTURE = MessageAdded(Message("user", (ImageBlock("image/png", b"\x89PNG" * 500),), NOON))
+RESULT = MessageAdded(Message("tool", (ResultBlock("c1", False, (ImageBlock("image/png", b"\x89PNG" * 500),)),), NOON))
 
 
 @pytest.fixture
@@ -62,14 +62,14 @@ async def test_messages_that_another_version_counted_otherwise_are_right_when_it
     async def shown() -> list[int]:
         return [one.messages for one in await journal.sessions()]
 
-    await tell(journal, "a", HI, HELLO, HI, HELLO, Spliced(0, 1, ()))
+    await tell(journal, "a", HI, HELLO, HI, HELLO, MessagesReplaced(0, 1, ()))
     await journal.writing(miscount)
     assert await shown() == [0]
     record, _ = await journal.resume("a")
     await tell(journal, "a", HI)  # Somebody else, who has not seen what was said before.
     await record.begin()
     assert await shown() == [4]
-    record.append([Spliced(0, 3, ()), HELLO], run=3)
+    record.append([MessagesReplaced(0, 3, ()), HELLO], run=3)
     await record.settled()
     record.end()
     await journal.writing(miscount)
@@ -112,7 +112,7 @@ async def test_a_page_of_what_clients_saw_costs_the_same_wherever_it_is(
     for run in range(1, pages * page // 2 + 1):
         record.append([HI, HELLO], run=run)
         record.append([Done()], run=run)
-        record.append([Spliced(0, 2, ())], run=run)
+        record.append([MessagesReplaced(0, 2, ())], run=run)
     await record.settled()
     record.end()
     reading, costs = journal.reading, [0] * pages
@@ -131,7 +131,7 @@ async def test_a_page_of_what_clients_saw_costs_the_same_wherever_it_is(
         return await reading(watched)
 
     monkeypatch.setattr(journal, "reading", counted)
-    past = Shelf(journal).past("a")
+    past = SessionCatalog(journal).past("a")
     for number in range(pages):
         after = number * page * 2
         told = [[(after + at - 1, Done()), (after + at, ConversationReplaced(0))] for at in range(4, page * 2 + 1, 4)]
@@ -238,8 +238,12 @@ async def test_collecting_gives_space_back(journal: Journal, tmp_path: Path) -> 
 
 
 async def test_search_finds_what_was_said_in_any_case(journal: Journal) -> None:
-    await tell(journal, "a", HI, Said(Message("tool", (ResultBlock("c", False, (TextBlock("Ärger hier"),)),), NOON)))
-    await tell(journal, "b", TextDelta("there"), Said(Message("assistant", (TextBlock("over THERE " * 50),), NOON)))
+    await tell(
+        journal, "a", HI, MessageAdded(Message("tool", (ResultBlock("c", False, (TextBlock("Ärger hier"),)),), NOON))
+    )
+    await tell(
+        journal, "b", TextDelta("there"), MessageAdded(Message("assistant", (TextBlock("over THERE " * 50),), NOON))
+    )
     hits = await journal.search("there")
     assert [(hit.session, hit.seq, hit.role) for hit in hits] == [("b", 2, "assistant"), ("a", 1, "user")]
     assert await journal.search("äRGER") == [Hit("a", 2, "tool", "Ärger hier")]
@@ -249,7 +253,7 @@ async def test_search_finds_what_was_said_in_any_case(journal: Journal) -> None:
 async def test_search_finds_what_people_were_shown_and_not_what_was_held_back(journal: Journal) -> None:
     held = Message("assistant", (TextBlock("a secret"),), NOON, shown_text="")
     redacted = Message("assistant", (TextBlock("one secret"),), NOON, shown_text="one [redacted]")
-    await tell(journal, "a", Said(held), Said(redacted))
+    await tell(journal, "a", MessageAdded(held), MessageAdded(redacted))
     assert await journal.search("secret") == []
     assert await journal.search("redacted") == [Hit("a", 2, "assistant", "one [redacted]")]
 
@@ -367,7 +371,7 @@ async def test_what_sessions_say_in_one_tick_is_summed_up_for_each(journal: Jour
     for record in records:
         await record.begin()
     for number, record in enumerate(records):
-        words = Said(Message("user", (TextBlock(f"words {number}"),), NOON))
+        words = MessageAdded(Message("user", (TextBlock(f"words {number}"),), NOON))
         spent = Usage(1, 1, 1, 1, 0.0, Counters(number, 0, 0, 0, 0.0))
         moved = Configured("lab", "lab-1", "", "off", f"/there/{number}") if number % 2 else HELLO
         record.append([words, *[HELLO] * number, spent, moved], run=1, ends=number % 3 > 0)
@@ -510,7 +514,7 @@ async def test_a_file_of_the_first_version_goes_on(tmp_path: Path) -> None:
     assert list(past.rows) == [Done()]
     await record.begin()
     record.end()
-    assert await journal.check() == Report(1, 1, ())
+    assert await journal.check() == CheckReport(1, 1, ())
     await journal.close()
 
 
@@ -536,7 +540,7 @@ async def test_a_thousand_open_sessions_need_no_descriptor_each(journal: Journal
     for record in records[:100]:
         record.append([Done()], run=1)
     await asyncio.gather(*(record.settled() for record in records))
-    assert await journal.check() == Report(1000, 100, ())
+    assert await journal.check() == CheckReport(1000, 100, ())
 
 
 def _create_many(connection: sqlite3.Connection) -> None:

@@ -28,13 +28,13 @@ from zot.events import Done, TextDelta, ToolResult
 from zot.journal import schema
 from zot.journal.chunks import Chunk
 from zot.journal.journal import Journal
-from zot.journal.lease import suspect
+from zot.journal.lease import mark_damaged
 from zot.journal.queries import put
-from zot.journal.repair import look_at
+from zot.journal.repair import check_file
 from zot.journal.writer import Writer
 from zot.messages import CallBlock, ImageBlock, Message, ResultBlock, TextBlock
 from zot.session.recovery import recover
-from zot.store import Change, Configured, Row, Said, Spliced
+from zot.store import Change, Configured, MessageAdded, MessagesReplaced, Row
 
 NOON = "2026-01-01T12:00:00.000Z"
 
@@ -260,9 +260,9 @@ async def fill(path: Path) -> dict[str, list[tuple[int, Row]]]:
     for run in range(1, 7):
         for record in records:
             for message in MESSAGES:
-                record.append([Said(message), *[TextDelta(f"{record.id} {run} " * 3)] * 7], run=run)
+                record.append([MessageAdded(message), *[TextDelta(f"{record.id} {run} " * 3)] * 7], run=run)
                 await record.settled()
-            record.append([ToolResult("c1", False, ()), Spliced(1, 3, MESSAGES[:1]), Done()], run=run)
+            record.append([ToolResult("c1", False, ()), MessagesReplaced(1, 3, MESSAGES[:1]), Done()], run=run)
             await record.settled()
     everything = {record.id: await record.read(0, 1_000_000) for record in records}
     await journal.close()
@@ -324,7 +324,7 @@ async def check_damaged(path: Path, everything: dict[str, list[tuple[int, Row]]]
         record, past = await journal.resume(session_id)
         transcript = Transcript()
         for change in past.changes:
-            assert isinstance(change, Said | Spliced | Configured)
+            assert isinstance(change, MessageAdded | MessagesReplaced | Configured)
             transcript.apply(change)
         recovery = recover(transcript, past.rows, now=NOON)
         if session_id == SESSIONS[0]:
@@ -354,14 +354,14 @@ async def check_damaged(path: Path, everything: dict[str, list[tuple[int, Row]]]
 def apply(transcript: Transcript, rows: object) -> None:
     assert isinstance(rows, list)
     for row in rows:
-        if isinstance(row, Said | Spliced | Configured):
+        if isinstance(row, MessageAdded | MessagesReplaced | Configured):
             change: Change = row
             transcript.apply(change)
 
 
 def is_note(row: Row) -> bool:
     """True if it stands for a message whose image was lost."""
-    return isinstance(row, Said | Spliced) and "its data was lost" in repr(row)
+    return isinstance(row, MessageAdded | MessagesReplaced) and "its data was lost" in repr(row)
 
 
 @pytest.fixture
@@ -397,7 +397,7 @@ async def test_damage_to_what_was_written_ahead_costs_the_end_and_says_so(quick:
     record = await journal.record("one")
     await record.begin()
     for number in range(60):
-        record.append([Said(MESSAGES[0]), TextDelta(str(number)), Done()], run=number)
+        record.append([MessageAdded(MESSAGES[0]), TextDelta(str(number)), Done()], run=number)
         await record.settled()
     everything = {"one": await record.read(0, 1000)}
     for seed in range(20):
@@ -438,7 +438,7 @@ async def test_what_was_lost_is_a_problem_until_it_was_repaired_and_then_history
         connection.execute("DELETE FROM chunks WHERE (session, first) = (?, ?)", (number, first))
     connection.close()
     hole, saved = f"rows {first} to {first + count - 1} are missing", []
-    assert [hole in problem for problem in look_at(str(path)).problems] == [True]
+    assert [hole in problem for problem in check_file(str(path)).problems] == [True]
     for _ in range(2):
         journal = await Journal.open(path)
         await journal.salvage(JournalDamaged("a page is damaged"))
@@ -448,7 +448,7 @@ async def test_what_was_lost_is_a_problem_until_it_was_repaired_and_then_history
         assert report.problems == ()
         (told,) = report.repaired
         assert re.search(rf"{hole} since the repair of \d{{4}}-", told)
-    assert (len(saved[0]), saved[1], look_at(str(path))) == (1, [], report)
+    assert (len(saved[0]), saved[1], check_file(str(path))) == (1, [], report)
 
 
 @pytest.mark.parametrize("bit", [0, 1, 2, 6, 31])
@@ -498,11 +498,11 @@ async def test_what_is_there_twice_is_repaired_once(tmp_path: Path) -> None:
         number, kind, first = connection.execute("SELECT session, kind, first FROM chunks WHERE first > 3").fetchone()
         put(connection, Chunk(number, 1 - kind, first, 1, 1, b'{"type":"done"}\n'))
     for copies in (1, 1):
-        if look_at(str(path)).damaged:
-            suspect(str(path))
+        if check_file(str(path)).damaged:
+            mark_damaged(str(path))
         await (await Journal.open(path)).close()
         assert len([*tmp_path.glob("journal.db.damaged-*")]) == copies
-    assert look_at(str(path)).problems == ()
+    assert check_file(str(path)).problems == ()
 
 
 async def test_damage_that_only_writing_meets_is_repaired_when_the_file_is_opened_again(tmp_path: Path) -> None:

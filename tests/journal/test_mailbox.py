@@ -9,7 +9,7 @@ from concurrent.futures import Future
 import pytest
 
 from fakes import PATIENCE_S
-from zot.journal.writer import Mailboxes
+from zot.journal.writer import LoopCallbacks
 
 
 class Loop(asyncio.SelectorEventLoop):
@@ -25,7 +25,7 @@ class Loop(asyncio.SelectorEventLoop):
 
 
 def test_a_loop_is_woken_once_for_all_that_was_done_meanwhile_and_hears_it_in_order() -> None:
-    loop, mail, heard = Loop(), Mailboxes(), list[int]()
+    loop, mail, heard = Loop(), LoopCallbacks(), list[int]()
     for number in range(100):
         mail.post(loop, lambda number=number: heard.append(number))  # type: ignore[misc]
     assert (loop.woken, heard) == (1, [])
@@ -37,7 +37,7 @@ def test_a_loop_is_woken_once_for_all_that_was_done_meanwhile_and_hears_it_in_or
 
 
 def test_what_one_cannot_bear_to_hear_keeps_nobody_else_from_it(caplog: pytest.LogCaptureFixture) -> None:
-    loop, mail, heard = Loop(), Mailboxes(), list[str]()
+    loop, mail, heard = Loop(), LoopCallbacks(), list[str]()
     mail.post(loop, lambda: heard.append(str(1 // 0)), lambda: heard.append("one of the same time"))
     mail.post(loop, lambda: heard.append("the other"))
     loop.run_until_complete(asyncio.sleep(0))
@@ -47,7 +47,7 @@ def test_what_one_cannot_bear_to_hear_keeps_nobody_else_from_it(caplog: pytest.L
 
 
 def test_a_loop_that_is_closed_hears_nothing() -> None:
-    loop, mail, heard = Loop(), Mailboxes(), list[str]()
+    loop, mail, heard = Loop(), LoopCallbacks(), list[str]()
     loop.close()
     for _ in range(2):
         mail.post(loop, lambda: heard.append("too late"))
@@ -55,7 +55,7 @@ def test_a_loop_that_is_closed_hears_nothing() -> None:
 
 
 async def test_who_gives_up_hearing_does_not_end_what_is_done() -> None:
-    mail, done, failed, dropped, left = Mailboxes(), Future[str](), Future[str](), Future[str](), Future[str]()
+    mail, done, failed, dropped, left = LoopCallbacks(), Future[str](), Future[str](), Future[str](), Future[str]()
     hearing = [mail.heard(one) for one in (done, failed, dropped, left)]
     hearing[3].cancel()
     assert not left.cancelled()

@@ -15,7 +15,7 @@ from shell import Shell
 from zot.encoding import encode
 from zot.errors import UserError
 from zot.journal.portable import checked, line_of, local, portable
-from zot.store import Allowed, Began
+from zot.store import CallStarted, PermissionGranted
 
 FILE = Path(__file__).parents[1] / "files" / "session-v1.jsonl"
 LINES = FILE.read_bytes().split(b"\n")[:-1]
@@ -67,7 +67,7 @@ def altered(number: int, **fields: Any) -> Callable[[list[bytes]], list[bytes]]:
 
 
 def test_what_a_person_allowed_stays_where_it_was() -> None:
-    for row in (Allowed("bash", command="make"), Began("c1")):
+    for row in (PermissionGranted("bash", command="make"), CallStarted("c1")):
         assert line_of(1, 1, row, home="/home/me") is None
         line = encode({"type": "change", "seq": 1, "run": 1, "change": row})
         with pytest.raises(UserError, match=r"f, line 2: what was allowed is not moved with a session$"):

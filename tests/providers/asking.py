@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from zot.messages import CallBlock, Message, ResultBlock, TextBlock, ToolSpec, TranscriptBlock
-from zot.providers.base import EncodedMessages, Request
+from zot.providers.base import EncodedMessages, ModelRequest
 
 TOOLS = (
     ToolSpec("read", "Read a file.", {"type": "object", "properties": {"path": {"type": "string"}}}),
@@ -16,9 +16,9 @@ TOOLS = (
 )
 
 
-def ask(*messages: Message, model: str = "m", **changes: Any) -> Request:
+def ask(*messages: Message, model: str = "m", **changes: Any) -> ModelRequest:
     """Return a plain request, with changes."""
-    plain = Request(
+    plain = ModelRequest(
         model=model, system="", messages=messages, tools=(), max_tokens=1000, reasoning="off", encoded=EncodedMessages()
     )
     return msgspec.structs.replace(plain, **changes)

@@ -21,9 +21,9 @@ from zot.providers.base import (
     Deadlines,
     HttpRequest,
     HttpResponse,
+    ModelRequest,
     OnRetry,
     ReplyStream,
-    Request,
     StreamEvent,
     Transport,
 )
@@ -92,7 +92,7 @@ class _Watched(Service):
 
     errors: list[ProviderError]
 
-    def call(self, request: Request, on_retry: OnRetry) -> ReplyStream:  # type: ignore[override]  # a call, watched
+    def call(self, request: ModelRequest, on_retry: OnRetry) -> ReplyStream:  # type: ignore[override]  # a call, watched
         return _WatchedCall(super().call(request, on_retry), self.errors)
 
 

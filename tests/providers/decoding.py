@@ -9,14 +9,14 @@ import msgspec
 
 from zot.errors import ProviderError
 from zot.messages import Counters, Stop, TranscriptBlock
-from zot.providers.base import Decoder, Reply, StreamEvent
+from zot.providers.base import Decoder, ModelReply, StreamEvent
 
 
 class Outcome(msgspec.Struct):
     """What a stream came to."""
 
     events: list[StreamEvent]
-    reply: Reply
+    reply: ModelReply
     error: str | None = None
 
 
@@ -38,8 +38,8 @@ def decoded(decoder: Decoder, pieces: Iterable[bytes]) -> Outcome:
 USED = Counters(100, 20, 0, 0, 0.0)
 
 
-def said(*blocks: TranscriptBlock, stop: Stop = "end_turn", counters: Counters = USED) -> Reply:
-    return Reply(blocks, counters, stop)
+def said(*blocks: TranscriptBlock, stop: Stop = "end_turn", counters: Counters = USED) -> ModelReply:
+    return ModelReply(blocks, counters, stop)
 
 
 def fed(*pieces: bytes) -> Iterator[Iterable[bytes]]:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zot.errors import ConnectionFailed, StreamBroken
-from zot.providers.http_connection import MAX_HEAD_BYTES, MAX_HEADERS, MAX_INTERIM, Answer, Progress
+from zot.providers.http_connection import MAX_HEAD_BYTES, MAX_HEADERS, MAX_INTERIM, Progress, ResponseParser
 
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
@@ -68,14 +68,14 @@ SAMPLES = {
 }
 
 
-def received(*pieces: bytes) -> Answer:
-    answer = Answer("service:443")
+def received(*pieces: bytes) -> ResponseParser:
+    answer = ResponseParser("service:443")
     for piece in pieces:
         answer.feed(piece)
     return answer
 
 
-def outcome(answer: Answer, data: bytes) -> Sample:
+def outcome(answer: ResponseParser, data: bytes) -> Sample:
     assert answer.progress is Progress.WHOLE
     return Sample(data, answer.status, answer.headers, answer.take(1 << 30), answer.reusable)
 
@@ -218,7 +218,7 @@ def test_the_number_of_interim_answers_is_bounded() -> None:
 
 
 def test_a_bodiless_answer_ends_with_its_head_whatever_it_announces() -> None:
-    answer = Answer("service:443", bodiless=True)
+    answer = ResponseParser("service:443", bodiless=True)
     answer.feed(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n")
     assert (answer.progress, answer.status, answer.take(1 << 30)) == (Progress.WHOLE, 200, b"")
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fakes import FakeTransport, finish, open_session, talk
 from zot.messages import Message, TextBlock
 from zot.providers.anthropic import AnthropicMessages
-from zot.providers.base import EncodedMessages, Request
+from zot.providers.base import EncodedMessages, ModelRequest
 
 
 class Encoder:
@@ -107,7 +107,7 @@ async def test_every_request_is_what_it_would_be_without_a_memory() -> None:
     seen: list[tuple[Message, ...]] = []
     original = session.agent.provider.call
 
-    def remembering(request: Request, on_retry: object) -> object:
+    def remembering(request: ModelRequest, on_retry: object) -> object:
         seen.append(tuple(request.messages))
         return original(request, on_retry)  # type: ignore[arg-type]
 
@@ -125,5 +125,5 @@ async def test_every_request_is_what_it_would_be_without_a_memory() -> None:
     api = AnthropicMessages(base_url="https://api.test", origin="anthropic")
     for messages, body in zip(seen, transport.bodies, strict=True):
         if b"hand-over" not in body:
-            fresh = Request("claude-sonnet-4-5", "You are a test.", messages, (), 64_000, "off", EncodedMessages())
+            fresh = ModelRequest("claude-sonnet-4-5", "You are a test.", messages, (), 64_000, "off", EncodedMessages())
             assert api.request(fresh, "k").body == body

@@ -21,7 +21,7 @@ from zot.errors import (
     RateLimited,
     ServiceFailed,
 )
-from zot.providers.api_errors import in_stream, refusal, reported
+from zot.providers.api_errors import error_from_body, response_error, stream_error
 
 #: Wed, 21 Oct 2026 07:28:00 GMT
 NOW = 1792567680.0
@@ -73,7 +73,7 @@ BY_CODE: dict[str, type[ProviderError]] = {
 
 
 def refused(status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
-    return refusal(status, headers, body, now=NOW)
+    return response_error(status, headers, body, now=NOW)
 
 
 @pytest.mark.parametrize("status", BY_STATUS)
@@ -95,7 +95,7 @@ def test_the_vendors_word_counts_more_than_the_status(code: str) -> None:
 
 @pytest.mark.parametrize("code", [*BY_CODE, "api_error", ""])
 def test_an_error_inside_a_stream_has_no_status(code: str) -> None:
-    error = in_stream(code, "No.")
+    error = stream_error(code, "No.")
     assert type(error) is BY_CODE.get(code, ServiceFailed)
     text = f"{code}: No." if code else "No."
     assert (str(error), error.provider, error.status, error.code) == (text, "", 0, code)
@@ -122,14 +122,14 @@ def test_an_error_inside_a_stream_has_no_status(code: str) -> None:
 def test_an_error_inside_a_stream_may_look_like_the_body_of_one(
     body: bytes, kind: type[ProviderError], code: str, text: str
 ) -> None:
-    error = reported(body)
+    error = error_from_body(body)
     assert (type(error), error.code, str(error)) == (kind, code, f"{code}: {text}" if code else text)
 
 
 def test_a_wait_that_is_asked_for_inside_a_stream_is_heard() -> None:
     hint = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34.5s"}
     body = {"error": {"code": 429, "status": "RESOURCE_EXHAUSTED", "message": "m", "details": [hint]}}
-    assert reported(json.dumps(body).encode()).retry_after_s == 34.5
+    assert error_from_body(json.dumps(body).encode()).retry_after_s == 34.5
 
 
 @pytest.mark.parametrize(

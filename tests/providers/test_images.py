@@ -6,7 +6,7 @@ import pytest
 
 from zot.config.vendors import VENDORS, ImageLimits
 from zot.messages import ImageBlock, Message, ResultBlock, TextBlock
-from zot.providers.base import ShownImages, fits
+from zot.providers.base import ImageLimiter, fits
 
 TEN = ImageLimits(max_bytes=100, max_count=10, max_total_bytes=500)
 GONE = TextBlock("[an image was here; it is no longer shown, because there are too many newer ones]")
@@ -22,7 +22,7 @@ def talk(count: int, size: int = 1) -> list[Message]:
 
 def shown(messages: list[Message], limits: ImageLimits = TEN) -> list[bool]:
     """Whether each message still has its image."""
-    sent = ShownImages().of(messages, limits)
+    sent = ImageLimiter().of(messages, limits)
     return [any(isinstance(block, ImageBlock) for block in message.content) for message in sent]
 
 
@@ -37,7 +37,7 @@ def test_the_oldest_go_when_they_are_too_large_together(count: int, gone: int) -
 
 
 def test_a_conversation_that_grows_keeps_what_was_sent_between_two_steps() -> None:
-    images, messages = ShownImages(), talk(11)
+    images, messages = ImageLimiter(), talk(11)
     before = images.of(messages, TEN)
     messages = [*messages, *talk(4)]
     after = images.of(messages, TEN)
@@ -47,10 +47,10 @@ def test_a_conversation_that_grows_keeps_what_was_sent_between_two_steps() -> No
 
 
 def test_it_is_the_same_after_a_restart_and_after_a_change() -> None:
-    images, grown = ShownImages(), talk(0)
+    images, grown = ImageLimiter(), talk(0)
     for message in talk(40):
         grown.append(message)
-        assert images.of(grown, TEN) == ShownImages().of(grown, TEN)
+        assert images.of(grown, TEN) == ImageLimiter().of(grown, TEN)
     other = talk(3)
     assert images.of(other, TEN) is other
 
@@ -58,7 +58,7 @@ def test_it_is_the_same_after_a_restart_and_after_a_change() -> None:
 def test_images_of_results_count_and_only_those_that_would_be_sent() -> None:
     odd = ImageBlock("image/tiff", b"x")
     result = Message("tool", (ResultBlock("c", False, (TextBlock("a"), image(), odd, image())),), "t")
-    [first, *rest] = ShownImages().of([result, *talk(9)], TEN)
+    [first, *rest] = ImageLimiter().of([result, *talk(9)], TEN)
     assert first.content == (ResultBlock("c", False, (TextBlock("a"), GONE, odd, GONE)),)
     assert shown([result, *talk(8)]) == [False, *[True] * 8]
     assert sum(any(isinstance(block, ImageBlock) for block in message.content) for message in rest) == 6

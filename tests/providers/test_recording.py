@@ -21,7 +21,7 @@ from zot.providers import service
 from zot.providers.base import Deadlines, HttpRequest
 from zot.providers.lab.script import Script
 from zot.providers.lab.transport import LabTransport
-from zot.providers.recording import Header, Recording, RecordingTransport
+from zot.providers.recording import Recording, RecordingHeader, RecordingTransport
 
 KEY = "sk-ant-planted-0123456789"
 NOON = "2026-01-31T12:00:00Z"
@@ -233,7 +233,7 @@ async def test_a_key_in_an_answer_is_not_kept_however_it_comes(tmp_path: Path, w
 async def test_a_key_in_any_header_is_not_kept(tmp_path: Path) -> None:
     file = tmp_path / "run.jsonl"
     inner = LabTransport(Script.parse(f"status 500 x-quoted={KEY}", "test"))
-    recorder = RecordingTransport(inner, str(file), Header(1, "lab", "anthropic", "lab-1"))
+    recorder = RecordingTransport(inner, str(file), RecordingHeader(1, "lab", "anthropic", "lab-1"))
     headers = {"x-api-key": KEY, "user-agent": f"me/{KEY}"}
     body = b'{"model":"lab-1","max_tokens":9,"stream":true,"messages":[{"role":"user","content":"hi"}]}'
     response = await recorder.send(HttpRequest("http://lab.invalid/v1/messages", headers, body), Deadlines())

@@ -28,10 +28,10 @@ from zot.errors import (
 )
 from zot.events import TextDelta
 from zot.messages import Message, TextBlock
-from zot.providers.base import Deadlines, EncodedMessages, ReplyStream, Request, StreamEvent
+from zot.providers.base import Deadlines, EncodedMessages, ModelRequest, ReplyStream, StreamEvent
 from zot.providers.service import Service
 
-REQUEST = Request(
+REQUEST = ModelRequest(
     model="claude-sonnet-4-5",
     system="",
     messages=(Message("user", (TextBlock("hi"),), "t"),),

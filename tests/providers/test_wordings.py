@@ -7,7 +7,7 @@ import json
 import pytest
 
 from zot.errors import AuthFailed, BadRequest, ContextTooLong, NoCredit, ProviderError, ServiceFailed
-from zot.providers.api_errors import in_stream, refusal, reported
+from zot.providers.api_errors import error_from_body, response_error, stream_error
 
 
 def _anthropic(message: str) -> object:
@@ -107,30 +107,30 @@ OTHERS: dict[str, tuple[object, type[ProviderError]]] = {
 @pytest.mark.parametrize("status", [400, 422])
 @pytest.mark.parametrize("case", TOO_LONG)
 def test_a_conversation_that_is_too_long_is_known_by_what_is_said(case: str, status: int) -> None:
-    assert type(refusal(status, {}, json.dumps(TOO_LONG[case]).encode(), now=0.0)) is ContextTooLong
+    assert type(response_error(status, {}, json.dumps(TOO_LONG[case]).encode(), now=0.0)) is ContextTooLong
 
 
 @pytest.mark.parametrize("case", NEAR_MISSES)
 def test_what_only_sounds_like_it_stays_a_bad_request(case: str) -> None:
-    assert type(refusal(400, {}, json.dumps(NEAR_MISSES[case]).encode(), now=0.0)) is BadRequest
+    assert type(response_error(400, {}, json.dumps(NEAR_MISSES[case]).encode(), now=0.0)) is BadRequest
 
 
 @pytest.mark.parametrize("case", OTHERS)
 def test_credit_and_keys_are_known_by_what_is_said(case: str) -> None:
     body, kind = OTHERS[case]
-    assert type(refusal(400, {}, json.dumps(body).encode(), now=0.0)) is kind
+    assert type(response_error(400, {}, json.dumps(body).encode(), now=0.0)) is kind
 
 
 def test_what_is_said_counts_for_nothing_with_another_status() -> None:
     body = json.dumps(_anthropic("prompt is too long: 207791 tokens > 200000 maximum")).encode()
-    kinds = [type(refusal(status, {}, body, now=0.0)) for status in (401, 409, 418, 429, 500)]
+    kinds = [type(response_error(status, {}, body, now=0.0)) for status in (401, 409, 418, 429, 500)]
     assert ContextTooLong not in kinds
-    assert ContextTooLong is type(refusal(400, {}, body, now=0.0))
+    assert ContextTooLong is type(response_error(400, {}, body, now=0.0))
 
 
 def test_inside_a_stream_it_counts_where_the_request_is_called_bad() -> None:
     said = "prompt is too long: 207791 tokens > 200000 maximum"
-    assert type(in_stream("invalid_request_error", said)) is ContextTooLong
-    assert type(reported(json.dumps({"error": {"message": said, "code": 400}}).encode())) is ContextTooLong
-    assert type(in_stream("api_error", said)) is ServiceFailed
-    assert type(in_stream("", said)) is ServiceFailed
+    assert type(stream_error("invalid_request_error", said)) is ContextTooLong
+    assert type(error_from_body(json.dumps({"error": {"message": said, "code": 400}}).encode())) is ContextTooLong
+    assert type(stream_error("api_error", said)) is ServiceFailed
+    assert type(stream_error("", said)) is ServiceFailed

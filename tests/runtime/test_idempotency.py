@@ -17,12 +17,12 @@ from zot.journal.answers import Clock
 from zot.journal.journal import Journal
 from zot.journal.record import Record
 from zot.messages import ZERO, Message, TextBlock
-from zot.run_summary import Outcome
-from zot.runtime.idempotency import Answer, Demand, Once, Standing, answer_of, fingerprint
-from zot.store import Said
+from zot.run_summary import RunSummary
+from zot.runtime.idempotency import IdempotentRequest, Once, QueuePosition, StoredAnswer, answer_of, fingerprint
+from zot.store import MessageAdded
 
 NOW = "2026-01-31T12:00:00.000Z"
-HELLO = Answer("Hello", 3, 2)
+HELLO = StoredAnswer("Hello", 3, 2)
 
 
 class Machine:
@@ -65,7 +65,7 @@ class Bench:
     ) -> tuple[Once, Record]:
         record, _ = await self.journal.resume("s")
         self.came += 1.0
-        demand = Demand("s", "r", prompt, "a", key, ttl_s, came=self.came, deadline=0.0)
+        demand = IdempotentRequest("s", "r", prompt, "a", key, ttl_s, came=self.came, deadline=0.0)
         return Once(
             self.journal, record, demand, clock=self.machine.clock(), polite_s=polite_s, again_s=again_s
         ), record
@@ -75,7 +75,7 @@ class Bench:
         once, record = await self.once(key, prompt)
         await record.begin()
         message = Message("user", (TextBlock(prompt),), NOW)
-        rows = [Said(message), UserMessage((TextBlock(prompt),), NOW), *events]
+        rows = [MessageAdded(message), UserMessage((TextBlock(prompt),), NOW), *events]
         record.append(rows, run=record.last_run + 1)
         await record.settled()
         record.end()
@@ -86,7 +86,7 @@ class Bench:
         once, record = await self.once(key, prompt)
         await record.begin()
         record.end()
-        return once.standing is Standing.LAST
+        return once.standing is QueuePosition.LAST
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ async def test_an_answer_that_got_out_is_given_again_for_its_time(bench: Bench) 
     assert await again.kept() is None
     await record.begin()
     record.end()
-    assert again.standing is Standing.NOWHERE
+    assert again.standing is QueuePosition.NOWHERE
 
 
 @pytest.mark.parametrize("step_s", [-3600.0, 3600.0])
@@ -134,7 +134,7 @@ async def test_setting_the_clock_neither_repeats_a_request_nor_makes_its_answer_
     assert await again.kept() is None
     await record.begin()
     record.end()
-    assert again.standing is Standing.NOWHERE
+    assert again.standing is QueuePosition.NOWHERE
 
 
 async def test_after_a_restart_with_the_clock_set_back_an_answer_is_given_for_its_time(bench: Bench) -> None:
@@ -185,7 +185,7 @@ async def test_an_answer_is_put_on_record_once(bench: Bench) -> None:
     once = await bench.run(*said("Hello"), Done())
     await once.keep(HELLO)
     bench.machine.wait(599)
-    await once.keep(Answer("Another", 1, 1))
+    await once.keep(StoredAnswer("Another", 1, 1))
     assert await once.kept() == HELLO
     bench.machine.wait(2)
     assert await once.kept() is None
@@ -215,7 +215,7 @@ async def test_what_stands_above_what_others_said_is_not_said_again(bench: Bench
     once, record = await bench.once()
     await record.begin()
     record.end()
-    assert once.standing is Standing.EARLIER
+    assert once.standing is QueuePosition.EARLIER
     said = [Message("user", (TextBlock(text),), NOW) for text in ("hi", "other")]
     words = once.words(said)
     assert words is not None
@@ -239,7 +239,7 @@ async def test_nothing_is_gone_on_with_after_a_long_time(bench: Bench) -> None:
     patient, record = await bench.once(ttl_s=601)
     await record.begin()
     record.end()
-    assert patient.standing is Standing.LAST
+    assert patient.standing is QueuePosition.LAST
     bench.machine.wait(600)
     assert await bench.stands() is False
 
@@ -320,9 +320,9 @@ def test_what_a_request_says_has_one_value() -> None:
 
 
 def test_tokens_are_estimated_only_where_there_are_none() -> None:
-    outcome = Outcome()
+    outcome = RunSummary()
     outcome.take(said("Hello"))
     assert answer_of(outcome, "hi") == HELLO
-    silent = Outcome()
+    silent = RunSummary()
     silent.take([AssistantMessage((TextBlock("Hello, world"),), NOW), TurnEnd("end_turn")])
-    assert answer_of(silent, "hi") == Answer("Hello, world", 1, 3)
+    assert answer_of(silent, "hi") == StoredAnswer("Hello, world", 1, 3)

@@ -17,8 +17,8 @@ from zot.errors import AuthFailed, ConnectionFailed
 from zot.events import AgentEvent, TextDelta, ToolResult, text
 from zot.messages import TextBlock
 from zot.providers.base import Deadlines, HttpRequest
-from zot.runtime.open import Choice, open_chosen, open_recorded
-from zot.runtime.shared import Premises
+from zot.runtime.open import SessionChoice, open_chosen, open_recorded
+from zot.runtime.shared import SharedResources
 from zot.session.session import Session
 from zot.store import Configured
 
@@ -29,7 +29,7 @@ class House:
     """A directory with a journal, and the sessions in it."""
 
     def __init__(self, top: Path) -> None:
-        self.premises = Premises()
+        self.premises = SharedResources()
         self.directory = top
         self.env = {**PATH, "ZOT_HOME": str(top / "home")}
         self.heard: list[Configured | None] = []
@@ -42,9 +42,9 @@ class House:
     async def open(self, session: str = "s", *, agent: str = "", guarded: bool = False, **settings: object) -> Session:
         config = self.config(session, **settings)
 
-        def choose(recorded: Configured | None) -> Choice:
+        def choose(recorded: Configured | None) -> SessionChoice:
             self.heard.append(recorded)
-            return Choice(config, agent=agent, guarded=guarded)
+            return SessionChoice(config, agent=agent, guarded=guarded)
 
         opened = await open_chosen(config, choose, self.premises, creates=True)
         self._open.append(opened)
@@ -101,7 +101,7 @@ async def test_what_was_lent_ends_with_the_premises(house: House) -> None:
 
 
 async def test_nothing_is_started_first_when_all_has_ended() -> None:
-    premises = Premises()
+    premises = SharedResources()
     premises.kill()
     with pytest.raises(ChildProcessError, match="nothing can be started any more"):
         await premises.processes("late").spawn(["true"], cwd="/", env={})
@@ -129,7 +129,7 @@ NOWHERE = HttpRequest("http://127.0.0.1:1/", {}, b"")
 
 
 async def test_connections_are_shared_by_those_with_the_same_proxies_and_nobody_closes_them_for_others() -> None:
-    premises = Premises()
+    premises = SharedResources()
     one = premises.transport({"https_proxy": "http://a", "HOME": "/a"})
     other = premises.transport({"https_proxy": "http://a", "HOME": "/b"})
     assert one is other
@@ -147,7 +147,7 @@ async def test_connections_are_shared_by_those_with_the_same_proxies_and_nobody_
 
 
 async def test_a_command_that_prints_a_key_runs_once_for_all_who_wait(tmp_path: Path) -> None:
-    premises, line = Premises(), f"echo ran >> {tmp_path}/log; sleep 0.2; echo sk-{os.urandom(4).hex()}"
+    premises, line = SharedResources(), f"echo ran >> {tmp_path}/log; sleep 0.2; echo sk-{os.urandom(4).hex()}"
     readings = [asyncio.create_task(premises.key_command("acme", line, PATH).read()) for _ in range(20)]
     await asyncio.sleep(0)
     readings[0].cancel()
@@ -159,7 +159,7 @@ async def test_a_command_that_prints_a_key_runs_once_for_all_who_wait(tmp_path: 
 
 
 async def test_when_it_fails_each_hears_of_it_and_it_can_be_tried_again(tmp_path: Path) -> None:
-    premises, line = Premises(), f"echo ran >> {tmp_path}/log; exit 1"
+    premises, line = SharedResources(), f"echo ran >> {tmp_path}/log; exit 1"
     for runs in (1, 2):
         readings = [premises.key_command("acme", line, PATH).read() for _ in range(3)]
         problems = await asyncio.gather(*readings, return_exceptions=True)
@@ -182,7 +182,7 @@ async def test_a_script_is_read_once_and_each_session_plays_it_from_the_beginnin
 
 
 async def test_a_file_is_read_again_when_it_has_changed(tmp_path: Path) -> None:
-    premises, file, reads = Premises(), tmp_path / "file", []
+    premises, file, reads = SharedResources(), tmp_path / "file", []
 
     def load(path: str) -> str:
         reads.append(path)
@@ -252,7 +252,7 @@ async def test_a_session_stays_guarded_and_keeps_its_agent_whoever_goes_on_with_
 
 
 async def test_who_cannot_choose_leaves_nothing_open(house: House) -> None:
-    def choose(recorded: Configured | None) -> Choice:
+    def choose(recorded: Configured | None) -> SessionChoice:
         raise KeyError("nobody")
 
     with pytest.raises(KeyError):

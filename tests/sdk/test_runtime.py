@@ -21,7 +21,7 @@ from zot.errors import AgentError, BudgetExhausted, ConfigError, Overloaded, Pro
 from zot.events import AgentEvent, CompactDone, Done, TextDelta, TurnEnd, UserMessage
 from zot.messages import ZERO, Counters, ShownImage, TextBlock
 from zot.providers.base import Model
-from zot.session.session import State as SessionState
+from zot.session.session import SessionState
 
 
 @pytest.fixture

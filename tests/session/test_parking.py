@@ -30,8 +30,8 @@ from zot.messages import CallBlock, TextBlock
 from zot.providers.models import catalogue
 from zot.runtime.open import open_recorded
 from zot.session.session import Session
-from zot.session.transcripts import Past
-from zot.store import Began, Change, Row
+from zot.session.transcripts import TranscriptPast
+from zot.store import CallStarted, Change, Row
 from zot.tools.base import Output, ToolContext
 
 CALLS = (
@@ -75,7 +75,7 @@ class House:
             approver=Approvals(Policy.parse(self.rules), cwd="/", timeout_s=600),
         )
         session = Session(
-            agent, record, now=lambda: NOON, past=Past(past.changes, past.rows, record.totals, journal.close)
+            agent, record, now=lambda: NOON, past=TranscriptPast(past.changes, past.rows, record.totals, journal.close)
         )
         self.listener = listen(session)
         await (session.take_up(clock=clock) if parks else session.mend())
@@ -159,7 +159,10 @@ async def test_a_run_that_dies_at_any_row_goes_on_or_is_ended_and_nothing_is_don
     journal = await Journal.open(house.path / "journal.db")  # so that no life has to open the file
     whole = await whole_run(house)
     question = len(parted(whole)[0])
-    assert whole[question + 1 : question + 3] == [ApprovalAnswer("approval_1_1", "allow_once", "alice"), Began("c2")]
+    assert whole[question + 1 : question + 3] == [
+        ApprovalAnswer("approval_1_1", "allow_once", "alice"),
+        CallStarted("c2"),
+    ]
     for length in range(1, len(whole) + 1):
         prefix, name = whole[:length], f"prefix {length}"
         await house.die_with(prefix, name)

@@ -29,8 +29,8 @@ from zot.messages import Message, TextBlock
 from zot.providers.base import Model
 from zot.providers.models import Catalogue, catalogue
 from zot.session.session import Session
-from zot.session.transcripts import Past
-from zot.store import Said
+from zot.session.transcripts import TranscriptPast
+from zot.store import MessageAdded
 
 LAB = ("--provider", "lab", "--frozen-time", "2026-01-31T12:00:00Z")
 
@@ -266,7 +266,9 @@ async def kept_session(home: Path, transport: FakeTransport, models: Catalogue |
         reasoning="low",
         extensions=Rewriting(),
     )
-    return Session(agent, record, now=lambda: NOON, past=Past(past.changes, past.rows, record.totals, journal.close))
+    return Session(
+        agent, record, now=lambda: NOON, past=TranscriptPast(past.changes, past.rows, record.totals, journal.close)
+    )
 
 
 @pytest.mark.parametrize("interrupted", [False, True])
@@ -301,7 +303,9 @@ async def test_a_run_that_somebody_else_left_without_an_end_gets_one_although_so
     journal = await Journal.open(tmp_path / "journal.db")
     other = await journal.record("s")
     await other.begin()
-    other.append([Said(Message("user", (TextBlock("hi"),), NOON)), UserMessage((TextBlock("hi"),), NOON)], run=1)
+    other.append(
+        [MessageAdded(Message("user", (TextBlock("hi"),), NOON)), UserMessage((TextBlock("hi"),), NOON)], run=1
+    )
     await other.settled()
     other.end()
     await session.establish()

@@ -26,7 +26,7 @@ from zot.events import (
 )
 from zot.messages import CallBlock, Message, ResultBlock, TextBlock
 from zot.session.recovery import LOST_RESULT, Recovery, recover
-from zot.store import Configured, Row, Said, Spliced
+from zot.store import Configured, MessageAdded, MessagesReplaced, Row
 from zot.tools.base import Output, ToolContext
 
 USER = Message("user", (TextBlock("hi"),), NOON)
@@ -37,7 +37,7 @@ ASKED = ApprovalRequest("approval_1", "bash", {}, "bash: ls", "2026-01-01T12:02:
 def transcript_of(rows: Sequence[Row]) -> Transcript:
     transcript = Transcript()
     for row in rows:
-        if isinstance(row, Said | Spliced | Configured):
+        if isinstance(row, MessageAdded | MessagesReplaced | Configured):
             transcript.apply(row)
     return transcript
 
@@ -86,7 +86,7 @@ async def test_any_prefix_of_a_run_is_brought_to_an_end_that_a_provider_accepts(
         whole = [*prefix, *recovered(prefix).rows]
         messages = transcript_of(whole).messages
         assert repaired(messages) == list(messages)
-        if any(not isinstance(row, Said) for row in prefix):
+        if any(not isinstance(row, MessageAdded) for row in prefix):
             assert whole[-1] == Done()
             assert whole.count(Done()) == 1
         # Repaired once is repaired for good.
@@ -100,7 +100,7 @@ async def test_clients_see_a_run_that_was_cut_off_as_one_that_was_aborted() -> N
         grammar = Grammar()
         grammar.take({"type": "response", "command": "prompt", "success": True, "data": {"started": True}})
         for row in [*rows[:length], *recovered(rows[:length]).rows]:
-            if not isinstance(row, Said | Spliced | Configured):
+            if not isinstance(row, MessageAdded | MessagesReplaced | Configured):
                 grammar.take(msgspec.json.decode(encode(row)))
         grammar.finish()
 
@@ -114,39 +114,48 @@ async def test_what_the_model_had_said_is_kept() -> None:
 
 
 def test_open_calls_get_a_result_each_in_order() -> None:
-    answered = Said(Message("tool", (ResultBlock("c1", False, (TextBlock("ok"),)),), NOON))
+    answered = MessageAdded(Message("tool", (ResultBlock("c1", False, (TextBlock("ok"),)),), NOON))
     rows: list[Row] = [
-        Said(USER), AssistantStart(), Said(CALLING), TurnEnd("tool_use"), answered, ToolResult("c1", False, ()),
+        MessageAdded(USER), AssistantStart(), MessageAdded(CALLING), TurnEnd("tool_use"), answered,
+        ToolResult("c1", False, ()),
     ]  # fmt: skip
     lost = (TextBlock(LOST_RESULT),)
     assert recovered(rows).rows == [
-        Said(Message("tool", (ResultBlock("c2", True, lost),), NOON)),
+        MessageAdded(Message("tool", (ResultBlock("c2", True, lost),), NOON)),
         ToolResult("c2", True, lost),
         TurnEnd("aborted"),
         Done(),
     ]
 
 
-@pytest.mark.parametrize("rows", [[], [Said(USER)], [TurnEnd("end_turn"), Done()], [Done(), Spliced(0, 0, (USER,))]])
+@pytest.mark.parametrize(
+    "rows", [[], [MessageAdded(USER)], [TurnEnd("end_turn"), Done()], [Done(), MessagesReplaced(0, 0, (USER,))]]
+)
 def test_what_is_over_needs_nothing(rows: list[Row]) -> None:
     assert recovered(rows) == Recovery([])
 
 
 def test_a_run_that_waits_for_an_answer_is_parked() -> None:
-    rows: list[Row] = [Said(USER), Said(CALLING), TurnEnd("tool_use"), ASKED]
+    rows: list[Row] = [MessageAdded(USER), MessageAdded(CALLING), TurnEnd("tool_use"), ASKED]
     assert recovered(rows) == Recovery(parked=ASKED)
     assert recovered([*rows, ExtNotify("x", "info", "still there")]) == Recovery(parked=ASKED)
 
 
 def test_a_run_whose_question_was_answered_is_not_parked() -> None:
-    rows: list[Row] = [Said(USER), Said(CALLING), TurnEnd("tool_use"), ASKED, ToolProgress("c1", "working")]
+    rows: list[Row] = [
+        MessageAdded(USER),
+        MessageAdded(CALLING),
+        TurnEnd("tool_use"),
+        ASKED,
+        ToolProgress("c1", "working"),
+    ]
     assert recovered(rows).parked is None
     assert recovered(rows).rows[-2:] == [TurnEnd("aborted"), Done()]
 
 
 def test_a_transcript_that_lost_messages_is_made_whole() -> None:
     orphan = Message("tool", (ResultBlock("gone", False, (TextBlock("ok"),)),), NOON)
-    rows: list[Row] = [Said(USER), Said(orphan), Said(CALLING), Said(USER), Done()]
+    rows: list[Row] = [MessageAdded(USER), MessageAdded(orphan), MessageAdded(CALLING), MessageAdded(USER), Done()]
     recovery = recovered(rows)
     messages = transcript_of([*rows, *recovery.rows]).messages
     assert [message.role for message in messages] == ["user", "assistant", "tool", "user"]

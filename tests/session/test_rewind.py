@@ -23,11 +23,11 @@ from rewind_crash import session_with
 from zot import RestoredFile, RewindRefused
 from zot.errors import SessionBusy, ToolFailed, UserError
 from zot.journal.journal import Journal
-from zot.session.queue import Wish
-from zot.store import Wrote
+from zot.session.queue import RewindTarget
+from zot.store import FileChanged
 from zot.tools.base import ToolContext
 from zot.tools.checkpoints import MAX_KEPT_BYTES, Restorer
-from zot.tools.paths import Anywhere
+from zot.tools.paths import UnrestrictedPaths
 from zot.tools.write import Write
 
 
@@ -253,7 +253,7 @@ class Meddling(Restorer):
     """Somebody else changes c.txt after everything was looked at, and b.txt after it was put back, if ``twice``."""
 
     def __init__(self, work: Path, *, twice: bool) -> None:
-        super().__init__(Anywhere())
+        super().__init__(UnrestrictedPaths())
         self._work = work
         self._twice = twice
 
@@ -275,7 +275,7 @@ async def test_a_change_at_the_last_moment_undoes_what_was_put_back(
         pass
     session = await session_with(Meddling(work, twice=twice), str(home / "journal.db"), str(work))
     with pytest.raises(RewindRefused) as refused:
-        await session.rewind(Wish(messages=0))
+        await session.rewind(RewindTarget(messages=0))
     assert refused.value.files == (("c.txt", "b.txt") if twice else ("c.txt",))
     assert files(work) == {"a.txt": b"one", "b.txt": b"by hand" if twice else b"one", "c.txt": b"by hand"}
     assert len(session.transcript) == 12
@@ -358,7 +358,7 @@ async def test_what_somebody_writes_while_a_change_is_recorded_is_not_overwritte
         (work / "a.txt").write_text("one")
     rows = []
 
-    async def writing(row: Wrote) -> None:
+    async def writing(row: FileChanged) -> None:
         rows.append((row.path, row.before is None, sorted(row.contents.values())))
         (work / "a.txt").write_text("by hand")
 
@@ -387,7 +387,7 @@ async def test_contents_are_kept_once_as_long_as_somebody_refers_to_them(
         await journal.delete("s")
         assert await journal.collect() == 0
         record = await journal.record("t")
-        wrote = [row for _, row in await record.changes() if isinstance(row, Wrote)]
+        wrote = [row for _, row in await record.changes() if isinstance(row, FileChanged)]
         assert [(row.path, row.before is None, row.contents) for row in wrote] == [
             ("a.txt", True, {}), ("b.txt", True, {}), ("a.txt", False, {}), ("a.txt", False, {}),
         ]  # fmt: skip

@@ -30,7 +30,7 @@ from fakes import (
     open_session,
     talk,
 )
-from zot.agent.hooks import MessageDecision, NoJobs
+from zot.agent.hooks import MessageDecision, NoBackgroundProcesses
 from zot.agent.transcript import repaired
 from zot.errors import (
     AgentError,
@@ -80,8 +80,8 @@ from zot.messages import (
 from zot.providers.base import Model
 from zot.session.history import Batch
 from zot.session.queue import MAX_QUEUE
-from zot.session.session import Session, State
-from zot.store import Row, Said, Spliced
+from zot.session.session import Session, SessionState
+from zot.store import MessageAdded, MessagesReplaced, Row
 from zot.tools.base import Output, ToolContext
 
 PRICE_OF_A_REPLY = 100 * 3.0 / 1e6 + 20 * 15.0 / 1e6
@@ -722,7 +722,7 @@ async def test_everything_is_stored_before_anybody_sees_it() -> None:
     shown: list[object] = []
     for what, row in log:
         if what == "stored":
-            stored += [] if isinstance(row, Said | Spliced) else [row]
+            stored += [] if isinstance(row, MessageAdded | MessagesReplaced) else [row]
         else:
             shown.append(row)
             assert shown == stored[: len(shown)]
@@ -734,11 +734,11 @@ async def test_a_message_is_stored_before_the_event_that_shows_it() -> None:
     reply = claude.reply(claude.text("a"), claude.tool("c1", "shout"), ends="tool_use")
     session = open_session(FakeTransport([reply]), tools=[SHOUT], store=store)
     await talk(session)
-    rows = [row.message.role if isinstance(row, Said) else type(row).__name__ for row in store.rows]
+    rows = [row.message.role if isinstance(row, MessageAdded) else type(row).__name__ for row in store.rows]
     assert [name for name in rows if name.islower() or name.endswith("Message") or name == "ToolResult"] == [
         "user", "UserMessage", "assistant", "AssistantMessage", "tool", "ToolResult", "assistant", "AssistantMessage",
     ]  # fmt: skip
-    replayed = [row.message for row in store.rows if isinstance(row, Said)]
+    replayed = [row.message for row in store.rows if isinstance(row, MessageAdded)]
     assert replayed == list(session.transcript.messages)
 
 
@@ -750,7 +750,7 @@ async def test_what_could_not_be_stored_ends_the_run_and_is_not_shown() -> None:
     await finish(session)
     assert listener.events[-2:] == [Error("the disk is full"), Done()]
     assert isinstance(job.error, StoreFailed)
-    assert [row for row in store.rows if not isinstance(row, Said | Spliced)] == listener.events
+    assert [row for row in store.rows if not isinstance(row, MessageAdded | MessagesReplaced)] == listener.events
     assert (await talk(session))[-2:] == [TurnEnd("end_turn"), Done()]
 
 
@@ -874,7 +874,7 @@ async def test_an_unknown_model_is_answered_with_the_known_ones() -> None:
     session = open_session(FakeTransport(), models=[Model("m", "acme", 1000, 100, reasoning=False)], model="m")
     with pytest.raises(UserError, match=r"^unknown model 'x' \(provider 'anthropic'\); known: m$"):
         session.use_model("x")
-    assert session.state() == State("anthropic", "m", "/", 0, False, Counters(0, 0, 0, 0, 0.0))
+    assert session.state() == SessionState("anthropic", "m", "/", 0, False, Counters(0, 0, 0, 0, 0.0))
 
 
 # The conversation.
@@ -905,7 +905,7 @@ async def test_messages_can_be_replaced_and_the_store_says_how() -> None:
     stored = len(store.rows)
     session.replace_messages(long_talk())
     assert list(session.transcript.messages) == long_talk()
-    assert store.rows[stored:] == [Spliced(0, 2, tuple(long_talk()))]
+    assert store.rows[stored:] == [MessagesReplaced(0, 2, tuple(long_talk()))]
 
 
 @pytest.mark.parametrize("change", [Session.clear, lambda session: session.replace_messages(long_talk())])
@@ -1041,7 +1041,7 @@ async def test_a_job_knows_how_it_ended() -> None:
 
 
 async def test_an_abort_is_heard_even_if_what_it_left_running_cannot_be_ended() -> None:
-    class Stubborn(NoJobs):
+    class Stubborn(NoBackgroundProcesses):
         async def end(self, owner: str) -> None:
             raise ChildProcessError("it does not end")
 
@@ -1057,7 +1057,7 @@ async def test_an_abort_is_heard_even_if_what_it_left_running_cannot_be_ended() 
 async def test_an_abort_between_the_last_turn_and_done_is_an_abort_that_ends_what_was_left_running() -> None:
     ended: list[str] = []
 
-    class Jobs(NoJobs):
+    class Jobs(NoBackgroundProcesses):
         async def end(self, owner: str) -> None:
             ended.append(owner)
 

@@ -18,21 +18,21 @@ from fakes import ListStore
 from zot.events import Done, TextDelta, TurnStart
 from zot.journal.journal import Journal
 from zot.messages import ImageBlock, Message, ResultBlock, TextBlock
-from zot.store import Configured, MemoryStore, Row, Said, Spliced, Store
+from zot.store import Configured, MemoryStore, MessageAdded, MessagesReplaced, Row, Store
 
 MESSAGE = Message("user", (TextBlock("hi"),), "2026-01-01T12:00:00.000Z")
 IMAGE = ImageBlock("image/png", b"\x89PNG" * 100)
 PICTURE = Message("user", (TextBlock("look"), IMAGE), "2026-01-01T12:00:00.000Z")
 PICTURES = Message("tool", (ResultBlock("c1", False, (IMAGE, TextBlock("two"), IMAGE)),), "2026-01-01T12:00:00.000Z")
 ROWS: Sequence[Row] = (
-    Said(MESSAGE),
+    MessageAdded(MESSAGE),
     TurnStart(1),
     TextDelta("a"),
     TextDelta("a"),
-    Spliced(0, 1, ()),
-    Spliced(0, 0, (MESSAGE, PICTURE)),
+    MessagesReplaced(0, 1, ()),
+    MessagesReplaced(0, 0, (MESSAGE, PICTURE)),
     Configured("anthropic", "claude", "Be brief.", "low", "/work"),
-    Said(PICTURES),
+    MessageAdded(PICTURES),
     Done(),
 )
 PATIENCE_S = 20

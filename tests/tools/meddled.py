@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from zot.tools.files import Place, Replaced
+from zot.tools.files import FileLocation, Replaced
 
 
 class Meddled:
@@ -14,11 +14,11 @@ class Meddled:
     def __init__(self, meddle: Callable[[], object]) -> None:
         self._meddle = meddle
 
-    def find(self, path: str, cwd: str, *, make_parents: bool = False) -> Place:
+    def find(self, path: str, cwd: str, *, make_parents: bool = False) -> FileLocation:
         return MeddledPlace(os.open(cwd, os.O_RDONLY), path, self._meddle)
 
 
-class MeddledPlace(Place):
+class MeddledPlace(FileLocation):
     def __init__(self, directory: int, name: str, meddle: Callable[[], object]) -> None:
         super().__init__(directory, name, name, name)
         self._meddle = meddle

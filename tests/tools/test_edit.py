@@ -12,7 +12,7 @@ import pytest
 from zot.tools.base import ToolContext
 from zot.tools.edit import MAX_FILE_BYTES, Edit
 from zot.tools.read import Read
-from zot.tools.read_state import MAX_HASHED_BYTES, Seen
+from zot.tools.read_state import MAX_HASHED_BYTES, ReadState
 from zot.tools.write import Write
 
 from .calls import answer, refusal
@@ -347,7 +347,7 @@ STALE = "a.txt has changed since you last saw it; read it again before you edit 
 
 
 async def test_a_file_that_changed_since_it_was_read_is_not_edited(context: ToolContext, twenty: Path) -> None:
-    seen = Seen()
+    seen = ReadState()
     read, edit = Read(seen=seen), Edit(seen=seen)
     await answer(read, {"path": "a.txt", "limit": 1}, context)
     twenty.write_text(twenty.read_text().replace("line 20", "theirs!"))
@@ -363,7 +363,7 @@ async def test_a_file_that_changed_since_it_was_read_is_not_edited(context: Tool
 
 
 async def test_ones_own_changes_are_no_surprise(context: ToolContext, twenty: Path) -> None:
-    seen = Seen()
+    seen = ReadState()
     await answer(Read(seen=seen), {"path": "a.txt"}, context)
     await answer(Edit(seen=seen), call(("line 3\n", "three\n")), context)
     await answer(Edit(seen=seen), call(("three\n", "3\n")), context)
@@ -373,7 +373,7 @@ async def test_ones_own_changes_are_no_surprise(context: ToolContext, twenty: Pa
 
 
 async def test_the_same_content_written_again_is_no_change(context: ToolContext, twenty: Path) -> None:
-    seen = Seen()
+    seen = ReadState()
     await answer(Read(seen=seen), {"path": "a.txt"}, context)
     content = twenty.read_text()
     twenty.unlink()
@@ -384,7 +384,7 @@ async def test_the_same_content_written_again_is_no_change(context: ToolContext,
 
 
 async def test_a_file_never_read_is_edited_and_still_not_seen(context: ToolContext, twenty: Path) -> None:
-    seen = Seen()
+    seen = ReadState()
     await answer(Edit(seen=seen), call(("line 3\n", "three\n")), context)
     twenty.write_text("formatted\n")
     await answer(Edit(seen=seen), call(("formatted", "again")), context)
@@ -394,7 +394,7 @@ async def test_a_file_never_read_is_edited_and_still_not_seen(context: ToolConte
 async def test_a_large_file_is_known_by_its_size_and_time(context: ToolContext, tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"needle\n" + b"x" * MAX_HASHED_BYTES)
-    seen = Seen()
+    seen = ReadState()
     await answer(Read(seen=seen), {"path": "a.txt", "limit": 1}, context)
     await answer(Edit(seen=seen), call(("needle", "thread")), context)
     await answer(Edit(seen=seen), call(("thread", "cotton")), context)
@@ -407,7 +407,7 @@ async def test_a_large_file_that_was_changed_and_set_back_in_time_is_noticed(
 ) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"needle\n" + b"x" * MAX_HASHED_BYTES)
-    seen = Seen()
+    seen = ReadState()
     await answer(Read(seen=seen), {"path": "a.txt", "limit": 1}, context)
     about = path.stat()
     with path.open("r+b") as file:
@@ -423,7 +423,7 @@ async def test_a_file_in_a_directory_that_was_put_in_the_place_of_another_is_not
     for name in ("d", "e"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "a.txt").write_text(f"needle of {name}\n")
-    seen = Seen()
+    seen = ReadState()
     await answer(Read(seen=seen), {"path": "d/a.txt"}, context)
     (tmp_path / "d").rename(tmp_path / "old")
     (tmp_path / "e").rename(tmp_path / "d")

@@ -19,7 +19,7 @@ import pytest
 from harness import read_some
 from pace import Stopwatch
 from zot.tools.base import ToolContext
-from zot.tools.guardian import Guardian, KeptChild, open_processes
+from zot.tools.guardian import GuardedChild, Guardian, open_processes
 from zot.tools.process import REAP_S, Groups
 
 from .calls import PATIENCE_S, eventually
@@ -379,7 +379,7 @@ async def test_a_keeper_that_falls_silent_before_the_command_runs_is_not_waited_
     ours, theirs = socket.socketpair()
     reads, writes = os.pipe()
     keeper = subprocess.Popen(["sleep", "60"])
-    child = KeptChild(ours, reads, (), lambda *_: None)
+    child = GuardedChild(ours, reads, (), lambda *_: None)
     theirs.send(f"taken {keeper.pid} 0\n".encode())
     try:
         async with asyncio.timeout(PATIENCE_S):

@@ -17,7 +17,7 @@ import pytest
 from zot.errors import ToolFailed
 from zot.tools.base import Tool, ToolContext
 from zot.tools.edit import Edit
-from zot.tools.paths import Anywhere, Lock, LockWithMore, Paths
+from zot.tools.paths import LockedPaths, LockedPathsForReading, Paths, UnrestrictedPaths
 from zot.tools.read import Read
 from zot.tools.write import Write
 
@@ -100,7 +100,7 @@ async def test_no_path_leads_out(escape: str, here: ToolContext, root: Path, mon
         (root / name).symlink_to(target)
     monkeypatch.chdir(top / "outside")
     before, path = below(top), escape.format(top=top)
-    for tool, args in calls(path, Lock(str(root))):
+    for tool, args in calls(path, LockedPaths(str(root))):
         assert await refusal(tool, args, here) == (
             f"{path} is outside of {root}; the tools are locked to this directory and what is below it"
         )
@@ -109,12 +109,14 @@ async def test_no_path_leads_out(escape: str, here: ToolContext, root: Path, mon
 
 async def test_directories_made_on_the_way_do_not_lead_out(here: ToolContext, root: Path) -> None:
     args = {"path": "new/../../outside/new.txt", "content": "x"}
-    assert (await refusal(Write(Lock(str(root))), args, here)).startswith("new/../../outside/new.txt is outside of")
+    assert (await refusal(Write(LockedPaths(str(root))), args, here)).startswith(
+        "new/../../outside/new.txt is outside of"
+    )
     assert below(root.parent) == {"outside/secret.txt": SECRET, "root/inside.txt": "inside\n"}
 
 
 async def test_the_same_paths_lead_out_without_a_lock(here: ToolContext, root: Path) -> None:
-    for tool, args in calls("../outside/secret.txt", Anywhere()):
+    for tool, args in calls("../outside/secret.txt", UnrestrictedPaths()):
         args["content"] = args.get("content") and SECRET
         await answer(tool, {name: value for name, value in args.items() if value}, here)
     assert (root.parent / "outside" / "secret.txt").read_text() == "overwritten\n"
@@ -125,7 +127,7 @@ async def test_inside_everything_works(here: ToolContext, root: Path) -> None:
     (root / "sub" / "up").symlink_to("..")
     (root / "sub" / "absolute").symlink_to(root / "inside.txt")
     (root / "fresh").symlink_to("made/deep")
-    lock = Lock(str(root))
+    lock = LockedPaths(str(root))
     for path in ("inside.txt", f"{root}/inside.txt", "./sub//../inside.txt", "link", "sub/up/link", "sub/absolute"):
         assert await answer(Read(lock), {"path": path}, here) == "inside\n"
     assert await answer(Read(lock), {"path": "sub"}, here) == f"absolute -> {root}/inside.txt\nup -> ..\n"
@@ -150,7 +152,7 @@ async def test_inside_everything_works(here: ToolContext, root: Path) -> None:
 async def test_the_root_may_itself_be_a_link(here: ToolContext, root: Path) -> None:
     link = root.parent / "link"
     link.symlink_to("root")
-    lock, there = Lock(str(link)), msgspec.structs.replace(here, cwd=str(link))
+    lock, there = LockedPaths(str(link)), msgspec.structs.replace(here, cwd=str(link))
     for path in ("inside.txt", f"{link}/inside.txt", f"{root}/inside.txt"):
         assert await answer(Read(lock), {"path": path}, there) == "inside\n"
     assert re.match(r".* is outside of .*/root;", await refusal(Read(lock), {"path": "../outside/secret.txt"}, there))
@@ -172,12 +174,15 @@ async def test_what_is_hidden_inside_is_not_touched(path: str, here: ToolContext
     (root / "away").symlink_to(root / "home")
     (root / "sub" / "up").symlink_to("..")
     before = below(root)
-    for tool, args in calls(path, Lock(str(root), hidden=[str(root / "home"), str(root.parent / "outside")])):
+    for tool, args in calls(path, LockedPaths(str(root), hidden=[str(root / "home"), str(root.parent / "outside")])):
         assert await refusal(tool, args, here) == (
             f"{path} is in {root}/home, where zot keeps its own files; locked tools do not touch it"
         )
     assert (below(root), (root / "home").exists()) == (before, exists)
-    assert await answer(Read(Lock(str(root), hidden=[str(root.parent)])), {"path": "inside.txt"}, here) == "inside\n"
+    assert (
+        await answer(Read(LockedPaths(str(root), hidden=[str(root.parent)])), {"path": "inside.txt"}, here)
+        == "inside\n"
+    )
 
 
 async def test_what_is_shown_beside_a_lock_can_be_read_and_leads_nowhere_else(here: ToolContext, root: Path) -> None:
@@ -187,7 +192,7 @@ async def test_what_is_shown_beside_a_lock_can_be_read_and_leads_nowhere_else(he
     (top / "skill" / "out").symlink_to("../outside/secret.txt")
     (top / "skill" / "in").symlink_to(root / "inside.txt")
     (root / "link").symlink_to(top / "skill" / "script.sh")
-    paths = LockWithMore(Lock(str(root)), [str(top / "skill"), str(top / "gone")])
+    paths = LockedPathsForReading(LockedPaths(str(root)), [str(top / "skill"), str(top / "gone")])
     for path in (f"{top}/skill/script.sh", f"{top}/skill/./script.sh"):
         assert await answer(Read(paths), {"path": path}, here) == "echo\n"
     assert await answer(Read(paths), {"path": "inside.txt"}, here) == "inside\n"
@@ -196,11 +201,11 @@ async def test_what_is_shown_beside_a_lock_can_be_read_and_leads_nowhere_else(he
 
 
 async def test_the_whole_system_may_be_the_root(here: ToolContext, root: Path) -> None:
-    assert await answer(Read(Lock("/")), {"path": "inside.txt"}, here) == "inside\n"
+    assert await answer(Read(LockedPaths("/")), {"path": "inside.txt"}, here) == "inside\n"
 
 
 async def test_a_root_that_is_gone_is_named(here: ToolContext, root: Path) -> None:
-    lock = Lock(str(root))
+    lock = LockedPaths(str(root))
     root.rename(root.parent / "moved")
     assert await refusal(Read(lock), {"path": "inside.txt"}, here) == f"cannot open {root}: No such file or directory"
     root.symlink_to("outside")
@@ -220,7 +225,7 @@ async def test_a_root_that_is_gone_is_named(here: ToolContext, root: Path) -> No
 )
 async def test_other_failures_are_told_as_always(path: str, text: str, here: ToolContext, root: Path) -> None:
     (root / "loop").symlink_to("loop")
-    assert await refusal(Read(Lock(str(root))), {"path": path}, here) == text
+    assert await refusal(Read(LockedPaths(str(root))), {"path": path}, here) == text
 
 
 def swap_targets(root: Path) -> None:
@@ -257,7 +262,7 @@ def clear(path: Path) -> None:
 async def test_no_race_leads_out(swap: Callable[[Path], None], here: ToolContext, root: Path) -> None:
     outside = root.parent / "outside"
     (root / "way").symlink_to("sub")
-    lock, outcomes = Lock(str(root)), {True: 0, False: 0}
+    lock, outcomes = LockedPaths(str(root)), {True: 0, False: 0}
     with repeating(lambda: swap(root)) as rounds:
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline and (min(outcomes.values()) < 20 or rounds() < 100):

@@ -11,7 +11,7 @@ import pytest
 
 from zot.messages import ImageBlock
 from zot.tools.base import ToolContext
-from zot.tools.paths import Anywhere, Lock
+from zot.tools.paths import LockedPaths, UnrestrictedPaths
 from zot.tools.read import Read
 
 from .calls import PATIENCE_S, answer, refusal
@@ -394,7 +394,7 @@ async def test_no_call_keeps_a_descriptor(context: ToolContext, tmp_path: Path) 
     os.mkfifo(tmp_path / "pipe")
     before = os.listdir("/proc/self/fd")
     await read(".", context)
-    for paths in (Anywhere(), Lock(str(tmp_path))):
+    for paths in (UnrestrictedPaths(), LockedPaths(str(tmp_path))):
         for path in ("a.bin", "pipe", "link", "loop", "gone", "gone/x", "n" * 300, "a.bin/x"):
             await refusal(Read(paths), {"path": path}, context)
     assert os.listdir("/proc/self/fd") == before

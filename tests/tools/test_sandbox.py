@@ -11,7 +11,7 @@ import pytest
 from optional import needs
 from pace import Stopwatch
 from zot.tools.command_output import Spills
-from zot.tools.mounts import view
+from zot.tools.mounts import locked_mounts
 from zot.tools.sandbox import find_bwrap, why_no_bwrap
 
 from .calls import PATIENCE_S, answer, refusal
@@ -284,7 +284,7 @@ def test_a_bubblewrap_that_the_confined_could_have_written_does_not_count(tmp_pa
 
 
 def test_a_directory_is_mounted_before_what_is_in_it() -> None:
-    mounts = [" ".join(mount) for mount in view("/tmp", hidden=["/usr", "/etc"], shown=["/etc/ssl"])]
+    mounts = [" ".join(mount) for mount in locked_mounts("/tmp", hidden=["/usr", "/etc"], shown=["/etc/ssl"])]
     # The working directory wins over the private /tmp, and every place comes after the one it is in.
     assert "--bind /tmp /tmp" in mounts
     assert "--tmpfs /tmp" not in mounts
@@ -294,5 +294,5 @@ def test_a_directory_is_mounted_before_what_is_in_it() -> None:
 
 @pytest.mark.parametrize("home", ["/", "/usr", "", "relative", "/there-is-no-such-directory"])
 def test_a_home_that_is_none_covers_nothing(home: str) -> None:
-    covered = [mount[-1] for mount in view("/tmp", home=home) if mount[0] == "--tmpfs"]
+    covered = [mount[-1] for mount in locked_mounts("/tmp", home=home) if mount[0] == "--tmpfs"]
     assert not {"/", "/usr", home} & set(covered)

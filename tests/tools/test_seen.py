@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from zot.tools.read_state import MAX_FILES, MAX_HASHED_BYTES, Keys, Seen, version, version_of
+from zot.tools.read_state import MAX_FILES, MAX_HASHED_BYTES, Keys, ReadState, version, version_of
 
 
 def keys(name: str, *, directory: int = 2, parent: str = "/d") -> Keys:
@@ -13,7 +13,7 @@ def keys(name: str, *, directory: int = 2, parent: str = "/d") -> Keys:
 
 
 def test_what_was_never_seen_is_not_stale() -> None:
-    seen = Seen()
+    seen = ReadState()
     assert not seen.is_stale(keys("a"), b"1")
     seen.note(keys("a"), b"1")
     assert not seen.is_stale(keys("a"), b"1")
@@ -22,7 +22,7 @@ def test_what_was_never_seen_is_not_stale() -> None:
 
 
 def test_a_file_is_known_in_a_directory_that_moved_and_in_one_that_was_put_there_instead() -> None:
-    seen = Seen()
+    seen = ReadState()
     seen.note(keys("a"), b"1")
     for moved in (keys("a", parent="/e"), keys("a", directory=3)):
         assert moved in seen
@@ -31,7 +31,7 @@ def test_a_file_is_known_in_a_directory_that_moved_and_in_one_that_was_put_there
 
 
 def test_of_very_many_files_the_oldest_are_forgotten() -> None:
-    seen = Seen()
+    seen = ReadState()
     for number in range(MAX_FILES):
         seen.note(keys(str(number)), b"1")
     seen.note(keys("0"), b"1")

@@ -17,9 +17,9 @@ import pytest
 
 from zot.tools.base import ToolContext
 from zot.tools.edit import Edit
-from zot.tools.paths import Anywhere, Lock
+from zot.tools.paths import LockedPaths, UnrestrictedPaths
 from zot.tools.read import Read
-from zot.tools.read_state import Seen
+from zot.tools.read_state import ReadState
 from zot.tools.write import Write
 
 from .calls import answer, refusal
@@ -98,7 +98,7 @@ async def test_a_directory_that_was_removed_is_not_made_anew(context: ToolContex
 
 async def test_below_a_dangling_link_its_target_is_made_a_directory(context: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("real/deep")
-    for paths in (Anywhere(), Lock(str(tmp_path))):
+    for paths in (UnrestrictedPaths(), LockedPaths(str(tmp_path))):
         await answer(Write(paths), {"path": "link/a.txt", "content": "new"}, context)
         assert (tmp_path / "real" / "deep" / "a.txt").read_text() == "new"
         shutil.rmtree(tmp_path / "real")
@@ -128,7 +128,7 @@ async def test_the_form_of_a_file_that_was_read_is_not_lost_silently(
     old: bytes, new: str, notes: str, context: ToolContext, tmp_path: Path
 ) -> None:
     (tmp_path / "a.txt").write_bytes(old)
-    seen = Seen()
+    seen = ReadState()
     await answer(Read(seen=seen), {"path": "a.txt"}, context)
     text = await answer(Write(seen=seen), {"path": "a.txt", "content": new}, context)
     assert text.partition("\n")[1:] == (notes[:1], notes[1:])
@@ -138,7 +138,7 @@ STALE = "a.txt has changed since you last saw it; read it again before you repla
 
 
 async def test_a_file_that_changed_since_it_was_seen_is_not_replaced(context: ToolContext, tmp_path: Path) -> None:
-    seen = Seen()
+    seen = ReadState()
     tool, path = Write(seen=seen), tmp_path / "a.txt"
     await answer(tool, {"path": "a.txt", "content": "mine"}, context)
     await answer(tool, {"path": "a.txt", "content": "mine, too"}, context)
@@ -153,9 +153,9 @@ async def test_a_file_that_changed_since_it_was_seen_is_not_replaced(context: To
 async def test_a_change_between_the_look_and_the_writing_is_not_lost(context: ToolContext, tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     for meddle, left in ((lambda: file.write_text("theirs\n"), ["a.txt"]), (file.unlink, [])):
-        seen = Seen()
+        seen = ReadState()
         file.write_text("old\n")
-        await answer(Read(Anywhere(), seen), {"path": "a.txt"}, context)
+        await answer(Read(UnrestrictedPaths(), seen), {"path": "a.txt"}, context)
         assert await refusal(Write(Meddled(meddle), seen), {"path": "a.txt", "content": "ours\n"}, context) == (
             "a.txt was changed by somebody else at the same time; read it again"
         )
@@ -283,11 +283,11 @@ async def test_a_file_that_is_a_mount_of_its_own_is_left_to_bash(
     assert os.listdir(tmp_path) == ["a.txt"]
 
 
-@pytest.mark.parametrize("paths", [Anywhere, Lock])
+@pytest.mark.parametrize("paths", [UnrestrictedPaths, LockedPaths])
 async def test_a_way_through_what_is_not_there_makes_nothing_on_it(
-    paths: type[Anywhere] | type[Lock], context: ToolContext, tmp_path: Path
+    paths: type[UnrestrictedPaths] | type[LockedPaths], context: ToolContext, tmp_path: Path
 ) -> None:
-    tool = Write(Lock(str(tmp_path)) if paths is Lock else Anywhere())
+    tool = Write(LockedPaths(str(tmp_path)) if paths is LockedPaths else UnrestrictedPaths())
     for path in ("n/../a.txt", "n/m/../../b.txt", "n/m/o/../../../d/c.txt"):
         await answer(tool, {"path": path, "content": "x"}, context)
     assert sorted(os.listdir(tmp_path)) == ["a.txt", "b.txt", "d"]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zot.messages import CallBlock, ImageBlock, Message, ResultBlock, TextBlock, ThinkingBlock
-from zot.ui.readable import calls_of, described, escaped, name, one_line, size
+from zot.ui.readable import escaped, escaped_id, format_size, message_lines, one_line, tool_names
 
 
 @pytest.mark.parametrize(
@@ -32,8 +32,8 @@ def test_what_a_terminal_would_obey_is_escaped(text: str, seen: str) -> None:
 def test_names_that_differ_in_white_space_look_different() -> None:
     names = ["a b", "a b ", " a b", "a  b", "a b\n", "a b\n\u2028", "a\xa0b"]
     seen = ["a b", "a b\\x20", "\\x20a b", "a \\x20b", "a b\\x0a", "a b\\x0a\\u2028", "a\\xa0b"]
-    assert [name(one) for one in names] == seen
-    assert name("x" * 61, 60) == "x" * 59 + "…"
+    assert [escaped_id(one) for one in names] == seen
+    assert escaped_id("x" * 61, 60) == "x" * 59 + "…"
 
 
 @given(st.text())
@@ -54,7 +54,7 @@ def test_one_line_is_one_line(text: str) -> None:
     ],
 )
 def test_sizes_are_short(count: int, text: str) -> None:
-    assert size(count) == text
+    assert format_size(count) == text
 
 
 def test_a_message_shows_what_clients_see_and_in_full_what_the_model_said() -> None:
@@ -62,9 +62,9 @@ def test_a_message_shows_what_clients_see_and_in_full_what_the_model_said() -> N
     message = Message("assistant", blocks, "2026-01-31T12:00:00.000Z", shown_text="[removed]")
     picture = "  [image/png, 3 bytes]"
     head = "assistant  2026-01-31 12:00:00"
-    assert [*described(message, {}, full=False)] == [head, "    [removed]", picture]
+    assert [*message_lines(message, {}, full=False)] == [head, "    [removed]", picture]
     thoughts = ["  thinking", "    Hm.", "  thinking, sealed"]
-    assert [*described(message, {}, full=True)] == [head, *thoughts, "    secret", picture]
+    assert [*message_lines(message, {}, full=True)] == [head, *thoughts, "    secret", picture]
 
 
 IMAGE = ImageBlock("image/png", b"abc")
@@ -74,23 +74,23 @@ def test_calls_are_one_line_and_their_results_are_cut_short() -> None:
     call = CallBlock("1", "bash", {"command": "x" * 500})
     broken = CallBlock("2", "read", None, malformed='{"pa')
     asked = Message("assistant", (call, broken), "2026-01-31T12:00:00.000Z")
-    _, one, two = described(asked, {}, full=False)
+    _, one, two = message_lines(asked, {}, full=False)
     assert (len(one), two) == (len("  -> bash ") + 160, '  -> read {"pa')
     result = ResultBlock("1", True, (TextBlock("1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n"), IMAGE))
     answer = Message("tool", (result, ResultBlock("9", False, ())), "2026-01-31T12:00:00.000Z")
-    assert [*described(answer, calls_of(asked), full=False)][1:] == [
+    assert [*message_lines(answer, tool_names(asked), full=False)][1:] == [
         "  <- bash, an error",
         *(f"    {number}" for number in range(1, 9)),
         "  … 5 more characters; --full shows them",
         "  [image/png, 3 bytes]",
         "  <- 9",
     ]
-    assert len([*described(answer, calls_of(asked), full=True)]) == 14
+    assert len([*message_lines(answer, tool_names(asked), full=True)]) == 14
 
 
 def test_long_lines_are_cut_short() -> None:
     message = Message("tool", (ResultBlock("1", False, (TextBlock("x" * 10_000),)),), "2026-01-31T12:00:00.000Z")
-    assert [*described(message, {}, full=False)][2:] == [
+    assert [*message_lines(message, {}, full=False)][2:] == [
         f"    {'x' * 800}",
         "  … 9200 more characters; --full shows them",
     ]

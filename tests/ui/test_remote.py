@@ -17,7 +17,7 @@ from ui.terminal.stage import Stage
 from zot.errors import EpochChanged, UserError
 from zot.events import AgentEvent, ApprovalRequest, Done, Error, TextDelta
 from zot.session.history import Batch
-from zot.ui.conversation import Conversation, Home, ModelInfo, Remembered, Untrusted
+from zot.ui.conversation import AllowedCall, Conversation, Home, ModelInfo, Untrusted
 from zot.ui.remote import ClientHome
 from zot.ui.terminal.app import ZotApp
 from zot.wire.jsonrpc import RpcError
@@ -201,9 +201,9 @@ def test_what_was_allowed_for_good_can_be_taken_back_for_good(home: Path) -> Non
             await talk.approve(request.id, "allow_always")
             await face.until(Done)
             await client.call("session/close", here)
-            assert await talk.remembered() == [Remembered("bash", "echo yes")]
+            assert await talk.remembered() == [AllowedCall("bash", "echo yes")]
             await client.call("session/new", {"agentAlias": "careful", **here})
-            await talk.forget(Remembered("bash", "echo yes"))
+            await talk.forget(AllowedCall("bash", "echo yes"))
             await client.call("session/close", here)
             assert await talk.remembered() == []
             await client.call("session/new", {"agentAlias": "careful", **here})
@@ -222,7 +222,7 @@ def test_what_the_daemon_does_not_do_is_refused(home: Path) -> None:
             there = ClientHome(client, cwd=str(home))
             talk = await there.open()
             refused: list[Awaitable[object]] = [
-                talk.retry(), talk.forget(Remembered("bash", "ls")), talk.take_back("none"),
+                talk.retry(), talk.forget(AllowedCall("bash", "ls")), talk.take_back("none"),
                 talk.run_command("none", ""), talk.press("none", "enter"),
                 talk.close_panel("none"), talk.approve("none", "reject"), there.export("s", "f"), there.import_("f"),
                 there.trust(Untrusted("skill", "s", "d")), there.login("lab", "key"), there.logout("lab"),

@@ -12,7 +12,7 @@ from zot.errors import AgentError, ConnectionLost, EpochChanged, PromptLost
 from zot.events import AgentEvent, Done, Error, ExtNotify, TextDelta, UserMessage
 from zot.messages import TextBlock
 from zot.wire.daemon import Dialect
-from zot.wire.daemon_client import Answer, Asked, DaemonPeer, Listener
+from zot.wire.daemon_client import Answer, Asked, DaemonPeer, UpdateListener
 from zot.wire.jsonrpc import NULL, RpcError, encode_error, frame_too_large
 from zot.wire.lines import MAX_LINE_BYTES
 from zot.wire.updates import Updates
@@ -60,9 +60,9 @@ class Daemon:
         assert (method, params.get("after")) == ("session/attach", after)
         self.answer(number, {"sessionId": "s", "lastSeq": last, "epoch": epoch, "state": state})
 
-    def follow(self, after: int | None = None) -> Listener:
+    def follow(self, after: int | None = None) -> UpdateListener:
         """Let somebody hear the session."""
-        self.peer.listen("s", listener := Listener(after, lambda: None))
+        self.peer.listen("s", listener := UpdateListener(after, lambda: None))
         return listener
 
     def prompt(self, text: str, prompt_id: str = "") -> tuple[Asked, int]:

@@ -12,21 +12,21 @@ from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
 import msgspec
 
-from zot.agent.hooks import Answer, Approver, Question
+from zot.agent.hooks import ApprovalQuestion, ApprovalVerdict, Approver
 from zot.agent.run import Run
 from zot.agent.transcript import Transcript
-from zot.config.policy import Command, Nothing, Nowhere, Policy, Subject, Target, subject_of
+from zot.config.policy import CommandSubject, NoSubject, Nowhere, PathSubject, Policy, Subject, subject_of
 from zot.errors import UserError
 from zot.events import ApprovalAnswer, ApprovalRequest, ExtNotify, ToolResult, TurnStart
 from zot.messages import CallBlock, Message, ResultBlock, TextBlock, show_result_content, timestamp
-from zot.store import Allowed, Configured, Counted, Guarded, Locked, Row, Said
-from zot.text import has_half, printable_line
+from zot.store import Configured, GuardSet, LockChanged, MessageAdded, PermissionGranted, Row, UsageCounted
+from zot.text import has_surrogate, printable_line
 
 log = logging.getLogger("zot")
 
 Decision: TypeAlias = Literal["allow_once", "allow_always", "reject"]
 #: Outcomes of a question that no person decided.
-Omission: TypeAlias = Literal["expired", "unanswerable", "aborted"]
+Undecided: TypeAlias = Literal["expired", "unanswerable", "aborted"]
 
 DEFAULT_TIMEOUT_S = 120.0
 _MAX_ABOUT = 200
@@ -73,9 +73,9 @@ class Approvals:
         self._denials = denials
         self._policy = policy
         self._cwd = cwd
-        self._always: set[Allowed] = set()
+        self._always: set[PermissionGranted] = set()
 
-    def judge(self, call: CallBlock, args: dict[str, Any]) -> Question | str | None:
+    def judge(self, call: CallBlock, args: dict[str, Any]) -> ApprovalQuestion | str | None:
         """Return None to allow a call, the reason to deny it, or the question for a person."""
         if self._policy.allows_all:
             return None
@@ -92,7 +92,7 @@ class Approvals:
             case "ask":
                 if _exactly(call.name, args, subject) in self._always:
                     return None
-                return Question(call, args, summarise(call.name, args, subject), subject)
+                return ApprovalQuestion(call, args, summarise(call.name, args, subject), subject)
 
     def _denial(self, call: CallBlock, args: dict[str, Any], subject: Subject, reason: str) -> str:
         """Log a denial, if denials are logged, and return the result for the model."""
@@ -102,7 +102,7 @@ class Approvals:
         advice = self._denials.note(call.name, describe(args, subject), is_final=is_final)
         return f"not run: {reason}; {advice}"
 
-    def remember(self, question: Question) -> Allowed | None:
+    def remember(self, question: ApprovalQuestion) -> PermissionGranted | None:
         """Allow the same call from now on: the exact command, or the tool on the resolved path.
 
         Return the row to record; None if it cannot be recorded faithfully.
@@ -110,20 +110,20 @@ class Approvals:
         allowed = _exactly(question.call.name, question.args, question.subject)
         self._always.add(allowed)
         # A lone surrogate would be stored as another character.
-        return None if has_half(f"{allowed.command}{allowed.path}") else allowed
+        return None if has_surrogate(f"{allowed.command}{allowed.path}") else allowed
 
-    def recall(self, allowed: Allowed) -> None:
+    def recall(self, allowed: PermissionGranted) -> None:
         """Restore a recorded permission, or its revocation."""
         if allowed.revoked:
             self._always.discard(msgspec.structs.replace(allowed, revoked=False))
         else:
             self._always.add(allowed)
 
-    def remembered(self) -> list[Allowed]:
+    def remembered(self) -> list[PermissionGranted]:
         """Return the permanent permissions."""
         return sorted(self._always, key=lambda one: (one.tool, one.subject))
 
-    def forget(self, allowed: Allowed) -> Allowed:
+    def forget(self, allowed: PermissionGranted) -> PermissionGranted:
         """Return the row that revokes ``allowed``; `recall` applies it. Raise UserError if it is not remembered."""
         if allowed not in self._always:
             raise UserError("that is not remembered")
@@ -132,14 +132,14 @@ class Approvals:
 
 def summarise(tool: str, args: dict[str, Any], subject: Subject) -> str:
     """Return a one-line summary of a call for a person, with the real path."""
-    replaces = tool == "write" and isinstance(subject, Target) and os.path.lexists(subject.real)
+    replaces = tool == "write" and isinstance(subject, PathSubject) and os.path.lexists(subject.real)
     loss = ", in place of what is there" if replaces else ""
     return printable_line(f"{tool}: {describe(args, subject)}{loss}", _MAX_SUMMARY)
 
 
 def describe(args: dict[str, Any], subject: Subject) -> str:
     """Return the command, path or arguments of a call."""
-    path = _place(subject) if isinstance(subject, Target) else args.get("path")
+    path = _place(subject) if isinstance(subject, PathSubject) else args.get("path")
     match args:
         case {"command": str(command)}:
             return command
@@ -153,26 +153,26 @@ def describe(args: dict[str, Any], subject: Subject) -> str:
             return msgspec.json.encode(args).decode()
 
 
-def _place(target: Target) -> str:
+def _place(target: PathSubject) -> str:
     """Return the resolved path, relative to the working directory if it is inside."""
     inside = os.path.join(os.path.realpath(target.cwd), "")
     return target.real.removeprefix(inside)
 
 
-def _exactly(tool: str, args: dict[str, Any], subject: Subject) -> Allowed:
+def _exactly(tool: str, args: dict[str, Any], subject: Subject) -> PermissionGranted:
     """Return the key of "allow always"; a path is resolved.
 
     A command alone identifies a call of the shell. Other tools may depend on all their arguments.
     """
     match subject:
-        case Command(text=text) if tool == "bash":
-            return Allowed(tool, command=text)
-        case Command():
-            return Allowed(tool, command=_written(args))
-        case Target(real=path) | Nowhere(written=path):
-            return Allowed(tool, path=path)
-        case Nothing():
-            return Allowed(tool)
+        case CommandSubject(text=text) if tool == "bash":
+            return PermissionGranted(tool, command=text)
+        case CommandSubject():
+            return PermissionGranted(tool, command=_written(args))
+        case PathSubject(real=path) | Nowhere(written=path):
+            return PermissionGranted(tool, path=path)
+        case NoSubject():
+            return PermissionGranted(tool)
 
 
 def _written(args: dict[str, Any]) -> str:
@@ -208,22 +208,22 @@ def find_parked(transcript: Transcript, run: Sequence[Row]) -> Parked | None:
                 answer = row
             case ApprovalRequest() if (answer is None or answer.id == row.id) and row.tool == calls[0].name:
                 return Parked(row, answer, calls[0], _step(run))
-            case ExtNotify() | Configured() | Allowed() | Guarded() | Locked() | Counted():
+            case ExtNotify() | Configured() | PermissionGranted() | GuardSet() | LockChanged() | UsageCounted():
                 pass
             case _:
                 return None
     return None
 
 
-def missed(parked: Parked, now: str) -> list[Row]:
+def expiry_rows(parked: Parked, now: str) -> list[Row]:
     """Return the rows to record for a question whose deadline passed while zot was not running."""
-    content = (TextBlock(too_late(parked.request)),)
+    content = (TextBlock(expiry_text(parked.request)),)
     message = Message("tool", (ResultBlock(parked.call.id, True, content),), now)
     result = ToolResult(parked.call.id, True, show_result_content(content))
-    return [ApprovalAnswer(parked.request.id, "expired"), Said(message), result]
+    return [ApprovalAnswer(parked.request.id, "expired"), MessageAdded(message), result]
 
 
-def too_late(request: ApprovalRequest) -> str:
+def expiry_text(request: ApprovalRequest) -> str:
     """Return the result for the model of a call not approved by its deadline."""
     return f"not run: nobody approved it by {request.deadline}"
 
@@ -232,7 +232,7 @@ def _step(run: Sequence[Row]) -> int:
     return next((row.step for row in reversed(run) if isinstance(row, TurnStart)), 1)
 
 
-class LeftParked(Exception):
+class ParkedElsewhere(Exception):
     """The question is left to another process; no answer is awaited here."""
 
 
@@ -244,14 +244,14 @@ class _Open(msgspec.Struct):
 
     run: Run
     request: ApprovalRequest
-    question: Question | None
+    question: ApprovalQuestion | None
     left_s: float
     refusal: str
-    outcome: asyncio.Future[Decision | Omission | None]
+    outcome: asyncio.Future[Decision | Undecided | None]
     is_taken: bool = False
 
 
-class Questions:
+class PendingApprovals:
     """The open question of a session, at most one. The first answer wins."""
 
     def __init__(self, approver: Approver, *, clock: Callable[[], float] = time.time) -> None:
@@ -266,14 +266,14 @@ class Questions:
         """The request that waits for an answer."""
         return self._open.request if self._open is not None and not self._open.outcome.done() else None
 
-    async def ask(self, run: Run, question: Question, *, number: int, can_ask: bool) -> Answer:
+    async def ask(self, run: Run, question: ApprovalQuestion, *, number: int, can_ask: bool) -> ApprovalVerdict:
         """Ask a person about a call and return the outcome.
 
         ``number`` is the run's, part of the request's id: a late answer to a question of an earlier run cannot
         match.
         """
         if not can_ask:
-            return Answer(question, _UNATTENDED)
+            return ApprovalVerdict(question, _UNATTENDED)
         self._asked += 1
         timeout_s = self._approver.timeout_s
         deadline = timestamp(self._clock() + timeout_s)
@@ -282,7 +282,7 @@ class Questions:
         self._open = _opened(run, request, question, timeout_s, f"not run: nobody approved it within {timeout_s:g} s")
         try:
             run.asked(request)
-            return Answer(question, self._refusal(await self._outcome(self._open), self._open.refusal))
+            return ApprovalVerdict(question, self._refusal(await self._outcome(self._open), self._open.refusal))
         finally:
             self._open = None
 
@@ -294,18 +294,18 @@ class Questions:
             elif isinstance(row, ApprovalAnswer):
                 self._remember(row)
         question = self._approver.judge(parked.call, parked.request.args)
-        is_same = isinstance(question, Question) and question.summary == parked.request.summary
+        is_same = isinstance(question, ApprovalQuestion) and question.summary == parked.request.summary
         self._open = _opened(
             run,
             parked.request,
-            question if isinstance(question, Question) and is_same else None,
+            question if isinstance(question, ApprovalQuestion) and is_same else None,
             left_s,
-            too_late(parked.request),
+            expiry_text(parked.request),
         )
         if parked.answer is not None:
             self._open.outcome.set_result(parked.answer.decision)
 
-    async def resume(self, parked: Parked) -> Answer | None:
+    async def resume(self, parked: Parked) -> ApprovalVerdict | None:
         """Return the outcome of a reopened question; None if the call that was allowed has changed since."""
         reopened = self._open
         assert reopened is not None
@@ -316,7 +316,7 @@ class Questions:
         refusal = self._refusal(decision, reopened.refusal)
         if reopened.question is None and refusal is None:
             return None
-        return Answer(reopened.question or Question(parked.call, parked.request.args, ""), refusal)
+        return ApprovalVerdict(reopened.question or ApprovalQuestion(parked.call, parked.request.args, ""), refusal)
 
     def answer(self, request_id: str, decision: str, by: str = "") -> None:
         """Record a person's decision. Raise UserError if it is invalid or no such question is open, or StoreFailed."""
@@ -338,7 +338,7 @@ class Questions:
         self._remember(answer)
         waiting.outcome.set_result(answer.decision)
 
-    def give_up(self, why: Omission) -> None:
+    def give_up(self, why: Undecided) -> None:
         """Close the open question without a decision: no person can answer it, or the answer is not needed."""
         if self.pending is not None and self._open is not None:
             self._open.outcome.set_result(why)
@@ -348,7 +348,7 @@ class Questions:
         if self.pending is not None and self._open is not None:
             self._open.outcome.set_result(None)
 
-    async def _outcome(self, waiting: _Open) -> Decision | Omission:
+    async def _outcome(self, waiting: _Open) -> Decision | Undecided:
         """Wait for an answer or the deadline. Record an outcome that no person decided."""
         if not waiting.outcome.done():
             await asyncio.wait({waiting.outcome}, timeout=waiting.left_s)
@@ -356,7 +356,7 @@ class Questions:
             waiting.outcome.set_result("expired")
         decision = waiting.outcome.result()
         if decision is None:
-            raise LeftParked
+            raise ParkedElsewhere
         if waiting.request.id not in self._answers:
             answer = ApprovalAnswer(waiting.request.id, decision)
             self._remember(answer)
@@ -383,7 +383,7 @@ class Questions:
             case decision:
                 return f"the answer was {decision}{f', by {answer.by}' if answer is not None and answer.by else ''}"
 
-    def _refusal(self, decision: Decision | Omission, expired: str) -> str | None:
+    def _refusal(self, decision: Decision | Undecided, expired: str) -> str | None:
         match decision:
             case "allow_once" | "allow_always":
                 return None
@@ -397,7 +397,9 @@ class Questions:
                 return "not run: the run was aborted"
 
 
-def _opened(run: Run, request: ApprovalRequest, question: Question | None, left_s: float, refusal: str) -> _Open:
+def _opened(
+    run: Run, request: ApprovalRequest, question: ApprovalQuestion | None, left_s: float, refusal: str
+) -> _Open:
     return _Open(run, request, question, left_s, refusal, asyncio.get_running_loop().create_future())
 
 

@@ -21,7 +21,7 @@ from zot.messages import (
     text_of,
 )
 from zot.providers.base import Model, common_prefix
-from zot.store import Spliced
+from zot.store import MessagesReplaced
 
 if TYPE_CHECKING:
     from zot.agent.loop import Agent  # Mutual dependency: it calls us to make room, we call it for a summary.
@@ -93,7 +93,7 @@ _SUSPECT = 0.7
 _MAX_REQUEST = 0.25
 
 
-class Gauge:
+class ContextEstimator:
     """Estimator of the tokens a conversation takes: the service's last count plus the bytes added since.
 
     Each message is weighed once, so the cost of an estimate does not grow with the conversation.
@@ -159,10 +159,10 @@ class Gauge:
 
     def _fixed(self, system: str, tools: tuple[ToolSpec, ...]) -> float:
         """Return the weight of the system prompt and tools, which hardly ever change."""
-        *known, weight = Gauge._constant
+        *known, weight = ContextEstimator._constant
         if known != [system, tools]:
             weight = _weight_of_constant(system, tools)
-            Gauge._constant = system, tools, weight
+            ContextEstimator._constant = system, tools, weight
         return weight
 
     def _sum(self) -> float:
@@ -190,21 +190,21 @@ def answer_tokens(model: Model, need: int) -> int:
     return max(left, min(model.max_output, _LEAST_ANSWER_TOKENS))
 
 
-def least_tokens(text: str) -> int:
+def min_tokens(text: str) -> int:
     """Return a lower bound of tokens for ``text`` in any tokenizer, which may merge or drop white space."""
-    return sum(map(size_of, text.split())) // _MOST_BYTES_PER_TOKEN
+    return sum(map(utf8_length, text.split())) // _MOST_BYTES_PER_TOKEN
 
 
-def size_of(text: str) -> int:
+def utf8_length(text: str) -> int:
     """Return the length of ``text`` in UTF-8 bytes."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
 
 
 def _weight_of_constant(system: str, tools: Iterable[ToolSpec]) -> float:
     described = sum(
-        size_of(tool.name) + size_of(tool.description) + len(msgspec.json.encode(tool.schema)) for tool in tools
+        utf8_length(tool.name) + utf8_length(tool.description) + len(msgspec.json.encode(tool.schema)) for tool in tools
     )
-    return (size_of(system) + described) / _BYTES_PER_TOKEN
+    return (utf8_length(system) + described) / _BYTES_PER_TOKEN
 
 
 def _weight(message: Message) -> float:
@@ -218,11 +218,11 @@ def _block_weight(block: TranscriptBlock) -> float:
         case ResultBlock(content=content):
             return _FORM_BYTES / _BYTES_PER_TOKEN + sum(map(_block_weight, content))
         case TextBlock(text=text):
-            size = size_of(text)
+            size = utf8_length(text)
         case ThinkingBlock(text=text, signature=signature, redacted=redacted):
-            size = size_of(text) + len(signature) + len(redacted)
+            size = utf8_length(text) + len(signature) + len(redacted)
         case CallBlock(name=name, args=args, malformed=malformed, signature=signature):
-            size = size_of(name) + len(msgspec.json.encode(args)) + size_of(malformed) + len(signature)
+            size = utf8_length(name) + len(msgspec.json.encode(args)) + utf8_length(malformed) + len(signature)
     return (_FORM_BYTES + size) / _BYTES_PER_TOKEN
 
 
@@ -277,14 +277,14 @@ async def compact(agent: Agent, run: Run) -> None:
     if upto <= first_new(messages):
         raise UserError(f"nothing to compact: {_how_many(messages)}, and the newest {KEEP_MESSAGES} stay as they are")
     summary = await summarise(agent, run, messages[:upto], window=agent.gauge.window(agent.model))
-    run.compacted(Spliced(0, upto, (summary_of(summary, run.now()),), "compaction"), summary.shown)
+    run.compacted(MessagesReplaced(0, upto, (summary_of(summary, run.now()),), "compaction"), summary.shown)
 
 
 def _how_many(messages: Sequence[Message]) -> str:
     return f"the conversation has {len(messages)} message{'' if len(messages) == 1 else 's'}"
 
 
-def undo_compaction(transcript: Transcript) -> Spliced:
+def undo_compaction(transcript: Transcript) -> MessagesReplaced:
     """Return the change that undoes the newest compaction. Raise UserError if there is none."""
     if transcript.undo is None:
         raise UserError("there is no compaction to undo")
@@ -359,24 +359,24 @@ def _question(messages: Sequence[Message], budget_bytes: int) -> str:
     parts = [
         f"[{message.role}]\n" + "\n".join(_render(block) for block in message.content) for message in messages[start:]
     ]
-    conversation = "\n\n".join(_fitted(parts, budget_bytes - size_of(notes)))
+    conversation = "\n\n".join(_fitted(parts, budget_bytes - utf8_length(notes)))
     asked = f"<conversation>\n{conversation}\n</conversation>\n\n"
     return f"<notes>\n{notes}\n</notes>\n\n{asked}{_UPDATE}" if notes else f"{asked}{_TASK}"
 
 
 def _fitted(parts: Sequence[str], budget_bytes: int) -> list[str]:
     """Return ``parts`` cut to fit the budget: older ones shortened, the oldest omitted."""
-    if sum(size_of(part) + _GAP for part in parts) <= budget_bytes:
+    if sum(utf8_length(part) + _GAP for part in parts) <= budget_bytes:
         return list(parts)
     fitted: list[str] = []
     used = 0
     for part in reversed(parts):
         shorter = ((shorten(part, chars // 2, chars // 2), share * budget_bytes) for share, chars in _SHARES)
-        text = next((text for text, allowed in shorter if used + size_of(text) + _GAP <= allowed), None)
+        text = next((text for text, allowed in shorter if used + utf8_length(text) + _GAP <= allowed), None)
         if text is None:
             break
         fitted.append(text)
-        used += size_of(text) + _GAP
+        used += utf8_length(text) + _GAP
     missing = len(parts) - len(fitted)
     return [*([f"(the oldest {missing} messages are left out)"] if missing else []), *reversed(fitted)]
 
@@ -407,7 +407,7 @@ class AutoCompact(msgspec.Struct, frozen=True):
     at: int | None = None
 
 
-class Relief:
+class ContextCompactor:
     """Makes room in the context for one model call."""
 
     def __init__(self, agent: Agent, run: Run, tools: Sequence[ToolSpec]) -> None:
@@ -512,9 +512,9 @@ class Relief:
         )
 
 
-def _splice(old: Sequence[Message], new: Sequence[Message]) -> Spliced:
+def _splice(old: Sequence[Message], new: Sequence[Message]) -> MessagesReplaced:
     """Return the change from ``old`` to ``new`` that leaves common messages at both ends untouched."""
     shorter = min(len(old), len(new))
     head = next((at for at in range(shorter) if old[at] is not new[at]), shorter)
     tail = next((at for at in range(shorter - head) if old[-1 - at] is not new[-1 - at]), shorter - head)
-    return Spliced(head, len(old) - tail, tuple(new[head : len(new) - tail]), "compaction")
+    return MessagesReplaced(head, len(old) - tail, tuple(new[head : len(new) - tail]), "compaction")

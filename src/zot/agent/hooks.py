@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from zot.config.policy import Nothing, Subject
+from zot.config.policy import NoSubject, Subject
 from zot.errors import NoSuchCommand, UserError
 from zot.events import AgentEvent
 from zot.messages import CallBlock
-from zot.store import Allowed, Guarded
+from zot.store import GuardSet, PermissionGranted
 from zot.tools.base import Tool
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Extensions(Protocol):
     def attach(self, show: Callable[[Sequence[AgentEvent]], None]) -> None:
         """Register ``show``, which sends events outside of any run to all subscribers of the session."""
 
-    def recall(self, guarded: Guarded) -> None:
+    def recall(self, guarded: GuardSet) -> None:
         """Restore a guard from the journal. Its intercepts stay blocked until it connects.
 
         A guard without intercepts was dismissed.
@@ -100,19 +100,19 @@ class Extensions(Protocol):
         """Receive events, in order, after they were recorded."""
 
 
-class Question(msgspec.Struct, frozen=True):
+class ApprovalQuestion(msgspec.Struct, frozen=True):
     """A call that a person must approve, with its arguments, subject and a one-line summary."""
 
     call: CallBlock
     args: dict[str, Any]
     summary: str
-    subject: Subject = Nothing()
+    subject: Subject = NoSubject()
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ApprovalVerdict(msgspec.Struct, frozen=True):
     """A person's answer: ``refusal`` says why the call must not run; None allows it as asked."""
 
-    question: Question
+    question: ApprovalQuestion
     refusal: str | None
 
 
@@ -123,19 +123,19 @@ class Approver(Protocol):
     def timeout_s(self) -> float:
         """Time a person has to answer."""
 
-    def judge(self, call: CallBlock, args: dict[str, Any]) -> Question | str | None:
+    def judge(self, call: CallBlock, args: dict[str, Any]) -> ApprovalQuestion | str | None:
         """Return None to allow a call, the reason to deny it as the model reads it, or the question for a person."""
 
-    def remember(self, question: Question) -> Allowed | None:
+    def remember(self, question: ApprovalQuestion) -> PermissionGranted | None:
         """Allow this call permanently. Return the row to record; None if it cannot be recorded."""
 
-    def recall(self, allowed: Allowed) -> None:
+    def recall(self, allowed: PermissionGranted) -> None:
         """Restore a recorded permission, or its revocation."""
 
-    def remembered(self) -> Sequence[Allowed]:
+    def remembered(self) -> Sequence[PermissionGranted]:
         """Return the permanent permissions."""
 
-    def forget(self, allowed: Allowed) -> Allowed:
+    def forget(self, allowed: PermissionGranted) -> PermissionGranted:
         """Return the revocation, to be recorded and recalled. Raise UserError if it is not remembered."""
 
 
@@ -148,7 +148,7 @@ class NoExtensions:
     def attach(self, show: Callable[[Sequence[AgentEvent]], None]) -> None:
         return
 
-    def recall(self, guarded: Guarded) -> None:
+    def recall(self, guarded: GuardSet) -> None:
         return
 
     def attends(self, name: str) -> bool:
@@ -199,23 +199,23 @@ class AllowAll:
 
     timeout_s = 0.0
 
-    def judge(self, call: CallBlock, args: dict[str, Any]) -> Question | str | None:
+    def judge(self, call: CallBlock, args: dict[str, Any]) -> ApprovalQuestion | str | None:
         return None
 
-    def remember(self, question: Question) -> Allowed | None:
+    def remember(self, question: ApprovalQuestion) -> PermissionGranted | None:
         return None
 
-    def recall(self, allowed: Allowed) -> None:
+    def recall(self, allowed: PermissionGranted) -> None:
         return
 
-    def remembered(self) -> Sequence[Allowed]:
+    def remembered(self) -> Sequence[PermissionGranted]:
         return ()
 
-    def forget(self, allowed: Allowed) -> Allowed:
+    def forget(self, allowed: PermissionGranted) -> PermissionGranted:
         raise UserError("that is not remembered")
 
 
-class Jobs(Protocol):
+class BackgroundProcesses(Protocol):
     """Processes that tools have left running."""
 
     @property
@@ -232,7 +232,7 @@ class Jobs(Protocol):
         """Kill all processes at once, from any thread: zot is about to exit."""
 
 
-class NoJobs:
+class NoBackgroundProcesses:
     """No background processes."""
 
     holds = False

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, cast, get_args
 
 import msgspec
 
-from zot.agent.compaction import AutoCompact, Gauge, Relief, answer_tokens, least_tokens
-from zot.agent.hooks import AllowAll, Approver, Extensions, MessageDecision, NoExtensions, Question
+from zot.agent.compaction import AutoCompact, ContextCompactor, ContextEstimator, answer_tokens, min_tokens
+from zot.agent.hooks import AllowAll, ApprovalQuestion, Approver, Extensions, MessageDecision, NoExtensions
 from zot.agent.run import Run
 from zot.agent.tool_calls import CallRunner
 from zot.agent.transcript import Transcript
@@ -24,7 +24,16 @@ from zot.errors import (
 )
 from zot.events import Usage
 from zot.messages import Counters, Message, ToolSpec, text_of
-from zot.providers.base import Catalogue, EncodedMessages, Model, Provider, Reasoning, Reply, ReplyStream, Request
+from zot.providers.base import (
+    Catalogue,
+    EncodedMessages,
+    Model,
+    ModelReply,
+    ModelRequest,
+    Provider,
+    Reasoning,
+    ReplyStream,
+)
 from zot.store import Configured
 from zot.tools.base import Tool
 
@@ -117,7 +126,7 @@ class Agent:
         self._encoded = EncodedMessages()
         self.auto_compact = auto_compact or AutoCompact()
         #: Estimates the share of the window that the conversation takes.
-        self.gauge = Gauge()
+        self.gauge = ContextEstimator()
 
     def use_model(self, model_id: str) -> None:
         """Use another model from the next call on. Raise UserError, with the known ones, if there is no such model."""
@@ -147,7 +156,7 @@ class Agent:
         specs = [tool.spec for tool in self._offered().values()]
         self.gauge.measured(counters, self.system, specs, transcript.messages)
 
-    async def run(self, run: Run, steer: Callable[[Run], bool]) -> Question | None:
+    async def run(self, run: Run, steer: Callable[[Run], bool]) -> ApprovalQuestion | None:
         """Answer the newest user message. Return the question a person must answer first; None when done.
 
         State comes from the transcript, so calling this again continues a parked run. ``steer`` adds prompts sent
@@ -188,14 +197,14 @@ class Agent:
             raise TurnBlocked(reason)
         await self._ask(run, self._offered())
 
-    async def ask_plainly(self, system: str, messages: Sequence[Message], run: Run, *, max_tokens: int) -> Reply:
+    async def ask_plainly(self, system: str, messages: Sequence[Message], run: Run, *, max_tokens: int) -> ModelReply:
         """Ask the model for text alone: no tools; nothing is shown or recorded except usage.
 
         Raise BudgetExhausted, ProviderError and the like.
         """
         self._budget.check(run.recorder.totals)
         self.asked = self.model
-        request = Request(
+        request = ModelRequest(
             model=self.model.id,
             system=system,
             messages=messages,
@@ -215,7 +224,7 @@ class Agent:
 
     def check_fit(self, text: str) -> None:
         """Raise PromptTooLong if a prompt certainly exceeds the model's window. In doubt the service decides."""
-        needed, limit = least_tokens(text), self.model.context_window
+        needed, limit = min_tokens(text), self.model.context_window
         if needed > limit and self.model.window_known:
             raise PromptTooLong(
                 f"the prompt is too long: it takes at least {needed} tokens, and the model's window holds {limit}",
@@ -228,7 +237,7 @@ class Agent:
         if not self.auto_compact.on:
             return True
         specs = [tool.spec for tool in self._offered().values()]
-        needed = Gauge().need(self.system, specs, [message])
+        needed = ContextEstimator().need(self.system, specs, [message])
         return needed <= self.gauge.limit(self.model, self.auto_compact.at)
 
     def take_back(self, run: Run, text: str | None) -> None:
@@ -269,7 +278,7 @@ class Agent:
 
     async def _opened(self, run: Run, tools: tuple[ToolSpec, ...]) -> ReplyStream:
         """Return a model call whose answer has begun, after making room for it if needed."""
-        relief = Relief(self, run, tools)
+        relief = ContextCompactor(self, run, tools)
         await relief.before()
         while True:
             self._budget.check(run.recorder.totals)  # Making room costs tokens too.
@@ -285,16 +294,16 @@ class Agent:
             else:
                 return call
 
-    async def _decide(self, run: Run, reply: Reply) -> MessageDecision:
+    async def _decide(self, run: Run, reply: ModelReply) -> MessageDecision:
         text = text_of(reply.content)
         if not text:
             return MessageDecision("")
         await run.recorder.settled()
         return await self.extensions.message_written(text)
 
-    def _request(self, transcript: Transcript, tools: tuple[ToolSpec, ...]) -> Request:
+    def _request(self, transcript: Transcript, tools: tuple[ToolSpec, ...]) -> ModelRequest:
         self.asked = self.model
-        return Request(
+        return ModelRequest(
             model=self.model.id,
             system=self.system,
             messages=transcript.messages,

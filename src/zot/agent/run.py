@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from zot.agent.hooks import Answer, CallDecision, MessageDecision
+from zot.agent.hooks import ApprovalVerdict, CallDecision, MessageDecision
 from zot.agent.transcript import Transcript
 from zot.errors import AgentError, TurnBlocked
 from zot.events import (
@@ -51,8 +51,8 @@ from zot.messages import (
     text_of,
     timestamp,
 )
-from zot.providers.base import Reply, StreamEvent
-from zot.store import Began, Change, Said, Spliced, Wrote
+from zot.providers.base import ModelReply, StreamEvent
+from zot.store import CallStarted, Change, FileChanged, MessageAdded, MessagesReplaced
 from zot.tools.base import Output
 
 ABORTED_RESULT = "aborted before it finished"
@@ -89,7 +89,7 @@ class Recorder(Protocol):
         """Wait until every event so far survives a power loss. Raise StoreFailed."""
 
 
-class Phase(enum.Enum):
+class RunPhase(enum.Enum):
     """Phase of a run; ending it depends on this."""
 
     BETWEEN = "between turns"
@@ -106,8 +106,8 @@ class Run:
         #: Keys of the processes its tools leave running: the session's, and its own.
         self.owners = owners
         self.now = now
-        self._phase = Phase.BETWEEN
-        self._partial: Callable[[], Reply] | None = None
+        self._phase = RunPhase.BETWEEN
+        self._partial: Callable[[], ModelReply] | None = None
         self._holding = False
         self._has_held = False
         #: Model calls made so far, and whether the last one left nothing to do.
@@ -121,7 +121,7 @@ class Run:
         self.cramped = False
         #: Decisions about calls, by id: of extensions, and of a person.
         self.decisions: dict[str, CallDecision] = {}
-        self.answers: dict[str, Answer] = {}
+        self.answers: dict[str, ApprovalVerdict] = {}
         #: Final output of interrupted calls, by id.
         self.last_words: dict[str, str] = {}
         #: Whether a person was asked in this turn: then calls are recorded before they start.
@@ -129,32 +129,32 @@ class Run:
 
     def go_on(self, step: int) -> None:
         """Continue a parked run in its turn ``step``, with calls open."""
-        self._phase, self.step, self._careful = Phase.USING_TOOLS, step, True
+        self._phase, self.step, self._careful = RunPhase.USING_TOOLS, step, True
 
     def prompt(self, text: str, images: Sequence[ImageBlock] = (), *, channel: str = "", prompt_id: str = "") -> None:
         """Add a user message, from a ``channel`` if known: the start of a run, or steering."""
         blocks: tuple[TranscriptBlock, ...] = (*((TextBlock(text),) if text else ()), *images)
         message = Message("user", blocks, self.now(), origin=channel)
         self.recorder.say(
-            [UserMessage(show(message).content, message.time, prompt_id)], *self._repairs(), Said(message)
+            [UserMessage(show(message).content, message.time, prompt_id)], *self._repairs(), MessageAdded(message)
         )
 
     def resume(self) -> None:
         """Repeat the newest prompt in the transcript: drop the interrupted answer to it."""
         messages = self.recorder.transcript.messages
         kept = next((at for at in range(len(messages), 0, -1) if messages[at - 1].role != "assistant"), 0)
-        dropped = [Spliced(kept, len(messages), ())] if kept < len(messages) else []
+        dropped = [MessagesReplaced(kept, len(messages), ())] if kept < len(messages) else []
         self.recorder.say([], *self._repairs(), *dropped)
 
     def take_back(self, text: str) -> None:
         """Remove the newest message if it is the user's ``text``: the model could not receive it."""
         messages = self.recorder.transcript.messages
         if messages and messages[-1].role == "user" and text_of(messages[-1].content) == text:
-            self.recorder.say([], Spliced(len(messages) - 1, len(messages), ()))
+            self.recorder.say([], MessagesReplaced(len(messages) - 1, len(messages), ()))
 
     def turn_started(self) -> None:
         """Record that a model call is about to be made."""
-        self._phase, self.answered = Phase.ASKING, False
+        self._phase, self.answered = RunPhase.ASKING, False
         self.step += 1
         # Ids come from the model, and some models reuse them.
         self.decisions.clear()
@@ -167,12 +167,12 @@ class Run:
         """Record that the model service failed before it answered and will be retried."""
         self.recorder.say([Retry(reason, attempt, round(delay_s * 1000))])
 
-    def reply_started(self, partial: Callable[[], Reply], *, holding: bool) -> None:
+    def reply_started(self, partial: Callable[[], ModelReply], *, holding: bool) -> None:
         """Record that the model began to answer; ``partial`` returns its reply so far.
 
         ``holding`` withholds its text.
         """
-        self._phase, self._partial, self._holding, self._has_held = Phase.HEARING, partial, holding, False
+        self._phase, self._partial, self._holding, self._has_held = RunPhase.HEARING, partial, holding, False
         self.recorder.say([AssistantStart()])
 
     def heard(self, events: Sequence[StreamEvent]) -> bool:
@@ -186,17 +186,17 @@ class Run:
         self._has_held |= is_first
         return is_first
 
-    def reply_ended(self, reply: Reply, decision: MessageDecision | None) -> None:
+    def reply_ended(self, reply: ModelReply, decision: MessageDecision | None) -> None:
         """Record the complete reply. Its tool calls are then open until each has a result."""
         content, stop = _settled(reply)
         calls = tuple(block for block in content if isinstance(block, CallBlock))
         self._say(reply, content, decision, *(ToolCall(call.id, call.name, call.args) for call in calls), TurnEnd(stop))
-        self._phase, self._partial = Phase.USING_TOOLS if calls else Phase.BETWEEN, None
+        self._phase, self._partial = RunPhase.USING_TOOLS if calls else RunPhase.BETWEEN, None
         self.answered = not calls
 
     def open_calls(self) -> list[CallBlock]:
         """Return the calls without a result, in order."""
-        return self.recorder.transcript.unanswered() if self._phase is Phase.USING_TOOLS else []
+        return self.recorder.transcript.unanswered() if self._phase is RunPhase.USING_TOOLS else []
 
     def asked(self, request: ApprovalRequest) -> None:
         """Record that a person must decide about a call."""
@@ -214,7 +214,7 @@ class Run:
         synced first: after a power loss the transcript still shows the call, and it does not run again.
         """
         if self._careful and self.recorder.keeps and calls:
-            self.recorder.say([], *(Began(call.id) for call in calls))
+            self.recorder.say([], *(CallStarted(call.id) for call in calls))
             await self.recorder.settled()
         if changing:
             await self.recorder.synced()
@@ -224,7 +224,7 @@ class Run:
         self.recorder.say([ToolProgress(call.id, text)])
         await self.recorder.drain()
 
-    async def writing(self, call: CallBlock, change: Wrote) -> None:
+    async def writing(self, call: CallBlock, change: FileChanged) -> None:
         """Record that a call is about to change a file. Waits until the old content is safe."""
         self.recorder.say([], msgspec.structs.replace(change, call=call.id))
         await self.recorder.settled()
@@ -233,35 +233,35 @@ class Run:
         """Record a call's result; ``extension`` names the provider of the tool, "" for built-in ones."""
         details = ResultDetails(extension) if extension else None
         message = Message("tool", (ResultBlock(call.id, is_error, output),), self.now())
-        self.recorder.say([ToolResult(call.id, is_error, show_result_content(output), details)], Said(message))
+        self.recorder.say([ToolResult(call.id, is_error, show_result_content(output), details)], MessageAdded(message))
 
     def spent(self, counters: Counters) -> None:
         """Record the usage of a model call that is not shown."""
-        self.recorder.say([self._usage(counters, auto=self._phase is Phase.ASKING)])
+        self.recorder.say([self._usage(counters, auto=self._phase is RunPhase.ASKING)])
 
-    def compacted(self, change: Spliced, summary: str, *, pruned: int = 0) -> None:
+    def compacted(self, change: MessagesReplaced, summary: str, *, pruned: int = 0) -> None:
         """Record a compaction. Inside a turn it was automatic."""
-        self.recorder.say([CompactDone(summary, self._phase is Phase.ASKING, pruned)], change)
+        self.recorder.say([CompactDone(summary, self._phase is RunPhase.ASKING, pruned)], change)
 
     def failed(self, error: AgentError) -> None:
         """End the run after a failure. The partial reply is kept."""
-        if self._phase is Phase.HEARING:
+        if self._phase is RunPhase.HEARING:
             self._say_partial()
         self._close_calls(f"not run: {error}")
         ending: list[AgentEvent] = []
-        if self._phase in (Phase.ASKING, Phase.HEARING):
+        if self._phase in (RunPhase.ASKING, RunPhase.HEARING):
             ending.append(TurnEnd("error", str(error)))
         if not isinstance(error, TurnBlocked):  # A block is no fault; the turn's end has the reason.
             ending.append(Error(str(error)))
-        self._phase = Phase.BETWEEN
+        self._phase = RunPhase.BETWEEN
         self.recorder.say(ending)
 
     def aborted(self) -> None:
         """End the run on request. Emits `turn_end` in every phase."""
-        if self._phase is Phase.HEARING:
+        if self._phase is RunPhase.HEARING:
             self._say_partial()
         self._close_calls(ABORTED_RESULT)
-        self._phase = Phase.BETWEEN
+        self._phase = RunPhase.BETWEEN
         self.recorder.say([TurnEnd("aborted")])
 
     def done(self) -> None:
@@ -278,7 +278,7 @@ class Run:
 
     def _say(
         self,
-        reply: Reply,
+        reply: ModelReply,
         content: tuple[TranscriptBlock, ...],
         decision: MessageDecision | None,
         *then: AgentEvent,
@@ -294,7 +294,7 @@ class Run:
                 events.append(ExtNotify(decision.extension, "warn", decision.refusal, "assistant_message"))
         elif content:
             events.append(AssistantMessage(show(message).content, message.time))
-        self.recorder.say([*events, *then], *([Said(message)] if content else []))
+        self.recorder.say([*events, *then], *([MessageAdded(message)] if content else []))
 
     def _usage(self, counters: Counters, *, auto: bool = False) -> Usage:
         priced = self.recorder.count(counters)
@@ -314,7 +314,7 @@ class Run:
         """Return results for calls whose own results could not be recorded."""
         lost = (TextBlock("the result was lost: it could not be recorded"),)
         calls = self.recorder.transcript.unanswered()
-        return [Said(Message("tool", (ResultBlock(call.id, True, lost),), self.now())) for call in calls]
+        return [MessageAdded(Message("tool", (ResultBlock(call.id, True, lost),), self.now())) for call in calls]
 
     def _close_calls(self, text: str) -> None:
         """Give every open call a result: providers refuse a transcript with an open call."""
@@ -322,7 +322,7 @@ class Run:
             self.result(call, (TextBlock(self.last_words.pop(call.id, text)),), is_error=True)
 
 
-def _settled(reply: Reply) -> tuple[tuple[TranscriptBlock, ...], Stop]:
+def _settled(reply: ModelReply) -> tuple[tuple[TranscriptBlock, ...], Stop]:
     """Return content and stop reason that agree: calls are kept if and only if they will run."""
     calls = any(isinstance(block, CallBlock) for block in reply.content)
     match reply.stop:

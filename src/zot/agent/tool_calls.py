@@ -8,14 +8,14 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from zot.agent.hooks import Answer, Approver, Extensions, Question
+from zot.agent.hooks import ApprovalQuestion, ApprovalVerdict, Approver, Extensions
 from zot.agent.run import Run
 from zot.errors import ToolFailed
 from zot.messages import CallBlock, TextBlock
-from zot.tools.base import FailedWith, Output, Tool, ToolContext
+from zot.tools.base import Output, Tool, ToolContext, ToolFailedWithOutput
 
 
-class Ready(msgspec.Struct, frozen=True):
+class ReadyCall(msgspec.Struct, frozen=True):
     """A call that may run with these arguments. ``note`` is added to its result."""
 
     tool: Tool
@@ -23,13 +23,13 @@ class Ready(msgspec.Struct, frozen=True):
     note: str
 
 
-class Refused(msgspec.Struct, frozen=True):
+class RefusedCall(msgspec.Struct, frozen=True):
     """A call that must not run, with the reason for the model."""
 
     reason: str
 
 
-Prepared: TypeAlias = Ready | Refused
+Prepared: TypeAlias = ReadyCall | RefusedCall
 
 
 class CallRunner:
@@ -41,7 +41,7 @@ class CallRunner:
         self._cwd = cwd
         self._env = env
 
-    async def run(self, run: Run, tools: Mapping[str, Tool]) -> Question | None:
+    async def run(self, run: Run, tools: Mapping[str, Tool]) -> ApprovalQuestion | None:
         """Run the open calls of ``run`` until each has a result, or return the question that a person must answer
         first.
 
@@ -59,14 +59,14 @@ class CallRunner:
 
     async def _next_group(
         self, run: Run, calls: Sequence[CallBlock], tools: Mapping[str, Tool]
-    ) -> tuple[list[tuple[CallBlock, Prepared]], Question | None]:
+    ) -> tuple[list[tuple[CallBlock, Prepared]], ApprovalQuestion | None]:
         """Return the calls that can run together next, and the question that blocks the rest, if any."""
         group: list[tuple[CallBlock, Prepared]] = []
         for call in calls:
             prepared = await self._prepare(run, call, tools)
-            if isinstance(prepared, Question):
+            if isinstance(prepared, ApprovalQuestion):
                 return group, prepared
-            alone = isinstance(prepared, Ready) and not prepared.tool.read_only
+            alone = isinstance(prepared, ReadyCall) and not prepared.tool.read_only
             if alone and group:
                 break
             group.append((call, prepared))
@@ -74,28 +74,28 @@ class CallRunner:
                 break
         return group, None
 
-    async def _prepare(self, run: Run, call: CallBlock, tools: Mapping[str, Tool]) -> Prepared | Question:
+    async def _prepare(self, run: Run, call: CallBlock, tools: Mapping[str, Tool]) -> Prepared | ApprovalQuestion:
         if call.args is None:
-            return Refused(f"not run: the arguments are not a usable JSON object. What was sent: {call.malformed}")
+            return RefusedCall(f"not run: the arguments are not a usable JSON object. What was sent: {call.malformed}")
         tool = tools.get(call.name)
         if tool is None:
             known = ", ".join(sorted(tools)) or "none"
-            return Refused(f"there is no tool named {call.name!r}; there are: {known}")
+            return RefusedCall(f"there is no tool named {call.name!r}; there are: {known}")
         decision = run.decisions.get(call.id)
         if decision is None:
             decision = run.decisions[call.id] = await self._extensions.tool_called(call, call.args)
         if decision.refusal is not None:
-            return Refused(decision.refusal)
+            return RefusedCall(decision.refusal)
         match _answered(run.answers.get(call.id), self._approver.judge(call, decision.args)):
             case None:
-                return Ready(tool, decision.args, decision.note)
+                return ReadyCall(tool, decision.args, decision.note)
             case str(reason):
-                return Refused(reason)
+                return RefusedCall(reason)
             case question:
                 return question
 
     async def _run_group(self, run: Run, group: Sequence[tuple[CallBlock, Prepared]]) -> None:
-        ready = [(call, prepared.tool) for call, prepared in group if isinstance(prepared, Ready)]
+        ready = [(call, prepared.tool) for call, prepared in group if isinstance(prepared, ReadyCall)]
         await run.beginning([call for call, _ in ready], changing=any(not tool.read_only for _, tool in ready))
         if len(group) == 1:
             ((call, prepared),) = group
@@ -129,11 +129,11 @@ class CallRunner:
 
     async def _outcome(self, prepared: Prepared, context: ToolContext) -> tuple[Output, bool]:
         """Return the output of a call, and whether it failed. A failing tool is a result, not an error."""
-        if isinstance(prepared, Refused):
+        if isinstance(prepared, RefusedCall):
             return (TextBlock(prepared.reason),), True
         try:
             output = await prepared.tool.run(prepared.args, context)
-        except FailedWith as problem:
+        except ToolFailedWithOutput as problem:
             return problem.output, True
         except ToolFailed as problem:
             return (TextBlock(str(problem)),), True
@@ -144,14 +144,14 @@ class CallRunner:
 
 
 def _extension(prepared: Prepared) -> str:
-    return prepared.tool.spec.extension if isinstance(prepared, Ready) else ""
+    return prepared.tool.spec.extension if isinstance(prepared, ReadyCall) else ""
 
 
-def _answered(answer: Answer | None, verdict: Question | str | None) -> Question | str | None:
+def _answered(answer: ApprovalVerdict | None, verdict: ApprovalQuestion | str | None) -> ApprovalQuestion | str | None:
     """Return ``verdict``, or the answer of a person to that question."""
     if answer is not None and answer.refusal is not None:
         return answer.refusal
-    if answer is None or not isinstance(verdict, Question) or answer.question.args != verdict.args:
+    if answer is None or not isinstance(verdict, ApprovalQuestion) or answer.question.args != verdict.args:
         return verdict  # With other arguments it is another question.
     if answer.question.subject != verdict.subject:
         return "not run: the path leads elsewhere now than when it was approved"

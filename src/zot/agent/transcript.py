@@ -7,7 +7,18 @@ from collections.abc import Sequence
 import msgspec
 
 from zot.messages import CallBlock, Message, ResultBlock, TextBlock
-from zot.store import Allowed, Began, Change, Configured, Counted, Guarded, Locked, Said, Spliced, Wrote
+from zot.store import (
+    CallStarted,
+    Change,
+    Configured,
+    FileChanged,
+    GuardSet,
+    LockChanged,
+    MessageAdded,
+    MessagesReplaced,
+    PermissionGranted,
+    UsageCounted,
+)
 
 
 class Transcript:
@@ -16,7 +27,7 @@ class Transcript:
     def __init__(self) -> None:
         self._messages: list[Message] = []
         #: The change that undoes the newest compaction; None if there is none, or a later splice prevents it.
-        self.undo: Spliced | None = None
+        self.undo: MessagesReplaced | None = None
 
     @property
     def messages(self) -> Sequence[Message]:
@@ -29,11 +40,19 @@ class Transcript:
     def apply(self, change: Change) -> None:
         """Apply a change. Results of one turn are merged into one message."""
         match change:
-            case Said(message=message):
+            case MessageAdded(message=message):
                 self._append(message)
-            case Spliced():
+            case MessagesReplaced():
                 self._splice(change)
-            case Configured() | Wrote() | Allowed() | Began() | Guarded() | Locked() | Counted():
+            case (
+                Configured()
+                | FileChanged()
+                | PermissionGranted()
+                | CallStarted()
+                | GuardSet()
+                | LockChanged()
+                | UsageCounted()
+            ):
                 pass  # settings, permissions and files: not messages
 
     def unanswered(self) -> list[CallBlock]:
@@ -50,13 +69,13 @@ class Transcript:
                     break
         return []
 
-    def _splice(self, change: Spliced) -> None:
+    def _splice(self, change: MessagesReplaced) -> None:
         replaced = tuple(self._messages[change.start : change.stop])
         self._messages[change.start : change.stop] = change.messages
         # Only the newest is kept: memory for an undo must not grow with the conversation.
         is_view = change.why == "compaction"
         stop = change.start + len(change.messages)
-        self.undo = Spliced(change.start, stop, replaced, "undo") if is_view else None
+        self.undo = MessagesReplaced(change.start, stop, replaced, "undo") if is_view else None
 
     def _append(self, message: Message) -> None:
         if message.role == "tool" and self._messages and self._messages[-1].role == "tool":
@@ -87,7 +106,7 @@ def repaired(messages: Sequence[Message]) -> list[Message]:
     whole += _lost_results(open_calls, messages[-1].time if messages else "")
     transcript = Transcript()
     for message in whole:
-        transcript.apply(Said(message))
+        transcript.apply(MessageAdded(message))
     return list(transcript.messages)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 import msgspec
 
 from zot.client.endpoint import Patience, dial, reach
-from zot.encoding import learned
+from zot.encoding import thread_safe_type
 from zot.errors import UserError
 from zot.wire.lines import LineSplitter
 
@@ -19,7 +19,7 @@ _READ_BYTES = 1 << 16
 _MAX_LINE_BYTES = 256 << 20
 
 
-class Refused(UserError):
+class CallRefused(UserError):
     """The daemon answered with an error."""
 
     def __init__(self, message: str, *, code: int, data: Any = None) -> None:
@@ -28,7 +28,7 @@ class Refused(UserError):
         self.data = data
 
 
-class Greeting(msgspec.Struct, frozen=True, rename="camel"):
+class ServerGreeting(msgspec.Struct, frozen=True, rename="camel"):
     """The answer to `initialize`."""
 
     server_version: str = ""
@@ -64,7 +64,9 @@ class DaemonLine:
         self._lines = LineSplitter(max_line_bytes=_MAX_LINE_BYTES)
         self._socket = dial(path, within_s) if patience is None else reach(path, within_s, patience)
         try:
-            self.greeting = msgspec.convert(self.ask("initialize", {"protocolVersion": 1}), learned(Greeting))
+            self.greeting = msgspec.convert(
+                self.ask("initialize", {"protocolVersion": 1}), thread_safe_type(ServerGreeting)
+            )
         except BaseException:
             self.close()
             raise
@@ -99,7 +101,7 @@ class DaemonLine:
             for line in filter(None, (line if isinstance(line, bytes) else b"" for line in self._lines.feed(data))):
                 answer = _answer(line)
                 if answer is not None and answer.error is not None and answer.id in (self._number, None):
-                    raise Refused(answer.error.message, code=answer.error.code, data=answer.error.data)
+                    raise CallRefused(answer.error.message, code=answer.error.code, data=answer.error.data)
                 if answer is None or answer.id != self._number:
                     heard(line)
                 else:

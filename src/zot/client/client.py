@@ -15,11 +15,11 @@ import msgspec
 from zot.client.endpoint import LOOK_S, NOBODY, Patience, dial, whose
 from zot.client.session import SETTLE_S, ClientSession
 from zot.config.paths import find_socket
-from zot.encoding import learned
-from zot.errors import AgentError, ConfigError, ConnectionLost, Unforeseen
+from zot.encoding import thread_safe_type
+from zot.errors import AgentError, ConfigError, ConnectionLost, InternalError
 from zot.text import printable_line
 from zot.version import __version__
-from zot.wire.daemon_client import Answer, DaemonPeer, Listener
+from zot.wire.daemon_client import Answer, DaemonPeer, UpdateListener
 from zot.wire.daemon_types import AgentEntry, Agents, Attached, Opened, SessionEntry, Sessions, Status
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ T = TypeVar("T")
 log = logging.getLogger("zot")
 
 
-class Line(Protocol):
+class DaemonTransport(Protocol):
     """One connection. Raises OSError when it breaks."""
 
     async def send(self, data: bytes) -> None:
@@ -177,7 +177,7 @@ def _refusal(url: str, response: Response) -> Exception:
     return ConnectionLost(message) if status == 403 else ConnectionRefusedError(message)
 
 
-Opening: TypeAlias = Callable[[], Awaitable[Line]]
+Opening: TypeAlias = Callable[[], Awaitable[DaemonTransport]]
 
 
 class Client:
@@ -213,7 +213,7 @@ class Client:
         self._to_send = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
-        self._listeners: set[Listener] = set()
+        self._listeners: set[UpdateListener] = set()
 
     @classmethod
     def connect(
@@ -237,11 +237,11 @@ class Client:
         if url is not None and socket is not None:
             raise ConfigError("say a socket or a url, not both")
 
-        async def open_web() -> Line:
+        async def open_web() -> DaemonTransport:
             assert url is not None
             return await WebLine.open(url, token, answer_s)
 
-        async def open_local() -> Line:
+        async def open_local() -> DaemonTransport:
             nonlocal wait_s
             first_s, wait_s = wait_s, 0.0
             return await LocalLine.open(path, answer_s, wait_s=first_s)
@@ -348,12 +348,12 @@ class Client:
         if self._owner is None:
             raise ConfigError("a Client is used in `async with`: that connects it")
 
-    def hear(self, session_id: str, listener: Listener) -> None:
+    def hear(self, session_id: str, listener: UpdateListener) -> None:
         """Subscribe to a session. While too much is unread, the client stops reading from the daemon."""
         self._listeners.add(listener)
         self._peer.listen(session_id, listener)
 
-    def leave(self, session_id: str, listener: Listener) -> None:
+    def leave(self, session_id: str, listener: UpdateListener) -> None:
         """End a subscription."""
         self._listeners.discard(listener)
         self._peer.leave(session_id, listener)
@@ -379,9 +379,9 @@ class Client:
             self._peer.forget(number)
         if isinstance(answer, AgentError):
             raise answer
-        return msgspec.json.decode(answer, type=learned(kind))
+        return msgspec.json.decode(answer, type=thread_safe_type(kind))
 
-    async def _keep(self, line: Line) -> None:
+    async def _keep(self, line: DaemonTransport) -> None:
         """Run one connection after the other until reconnecting fails."""
         try:
             while True:
@@ -394,9 +394,9 @@ class Client:
             self._give_up(problem)
         except Exception as problem:  # The outermost boundary: otherwise callers would wait for ever.
             log.exception("unexpected error in a client of the daemon")
-            self._give_up(Unforeseen(f"what the daemon says cannot be understood ({type(problem).__name__})"))
+            self._give_up(InternalError(f"what the daemon says cannot be understood ({type(problem).__name__})"))
 
-    async def _converse(self, line: Line) -> str:
+    async def _converse(self, line: DaemonTransport) -> str:
         """Read and write until the connection breaks; return why it did."""
         self._peer.connected()
         why = "the daemon hung up"
@@ -411,7 +411,7 @@ class Client:
             line.close()
         return why
 
-    async def _read(self, line: Line) -> None:
+    async def _read(self, line: DaemonTransport) -> None:
         while self._refusal is None:
             async with asyncio.timeout(self._answer_s if self._peer.greeting is None else None):
                 data = await line.receive()
@@ -425,7 +425,7 @@ class Client:
                 self._room.clear()
             await self._room.wait()
 
-    async def _write(self, line: Line) -> None:
+    async def _write(self, line: DaemonTransport) -> None:
         while True:
             self._to_send.clear()
             if data := self._peer.taken():
@@ -433,7 +433,7 @@ class Client:
             else:
                 await self._to_send.wait()
 
-    async def _reconnected(self, why: str) -> Line:
+    async def _reconnected(self, why: str) -> DaemonTransport:
         """Return a new connection. Raise ConnectionLost after ``reconnect_s`` without one."""
         pause_s = _FIRST_PAUSE_S
         self._patient_until = self._patient_until or time.monotonic() + self._reconnect_s

@@ -34,7 +34,7 @@ _CREDENTIALS = struct.Struct("=iII")  # struct ucred of Linux: pid, uid, gid
 _LOCAL_PEERCRED, _LOCAL_PEERPID, _XUCRED_BYTES = 0x001, 0x002, 76
 
 
-class Peer(msgspec.Struct, frozen=True):
+class PeerCredentials(msgspec.Struct, frozen=True):
     """A connected process. A pid of 0 means not visible to us (another pid namespace), a uid of -1 unknown."""
 
     uid: int
@@ -46,24 +46,24 @@ class Peer(msgspec.Struct, frozen=True):
         return "unix:unknown" if self.uid < 0 else f"unix:pid={self.pid},uid={self.uid}"
 
 
-class Connection(Protocol):
+class ConnectedSocket(Protocol):
     """The part of a socket that `identify` needs; asyncio's `TransportSocket` has it too."""
 
     def getsockopt(self, level: int, option: int, size: int, /) -> bytes: ...
 
 
-def identify(connection: Connection) -> Peer:
+def identify(connection: ConnectedSocket) -> PeerCredentials:
     """Return the process that connected. Raise OSError if the connection is closed."""
     option = getattr(socket, "SO_PEERCRED", None)
     if option is not None:
         pid, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, option, _CREDENTIALS.size))
-        return Peer(uid=uid, pid=pid)
+        return PeerCredentials(uid=uid, pid=pid)
     _, uid = struct.unpack_from("=II", connection.getsockopt(0, _LOCAL_PEERCRED, _XUCRED_BYTES))
     (pid,) = struct.unpack("=i", connection.getsockopt(0, _LOCAL_PEERPID, 4))
-    return Peer(uid=uid, pid=pid)
+    return PeerCredentials(uid=uid, pid=pid)
 
 
-def admits(peer: Peer, *, us: int | None = None) -> bool:
+def admits(peer: PeerCredentials, *, us: int | None = None) -> bool:
     """True if a peer may use a daemon of the user ``us``, by default the current one.
 
     Only that user may, not even root: root can switch to that user, and the log then shows which user it was.
@@ -195,7 +195,7 @@ def sign(descriptor: int) -> None:
     os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
 
 
-def let_go(descriptor: int) -> None:
+def release(descriptor: int) -> None:
     """Release the lock and close its descriptor."""
     try:
         os.ftruncate(descriptor, 0)

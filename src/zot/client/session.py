@@ -12,7 +12,7 @@ from typing import Any, Protocol, Self, TypeVar
 from zot.errors import AgentError, RunCancelled
 from zot.events import AgentEvent, ApprovalRequest
 from zot.messages import ImageBlock
-from zot.wire.daemon_client import Asked, DaemonPeer, Listener, shown_from
+from zot.wire.daemon_client import Asked, DaemonPeer, UpdateListener, shown_from
 from zot.wire.daemon_types import (
     Approved,
     Attached,
@@ -37,7 +37,7 @@ T = TypeVar("T")
 SETTLE_S = 1.0
 
 
-class Line(Protocol):
+class SessionTransport(Protocol):
     """The connection to the daemon, which reconnects by itself (`client.Client`)."""
 
     @property
@@ -53,10 +53,10 @@ class Line(Protocol):
     def check(self) -> None:
         """Raise if the client is closed, has given up, or was never connected."""
 
-    def hear(self, session_id: str, listener: Listener) -> None:
+    def hear(self, session_id: str, listener: UpdateListener) -> None:
         """Subscribe to a session."""
 
-    def leave(self, session_id: str, listener: Listener) -> None:
+    def leave(self, session_id: str, listener: UpdateListener) -> None:
         """End a subscription."""
 
     def make_room(self) -> None:
@@ -66,7 +66,7 @@ class Line(Protocol):
 class ClientSession:
     """A session of the daemon: its methods and its events. Created by `Client.session` and `Client.attach`."""
 
-    def __init__(self, client: Line, attached: Attached, *, settle_s: float = SETTLE_S) -> None:
+    def __init__(self, client: SessionTransport, attached: Attached, *, settle_s: float = SETTLE_S) -> None:
         self._client = client
         self._settle_s = settle_s
         self.id = attached.session_id
@@ -93,7 +93,7 @@ class ClientSession:
         """
         self._client.check()
         arrived = asyncio.Event()
-        listener = Listener(after, arrived.set)
+        listener = UpdateListener(after, arrived.set)
         self._client.hear(self.id, listener)
         try:
             while True:
@@ -184,7 +184,7 @@ class ClientTurn:
     """
 
     def __init__(
-        self, session: ClientSession, client: Line, asked: Asked, arrived: asyncio.Event, settle_s: float
+        self, session: ClientSession, client: SessionTransport, asked: Asked, arrived: asyncio.Event, settle_s: float
     ) -> None:
         self._session = session
         self._client = client

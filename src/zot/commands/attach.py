@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from zot.client.client import RECONNECT_S, Client
 from zot.client.session import ClientSession
 from zot.commands.daemon import PLACE_FLAGS, WAIT_FLAG
-from zot.commands.subcommands import directory, remark, write
+from zot.commands.subcommands import absolute_directory, print_note, write
 from zot.config import flags
 from zot.encoding import encode
 from zot.errors import AgentError, ConnectionLost, UsageError, UserError
@@ -156,7 +156,7 @@ async def _attach(name: str | None, settings: dict[str, Any]) -> int:
     try:
         await client.__aenter__()
     except ConnectionLost as problem:
-        remark(str(problem))
+        print_note(str(problem))
         return _NOT_RUNNING
     try:
         session = await _open_chosen(client, name, settings)
@@ -164,7 +164,7 @@ async def _attach(name: str | None, settings: dict[str, Any]) -> int:
             return await _on_screen(client, session, settings)
         return await _in_lines(session, settings)
     except ConnectionLost as problem:
-        remark(str(problem))
+        print_note(str(problem))
         return _FAILED
     finally:
         await client.close()
@@ -173,17 +173,17 @@ async def _attach(name: str | None, settings: dict[str, Any]) -> int:
 async def _open_chosen(client: Client, name: str | None, settings: dict[str, Any]) -> ClientSession:
     """Return the session to attach to. Raise UserError if there is none, or more than one."""
     if settings.get("new"):
-        return await client.session(agent=settings.get("agent", "default"), cwd=directory(settings.get("cwd")))
+        return await client.session(agent=settings.get("agent", "default"), cwd=absolute_directory(settings.get("cwd")))
     entry = _find(await client.sessions(), name)
     if "cwd" not in settings:
         try:  # Reopen it: it may have been closed.
             return await client.session(entry.session_id, entry.agent_alias)
         except RpcError as problem:
-            remark(str(problem))  # It can still be read.
+            print_note(str(problem))  # It can still be read.
             return await client.attach(entry.session_id)
     if await asyncio.to_thread(os.path.isdir, entry.cwd):
         raise UserError(f"session {entry.session_id!r} works in {entry.cwd}, which is there: it stays there")
-    return await client.session(entry.session_id, entry.agent_alias, directory(settings["cwd"]))
+    return await client.session(entry.session_id, entry.agent_alias, absolute_directory(settings["cwd"]))
 
 
 def _find(entries: Sequence[SessionEntry], name: str | None) -> SessionEntry:
@@ -204,22 +204,22 @@ def _has_screen(settings: dict[str, Any]) -> bool:
     """True for a terminal that can show a screen, unless a replay is requested, which is shown in lines."""
     if settings.get("plain") or "after" in settings or not (sys.stdin.isatty() and sys.stdout.isatty()):
         return False
-    from zot.commands.terminal import finds_screen
+    from zot.commands.terminal import can_show_screen
 
-    return finds_screen(os.environ)
+    return can_show_screen(os.environ)
 
 
 async def _on_screen(client: Client, session: ClientSession, settings: dict[str, Any]) -> int:
     """Open the session in the full-screen terminal."""
-    from zot.ui.terminal.textual_patches import put_off
+    from zot.ui.terminal.textual_patches import collect_rarely
 
-    put_off()
+    collect_rarely()
     from zot.commands.terminal import run_app
     from zot.ui.remote import ClientHome
     from zot.ui.terminal.app import ZotApp
 
     own = _own_home if _shares_home(settings) else None
-    home = ClientHome(client, cwd=directory(None), own=own)
+    home = ClientHome(client, cwd=absolute_directory(None), own=own)
 
     async def begin() -> Home:
         return home
@@ -237,7 +237,7 @@ async def _in_lines(session: ClientSession, settings: dict[str, Any]) -> int:
     """Show the session line by line. On a terminal, print how to return to it, however it ends."""
     is_person = sys.stdin.isatty()
     limit = settings.get("max_line_bytes", MAX_LINE_BYTES)
-    attachment = Attachment(session, patient=not is_person, max_line_bytes=limit)
+    attachment = AttachedSession(session, patient=not is_person, max_line_bytes=limit)
     try:
         return await attachment.serve(settings.get("after"))
     except asyncio.CancelledError:
@@ -275,7 +275,7 @@ def _own_home(cwd: str, agent: str) -> Home:
     return LocalHome(Config(cwd=cwd, agent=agent))
 
 
-class Attachment:
+class AttachedSession:
     """A user's or a program's connection to a session. If ``patient``, answers wait for their approval requests."""
 
     def __init__(self, session: ClientSession, *, patient: bool = False, max_line_bytes: int = MAX_LINE_BYTES) -> None:
@@ -296,7 +296,7 @@ class Attachment:
 
         Return the exit code: 1 if a piped prompt failed; on a terminal the user has seen it.
         """
-        remark(f"attached to {printable(self._session.id)}; /quit leaves, /cancel ends a turn")
+        print_note(f"attached to {printable(self._session.id)}; /quit leaves, /cancel ends a turn")
         if after is None:
             begin = await self._beginning()
         else:
@@ -351,7 +351,7 @@ class Attachment:
         if isinstance(line, bytes):
             return line.decode("utf-8", "replace")
         self._failed = True
-        remark(f"a line is longer than {line.limit} bytes and was not read; --max-line-bytes raises the limit")
+        print_note(f"a line is longer than {line.limit} bytes and was not read; --max-line-bytes raises the limit")
         return ""
 
     async def _handle_line(self, line: str) -> bool:
@@ -374,7 +374,7 @@ class Attachment:
         except ConnectionLost:
             raise
         except AgentError as problem:
-            remark(str(problem))
+            print_note(str(problem))
         return True
 
     async def _decide(self, word: str, how: str) -> None:
@@ -410,7 +410,7 @@ class Attachment:
                     pass
             except AgentError as problem:
                 self._failed = True
-                remark(str(problem))
+                print_note(str(problem))
             else:
                 self._note_outcome(turn.outcome)
                 self._due = max(self._due, turn.last_seq)
@@ -424,5 +424,5 @@ class Attachment:
         if ended is not None and ended.stop_reason == "length":
             self._failed = True
             if self._patient:  # On a terminal, the user sees it after the answer.
-                remark(CUT_OFF)
+                print_note(CUT_OFF)
         self._failed |= ended is None or ended.outcome == "failed"

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from zot.client.call import DaemonLine, Refused
+from zot.client.call import CallRefused, DaemonLine
 from zot.client.endpoint import Patience, whose
 from zot.commands.daemon import PLACE_FLAGS, WAIT_FLAG
-from zot.commands.subcommands import remark, write_bytes
+from zot.commands.subcommands import print_note, write_bytes
 from zot.config import flags
 from zot.config.paths import find_socket
 from zot.errors import UsageError
@@ -47,11 +47,11 @@ def main(argv: Sequence[str]) -> int:
         patience = Patience(path, wait_s=settings.get("wait", 0.0))
         line = DaemonLine(path, within_s=_GREETING_S, patience=patience)
     except (FileNotFoundError, ConnectionRefusedError):
-        remark(_why_unreachable(path))
+        print_note(_why_unreachable(path))
         return _NOT_RUNNING
-    except (OSError, Refused, msgspec.ValidationError) as problem:
+    except (OSError, CallRefused, msgspec.ValidationError) as problem:
         why = whose(path) if isinstance(problem, OSError) else ""
-        remark(f"the daemon at {path} does not answer: {why or problem}")
+        print_note(f"the daemon at {path} does not answer: {why or problem}")
         return _FAILED
     with line:
         return _call(line, words[0], params, settings)
@@ -73,15 +73,15 @@ def _call(line: DaemonLine, method: str, params: dict[str, Any], settings: dict[
     heard = _write_update if settings.get("updates") else _ignore
     try:
         result = line.ask(method, params, within_s=within_s, heard=heard)
-    except Refused as problem:
+    except CallRefused as problem:
         data = "" if problem.data is None else f" {msgspec.json.encode(problem.data).decode()}"
-        remark(f"{printable(method)}: error {problem.code}: {printable(str(problem))}{data}")
+        print_note(f"{printable(method)}: error {problem.code}: {printable(str(problem))}{data}")
         return _FAILED
     except TimeoutError:
-        remark(f"{printable(method)}: no answer within {within_s:g} s")
+        print_note(f"{printable(method)}: no answer within {within_s:g} s")
         return _FAILED
     except OSError as problem:
-        remark(f"{printable(method)}: {problem}")
+        print_note(f"{printable(method)}: {problem}")
         return _FAILED
     encoded = msgspec.json.encode(result)
     write_bytes((msgspec.json.format(encoded, indent=2) if sys.stdout.isatty() else encoded) + b"\n")

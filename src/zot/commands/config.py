@@ -10,10 +10,17 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import asdict, replace
 
-from zot.commands.subcommands import Request, aligned, remark, write, write_json
+from zot.commands.subcommands import CommandRequest, aligned, print_note, write, write_json
 from zot.config import flags
-from zot.config.agents import Agents
-from zot.config.config import AGENT_FLAGS, DEFAULT_AGENT, Config, config_directory, fitting, without_userinfo
+from zot.config.agents import AgentConfigs
+from zot.config.config import (
+    AGENT_FLAGS,
+    DEFAULT_AGENT,
+    Config,
+    compatible_settings,
+    config_directory,
+    without_userinfo,
+)
 from zot.config.credentials import find
 from zot.config.file import FILE_NAME
 from zot.config.paths import given_config_dir
@@ -41,7 +48,7 @@ _WIDTH = 70
 _INVALID = 3
 
 
-class Origin(msgspec.Struct, frozen=True):
+class SettingSource(msgspec.Struct, frozen=True):
     """The source of a value. ``name`` is the flag, the variable, or the file and its table; "" for a default."""
 
     source: Literal["flag", "environment", "file", "default"]
@@ -55,16 +62,16 @@ class Setting(msgspec.Struct, frozen=True, rename={"origins": "from"}):
     """An effective value and its sources: rules have several. The value of a key is only whether it is set."""
 
     value: Any
-    origins: tuple[Origin, ...]
+    origins: tuple[SettingSource, ...]
 
 
-_DEFAULT = (Origin("default"),)
+_DEFAULT = (SettingSource("default"),)
 
 
-def settings_of(agents: Agents, config: Config, given: Mapping[str, Any]) -> dict[str, Setting]:
+def settings_of(agents: AgentConfigs, config: Config, given: Mapping[str, Any]) -> dict[str, Setting]:
     """Return every setting of ``config``, which was resolved from ``given`` flags and the file of ``agents``."""
-    table = fitting(agents.table(config.agent).settings, given, config.environment)
-    place = Origin("file", f"{agents.file.path} [agents.{config.agent}]")
+    table = compatible_settings(agents.table(config.agent).settings, given, config.environment)
+    place = SettingSource("file", f"{agents.file.path} [agents.{config.agent}]")
     found = {
         name: Setting(getattr(config, name), _origins(name, given, table, place))
         for name in config.__struct_fields__
@@ -76,18 +83,20 @@ def settings_of(agents: Agents, config: Config, given: Mapping[str, Any]) -> dic
     return found
 
 
-def daemon_settings_of(agents: Agents) -> dict[str, Setting]:
+def daemon_settings_of(agents: AgentConfigs) -> dict[str, Setting]:
     """Return every setting of the daemon, and whether the file sets it."""
-    place = (Origin("file", f"{agents.file.path} [daemon]"),)
+    place = (SettingSource("file", f"{agents.file.path} [daemon]"),)
     return {
         name: Setting(value, place if name in agents.file.daemon_names else _DEFAULT)
         for name, value in asdict(agents.daemon).items()
     }
 
 
-def _origins(name: str, given: Mapping[str, Any], table: Mapping[str, Any], place: Origin) -> tuple[Origin, ...]:
+def _origins(
+    name: str, given: Mapping[str, Any], table: Mapping[str, Any], place: SettingSource
+) -> tuple[SettingSource, ...]:
     key = next((key for key in (_OTHER_NAMES.get(name), name) if key in given), None)
-    flag = () if key is None else (Origin("flag", _flag(key)),)
+    flag = () if key is None else (SettingSource("flag", _flag(key)),)
     if name == "policy":
         return (*flag, *((place,) if table.get(name) else ())) or _DEFAULT
     return flag or ((place,) if name in table else _DEFAULT)
@@ -135,14 +144,14 @@ def _model(config: Config) -> Model | None:
         return None
 
 
-def _address_origin(config: Config, model: Model | None) -> tuple[Origin, ...]:
+def _address_origin(config: Config, model: Model | None) -> tuple[SettingSource, ...]:
     """Return the source of an address that is neither given nor the provider's default; empty if it is."""
     if config.base_url:
         return ()
     if model is not None and model.base_url:
-        return (Origin("file", "models.json"),)
+        return (SettingSource("file", "models.json"),)
     names = VENDORS[config.provider].base_url_names
-    return tuple(Origin("environment", name) for name in names if config.environment.get(name))[:1]
+    return tuple(SettingSource("environment", name) for name in names if config.environment.get(name))[:1]
 
 
 def _place(base_url: str) -> str:
@@ -154,13 +163,13 @@ def _api_key(config: Config, base_url: str) -> Setting:
     """Return whether a key is set, valid or not."""
     vendor = VENDORS.get(config.provider)
     if config.api_key:
-        return Setting("set", (Origin("flag", "--api-key"),))
+        return Setting("set", (SettingSource("flag", "--api-key"),))
     if vendor is None:
         return Setting(None, _DEFAULT)
     if name := next((name for name in vendor.key_names if config.environment.get(name)), None):
-        return Setting("set", (Origin("environment", name),))
+        return Setting("set", (SettingSource("environment", name),))
     stored = find(vendor, None, config.environment, base_url=base_url)
-    return Setting(None, _DEFAULT) if stored is None else Setting("set", (Origin("file", stored.origin),))
+    return Setting(None, _DEFAULT) if stored is None else Setting("set", (SettingSource("file", stored.origin),))
 
 
 def main(argv: Sequence[str]) -> int:
@@ -172,10 +181,10 @@ def main(argv: Sequence[str]) -> int:
     answer = _ANSWERS.get(" ".join(words))
     if answer is None:
         raise UsageError(f"zot config cannot {words[0]!r}; it can show {', '.join(filter(None, _ANSWERS))}")
-    return answer(Request(words, settings))
+    return answer(CommandRequest(words, settings))
 
 
-def _show(request: Request) -> int:
+def _show(request: CommandRequest) -> int:
     """Show the settings of one agent."""
     agents = _load(request)
     given = {name: value for name, value in request.settings.items() if name not in ("json", "config_dir")}
@@ -183,13 +192,13 @@ def _show(request: Request) -> int:
     return _print_settings(request, agents, settings_of(agents, config, given))
 
 
-def _daemon(request: Request) -> int:
+def _daemon(request: CommandRequest) -> int:
     """Show the settings of the daemon."""
     agents = _load(request)
     return _print_settings(request, agents, daemon_settings_of(agents))
 
 
-def _print_settings(request: Request, agents: Agents, found: Mapping[str, Setting]) -> int:
+def _print_settings(request: CommandRequest, agents: AgentConfigs, found: Mapping[str, Setting]) -> int:
     if request.json:
         write_json({"file": agents.file.path or None, "settings": found})
         return 0
@@ -199,7 +208,7 @@ def _print_settings(request: Request, agents: Agents, found: Mapping[str, Settin
     ]
     write(aligned([("SETTING", "VALUE", "FROM"), *rows]))
     if not agents.file.path:
-        remark(f"there is no {FILE_NAME}{f' in {agents.directory}' if agents.directory else ''}, and need not be")
+        print_note(f"there is no {FILE_NAME}{f' in {agents.directory}' if agents.directory else ''}, and need not be")
     return 0
 
 
@@ -210,7 +219,7 @@ def _cell(value: object) -> str:
     return one_line(text, _WIDTH) or '""'
 
 
-def _agents(request: Request) -> int:
+def _agents(request: CommandRequest) -> int:
     """List the agents and their main settings."""
     agents = _load(request)
     configs = [agents.config(name) for name in agents.names]
@@ -227,14 +236,14 @@ def _agents(request: Request) -> int:
     return 0
 
 
-def _check(request: Request) -> int:
+def _check(request: CommandRequest) -> int:
     """Report the errors in the file; return the exit code."""
     directory = _config_dir(request)
     path = None if directory is None else os.path.join(directory, FILE_NAME)
     problems: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     try:
-        agents = Agents.load(directory)
+        agents = AgentConfigs.load(directory)
         names, path = agents.names, agents.file.path or None
     except InvalidConfigFile as problem:
         problems = problem.problems
@@ -244,7 +253,7 @@ def _check(request: Request) -> int:
         write_json({"ok": not problems, "file": path, "agents": names, "problems": problems})
     elif problems:
         for one in problems:
-            remark(f"{path}: {one}")
+            print_note(f"{path}: {one}")
     else:
         write(_verdict(path, names))
     return _INVALID if problems else 0
@@ -256,17 +265,22 @@ def _verdict(path: str | None, names: Sequence[str]) -> str:
     return f"{path}: valid, with {counted(len(names), 'agent')}: {one_line(', '.join(names))}\n"
 
 
-def _load(request: Request) -> Agents:
-    return Agents.load(_config_dir(request))
+def _load(request: CommandRequest) -> AgentConfigs:
+    return AgentConfigs.load(_config_dir(request))
 
 
-def _config_dir(request: Request) -> str | None:
+def _config_dir(request: CommandRequest) -> str | None:
     """Return the directory of config.toml, or the daemon's if its variable is set."""
     named = given_config_dir(os.environ, request.settings.get("config_dir"))
     if named is None or "config_dir" in request.settings:
         return config_directory(request.settings)
-    remark(f"ZEROCLAW_CONFIG_DIR is set: this is the {FILE_NAME} of the daemon, which other commands do not read")
+    print_note(f"ZEROCLAW_CONFIG_DIR is set: this is the {FILE_NAME} of the daemon, which other commands do not read")
     return named
 
 
-_ANSWERS: Mapping[str, Callable[[Request], int]] = {"": _show, "agents": _agents, "daemon": _daemon, "check": _check}
+_ANSWERS: Mapping[str, Callable[[CommandRequest], int]] = {
+    "": _show,
+    "agents": _agents,
+    "daemon": _daemon,
+    "check": _check,
+}

@@ -13,7 +13,7 @@ import msgspec
 from zot.config import flags
 from zot.config.config import AGENT_FLAGS, zot_home
 from zot.config.flags import Flag
-from zot.config.paths import Place, locate
+from zot.config.paths import DaemonPaths, locate
 from zot.errors import ConfigError, DaemonRunning, UsageError, UserError
 from zot.text import printable
 from zot.wire.lines import MAX_LINE_BYTES
@@ -89,12 +89,12 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
 }  # fmt: skip
 
 
-def operate(argv: Sequence[str]) -> int:
+def run_subcommand(argv: Sequence[str]) -> int:
     """Run the subcommand named by ``argv[0]``, one of SUBCOMMANDS; return its exit code.
 
     0 done, 1 failed, 2 wrong usage, 3 if no daemon runs. Raise UserError, which the command line reports.
     """
-    from zot.commands.subcommands import Request, remark
+    from zot.commands.subcommands import CommandRequest, print_note
 
     name, subcommand = argv[0], SUBCOMMANDS[argv[0]]
     try:
@@ -106,9 +106,9 @@ def operate(argv: Sequence[str]) -> int:
             raise UsageError(f"zot daemon {name} takes {subcommand.takes or 'no words'}")
         module, _, function = subcommand.where.partition(".")
         action = getattr(__import__(f"zot.commands.{module}", fromlist=[function]), function)
-        code: int = action(Request(words, settings))
+        code: int = action(CommandRequest(words, settings))
     except UsageError as problem:
-        remark(f"{problem}; zot daemon {name} --help tells more")
+        print_note(f"{problem}; zot daemon {name} --help tells more")
         return 2
     return code
 
@@ -121,7 +121,7 @@ def _usage(name: str, subcommand: Subcommand) -> str:
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
     if argv and argv[0] in SUBCOMMANDS:
-        return operate(argv)
+        return run_subcommand(argv)
     settings, words = flags.parse(argv, (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
     if settings.get("help"):
         sys.stdout.write(flags.usage("zot daemon", _SUMMARY, _FLAGS) + "\n")
@@ -132,11 +132,11 @@ def main(argv: Sequence[str]) -> int:
     place = locate(os.environ, socket=own.get("socket"), config_dir=own.get("config_dir"))
     sys.setswitchinterval(_SWITCH_S)
     gc.disable()  # Modules loaded until it listens are no garbage.
-    from zot.config.agents import Agents
+    from zot.config.agents import AgentConfigs
     from zot.serve.stdio import leave, leave_on_signals
 
     leave_on_signals()
-    agents = Agents.load(place.config_dir or zot_home(os.environ))
+    agents = AgentConfigs.load(place.config_dir or zot_home(os.environ))
     listens = _listens(own, agents.daemon)
     if place.config_dir is not None and not os.path.isdir(place.config_dir):  # Clients that start one rely on this.
         sys.stderr.write(f"zot: {printable(place.config_dir)} does not exist: it is made, and nothing is configured\n")
@@ -170,18 +170,18 @@ def _listens(own: Mapping[str, Any], settings: DaemonSettings) -> Sequence[tuple
         return ()
     from importlib.util import find_spec
 
-    from zot.config.file import Tls, checked
+    from zot.config.file import Tls, checked_listen_address
 
     if missing := [name for name in ("starlette", "uvicorn", "websockets") if find_spec(name) is None]:
         raise ConfigError(f"--listen needs {' and '.join(missing)}: pip install 'zot[web]'")
     cert, key = own.get("tls_cert") or settings.tls_cert, own.get("tls_key") or settings.tls_key
     tls = None if cert is None else Tls(cert, key)
     for address in addresses:
-        checked(address, tls)
+        checked_listen_address(address, tls)
     return tuple((address, tls) for address in addresses)
 
 
-def _claim(place: Place, listens: Sequence[tuple[str, Tls | None]], *, replaces: bool) -> Claim:
+def _claim(place: DaemonPaths, listens: Sequence[tuple[str, Tls | None]], *, replaces: bool) -> Claim:
     """Claim the endpoint. Raise DaemonRunning, ConfigError.
 
     With ``replaces``, reserve the addresses before the running daemon hands over.
@@ -204,7 +204,7 @@ def _claim(place: Place, listens: Sequence[tuple[str, Tls | None]], *, replaces:
     return claim
 
 
-def _reserve(place: Place, listens: Sequence[tuple[str, Tls | None]]) -> Sequence[socket.socket]:
+def _reserve(place: DaemonPaths, listens: Sequence[tuple[str, Tls | None]]) -> Sequence[socket.socket]:
     """Return listening sockets for the addresses that can be bound before the other daemon ends. Raise ConfigError."""
     if not listens:
         return ()

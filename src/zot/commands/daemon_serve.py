@@ -12,16 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from zot.config.agents import Agents
-from zot.config.paths import Place
+from zot.config.agents import AgentConfigs
+from zot.config.paths import DaemonPaths
 from zot.errors import ConfigError, StoreFailed
 from zot.journal.journal import Journal
 from zot.runtime.preload import preload
-from zot.runtime.shared import Premises
+from zot.runtime.shared import SharedResources
 from zot.serve.daemon.endpoint import Claim
-from zot.serve.daemon.lifecycle import Chores, Notifier
+from zot.serve.daemon.lifecycle import BackgroundTasks, Notifier
 from zot.serve.daemon.logs import LogFile, LogHandler
-from zot.serve.daemon.parts import Establishment, journal_of
+from zot.serve.daemon.parts import DaemonParts, journal_of
 from zot.serve.stdio import leave
 from zot.text import printable
 
@@ -42,8 +42,8 @@ _END_S = 10.0
 
 
 async def serve(
-    place: Place,
-    agents: Agents,
+    place: DaemonPaths,
+    agents: AgentConfigs,
     claim: Claim,
     given: Mapping[str, Any],
     *,
@@ -64,7 +64,7 @@ async def serve(
         failure = _stop_on_journal_failure(daemon, parts.journal)
         _handle_signals(daemon, claim, notifier)
         leave_socket = await _listen(daemon, claim)
-        async with Chores() as chores:
+        async with BackgroundTasks() as chores:
             chores.start(_ping(notifier), "watchdog")
             chores.start(_guard_socket(daemon, claim, leave_socket), "staying")
             chores.start(_preload(daemon, given.get("provider", "")), "loading")
@@ -94,7 +94,7 @@ def _stop_on_journal_failure(daemon: Daemon, journal: Journal) -> asyncio.Event:
     return failure
 
 
-async def _open_parts(place: Place, agents: Agents, given: Mapping[str, Any]) -> Establishment:
+async def _open_parts(place: DaemonPaths, agents: AgentConfigs, given: Mapping[str, Any]) -> DaemonParts:
     """Create the daemon's shared parts."""
     loop = asyncio.get_running_loop()
     opening = loop.create_task(Journal.open(journal_of(place, agents)), name="zot journal")
@@ -104,8 +104,8 @@ async def _open_parts(place: Place, agents: Agents, given: Mapping[str, Any]) ->
         from zot.serve.daemon.audit import Audit
 
         audit = Audit(LogFile(os.path.join(place.logs, "audit.log")), soon=loop.call_soon)
-        premises = Premises(own_process=True)
-        return Establishment(place, agents, journal=await opening, premises=premises, audit=audit, flags=given)
+        premises = SharedResources(own_process=True)
+        return DaemonParts(place, agents, journal=await opening, premises=premises, audit=audit, flags=given)
     except BaseException:
         opening.cancel()
         await asyncio.wait({opening})
@@ -124,14 +124,14 @@ async def _listen(daemon: Daemon, claim: Claim) -> Callable[[], None]:
 
 async def _serve_until_stopped(
     daemon: Daemon,
-    parts: Establishment,
+    parts: DaemonParts,
     claim: Claim,
     notifier: Notifier,
     listens: Sequence[tuple[str, Tls | None]],
 ) -> bool:
     """Serve until the daemon is stopped, then wind down. False if an address could not be bound."""
     web: list[Listening] = []
-    async with Chores() as chores:
+    async with BackgroundTasks() as chores:
         chores.start(daemon.mend(patience_s=_LOAD_S), "mending")
         chores.start(_watch(daemon), "watching")
         is_there = await _listen_elsewhere(daemon, claim, listens, web)
@@ -170,7 +170,7 @@ async def _preload(daemon: Daemon, provider: str) -> None:
     await preload(provider)
 
 
-async def _warn_of_unusable_agents(daemon: Daemon, parts: Establishment) -> None:
+async def _warn_of_unusable_agents(daemon: Daemon, parts: DaemonParts) -> None:
     """Log the agents whose configuration is unusable. The others are served."""
     await daemon.greeted(_LOAD_S)
     for alias, problem in (await asyncio.to_thread(parts.unusable)).items():
@@ -186,12 +186,12 @@ async def _watch(daemon: Daemon) -> None:
 async def _guard_socket(daemon: Daemon, claim: Claim, leave_socket: Callable[[], None]) -> None:
     """Guard the socket."""
     await daemon.greeted(_LOAD_S)
-    from zot.serve.daemon.daemon import stay
+    from zot.serve.daemon.daemon import keep_socket
 
-    await stay(daemon, claim, leave_socket)
+    await keep_socket(daemon, claim, leave_socket)
 
 
-async def _wind_down(daemon: Daemon, parts: Establishment, web: Sequence[Listening]) -> None:
+async def _wind_down(daemon: Daemon, parts: DaemonParts, web: Sequence[Listening]) -> None:
     """Close everything within _END_S, then kill the rest."""
     try:
         async with asyncio.timeout(_END_S):
@@ -218,10 +218,10 @@ async def _listen_elsewhere(
         return True
     await asyncio.to_thread(import_module, "zot.serve.web")
     from zot.serve.web import listen as listen_at
-    from zot.serve.web import of_use
+    from zot.serve.web import matching
 
     try:
-        claim.close_others(but=await of_use(claim.others, [url for url, _ in listens]))
+        claim.close_others(but=await matching(claim.others, [url for url, _ in listens]))
         for url, tls in listens:
             web.append(await listen_at(daemon, url, tls=tls, inherited=claim.others))
     except ConfigError as problem:
@@ -263,7 +263,7 @@ async def _handed_over(claim: Claim, wire: LocalWire) -> bool:
         return False
 
 
-def _log_to(place: Place, agents: Agents) -> LogHandler:
+def _log_to(place: DaemonPaths, agents: AgentConfigs) -> LogHandler:
     """Log to the file that `zot daemon logs` reads, and warnings to standard error, too."""
     handler = LogHandler(LogFile(os.path.join(place.logs, "daemon.log")))
     log.setLevel(agents.daemon.log_level.upper())

@@ -12,12 +12,12 @@ from contextlib import suppress
 
 import msgspec
 
-from zot.client.call import DaemonLine, Refused
+from zot.client.call import CallRefused, DaemonLine
 from zot.client.endpoint import GONE, STOP, is_alive, owned_since, owner, whose
-from zot.commands.subcommands import Request, aligned, write, write_bytes, write_json
-from zot.config.paths import Place, locate
+from zot.commands.subcommands import CommandRequest, aligned, write, write_bytes, write_json
+from zot.config.paths import DaemonPaths, locate
 from zot.config.tokens import names_in, path_in
-from zot.encoding import learned
+from zot.encoding import thread_safe_type
 from zot.errors import ConfigError, UsageError, UserError
 from zot.extensions.log import follow, read
 from zot.serve.daemon.logs import log_files
@@ -33,7 +33,7 @@ _MAX_NAME = 80
 _POLL_S = 0.2
 
 
-class Status(msgspec.Struct, frozen=True):
+class DaemonStatus(msgspec.Struct, frozen=True):
     """The state of a daemon. One that owns its endpoint and does not answer has a pid and a problem."""
 
     running: bool
@@ -60,15 +60,15 @@ class _StatusAnswer(msgspec.Struct, frozen=True, rename="camel"):
     data_dir: str | None = None
 
 
-def place_of(request: Request) -> Place:
+def place_of(request: CommandRequest) -> DaemonPaths:
     """Return the place of the daemon that the flags name."""
     settings = request.settings
     return locate(os.environ, socket=settings.get("socket"), config_dir=settings.get("config_dir"))
 
 
-def status(request: Request) -> int:
+def status(request: CommandRequest) -> int:
     """Report the daemon's state; return 0 if it runs, 3 if there is none, 1 if it does not answer."""
-    found = look(place_of(request))
+    found = read_status(place_of(request))
     if request.json:
         write_json(found)
     else:
@@ -78,17 +78,17 @@ def status(request: Request) -> int:
     return _NOT_RUNNING if found.problem is None else _FAILED
 
 
-def look(place: Place, *, within_s: float = _ANSWER_S) -> Status:
+def read_status(place: DaemonPaths, *, within_s: float = _ANSWER_S) -> DaemonStatus:
     """Return the state of the daemon at a place. Raise UserError if this user may not know it."""
-    nothing = Status(running=False, endpoint=place.socket, data_dir=place.data_dir)
+    nothing = DaemonStatus(running=False, endpoint=place.socket, data_dir=place.data_dir)
     pid = _owner(place)
     try:
         with DaemonLine(place.socket, within_s=within_s) as line:
-            said = msgspec.convert(line.ask("status", {}), learned(_StatusAnswer))
+            said = msgspec.convert(line.ask("status", {}), thread_safe_type(_StatusAnswer))
             greeting = line.greeting
     except PermissionError as problem:
         raise UserError(f"{place.socket}: {whose(place.socket) or problem.strerror}") from None
-    except (OSError, Refused, msgspec.ValidationError) as problem:
+    except (OSError, CallRefused, msgspec.ValidationError) as problem:
         if pid is None and isinstance(problem, FileNotFoundError | ConnectionRefusedError):
             return nothing
         return msgspec.structs.replace(nothing, pid=pid or None, problem=_problem_text(problem, place.socket))
@@ -127,7 +127,7 @@ def _token_problem(data_dir: str) -> str | None:
     return None
 
 
-def stop(request: Request) -> int:
+def stop(request: CommandRequest) -> int:
     """Stop the daemon and wait for its end; return 0, or 3 if there was none. Raise UserError if it does not end."""
     place = place_of(request)
     within_s: float = request.settings.get("timeout", _STOP_S)
@@ -148,7 +148,7 @@ def stop(request: Request) -> int:
     return 0
 
 
-def _is_there(place: Place, owned_by: int | None, pid: int) -> bool:
+def _is_there(place: DaemonPaths, owned_by: int | None, pid: int) -> bool:
     """True if the daemon still owns its endpoint, or, if it never did, still lives."""
     if owned_by is None:
         return is_alive(pid)
@@ -156,7 +156,7 @@ def _is_there(place: Place, owned_by: int | None, pid: int) -> bool:
     return _owner(place) in (owned_by, 0)
 
 
-def _request_stop(place: Place, within_s: float, *, is_ours: bool) -> int | None:
+def _request_stop(place: DaemonPaths, within_s: float, *, is_ours: bool) -> int | None:
     """Send `daemon/stop`. Return the daemon's pid, 0 if it does not report one; None if it cannot be reached.
 
     Raise UserError if it refuses, and has no lock that names a process to signal.
@@ -166,7 +166,7 @@ def _request_stop(place: Place, within_s: float, *, is_ours: bool) -> int | None
             with suppress(ConnectionError):  # It may end before its answer is sent.
                 line.ask("daemon/stop", {})
             return line.greeting.server_pid
-    except Refused as problem:
+    except CallRefused as problem:
         if not is_ours:
             raise UserError(f"the daemon at {place.socket} does not end when it is asked to: {problem}") from None
         return None
@@ -183,7 +183,7 @@ def _terminate(pid: int) -> None:
         raise UserError(f"process {pid} is the daemon, and belongs to another user") from None
 
 
-def _owner(place: Place) -> int | None:
+def _owner(place: DaemonPaths) -> int | None:
     try:
         return owner(place.socket)
     except OSError as problem:
@@ -191,14 +191,14 @@ def _owner(place: Place) -> int | None:
         raise UserError(f"{place.socket}: {why}" if why else f"{place.socket}.lock: {problem.strerror}") from None
 
 
-def _report(request: Request, *, stopped: bool, pid: int | None, text: str) -> None:
+def _report(request: CommandRequest, *, stopped: bool, pid: int | None, text: str) -> None:
     if request.json:
         write_json({"stopped": stopped, "pid": pid})
     else:
         write(f"{text}\n")
 
 
-def _described(found: Status) -> str:
+def _described(found: DaemonStatus) -> str:
     if not found.running:
         if found.problem is None:
             return f"no daemon is running at {found.endpoint}\n"
@@ -233,7 +233,7 @@ def _uptime_text(seconds: float) -> str:
     return f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
 
 
-def logs(request: Request) -> int:
+def logs(request: CommandRequest) -> int:
     """Write the daemon's log; with --follow also new lines, until interrupted."""
     path = os.path.join(place_of(request).logs, "daemon.log")
     if not request.settings.get("follow"):
@@ -247,7 +247,7 @@ def logs(request: Request) -> int:
     return 0
 
 
-def audit(request: Request) -> int:
+def audit(request: CommandRequest) -> int:
     """Write the audit log, or with `verify` check that it is unchanged; return 1 if not."""
     path = os.path.join(place_of(request).logs, "audit.log")
     if not request.words:
@@ -258,7 +258,7 @@ def audit(request: Request) -> int:
     return _verify(path, request)
 
 
-def _verify(path: str, request: Request) -> int:
+def _verify(path: str, request: CommandRequest) -> int:
     from zot.serve.daemon.audit import verify
 
     files = log_files(path)

@@ -15,7 +15,7 @@ import msgspec
 
 from zot.config import flags
 from zot.config.address import split_url
-from zot.config.agents import Agents
+from zot.config.agents import AgentConfigs
 from zot.config.auth_file import check as check_auth_file
 from zot.config.auth_file import path_in
 from zot.config.config import AGENT_FLAGS, PROXY_NAMES, Config, config_directory, keyless_environment, resolve, zot_home
@@ -54,7 +54,7 @@ Say what is set up and what is missing, one line each, and ask the services that
 The exit code is 0 if the provider that would be used works. The flags of zot rpc decide which one that is."""
 
 
-class Check(msgspec.Struct, frozen=True):
+class DoctorCheck(msgspec.Struct, frozen=True):
     """One check. ``none``: the thing is missing, and optional."""
 
     name: str
@@ -62,15 +62,15 @@ class Check(msgspec.Struct, frozen=True):
     detail: str
 
 
-class Report(msgspec.Struct, frozen=True):
+class DoctorReport(msgspec.Struct, frozen=True):
     """All checks; ``ok`` if the selected provider works."""
 
     ok: bool
     provider: str
-    checks: tuple[Check, ...]
+    checks: tuple[DoctorCheck, ...]
 
 
-async def examine(config: Config, *, config_dir: str | None, wrong: str, is_offline: bool) -> Report:
+async def examine(config: Config, *, config_dir: str | None, wrong: str, is_offline: bool) -> DoctorReport:
     """Run all checks. ``wrong`` is the error in the settings; the services are asked concurrently."""
     cwd = _cwd(config)
     transport = HttpTransport(config.environment)
@@ -84,9 +84,9 @@ async def examine(config: Config, *, config_dir: str | None, wrong: str, is_offl
         await transport.close()
     env = config.environment
     checks = (
-        Check("version", "ok", f"zot {__version__}"),
-        Check("python", "ok", f"{platform.python_version()}, {sys.executable}"),
-        Check("platform", "ok", platform.platform()),
+        DoctorCheck("version", "ok", f"zot {__version__}"),
+        DoctorCheck("python", "ok", f"{platform.python_version()}, {sys.executable}"),
+        DoctorCheck("platform", "ok", platform.platform()),
         _home(zot_home(env)),
         _config_file(config_dir or zot_home(env), wrong),
         _auth_file(zot_home(env)),
@@ -101,10 +101,10 @@ async def examine(config: Config, *, config_dir: str | None, wrong: str, is_offl
         _disk(zot_home(env) or cwd),
     )
     used = [check.status for check in checks if check.name == config.provider]
-    return Report(not wrong and "fail" not in used and used != [], config.provider, checks)
+    return DoctorReport(not wrong and "fail" not in used and used != [], config.provider, checks)
 
 
-async def _provider(vendor: Vendor, config: Config, transport: Transport, *, is_offline: bool) -> Check:
+async def _provider(vendor: Vendor, config: Config, transport: Transport, *, is_offline: bool) -> DoctorCheck:
     """Check a provider's key and whether the service accepts it. A failure only of the selected provider."""
     is_used = vendor.name == config.provider
     used = " (the one that is used)" if is_used else ""
@@ -113,16 +113,16 @@ async def _provider(vendor: Vendor, config: Config, transport: Transport, *, is_
         found = find(vendor, config.api_key if is_used else None, config.environment, base_url=where.base_url)
         lacking = "" if found is not None else _other_key(vendor, config.environment)
     except ConfigError as problem:
-        return Check(vendor.name, "fail" if is_used else "warn", f"{problem}{used}")
+        return DoctorCheck(vendor.name, "fail" if is_used else "warn", f"{problem}{used}")
     if found is None and vendor.needs_key and not where.elsewhere:
         advice = f"{lacking or 'no key'}: set {' or '.join(vendor.key_names)}, or run `zot login {vendor.name}`"
-        return Check(vendor.name, "fail" if is_used else "none", f"{advice}{used}")
+        return DoctorCheck(vendor.name, "fail" if is_used else "none", f"{advice}{used}")
     source = f"{lacking or 'needs no key'}{used}" if found is None else f"key from {found.origin}{used}"
     reason = "not asked" if is_offline else _why_not_asked(vendor, found, config)
     if reason:
-        return Check(vendor.name, "ok" if found or is_used else "none", f"{source}; {reason}")
+        return DoctorCheck(vendor.name, "ok" if found or is_used else "none", f"{source}; {reason}")
     status, detail = await _probe(vendor, where, found, config, transport)
-    return Check(vendor.name, "warn" if status == "fail" and not is_used else status, f"{source}; {detail}")
+    return DoctorCheck(vendor.name, "warn" if status == "fail" and not is_used else status, f"{source}; {detail}")
 
 
 def _other_key(vendor: Vendor, env: Mapping[str, str]) -> str:
@@ -173,10 +173,10 @@ def _place(base_url: str) -> str:
         return "its address"
 
 
-def _unknown(provider: str) -> tuple[Check, ...]:
+def _unknown(provider: str) -> tuple[DoctorCheck, ...]:
     if provider in VENDORS:
         return ()
-    return (Check(provider, "fail", f"no such provider; known: {', '.join(sorted(VENDORS))}"),)
+    return (DoctorCheck(provider, "fail", f"no such provider; known: {', '.join(sorted(VENDORS))}"),)
 
 
 def _cwd(config: Config) -> str:
@@ -186,114 +186,116 @@ def _cwd(config: Config) -> str:
         raise ConfigError("the current directory no longer exists; use --cwd DIR") from None
 
 
-def _home(home: str | None) -> Check:
+def _home(home: str | None) -> DoctorCheck:
     if home is None:
-        return Check("ZOT_HOME", "warn", "there is none: ZOT_HOME and HOME are not set")
+        return DoctorCheck("ZOT_HOME", "warn", "there is none: ZOT_HOME and HOME are not set")
     try:
         mode = stat.S_IMODE(os.stat(home).st_mode)
     except FileNotFoundError:
-        return Check("ZOT_HOME", "none", f"{home}: does not exist, and need not")
+        return DoctorCheck("ZOT_HOME", "none", f"{home}: does not exist, and need not")
     except OSError as problem:
-        return Check("ZOT_HOME", "warn", f"{home}: {problem.strerror}")
+        return DoctorCheck("ZOT_HOME", "warn", f"{home}: {problem.strerror}")
     if mode & _OTHERS:
-        return Check("ZOT_HOME", "warn", f"{home}: mode {mode:04o}, open to others; try: chmod 700 {home}")
-    return Check("ZOT_HOME", "ok", f"{home}: mode {mode:04o}")
+        return DoctorCheck("ZOT_HOME", "warn", f"{home}: mode {mode:04o}, open to others; try: chmod 700 {home}")
+    return DoctorCheck("ZOT_HOME", "ok", f"{home}: mode {mode:04o}")
 
 
-def _config_file(directory: str | None, wrong: str) -> Check:
+def _config_file(directory: str | None, wrong: str) -> DoctorCheck:
     if wrong:
-        return Check("config.toml", "fail", wrong)
+        return DoctorCheck("config.toml", "fail", wrong)
     path = os.path.join(directory or "", "config.toml")
     if directory is None or not os.path.exists(path):
-        return Check("config.toml", "none", "there is none, and need not be")
-    return Check("config.toml", "ok", f"{path}: valid")
+        return DoctorCheck("config.toml", "none", "there is none, and need not be")
+    return DoctorCheck("config.toml", "ok", f"{path}: valid")
 
 
-def _auth_file(home: str | None) -> Check:
+def _auth_file(home: str | None) -> DoctorCheck:
     try:
         names = None if home is None else check_auth_file(home)
     except ConfigError as problem:
-        return Check("auth.json", "fail", str(problem))
+        return DoctorCheck("auth.json", "fail", str(problem))
     if home is None or names is None:
-        return Check("auth.json", "none", "there is none; `zot login PROVIDER` makes one")
+        return DoctorCheck("auth.json", "none", "there is none; `zot login PROVIDER` makes one")
     mode = stat.S_IMODE(os.stat(path_in(home)).st_mode)
     known = ", ".join(name for name in names if name in VENDORS) or "nobody"
-    return Check("auth.json", "ok", f"{path_in(home)}: mode {mode:04o}, for {known}")
+    return DoctorCheck("auth.json", "ok", f"{path_in(home)}: mode {mode:04o}, for {known}")
 
 
-def _token_file(env: Mapping[str, str], config_dir: str | None) -> Check:
+def _token_file(env: Mapping[str, str], config_dir: str | None) -> DoctorCheck:
     """Check the tokens of the daemon's remote clients."""
     try:
         path = token_path_in(locate(env, config_dir=config_dir).data_dir)
     except ConfigError as problem:
-        return Check("tokens", "none", str(problem))
+        return DoctorCheck("tokens", "none", str(problem))
     try:
         names = names_in(path)
     except ConfigError as problem:
-        return Check("tokens", "warn", str(problem))
+        return DoctorCheck("tokens", "warn", str(problem))
     if names is None:
-        return Check("tokens", "none", "the daemon has none; `zot daemon --listen URL` makes one")
-    return Check("tokens", "ok", f"{path}: for {', '.join(names)}")
+        return DoctorCheck("tokens", "none", "the daemon has none; `zot daemon --listen URL` makes one")
+    return DoctorCheck("tokens", "ok", f"{path}: for {', '.join(names)}")
 
 
-def _api_key(config: Config) -> tuple[Check, ...]:
+def _api_key(config: Config) -> tuple[DoctorCheck, ...]:
     if not config.api_key:
         return ()
     advice = "everybody on this machine can see it in the list of processes; use `zot login` or the environment"
-    return (Check("--api-key", "warn", advice),)
+    return (DoctorCheck("--api-key", "warn", advice),)
 
 
-def _proxy(config: Config) -> Check:
+def _proxy(config: Config) -> DoctorCheck:
     vendor = VENDORS.get(config.provider)
     names = [name for name in PROXY_NAMES if config.environment.get(name)]
     if vendor is None or vendor.name == "lab" or not names:
-        return Check("proxy", "none", "none is used")
+        return DoctorCheck("proxy", "none", "none is used")
     try:
         proxy = find_proxy(split_url(_where(vendor, config).base_url).origin, config.environment)
     except AgentError as problem:
-        return Check("proxy", "fail", f"{', '.join(names)}: {problem}")
+        return DoctorCheck("proxy", "fail", f"{', '.join(names)}: {problem}")
     if proxy is None:
-        return Check("proxy", "none", f"none is used for {vendor.name}, in spite of {', '.join(names)}")
-    return Check("proxy", "ok", f"{proxy.label}, for {vendor.name}")
+        return DoctorCheck("proxy", "none", f"none is used for {vendor.name}, in spite of {', '.join(names)}")
+    return DoctorCheck("proxy", "ok", f"{proxy.label}, for {vendor.name}")
 
 
-def _certificates(env: Mapping[str, str]) -> Check:
+def _certificates(env: Mapping[str, str]) -> DoctorCheck:
     named = {name: env[name] for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if env.get(name)}
     if not named:
-        return Check("certificates", "ok", "those of the system")
+        return DoctorCheck("certificates", "ok", "those of the system")
     unreadable = [name for name, path in named.items() if not os.access(path, os.R_OK)]
     detail = ", ".join(f"{name}={path}" for name, path in named.items())
     if unreadable:
-        return Check("certificates", "fail", f"{detail}: {unreadable[0]} cannot be read")
-    return Check("certificates", "ok", detail)
+        return DoctorCheck("certificates", "fail", f"{detail}: {unreadable[0]} cannot be read")
+    return DoctorCheck("certificates", "ok", detail)
 
 
-async def _bubblewrap(env: Mapping[str, str], cwd: str) -> Check:
+async def _bubblewrap(env: Mapping[str, str], cwd: str) -> DoctorCheck:
     found = find_bwrap(env.get("PATH"), outside=[cwd])
     if found is None:
         reason = why_no_bwrap(env.get("PATH"), outside=[cwd])
-        return Check("bubblewrap", "none", f"for --lock, and extensions with permissions: {reason}")
+        return DoctorCheck("bubblewrap", "none", f"for --lock, and extensions with permissions: {reason}")
     detail = f"{found}, for --lock and extensions with permissions"
     processes = open_processes()
     try:
         reason = await trial(found, processes, keyless_environment(env))
     finally:
         await processes.close()
-    return Check("bubblewrap", "warn", f"{detail}, {reason}") if reason else Check("bubblewrap", "ok", detail)
+    return (
+        DoctorCheck("bubblewrap", "warn", f"{detail}, {reason}") if reason else DoctorCheck("bubblewrap", "ok", detail)
+    )
 
 
-def _program(name: str, env: Mapping[str, str], why: str) -> Check:
+def _program(name: str, env: Mapping[str, str], why: str) -> DoctorCheck:
     found = shutil.which(name, path=env.get("PATH"))
-    return Check(name, "ok", found) if found else Check(name, "none", f"not on the PATH; {why}")
+    return DoctorCheck(name, "ok", found) if found else DoctorCheck(name, "none", f"not on the PATH; {why}")
 
 
-def _disk(place: str) -> Check:
+def _disk(place: str) -> DoctorCheck:
     place = os.path.abspath(place)
     while not os.path.exists(place):
         place = os.path.dirname(place)
     free = shutil.disk_usage(place).free
     detail = f"{free / 1024**3:.1f} GiB free for {place}"
-    return Check("disk", "warn" if free < _LITTLE_SPACE_BYTES else "ok", detail)
+    return DoctorCheck("disk", "warn" if free < _LITTLE_SPACE_BYTES else "ok", detail)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -315,13 +317,13 @@ def main(argv: Sequence[str]) -> int:
 def _config(settings: Mapping[str, Any]) -> tuple[Config, str]:
     """Return the config and "", or the default config and the error."""
     try:
-        Agents.load(config_directory(settings))  # Checks the whole file, not only the selected agent.
+        AgentConfigs.load(config_directory(settings))  # Checks the whole file, not only the selected agent.
         return resolve(settings), ""
     except ConfigError as problem:
         return Config(), str(problem)
 
 
-def _show(report: Report, *, as_json: bool) -> None:
+def _show(report: DoctorReport, *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(msgspec.json.encode(report).decode() + "\n")
         return
@@ -330,5 +332,5 @@ def _show(report: Report, *, as_json: bool) -> None:
         sys.stdout.write(_line(check, width) + "\n")
 
 
-def _line(check: Check, width: int) -> str:
+def _line(check: DoctorCheck, width: int) -> str:
     return f"{check.status:<5} {check.name:<{width}}  {check.detail}"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from zot.commands.subcommands import Request, remark
+from zot.commands.subcommands import CommandRequest, print_note
 from zot.config import flags
 from zot.config.config import AGENT_FLAGS
 from zot.config.flags import Flag
@@ -78,13 +78,13 @@ def main(argv: Sequence[str]) -> int:
         least, most = subcommand.words
         if not least <= len(words) <= most or not all(words):
             raise UsageError(f"zot ext {name} takes {subcommand.takes or 'no words'}")
-        return _run(subcommand, Request(words, settings))
+        return _run(subcommand, CommandRequest(words, settings))
     except UsageError as problem:
-        remark(f"{problem}; zot ext --help tells more")
+        print_note(f"{problem}; zot ext --help tells more")
         return 2
 
 
-def _run(subcommand: Subcommand, request: Request) -> int:
+def _run(subcommand: Subcommand, request: CommandRequest) -> int:
     module, _, function = subcommand.where.partition(".")
     action = getattr(__import__(f"zot.commands.{module}", fromlist=[function]), function)
     code: int = action(request)

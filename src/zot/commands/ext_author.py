@@ -12,16 +12,24 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Literal
 
-from zot.commands.subcommands import Request, directory, remark, write, write_json
+from zot.commands.subcommands import CommandRequest, absolute_directory, print_note, write, write_json
 from zot.config.config import TOOL_NAMES, keyless_environment, tool_environment, zot_home
 from zot.errors import UserError
-from zot.extensions.authoring import Bench, Finding, Trial, build_of, scaffold
+from zot.extensions.authoring import Finding, ProtocolCheck, TestBench, build_of, scaffold
 from zot.extensions.confinement import Confinement
 from zot.extensions.connection import Trace
-from zot.extensions.install import run_errand
-from zot.extensions.launch import Start, Surroundings
+from zot.extensions.install import run_program
+from zot.extensions.launch import LaunchSettings, ProgramSource
 from zot.extensions.manifest import load
-from zot.extensions.peer import Broken, CommandAnswered, Complained, Deadlines, Ended, Happening, Notified
+from zot.extensions.peer import (
+    CommandAnswered,
+    ExtensionDeadlines,
+    Notified,
+    PeerBroken,
+    PeerEnded,
+    PeerEvent,
+    ProtocolViolation,
+)
 from zot.text import printable
 from zot.tools.guardian import open_processes
 from zot.version import __version__
@@ -30,11 +38,11 @@ from zot.wire.lines import LineSplitter, TooLong
 _BUILD_S = 120.0
 
 
-def new(request: Request) -> int:
+def new(request: CommandRequest) -> int:
     """Create an extension, and build it if necessary and possible here."""
     name, *where = request.words
     language = request.settings.get("lang", "python")
-    place = directory(where[0] if where else name)
+    place = absolute_directory(where[0] if where else name)
     files = scaffold(name, language, place)
     build = build_of(language, name)
     built = not build or asyncio.run(_build(build, place))
@@ -55,31 +63,31 @@ async def _build(argv: list[str], place: str) -> bool:
     processes = open_processes()
     try:
         env = keyless_environment(os.environ)
-        status, said = await run_errand(argv, cwd=place, env=env, processes=processes, within_s=_BUILD_S)
+        status, said = await run_program(argv, cwd=place, env=env, processes=processes, within_s=_BUILD_S)
     except UserError as problem:
-        remark(printable(str(problem)))
+        print_note(printable(str(problem)))
         return False
     finally:
         await processes.close()
     if status:
-        remark(f"{shlex.join(argv)}: {printable(said.strip()[-500:])}")
+        print_note(f"{shlex.join(argv)}: {printable(said.strip()[-500:])}")
     return not status
 
 
 @asynccontextmanager
 async def bench_of(
-    request: Request, heard: Callable[[Happening], None], trace: Trace = lambda way, data: None
-) -> AsyncIterator[Bench]:
+    request: CommandRequest, heard: Callable[[PeerEvent], None], trace: Trace = lambda way, data: None
+) -> AsyncIterator[TestBench]:
     """Yield the extension that the request names, running; end its processes afterwards. Raise ConfigError.
 
     Its standard error goes to ours.
     """
-    where, cwd, env = directory(request.words[0]), directory(None), tool_environment(os.environ)
+    where, cwd, env = absolute_directory(request.words[0]), absolute_directory(None), tool_environment(os.environ)
     manifest, home = load(where), zot_home(os.environ)
     limits = {f"{name}_s": seconds for name, seconds in request.settings.get("ext_deadlines", ())}
     processes, errors = open_processes(protected=True), os.dup(2)
     try:
-        around = Surroundings(
+        around = LaunchSettings(
             lambda: processes,
             env,
             home,
@@ -87,11 +95,11 @@ async def bench_of(
             "lab",
             cwd,
             __version__,
-            Deadlines(**limits),
+            ExtensionDeadlines(**limits),
             Confinement(lambda: processes, env, cwd=cwd, zot_home=home),
             bool(request.settings.get("unsandboxed_ext")),
         )
-        bench = Bench(Start(manifest, where, around), errors, heard=heard, note=remark, trace=trace)
+        bench = TestBench(ProgramSource(manifest, where, around), errors, heard=heard, note=print_note, trace=trace)
         try:
             yield bench
         finally:
@@ -107,12 +115,12 @@ def on_signal(call: Callable[[], object]) -> None:
         asyncio.get_running_loop().add_signal_handler(number, call)
 
 
-def run(request: Request) -> int:
+def run(request: CommandRequest) -> int:
     """Start an extension, and run typed commands until the input ends."""
     return asyncio.run(_run(request))
 
 
-async def _run(request: Request) -> int:
+async def _run(request: CommandRequest) -> int:
     from zot.serve.streams import read_chunks
 
     shown = _FramePrinter(json=request.json) if request.json or request.settings.get("trace") else _Printer()
@@ -134,7 +142,7 @@ async def _run(request: Request) -> int:
     return 0
 
 
-async def _type(bench: Bench, shown: _Printer, chunks: AsyncIterator[bytes]) -> None:
+async def _type(bench: TestBench, shown: _Printer, chunks: AsyncIterator[bytes]) -> None:
     """Run typed commands, one after the other."""
     await bench.settled()
     lines = LineSplitter()
@@ -145,13 +153,13 @@ async def _type(bench: Bench, shown: _Printer, chunks: AsyncIterator[bytes]) -> 
         await _run_line(bench, shown, line)
 
 
-async def _run_line(bench: Bench, shown: _Printer, line: bytes | TooLong) -> None:
+async def _run_line(bench: TestBench, shown: _Printer, line: bytes | TooLong) -> None:
     text = "" if isinstance(line, TooLong) else line.decode("utf-8", "replace").strip()
     name, _, args = text.removeprefix("/").partition(" ")
     known = [command.name for command in bench.peer.commands]
     if not text.startswith("/") or name not in known:
         there = ", ".join(f"/{one}" for one in known) or "none"
-        remark(f"not a command: {printable(text)}; there are: {there}")
+        print_note(f"not a command: {printable(text)}; there are: {there}")
     else:
         shown.answered(await bench.run_command(name, args))
 
@@ -165,16 +173,16 @@ class _Printer:
     def trace(self, way: Literal["<", ">"], data: bytes) -> None:
         """Receive the bytes of frames."""
 
-    def heard(self, happening: Happening) -> None:
+    def heard(self, happening: PeerEvent) -> None:
         """Receive an event of the extension."""
         match happening:
             case Notified(level=level, message=message):
                 self._show(f"{level}: {message}")
-            case Complained(reason=reason):
-                remark(printable(reason))
-            case Broken(reason=reason):
+            case ProtocolViolation(reason=reason):
+                print_note(printable(reason))
+            case PeerBroken(reason=reason):
                 self.failure = reason
-            case Ended(reason=reason, wanted=False):
+            case PeerEnded(reason=reason, wanted=False):
                 self.failure = self.failure or reason
             case _:
                 pass
@@ -183,7 +191,7 @@ class _Printer:
         """Receive the answer to a command."""
         response = answered.response
         if response.error:
-            remark(printable(response.error))
+            print_note(printable(response.error))
             return
         said = response.prompt or response.insert or response.display
         lines = response.open_panel.lines if response.open_panel else tuple(said.split("\n")) if said else ()
@@ -212,7 +220,7 @@ class _FramePrinter(_Printer):
                 write(f"{way} {printable(text)}\n")
         sys.stdout.flush()
 
-    def heard(self, happening: Happening) -> None:
+    def heard(self, happening: PeerEvent) -> None:
         """Receive an event, except those shown as frames."""
         if not isinstance(happening, Notified):
             super().heard(happening)
@@ -220,15 +228,15 @@ class _FramePrinter(_Printer):
     def answered(self, answered: CommandAnswered) -> None:
         """Receive the answer to a command, already shown as a frame."""
         if answered.failure:
-            remark(printable(answered.failure))
+            print_note(printable(answered.failure))
 
 
-def test(request: Request) -> int:
+def test(request: CommandRequest) -> int:
     """Test an extension; print each finding in a line."""
     return asyncio.run(_test(request))
 
 
-async def _test(request: Request) -> int:
+async def _test(request: CommandRequest) -> int:
     def tell(finding: Finding) -> None:
         if request.json:
             write_json(finding)
@@ -236,7 +244,7 @@ async def _test(request: Request) -> int:
             write(f"{finding.verdict:<5}  {finding.text}\n")
         sys.stdout.flush()
 
-    trial = Trial(tell, taken=TOOL_NAMES)
+    trial = ProtocolCheck(tell, taken=TOOL_NAMES)
     testing = asyncio.current_task()
     assert testing is not None
     on_signal(testing.cancel)

@@ -12,7 +12,15 @@ from typing import Any
 
 import msgspec
 
-from zot.commands.subcommands import Request, confirmed, directory, remark, write, write_bytes, write_json
+from zot.commands.subcommands import (
+    CommandRequest,
+    absolute_directory,
+    confirm,
+    print_note,
+    write,
+    write_bytes,
+    write_json,
+)
 from zot.config.config import Config, keyless_environment, resolve, tool_environment, zot_home
 from zot.config.trust import TrustStore
 from zot.errors import ConfigError, UserError
@@ -20,7 +28,7 @@ from zot.extensions import install as installing
 from zot.extensions.confinement import Confinement
 from zot.extensions.discovery import Located, Source
 from zot.extensions.log import Note, follow, log_path, note_in, problem, read
-from zot.extensions.manifest import Manifest, changeable, load, switch
+from zot.extensions.manifest import Manifest, changeable, load, set_enabled
 from zot.extensions.permissions import Permissions
 from zot.runtime.extensions import locate_extensions
 from zot.text import printable
@@ -40,7 +48,7 @@ def home() -> str:
     return os.path.abspath(found)
 
 
-def configured() -> Config:
+def session_config() -> Config:
     """Return the config of sessions here; the default one, with a remark, if it is invalid.
 
     Extensions are discovered even if it says no_ext, with a remark.
@@ -48,28 +56,30 @@ def configured() -> Config:
     try:
         config = resolve({})
     except ConfigError as problem:
-        remark(f"{problem}; going on without")
+        print_note(f"{problem}; going on without")
         return Config()
     if config.no_ext:
-        remark("config.toml says no_ext: sessions start only those that are named, whatever is said here")
+        print_note("config.toml says no_ext: sessions start only those that are named, whatever is said here")
     return msgspec.structs.replace(config, no_ext=False)
 
 
-def found(config: Config | None = None) -> list[Located]:
+def discover_here(config: Config | None = None) -> list[Located]:
     """Return the extensions of the project and of the user, as a session here would discover them.
 
     Those named in ``config`` come first.
     """
     config = config or Config()
     home()  # Raises: without a home most would silently be missing.
-    return locate_extensions(config, directory(None))
+    return locate_extensions(config, absolute_directory(None))
 
 
-def chosen(name: str, sources: Sequence[Source] = ("project", "global"), config: Config | None = None) -> Located:
+def find_extension(
+    name: str, sources: Sequence[Source] = ("project", "global"), config: Config | None = None
+) -> Located:
     """Return the extension with this name, this directory name or this path. Raise UserError."""
     # Discovery reports an unreadable extensions directory as an entry: leave it out.
-    not_theirs = (os.path.join(directory(None), ".zot", "extensions"), os.path.join(home(), "extensions"))
-    known = [one for one in found(config) if one.source in sources and one.directory not in not_theirs]
+    not_theirs = (os.path.join(absolute_directory(None), ".zot", "extensions"), os.path.join(home(), "extensions"))
+    known = [one for one in discover_here(config) if one.source in sources and one.directory not in not_theirs]
     if "/" in name:
         fits = [one for one in known if os.path.realpath(one.directory) == os.path.realpath(name)]
     else:
@@ -84,7 +94,7 @@ def chosen(name: str, sources: Sequence[Source] = ("project", "global"), config:
     return fits[0]
 
 
-def install(request: Request) -> int:
+def install(request: CommandRequest) -> int:
     """Install an extension for all projects, which also trusts it."""
     (source,) = request.words
     installed = asyncio.run(_install(source))
@@ -99,10 +109,10 @@ def install(request: Request) -> int:
     return 0
 
 
-def remove(request: Request) -> int:
+def remove(request: CommandRequest) -> int:
     """Delete an extension with its data."""
-    one = chosen(request.words[0])
-    if not confirmed(f"remove {printable(one.directory)}?", request):
+    one = find_extension(request.words[0])
+    if not confirm(f"remove {printable(one.directory)}?", request):
         raise UserError(f"{printable(one.directory)} was not removed; --yes does not ask")
     installing.remove(one.directory)
     if one.source == "project":
@@ -134,10 +144,10 @@ async def _install(source: str) -> Located:
             loop.remove_signal_handler(number)
 
 
-def list_(request: Request) -> int:
+def list_(request: CommandRequest) -> int:
     """List the extensions."""
-    config = configured()
-    all_of_them = asyncio.run(_with_refusals(found(config), config))
+    config = session_config()
+    all_of_them = asyncio.run(_with_refusals(discover_here(config), config))
     for one in all_of_them:
         last = problem(log_path(home(), one.name)) if one.manifest is not None else None
         if request.json:
@@ -145,7 +155,7 @@ def list_(request: Request) -> int:
         else:
             write(_listed(one, last))
     if not all_of_them and not request.json:
-        remark("there are no extensions here; zot ext install adds one, zot ext new begins one")
+        print_note("there are no extensions here; zot ext install adds one, zot ext new begins one")
     return 0
 
 
@@ -154,7 +164,7 @@ async def _with_refusals(located: list[Located], config: Config) -> list[Located
     if config.unsandboxed_ext or not any(map(_confined, located)):
         return located
     processes, env = open_processes(), tool_environment(os.environ)
-    confinement = Confinement(lambda: processes, env, cwd=directory(None), zot_home=home())
+    confinement = Confinement(lambda: processes, env, cwd=absolute_directory(None), zot_home=home())
 
     async def tried(one: Located) -> Located:
         permissions = _confined(one)
@@ -228,7 +238,7 @@ def _why_not(one: Located) -> str:
             return one.problem
 
 
-def logs(request: Request) -> int:
+def logs(request: CommandRequest) -> int:
     """Write an extension's log; with --follow also new lines, until interrupted."""
     path = _path(request.words[0])
     if not request.settings.get("follow"):
@@ -249,11 +259,13 @@ def _path(name: str) -> str:
     path = log_path(home(), name)
     if "/" not in name and os.path.exists(path):
         return path
-    manifest = load(name) if "/" in name else chosen(name, ("ext", "project", "global"), configured()).manifest
+    manifest = (
+        load(name) if "/" in name else find_extension(name, ("ext", "project", "global"), session_config()).manifest
+    )
     return log_path(home(), manifest.name if manifest is not None else name)
 
 
-def _write(pieces: Iterable[bytes], request: Request) -> None:
+def _write(pieces: Iterable[bytes], request: CommandRequest) -> None:
     lines = LineSplitter(max_line_bytes=1 << 20)
     for data in pieces:
         if request.json:
@@ -279,19 +291,19 @@ def _wait() -> bool:
     return not poll.poll(_POLL_S * 1000)
 
 
-def enable(request: Request) -> int:
+def enable(request: CommandRequest) -> int:
     return _switch(request, enabled=True)
 
 
-def disable(request: Request) -> int:
+def disable(request: CommandRequest) -> int:
     return _switch(request, enabled=False)
 
 
-def _switch(request: Request, *, enabled: bool) -> int:
-    one = chosen(request.words[0])
+def _switch(request: CommandRequest, *, enabled: bool) -> int:
+    one = find_extension(request.words[0])
     manifest, store = load(one.directory), TrustStore(home())
     trusted = one.source == "project" and store.is_trusted(one.directory, changeable(manifest, one.directory))
-    changed = switch(one.directory, enabled=enabled)
+    changed = set_enabled(one.directory, enabled=enabled)
     if trusted and changed:
         # Renew the trust: only the switch has changed.
         store.trust(one.directory, changeable(manifest, one.directory))
@@ -303,7 +315,7 @@ def _switch(request: Request, *, enabled: bool) -> int:
     return 0
 
 
-def trust(request: Request) -> int:
+def trust(request: CommandRequest) -> int:
     """Trust an extension of a project, with its present content."""
     name = request.words[0]
     where, manifest = _of_project(name)
@@ -311,7 +323,7 @@ def trust(request: Request) -> int:
     changed = not store.is_trusted(where, changeable(manifest, where))
     if changed:
         store.trust(where, changeable(manifest, where))
-    shadowed = next((one for one in found() if one.name == manifest.name and one.source == "global"), None)
+    shadowed = next((one for one in discover_here() if one.name == manifest.name and one.source == "global"), None)
     if request.json:
         hidden = shadowed.directory if shadowed else None
         write_json({"name": manifest.name, "directory": where, "trusted": True, "changed": changed, "shadows": hidden})
@@ -322,11 +334,13 @@ def trust(request: Request) -> int:
     return 0
 
 
-def untrust(request: Request) -> int:
+def untrust(request: CommandRequest) -> int:
     """Withdraw the trust in an extension of a project."""
     name = request.words[0]
     store = TrustStore(home())
-    places = [name] if "/" in name else [*_places(name), os.path.join(directory(None), ".zot", "extensions", name)]
+    places = (
+        [name] if "/" in name else [*_places(name), os.path.join(absolute_directory(None), ".zot", "extensions", name)]
+    )
     known = next((place for place in places if store.untrust(place)), None)
     if known is None:
         raise UserError(f"{printable(name)} was not trusted")
@@ -341,13 +355,13 @@ def _of_project(name: str) -> tuple[str, Manifest]:
     """Return the directory and the manifest of the extension to trust. Raise UserError."""
     if "/" in name:
         return os.path.abspath(name), load(name)
-    installed = [one for one in found() if one.source == "global" and name == one.name]
+    installed = [one for one in discover_here() if one.source == "global" and name == one.name]
     if installed and not _places(name):
         raise UserError(f"{name} is installed, which is trust enough: only those of a project have to be trusted")
-    one: Located = chosen(name, ("project",))
+    one: Located = find_extension(name, ("project",))
     return one.directory, load(one.directory)
 
 
 def _places(name: str) -> list[str]:
-    names = [one for one in found() if one.source == "project"]
+    names = [one for one in discover_here() if one.source == "project"]
     return [one.directory for one in names if name in (one.name, os.path.basename(one.directory))]

@@ -12,7 +12,7 @@ from zot.config import flags
 from zot.config.config import AGENT_FLAGS, Config, resolve
 from zot.errors import AgentError, ConfigError, SystemFailed
 from zot.serve.host.input import process_began
-from zot.serve.stdio import claim, heed_signals, leave, write_all, write_within
+from zot.serve.stdio import claim, leave, unblock_signals, write_all, write_within
 from zot.wire.host import (
     MAX_INPUT_BYTES,
     PROTOCOL,
@@ -83,14 +83,14 @@ def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
     host = _Host(argv)
     if host.own.get("help"):
-        heed_signals()
+        unblock_signals()
         if sys.stdout is not None:
             sys.stdout.write(flags.usage("zot host", _SUMMARY, _FLAGS) + "\n")
         return 0
     try:
         host.incoming, host.outgoing = claim()  # First: a descriptor opened earlier could become a standard stream.
         if "--self-test" in argv:  # Also if other flags are wrong: the report says so.
-            heed_signals()
+            unblock_signals()
             return host.test()
         from zot.serve.host.watchdog import Signals
 
@@ -191,9 +191,9 @@ class _Host:
             self._conclude(slot, request.ids.failure(code_of(problem), str(problem)), _NOT_SET_UP)
         import asyncio
 
-        from zot.serve.host.request import Answering
+        from zot.serve.host.request import RequestRun
 
-        answering = Answering(
+        answering = RequestRun(
             request, lambda one: self._open(one, config, self.began, slot.deadline), behind=self._has_requests_ahead
         )
         slot.usage, slot.waits, watchdog.kill = answering.usage, lambda: answering.waits, answering.kill
@@ -212,7 +212,7 @@ class _Host:
 
     def _relay(self, request: Request, slot: Slot) -> Request:
         """Let a daemon answer. Without one, or if it does not finish, return the request to run here."""
-        from zot.commands.host_relay import Relay, in_its_place
+        from zot.commands.host_relay import Relay, daemon_settings
         from zot.config.paths import locate
 
         try:
@@ -222,7 +222,7 @@ class _Host:
         relay = Relay(place, request, self.began)
         answered = relay.answer()
         if answered is None:
-            self.settings.update(in_its_place(place))
+            self.settings.update(daemon_settings(place))
             self._has_requests_ahead = relay.ahead > 0
             return relay.request
         if not slot.take():
@@ -266,7 +266,7 @@ class _Host:
         """Answer requests until the input ends, and exit."""
         import asyncio
 
-        from zot.serve.host.many import ManyRequests
+        from zot.serve.host.many import StreamServer
         from zot.serve.host.output import LineThread
         from zot.serve.host.watchdog import Watchdog
         from zot.serve.streams import read_chunks
@@ -279,7 +279,7 @@ class _Host:
                     slot, encode_response(response)
                 ), stays=True,
             )  # fmt: skip
-            many = ManyRequests(
+            many = StreamServer(
                 lambda request, *times: self._open(request, self._config(request), *times), watchdog, output,
                 at_once=self.own.get("max_concurrency", _AT_ONCE), tells_events=bool(self.own.get("events")),
             )  # fmt: skip
@@ -304,12 +304,12 @@ class _Host:
         return config
 
     async def _open(self, request: Request, config: Config, came: float, deadline: float) -> tuple[Session, Once]:
-        from zot.runtime.idempotency import Demand
+        from zot.runtime.idempotency import IdempotentRequest
         from zot.runtime.open import open_hosted
 
         assert request.session_id is not None
         assert request.prompt is not None
-        demand = Demand(
+        demand = IdempotentRequest(
             request.session_id,
             request.ids.request_id,
             request.prompt,

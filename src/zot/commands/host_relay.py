@@ -9,10 +9,10 @@ from collections.abc import Mapping
 
 import msgspec
 
-from zot.client.call import DaemonLine, Refused
+from zot.client.call import CallRefused, DaemonLine
 from zot.client.endpoint import Patience
-from zot.config.paths import Place
-from zot.encoding import learned
+from zot.config.paths import DaemonPaths
+from zot.encoding import thread_safe_type
 from zot.errors import ConfigError
 from zot.wire.host import Request, Response
 
@@ -42,7 +42,7 @@ _RELAY_FLAGS = frozenset(
 _VARIABLE = "ZOT_HOST_VIA_DAEMON"
 
 
-class Answered(msgspec.Struct, frozen=True):
+class RelayAnswered(msgspec.Struct, frozen=True):
     """The daemon's answer, and its exit code."""
 
     response: Response
@@ -65,7 +65,7 @@ def is_wanted(given: Mapping[str, object], env: Mapping[str, str]) -> bool:
 class Relay:
     """One request relayed through the daemon at ``place``. ``began`` starts its deadline."""
 
-    def __init__(self, place: Place, request: Request, began: float) -> None:
+    def __init__(self, place: DaemonPaths, request: Request, began: float) -> None:
         #: The request to run here without an answer; once relayed, it has a key, so that it can be resumed.
         self.request = request
         self._place = place
@@ -74,7 +74,7 @@ class Relay:
         #: The requests of the session that preceded this one at a daemon that stopped; the next one keeps the order.
         self.ahead = 0
 
-    def answer(self) -> Answered | None:
+    def answer(self) -> RelayAnswered | None:
         """Return the daemon's answer, without a time limit; None if there will be none.
 
         If the daemon stops before it has answered, ask its successor, which takes over at once if there is one.
@@ -82,7 +82,7 @@ class Relay:
         for patience_s in (_GREETING_S, *[_NEXT_S] * (_DAEMONS - 1)):
             try:
                 return self._ask(patience_s)
-            except Refused as problem:
+            except CallRefused as problem:
                 if (ahead := _requests_ahead(problem)) is None:
                     return None
                 self.ahead = ahead
@@ -92,7 +92,7 @@ class Relay:
                 self._line.close()  # The daemon's end waits for this connection's.
         return None
 
-    def _ask(self, patience_s: float) -> Answered:
+    def _ask(self, patience_s: float) -> RelayAnswered:
         """Relay the request to the current daemon. Raise OSError, Refused, ValidationError."""
         path = self._place.socket
         self._line = DaemonLine(path, within_s=patience_s, patience=Patience(path, starting_s=patience_s))
@@ -101,7 +101,9 @@ class Relay:
         given["ageMs"] = max(0.0, time.monotonic() - self._began) * 1000
         if self.ahead:
             given["ahead"] = self.ahead
-        return msgspec.convert(self._line.ask("host/respond", given, within_s=math.inf), learned(Answered))
+        return msgspec.convert(
+            self._line.ask("host/respond", given, within_s=math.inf), thread_safe_type(RelayAnswered)
+        )
 
     def delivered(self) -> None:
         """Confirm that the answer was delivered. Unconfirmed, the daemon only keeps the answer for longer."""
@@ -112,7 +114,7 @@ class Relay:
             return
 
 
-def in_its_place(place: Place) -> dict[str, str]:
+def daemon_settings(place: DaemonPaths) -> dict[str, str]:
     """Return the settings that run a request here as the daemon would: with its files and journal."""
     named = {"config_dir": place.config_dir, "journal": place.journal}
     return {name: value for name, value in named.items() if value is not None}
@@ -124,7 +126,7 @@ def _daemon_flags(given: Mapping[str, object]) -> list[str]:
     return [name for name in given if name not in _RELAY_FLAGS] + many
 
 
-def _requests_ahead(problem: Refused) -> int | None:
+def _requests_ahead(problem: CallRefused) -> int | None:
     """Return the number of preceding requests at a daemon that stops before answering; None if it refuses."""
     from zot.wire.jsonrpc import STOPPING  # Imported lazily: start-up budget.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from zot.config import flags
 from zot.config.address import split_url
-from zot.config.auth_file import Entry, path_in, store
+from zot.config.auth_file import AuthEntry, path_in, store
 from zot.config.config import keyless_environment, zot_home
 from zot.config.credentials import checked
 from zot.config.vendors import VENDORS, Endpoint, Vendor, endpoint
@@ -80,15 +80,15 @@ def home_to_store_in() -> str:
     return home
 
 
-def _entry(vendor: Vendor, command: str | None, base_url: str) -> Entry:
+def _entry(vendor: Vendor, command: str | None, base_url: str) -> AuthEntry:
     if command is None:
-        return Entry(key=_ask(vendor.name), base_url=base_url)
+        return AuthEntry(key=_ask(vendor.name), base_url=base_url)
     if not command.strip():
         raise ConfigError("--command needs a command line that prints the key")
-    return Entry(command=command, base_url=base_url)
+    return AuthEntry(command=command, base_url=base_url)
 
 
-def _is_accepted(vendor: Vendor, where: Endpoint, entry: Entry) -> bool:
+def _is_accepted(vendor: Vendor, where: Endpoint, entry: AuthEntry) -> bool:
     """Print the service's verdict on the key; False if it refuses it."""
     import asyncio
 
@@ -104,7 +104,7 @@ def _is_accepted(vendor: Vendor, where: Endpoint, entry: Entry) -> bool:
     return True
 
 
-async def _probe(vendor: Vendor, where: Endpoint, entry: Entry) -> Probed:
+async def _probe(vendor: Vendor, where: Endpoint, entry: AuthEntry) -> Probed:
     from zot.providers.http import HttpTransport
     from zot.providers.listing import probe
     from zot.runtime.key_command import KeyCommand

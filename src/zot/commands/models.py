@@ -26,7 +26,7 @@ _SUMMARY = "Which models there are, what they hold and what they cost; of all pr
 _HEAD = ("PROVIDER", "MODEL", "CONTEXT", "OUTPUT", "REASONING", "$IN", "$OUT", "$CACHE READ", "$CACHE WRITE", "AS OF")
 
 
-class Line(msgspec.Struct, frozen=True):
+class ModelLine(msgspec.Struct, frozen=True):
     """One model for programs. ``listed`` tells whether the service lists it; None if it was not asked."""
 
     provider: str
@@ -74,7 +74,7 @@ def _ask(config: Config) -> list[tuple[Model, bool | None]]:
 
 def _json(found: Sequence[tuple[Model, bool | None]]) -> Iterator[str]:
     for model, listed in found:
-        line = Line(
+        line = ModelLine(
             model.provider,
             model.id,
             model.name,

@@ -15,7 +15,7 @@ from zot.config.config import (
     FOREIGN_FLAGS,
     RESUME_FLAGS,
     Config,
-    chosen,
+    given_settings,
     ignore_foreign,
     journal_path,
     resolve,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from zot.session.session import Session
 
 
-def take_earlier(settings: dict[str, Any]) -> str | None:
+def pop_resume_flags(settings: dict[str, Any]) -> str | None:
     """Remove the flags that select an earlier session; return its id, "" for the newest, None without them."""
     asked = [name for name in ("session", "continue", "resume", "no_session") if name in settings]
     if len(asked) > 1:
@@ -40,7 +40,7 @@ def take_earlier(settings: dict[str, Any]) -> str | None:
     return named
 
 
-async def open_kept(config: Config, given: Collection[str], *, own_process: bool) -> Session:
+async def open_or_create(config: Config, given: Collection[str], *, own_process: bool) -> Session:
     """Return the session that ``config`` names, or a new one, recorded if possible."""
     if config.session is not None:
         return await open_recorded(config, given, own_process=own_process)
@@ -85,18 +85,18 @@ def _print_session_id(session_id: str) -> None:
 async def _find_earlier(config: Config, name: str) -> str:
     import asyncio
 
-    from zot.commands.subcommands import chosen, directory
+    from zot.commands.subcommands import absolute_directory, find_session
     from zot.journal.journal import Journal
     from zot.journal.schema import is_there
 
-    path, cwd = journal_path(config), directory(config.cwd)
+    path, cwd = journal_path(config), absolute_directory(config.cwd)
     nothing = NoSuchSession(f"there is no session of {cwd} to go on with; zot sessions list --all shows the others")
     if not await asyncio.to_thread(is_there, path):
         raise nothing
     journal = await Journal.open(path)
     try:
         if name:
-            return (await chosen(journal, name)).id
+            return (await find_session(journal, name)).id
         newest = await journal.newest(cwd, but=HOSTED)
         if newest is None:
             raise nothing
@@ -143,7 +143,7 @@ def main(argv: Sequence[str]) -> int:
     if how["print"] and how["json"]:
         raise UsageError("--print and --json exclude each other")
     _check_words(words)
-    earlier = take_earlier(settings)
+    earlier = pop_resume_flags(settings)
     keep = "no_session" not in settings
     config = resolve(settings)
     if config.session is None and earlier is None:
@@ -154,9 +154,9 @@ def main(argv: Sequence[str]) -> int:
 
     opening: Callable[[], Awaitable[Session]]
     if earlier is not None:
-        opening = partial(open_earlier, config, chosen(settings), earlier)
+        opening = partial(open_earlier, config, given_settings(settings), earlier)
     else:
-        opening = partial(open_kept if keep else open_any, config, chosen(settings), own_process=True)
+        opening = partial(open_or_create if keep else open_any, config, given_settings(settings), own_process=True)
     leave(asyncio.run(_answer(opening, words, how, incoming, outgoing)))
 
 
@@ -180,13 +180,13 @@ async def _answer(
     opening: Callable[[], Awaitable[Session]], words: Sequence[str], how: dict[str, Any], incoming: int, outgoing: int
 ) -> int:
     """Answer the prompt; return the exit code."""
-    from zot.serve.lifetime import Lifetime, close_in_time, unwritten, wind_down
-    from zot.serve.once import EventLines, LastWords, OneRun
-    from zot.serve.streams import Writer
+    from zot.serve.lifetime import Lifetime, close_in_time, report_write_failure, wind_down
+    from zot.serve.once import EventLines, FinalText, OneRun
+    from zot.serve.streams import StreamWriter
 
-    output, lifetime = Writer(outgoing), Lifetime(outgoing, as_failure=True)
+    output, lifetime = StreamWriter(outgoing), Lifetime(outgoing, as_failure=True)
     output.on_broken(lifetime.end)
-    face = EventLines(output, frozenset(how["features"] or ())) if how["json"] else LastWords(output, how["form"])
+    face = EventLines(output, frozenset(how["features"] or ())) if how["json"] else FinalText(output, how["form"])
     session: Session | None = None
     problem: AgentError | None = None
 
@@ -208,7 +208,7 @@ async def _answer(
         await wind_down(session, output)
     output.close()
     if output.problem is not None:
-        return unwritten(output.problem)
+        return report_write_failure(output.problem)
     if problem is not None:
         sys.stderr.write(f"zot: {problem}\n")
     return lifetime.exit_code if not finished else _exit_code(problem)

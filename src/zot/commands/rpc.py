@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from zot.config import flags
-from zot.config.config import AGENT_FLAGS, FOREIGN_FLAGS, RESUME_FLAGS, Config, chosen, ignore_foreign, resolve
+from zot.config.config import AGENT_FLAGS, FOREIGN_FLAGS, RESUME_FLAGS, Config, given_settings, ignore_foreign, resolve
 from zot.runtime.open import check, open_any
 from zot.serve.stdio import claim, leave, leave_on_signals, readable, writable, write_all
 from zot.version import __version__
@@ -80,12 +80,12 @@ def main(argv: Sequence[str]) -> int:
     except (BrokenPipeError, ConnectionResetError):
         return 0  # The client has closed its end.
     except OSError as problem:
-        from zot.serve.lifetime import unwritten
+        from zot.serve.lifetime import report_write_failure
 
-        return unwritten(problem)
+        return report_write_failure(problem)
     import asyncio
 
-    opening = partial(open_any, config, chosen(settings), own_process=True)
+    opening = partial(open_any, config, given_settings(settings), own_process=True)
     leave(asyncio.run(_serve(opening, greeting, lines, waiting, (incoming, outgoing))))
 
 
@@ -104,12 +104,12 @@ async def _serve(
     descriptors: tuple[int, int],
 ) -> int:
     """Serve the client until its input ends, a signal arrives, or it stops reading. Return the exit code."""
-    from zot.serve.lifetime import Lifetime, close_in_time, unwritten, wind_down
-    from zot.serve.rpc import RpcServer, Unwelcome
-    from zot.serve.streams import Writer, pump, read_chunks
+    from zot.serve.lifetime import Lifetime, close_in_time, report_write_failure, wind_down
+    from zot.serve.rpc import NotAuthorized, RpcServer
+    from zot.serve.streams import StreamWriter, pump, read_chunks
 
     incoming, outgoing = descriptors
-    output = Writer(outgoing)
+    output = StreamWriter(outgoing)
     lifetime = Lifetime(outgoing)
     output.on_broken(lifetime.end)
     session: Session | None = None
@@ -133,10 +133,10 @@ async def _serve(
     try:
         if await lifetime.bound(serve()) and session is not None:
             await close_in_time(session, lifetime)
-    except Unwelcome as problem:
+    except NotAuthorized as problem:
         sys.stderr.write(f"zot: rpc: {problem}\n")
         code = 1
     if session is not None:
         await wind_down(session, output)
     output.close()
-    return code if output.problem is None else unwritten(output.problem)
+    return code if output.problem is None else report_write_failure(output.problem)

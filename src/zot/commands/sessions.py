@@ -11,7 +11,7 @@ import msgspec
 
 from zot.commands.sessions_change import REWIND_FLAGS, delete, diff, export, fork, gc, import_, rename, rewind
 from zot.commands.sessions_read import backup, check, list_, search, show
-from zot.commands.subcommands import Request, remark
+from zot.commands.subcommands import CommandRequest, print_note
 from zot.config import flags
 from zot.config.config import Config, journal_path
 from zot.config.flags import Flag
@@ -19,10 +19,10 @@ from zot.config.paths import journal_in
 from zot.errors import ConfigError, NoSuchSession, UsageError
 
 if TYPE_CHECKING:
-    from zot.journal.journal import Journal, Look
+    from zot.journal.journal import Journal, ReadOnlyJournal
 
-Action: TypeAlias = Callable[["Journal", Request], Awaitable[int]]
-Glance: TypeAlias = Callable[["Look", Request], Awaitable[int]]
+Action: TypeAlias = Callable[["Journal", CommandRequest], Awaitable[int]]
+ReadAction: TypeAlias = Callable[["ReadOnlyJournal", CommandRequest], Awaitable[int]]
 
 _HELP = Flag("--help", "this text", short="-h")
 _JSON = Flag("--json", "one JSON object a line, for programs")
@@ -101,9 +101,9 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
 
 
 #: Subcommands that work on a read-only journal.
-GLANCES: Mapping[str, Glance] = {"list": list_, "show": show, "search": search, "export": export}
+READ_ONLY: Mapping[str, ReadAction] = {"list": list_, "show": show, "search": search, "export": export}
 #: Subcommands that do not open the journal.
-_UNOPENED: Mapping[str, Callable[[str, Request], Awaitable[int]]] = {"check": check, "backup": backup}
+_UNOPENED: Mapping[str, Callable[[str, CommandRequest], Awaitable[int]]] = {"check": check, "backup": backup}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -129,16 +129,16 @@ def main(argv: Sequence[str]) -> int:
     # The journal rolls back unfinished changes, so there is nothing to wind down.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
-        request = Request(words, settings)
+        request = CommandRequest(words, settings)
         return asyncio.run(_run(name, subcommand, request, _journal(request)))
     except UsageError as problem:
         return _misused(problem)
 
 
-async def _run(name: str, subcommand: Subcommand, request: Request, path: str) -> int:
+async def _run(name: str, subcommand: Subcommand, request: CommandRequest, path: str) -> int:
     import asyncio
 
-    from zot.journal.journal import Journal, can_be_written, look
+    from zot.journal.journal import Journal, can_be_written, open_read_only
     from zot.journal.lease import read_marks
     from zot.journal.schema import is_there
 
@@ -147,12 +147,12 @@ async def _run(name: str, subcommand: Subcommand, request: Request, path: str) -
             return await check(path, request)
         if not subcommand.alone:
             raise NoSuchSession(f"there is no session {request.words[0]!r}: nothing has been kept yet")
-        remark("nothing has been kept yet")
+        print_note("nothing has been kept yet")
         return 0
     if subcommand.action is None:
         return await _UNOPENED[name](path, request)
-    if (glance := GLANCES.get(name)) is not None and not await asyncio.to_thread(can_be_written, path):
-        seen = await look(path)
+    if (glance := READ_ONLY.get(name)) is not None and not await asyncio.to_thread(can_be_written, path):
+        seen = await open_read_only(path)
         try:
             return await glance(seen, request)
         finally:
@@ -164,7 +164,7 @@ async def _run(name: str, subcommand: Subcommand, request: Request, path: str) -
         await journal.close()
 
 
-def _journal(request: Request) -> str:
+def _journal(request: CommandRequest) -> str:
     """Return the path of the journal. Raise ConfigError."""
     directory: str | None = request.settings.get("config_dir")
     if directory is None:
@@ -175,7 +175,7 @@ def _journal(request: Request) -> str:
 
 
 def _misused(problem: UsageError) -> int:
-    remark(f"{problem}; zot sessions --help tells more")
+    print_note(f"{problem}; zot sessions --help tells more")
     return 2
 
 

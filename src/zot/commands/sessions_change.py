@@ -14,12 +14,12 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, BinaryIO, Protocol
 
 from zot.commands.subcommands import (
-    Request,
+    CommandRequest,
+    absolute_directory,
     aligned,
-    chosen,
-    confirmed,
-    directory,
-    remark,
+    confirm,
+    find_session,
+    print_note,
     write,
     write_bytes,
     write_json,
@@ -29,24 +29,24 @@ from zot.encoding import encode
 from zot.errors import SessionBusy, UsageError, UserError
 from zot.files import write_new
 from zot.journal.chunks import Kind
-from zot.journal.journal import Journal, Look
-from zot.journal.portable import MAX_LINE_BYTES, Header, checked, exported, imported
+from zot.journal.journal import Journal, ReadOnlyJournal
+from zot.journal.portable import MAX_LINE_BYTES, PortableHeader, checked, exported, imported
 from zot.journal.queries import SessionRecord, last_seq, rows_after
 from zot.journal.record import Record, busy
 from zot.messages import CallBlock, Message, ResultBlock, TextBlock, show, text_of, timestamp
 from zot.session.history import History
-from zot.session.queue import Wish
+from zot.session.queue import RewindTarget
 from zot.session.recovery import recover
-from zot.session.rewind import Branches, FilePair, RestoredFile, compared, restored, way_back
+from zot.session.rewind import Branches, FilePair, RestoredFile, compare, plan_rewind, restored
 from zot.session.rewind import rewind as go_back
 from zot.session.session import new_session_id
-from zot.session.transcripts import CONCLUSION, concluded, endings, everything, fork_point, recalled
-from zot.store import UNKEPT, Change, Configured, Said, Spliced, Store
+from zot.session.transcripts import CONCLUSION, all_messages, endings, fork_end, fork_point, past_message
+from zot.store import NOT_KEPT, Change, Configured, MessageAdded, MessagesReplaced, Store
 from zot.text import printable
 from zot.tools.checkpoints import Restorer
 from zot.tools.diff import unified
-from zot.tools.paths import Anywhere, Lock
-from zot.ui.readable import counted, one_line, size, when
+from zot.tools.paths import LockedPaths, UnrestrictedPaths
+from zot.ui.readable import counted, format_size, format_time, one_line
 
 _ALL = 1 << 62
 
@@ -56,12 +56,12 @@ _MAX_PROBLEM = 400
 _MAX_SHOWN = 200
 
 
-async def rename(journal: Journal, request: Request) -> int:
+async def rename(journal: Journal, request: CommandRequest) -> int:
     name, *words = request.words
     title = " ".join(words)
     if not title.strip():
         raise UsageError("a title must not be blank")
-    session = await chosen(journal, name)
+    session = await find_session(journal, name)
     await journal.rename(session.id, title)
     renamed = await journal.find(session.id)
     if request.json:
@@ -71,20 +71,20 @@ async def rename(journal: Journal, request: Request) -> int:
     return 0
 
 
-async def delete(journal: Journal, request: Request) -> int:
+async def delete(journal: Journal, request: CommandRequest) -> int:
     """Delete the named sessions, all or none."""
-    named = [await chosen(journal, name) for name in request.words]
+    named = [await find_session(journal, name) for name in request.words]
     return await _delete(journal, list({session.number: session for session in named}.values()), request)
 
 
-async def _delete(journal: Journal, sessions: list[SessionRecord], request: Request) -> int:
+async def _delete(journal: Journal, sessions: list[SessionRecord], request: CommandRequest) -> int:
     for session in sessions:
         if journal.is_running(session):
             raise busy(session)
-    rows = ([one_line(one.id, 60), when(one.updated)[:16], one_line(one.title)] for one in sessions)
+    rows = ([one_line(one.id, 60), format_time(one.updated)[:16], one_line(one.title)] for one in sessions)
     count = f"these {len(sessions)} sessions" if len(sessions) > 1 else "this session"
-    if not confirmed(f"{aligned(rows)}Remove {count} for good?", request):
-        remark("nothing was removed")
+    if not confirm(f"{aligned(rows)}Remove {count} for good?", request):
+        print_note("nothing was removed")
         return 1
     for session in sessions:
         await journal.delete(session.id)
@@ -95,11 +95,11 @@ async def _delete(journal: Journal, sessions: list[SessionRecord], request: Requ
     return 0
 
 
-async def fork(journal: Journal, request: Request) -> int:
+async def fork(journal: Journal, request: CommandRequest) -> int:
     """Fork a session."""
     if "messages" in request.settings and "at" in request.settings:
         raise UsageError("--messages and --at exclude each other")
-    session = await chosen(journal, request.words[0])
+    session = await find_session(journal, request.words[0])
     at = await _point(journal, session, request)
     made = await journal.fork(session.id, request.settings.get("as") or new_session_id(), at=at)
     if request.json:
@@ -109,7 +109,7 @@ async def fork(journal: Journal, request: Request) -> int:
     return 0
 
 
-async def _point(journal: Journal, session: SessionRecord, request: Request) -> int:
+async def _point(journal: Journal, session: SessionRecord, request: CommandRequest) -> int:
     """Return the last row of the fork. Raise UserError if there are fewer messages."""
     number, at, count = session.number, request.settings.get("at"), request.settings.get("messages")
     if count is not None:
@@ -119,10 +119,10 @@ async def _point(journal: Journal, session: SessionRecord, request: Request) -> 
         return await journal.reading(lambda connection: last_seq(connection, number))
     point = int(at)
     following = await journal.reading(lambda connection: rows_after(connection, number, point, CONCLUSION))
-    return concluded(point, following)
+    return fork_end(point, following)
 
 
-async def gc(journal: Journal, request: Request) -> int:
+async def gc(journal: Journal, request: CommandRequest) -> int:
     """Delete unreferenced images and, if requested, old sessions; free the space."""
     running = [one for one in await journal.sessions() if journal.is_running(one)]
     if running:
@@ -139,7 +139,7 @@ async def gc(journal: Journal, request: Request) -> int:
     if request.json:
         write_json({"images": removed, "freed_bytes": freed})
     else:
-        write(f"{counted(removed, 'image')} removed that nobody shows; {size(freed)} given back\n")
+        write(f"{counted(removed, 'image')} removed that nobody shows; {format_size(freed)} given back\n")
     return 0
 
 
@@ -152,9 +152,9 @@ def _size(path: str) -> int:
     return total
 
 
-async def export(journal: Look, request: Request) -> int:
+async def export(journal: ReadOnlyJournal, request: CommandRequest) -> int:
     """Write a session's present content, as an export or as an HTML page."""
-    session = await chosen(journal, request.words[0])
+    session = await find_session(journal, request.words[0])
     path = request.settings.get("output")
     lines = _page if request.settings.get("html") else _lines_of
     if path is None:
@@ -164,7 +164,7 @@ async def export(journal: Look, request: Request) -> int:
     if request.json:
         write_json({"id": session.id, "file": path})
     else:
-        remark(f"{one_line(session.id)} is in {one_line(path)}")
+        print_note(f"{one_line(session.id)} is in {one_line(path)}")
     return 0
 
 
@@ -179,7 +179,8 @@ def _page(connection: sqlite3.Connection, session: SessionRecord) -> Iterator[by
     rows = [row for _, row in rows_after(connection, session.number, 0, _ALL)]
     ended = endings(rows)
     said = [
-        recalled(message, ended) for message in everything([row for row in rows if isinstance(row, Said | Spliced)])
+        past_message(message, ended)
+        for message in all_messages([row for row in rows if isinstance(row, MessageAdded | MessagesReplaced)])
     ]
     models = [row.model for row in rows if isinstance(row, Configured)]
     title = session.title or session.id
@@ -191,7 +192,7 @@ def _write(lines: Iterable[bytes], put: Callable[[bytes], object]) -> None:
         put(line)
 
 
-async def import_(journal: Journal, request: Request) -> int:
+async def import_(journal: Journal, request: CommandRequest) -> int:
     """Import an exported session, all of it or nothing."""
     path = request.words[0]
     try:
@@ -208,7 +209,7 @@ async def import_(journal: Journal, request: Request) -> int:
     else:
         write(f"{one_line(made.id)}\n")
         if made.id != was.id and "as" not in request.settings:
-            remark(f"there is a session {was.id!r} already, so it has a new id")
+            print_note(f"there is a session {was.id!r} already, so it has a new id")
     return 0
 
 
@@ -224,16 +225,16 @@ def _opened(path: str) -> BinaryIO:
         return file
 
 
-def _look(file: BinaryIO, path: str) -> Header:
+def _look(file: BinaryIO, path: str) -> PortableHeader:
     """Read to the end and return the header. Raise UserError for the first invalid line."""
-    header: Header | None = None
+    header: PortableHeader | None = None
     for line in checked(_lines(file, path), path):
-        header = line if isinstance(line, Header) else header
+        header = line if isinstance(line, PortableHeader) else header
     assert header is not None
     return header
 
 
-def _read(connection: sqlite3.Connection, file: BinaryIO, path: str, request: Request) -> SessionRecord:
+def _read(connection: sqlite3.Connection, file: BinaryIO, path: str, request: CommandRequest) -> SessionRecord:
     settings = request.settings
     return imported(
         connection,
@@ -241,7 +242,7 @@ def _read(connection: sqlite3.Connection, file: BinaryIO, path: str, request: Re
         wanted_id=settings.get("as"),
         spare_id=new_session_id,
         home=_home(),
-        cwd=directory(settings["cwd"]) if "cwd" in settings else None,
+        cwd=absolute_directory(settings["cwd"]) if "cwd" in settings else None,
         now=timestamp(),
     )
 
@@ -302,12 +303,12 @@ async def rewind(journal: Journal, asked: Asked) -> int:
     settings = asked.settings
     if ("messages" in settings) == ("at" in settings):
         raise UsageError("zot sessions rewind needs either --messages or --at")
-    wish = Wish(settings.get("messages"), settings.get("at"), not settings.get("no_files"))
-    session = await chosen(journal, asked.words[0])
-    files = Restorer(Lock(session.cwd) if settings.get("lock") else Anywhere())
+    wish = RewindTarget(settings.get("messages"), settings.get("at"), not settings.get("no_files"))
+    session = await find_session(journal, asked.words[0])
+    files = Restorer(LockedPaths(session.cwd) if settings.get("lock") else UnrestrictedPaths())
     if settings.get("dry_run"):
         record = await journal.record(session.id, create=False)
-        plan = await way_back(record, files, wish, cwd=session.cwd)
+        plan = await plan_rewind(record, files, wish, cwd=session.cwd)
         _print_rewind(asked, len(plan.messages), restored(plan), plan.at, done=False)
         return 0
     async with _exclusive(journal, session.id) as (record, history):
@@ -350,8 +351,8 @@ def _print_rewind(asked: Asked, messages: int, files: Sequence[RestoredFile], ro
 
 async def diff(journal: Journal, asked: Asked) -> int:
     """Compare two sessions: the messages and file changes of each since they diverged."""
-    one, other = [await journal.record((await chosen(journal, name)).id, create=False) for name in asked.words]
-    branches = compared(await one.changes(), await other.changes())
+    one, other = [await journal.record((await find_session(journal, name)).id, create=False) for name in asked.words]
+    branches = compare(await one.changes(), await other.changes())
     files = [(pair, "".join(await _file_rows(one, pair))) for pair in branches.files]
     if asked.json:
         _write_json(_comparison(one.id, other.id, branches, files))
@@ -368,7 +369,7 @@ async def diff(journal: Journal, asked: Asked) -> int:
 async def _file_rows(store: Store, pair: FilePair) -> list[str]:
     contents: list[bytes | None] = []
     for digest in (pair.one, pair.other):
-        content = None if digest is None or digest == UNKEPT else await store.content(digest)
+        content = None if digest is None or digest == NOT_KEPT else await store.content(digest)
         if content is None and digest is not None:
             return [f"Files a/{pair.path} and b/{pair.path} may differ: the content was not kept\n"]
         contents.append(content)

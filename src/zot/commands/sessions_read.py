@@ -9,45 +9,53 @@ from typing import Any
 
 import msgspec
 
-from zot.commands.subcommands import Request, aligned, chosen, directory, remark, write, write_json
+from zot.commands.subcommands import (
+    CommandRequest,
+    absolute_directory,
+    aligned,
+    find_session,
+    print_note,
+    write,
+    write_json,
+)
 from zot.errors import UsageError, UserError
 from zot.events import Error, ExtNotify, TurnEnd
-from zot.journal.journal import Journal, Look
-from zot.journal.lease import suspect
+from zot.journal.journal import Journal, ReadOnlyJournal
+from zot.journal.lease import mark_damaged
 from zot.journal.queries import SessionRecord, rows_after
-from zot.journal.repair import Report, back_up, look_at
+from zot.journal.repair import CheckReport, back_up, check_file
 from zot.messages import Message, ThinkingBlock
 from zot.messages import show as shown
-from zot.store import Configured, Row, Said, Spliced
-from zot.ui.readable import calls_of, counted, described, name, one_line, when
+from zot.store import Configured, MessageAdded, MessagesReplaced, Row
+from zot.ui.readable import counted, escaped_id, format_time, message_lines, one_line, tool_names
 
 #: Rows read at a time: a session may be larger than memory.
 _PAGE = 1024
 _LIMIT = 50
 
 
-async def list_(journal: Look, request: Request) -> int:
+async def list_(journal: ReadOnlyJournal, request: CommandRequest) -> int:
     """List the sessions."""
     everywhere = bool(request.settings.get("all"))
     if everywhere and "cwd" in request.settings:
         raise UsageError("--all and --cwd exclude each other")
-    cwd = None if everywhere else directory(request.settings.get("cwd"))
+    cwd = None if everywhere else absolute_directory(request.settings.get("cwd"))
     sessions = await journal.sessions(cwd=cwd)
     if request.json:
         for session in sessions:
-            write_json(told(journal, session))
+            write_json(session_fields(journal, session))
         return 0
     if sessions:
         write(aligned(_listed(journal, sessions, everywhere=everywhere)))
     if cwd is not None and (others := len(await journal.sessions()) - len(sessions)):
         nothing = "" if sessions else f"no sessions of {one_line(cwd)}; "
-        remark(f"{nothing}{others} of other directories: --all shows them")
+        print_note(f"{nothing}{others} of other directories: --all shows them")
     elif not sessions:
-        remark("there are no sessions")
+        print_note("there are no sessions")
     return 0
 
 
-def told(journal: Look, session: SessionRecord) -> dict[str, Any]:
+def session_fields(journal: ReadOnlyJournal, session: SessionRecord) -> dict[str, Any]:
     """Return a session's fields for programs."""
     running = journal.is_running(session)
     return {
@@ -65,7 +73,7 @@ def told(journal: Look, session: SessionRecord) -> dict[str, Any]:
     }
 
 
-def _listed(journal: Look, sessions: list[SessionRecord], *, everywhere: bool) -> Iterator[list[str]]:
+def _listed(journal: ReadOnlyJournal, sessions: list[SessionRecord], *, everywhere: bool) -> Iterator[list[str]]:
     counts = [str(session.messages) for session in sessions]
     width = max(map(len, ["messages", *counts]))
     yield ["id", "used (UTC)", "messages".rjust(width), *(["directory"] if everywhere else []), "title"]
@@ -73,15 +81,21 @@ def _listed(journal: Look, sessions: list[SessionRecord], *, everywhere: bool) -
         title = one_line(session.title) or "(nothing was said)"
         mark = "(running) " if journal.is_running(session) else ""
         where = [one_line(session.cwd) or "-"] if everywhere else []
-        yield [name(session.id, 60), when(session.updated)[:16], count.rjust(width), *where, f"{mark}{title}"]
+        yield [
+            escaped_id(session.id, 60),
+            format_time(session.updated)[:16],
+            count.rjust(width),
+            *where,
+            f"{mark}{title}",
+        ]
 
 
-async def show(journal: Look, request: Request) -> int:
+async def show(journal: ReadOnlyJournal, request: CommandRequest) -> int:
     """Show all messages of a session, including those compacted or cleared since."""
-    session = await chosen(journal, request.words[0])
+    session = await find_session(journal, request.words[0])
     full = bool(request.settings.get("full"))
     if request.json:
-        write_json({"type": "session", **told(journal, session)})
+        write_json({"type": "session", **session_fields(journal, session)})
         async for seq, row in _rows(journal, session):
             for line in _row_for_programs(seq, row, full=full):
                 write_json(line)
@@ -90,14 +104,14 @@ async def show(journal: Look, request: Request) -> int:
     names: dict[str, str] = {}
     async for _, row in _rows(journal, session):
         for message in _messages(row):
-            names = calls_of(message) or names
+            names = tool_names(message) or names
         lines = [*_row_for_people(row, names, full=full)]
         if lines:
             write("\n" + "".join(f"{line}\n" for line in lines))
     return 0
 
 
-async def _rows(journal: Look, session: SessionRecord) -> AsyncIterator[tuple[int, Row]]:
+async def _rows(journal: ReadOnlyJournal, session: SessionRecord) -> AsyncIterator[tuple[int, Row]]:
     after = 0
     while page := await journal.reading(partial(rows_after, number=session.number, after=after, limit=_PAGE)):
         for seq, row in page:
@@ -105,12 +119,12 @@ async def _rows(journal: Look, session: SessionRecord) -> AsyncIterator[tuple[in
         after = page[-1][0]
 
 
-def _header(journal: Look, session: SessionRecord) -> Iterator[str]:
-    yield f"session    {name(session.id)}"
+def _header(journal: ReadOnlyJournal, session: SessionRecord) -> Iterator[str]:
+    yield f"session    {escaped_id(session.id)}"
     yield f"title      {one_line(session.title) or '(nothing was said)'}"
     yield f"directory  {one_line(session.cwd) or '-'}"
-    yield f"begun      {when(session.created)} UTC"
-    yield f"used       {when(session.updated)} UTC{', and running' if journal.is_running(session) else ''}"
+    yield f"begun      {format_time(session.created)} UTC"
+    yield f"used       {format_time(session.updated)} UTC{', and running' if journal.is_running(session) else ''}"
     if session.parent is not None:
         yield f"forked     from {one_line(session.parent)}, after row {session.fork_seq}"
     totals = session.totals
@@ -120,9 +134,9 @@ def _header(journal: Look, session: SessionRecord) -> Iterator[str]:
 
 def _messages(row: Row) -> tuple[Message, ...]:
     match row:
-        case Said(message=message):
+        case MessageAdded(message=message):
             return (message,)
-        case Spliced(messages=messages):
+        case MessagesReplaced(messages=messages):
             return messages
         case _:
             return ()
@@ -130,7 +144,7 @@ def _messages(row: Row) -> tuple[Message, ...]:
 
 def _row_for_people(row: Row, names: dict[str, str], *, full: bool) -> Iterator[str]:
     match row:
-        case Spliced(start=start, stop=stop, messages=messages):
+        case MessagesReplaced(start=start, stop=stop, messages=messages):
             yield f"-- {_replaced(start, stop, len(messages))}"
         case Configured(provider=provider, model=model, cwd=cwd) if full:
             yield f"-- from here on with {one_line(provider)} {one_line(model)} in {one_line(cwd) or '-'}"
@@ -146,7 +160,7 @@ def _row_for_people(row: Row, names: dict[str, str], *, full: bool) -> Iterator[
             pass
     for number, message in enumerate(_messages(row)):
         yield from ([""] if number else [])
-        yield from described(message, names, full=full)
+        yield from message_lines(message, names, full=full)
 
 
 def _replaced(start: int, stop: int, count: int) -> str:
@@ -159,7 +173,7 @@ def _replaced(start: int, stop: int, count: int) -> str:
 def _row_for_programs(seq: int, row: Row, *, full: bool) -> Iterator[dict[str, Any]]:
     """Yield a row's fields for programs."""
     match row:
-        case Spliced(start=start, stop=stop):
+        case MessagesReplaced(start=start, stop=stop):
             yield {"type": "replaced", "seq": seq, "start": start, "stop": stop}
         case Configured(provider=provider, model=model, cwd=cwd) if full:
             yield {"type": "configured", "seq": seq, "provider": provider, "model": model, "cwd": cwd}
@@ -185,7 +199,7 @@ def _full_content(message: Message) -> list[Any]:
     return found
 
 
-async def search(journal: Look, request: Request) -> int:
+async def search(journal: ReadOnlyJournal, request: CommandRequest) -> int:
     """Show the messages that contain a text."""
     limit = request.settings.get("limit", _LIMIT)
     hits = await journal.search(" ".join(request.words), limit=limit)
@@ -197,21 +211,21 @@ async def search(journal: Look, request: Request) -> int:
         rows = ([one_line(hit.session, 60), f"row {hit.seq}", hit.role, one_line(hit.excerpt)] for hit in hits)
         write(aligned(rows))
     if len(hits) == limit:
-        remark(f"these are the first {limit}: there may be more, see --limit")
+        print_note(f"these are the first {limit}: there may be more, see --limit")
     elif not hits:
-        remark("nowhere")
+        print_note("nowhere")
     return 0
 
 
-async def check(path: str, request: Request) -> int:
+async def check(path: str, request: CommandRequest) -> int:
     """Report the journal's problems."""
-    report = await asyncio.to_thread(look_at, path)
+    report = await asyncio.to_thread(check_file, path)
     if request.settings.get("acknowledge") and report.lost:
         if report.damaged:
             raise UserError(f"{path} is damaged, too: open a session first, which saves what is readable")
         await _acknowledge(path)
-        remark(f"{counted(len(report.lost), 'problem')} acknowledged")
-        report = await asyncio.to_thread(look_at, path)
+        print_note(f"{counted(len(report.lost), 'problem')} acknowledged")
+        report = await asyncio.to_thread(check_file, path)
     if request.json:
         write_json(report)
     else:
@@ -221,19 +235,19 @@ async def check(path: str, request: Request) -> int:
         verdict = "all that was saved" if report.repaired else "everything"
         write("" if report.problems else f"{found}: {verdict} is as it was written\n")
     if report.unknown:
-        remark("this zot does not know some kinds of rows: update it to read those sessions")
+        print_note("this zot does not know some kinds of rows: update it to read those sessions")
     if report.problems:
-        remark(f"{counted(len(report.problems), 'problem')} in {path}; {await _remedy(path, report)}")
+        print_note(f"{counted(len(report.problems), 'problem')} in {path}; {await _remedy(path, report)}")
     return 1 if report.problems else 0
 
 
-async def _remedy(path: str, report: Report) -> str:
+async def _remedy(path: str, report: CheckReport) -> str:
     """Return the remedy for a journal's problems; mark a damaged one for recovery."""
     if report.lost and len(report.lost) == len(report.problems):
         return "put a backup in its place, or accept the loss with: zot sessions check --acknowledge"
     if report.unreadable:
         return "it cannot be read: look at its disk and its permissions, then check again"
-    remembered = report.damaged and await asyncio.to_thread(suspect, path)
+    remembered = report.damaged and await asyncio.to_thread(mark_damaged, path)
     opened = "the next session that is opened" if remembered else "opening the session"
     return f"{opened} saves what is readable"
 
@@ -246,7 +260,7 @@ async def _acknowledge(path: str) -> None:
         await journal.close()
 
 
-async def backup(path: str, request: Request) -> int:
+async def backup(path: str, request: CommandRequest) -> int:
     """Copy the journal to a new file, also while sessions run."""
     (target,) = request.words
     report = await asyncio.to_thread(back_up, path, target)
@@ -254,5 +268,5 @@ async def backup(path: str, request: Request) -> int:
         write_json({"file": target, "sessions": report.sessions, "rows": report.rows})
     else:
         found = f"{counted(report.sessions, 'session')}, {counted(report.rows, 'row')}"
-        remark(f"{found} are in {one_line(target)}")
+        print_note(f"{found} are in {one_line(target)}")
     return 0

@@ -13,14 +13,14 @@ from zot.errors import ConfigError, NoSuchSession, UserError
 from zot.ui.readable import escaped, one_line
 
 if TYPE_CHECKING:  # Not every command needs the journal.
-    from zot.journal.journal import Look
+    from zot.journal.journal import ReadOnlyJournal
     from zot.journal.queries import SessionRecord
 
 #: Sessions listed if an abbreviation is ambiguous.
 _NAMED = 5
 
 
-class Request(msgspec.Struct, frozen=True):
+class CommandRequest(msgspec.Struct, frozen=True):
     """The words after the subcommand, and the flags."""
 
     words: Sequence[str]
@@ -55,7 +55,7 @@ def write_json(value: object) -> None:
     write_bytes(line + b"\n")
 
 
-def remark(text: str) -> None:
+def print_note(text: str) -> None:
     """Print a message to standard error."""
     sys.stderr.write(f"zot: {escaped(text)}\n")
 
@@ -68,7 +68,7 @@ def aligned(rows: Iterable[Sequence[str]]) -> str:
     return "".join("  ".join(cells).rstrip() + "\n" for cells in padded)
 
 
-def confirmed(question: str, request: Request) -> bool:
+def confirm(question: str, request: CommandRequest) -> bool:
     """True if the user agrees, or gave --yes."""
     if request.settings.get("yes"):
         return True
@@ -82,7 +82,7 @@ def confirmed(question: str, request: Request) -> bool:
     return answer.strip().lower() in ("y", "yes")
 
 
-async def chosen(journal: Look, name: str) -> SessionRecord:
+async def find_session(journal: ReadOnlyJournal, name: str) -> SessionRecord:
     """Return the session with this id, or the only one whose id starts with it. Raise NoSuchSession, UserError."""
     sessions = await journal.sessions()
     found = [session for session in sessions if session.id == name]
@@ -96,7 +96,7 @@ async def chosen(journal: Look, name: str) -> SessionRecord:
     return found[0]
 
 
-def directory(path: str | None) -> str:
+def absolute_directory(path: str | None) -> str:
     """Return a directory as an absolute path. Raise ConfigError if the current one is gone."""
     try:
         return os.path.abspath(path or os.getcwd())

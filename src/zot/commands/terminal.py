@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from zot.commands.once import take_earlier
+from zot.commands.once import pop_resume_flags
 from zot.config import flags
 from zot.config.config import AGENT_FLAGS, RESUME_FLAGS, Config, resolve
 from zot.errors import NoSuchSession, UsageError
@@ -38,12 +38,12 @@ _SIGNAL_S = 2.0
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
-    if (opening := wanted(argv)) is None:
+    if (opening := parse_command_line(argv)) is None:
         return 0
-    return _screen(opening) if not opening.is_plain and finds_screen(os.environ) else _plain(opening)
+    return _screen(opening) if not opening.is_plain and can_show_screen(os.environ) else _plain(opening)
 
 
-def wanted(argv: Sequence[str]) -> Opening | None:
+def parse_command_line(argv: Sequence[str]) -> Opening | None:
     """Return the parsed command line; None if it asked for help, which is printed. Raise ConfigError or UsageError."""
     settings, words = flags.parse(argv, (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
     if settings.pop("help", False):
@@ -54,7 +54,7 @@ def wanted(argv: Sequence[str]) -> Opening | None:
             f"say what to do with {words[0]!r}: zot -p PROMPT answers a prompt, with the flags before or behind it"
         )
     is_plain = settings.pop("plain", False)
-    earlier = take_earlier(settings)
+    earlier = pop_resume_flags(settings)
     keep = "no_session" not in settings
     config = resolve(settings)
     if config.session is None and earlier is None:
@@ -96,7 +96,7 @@ class Opening:
             ) from None
 
 
-def finds_screen(env: Mapping[str, str]) -> bool:
+def can_show_screen(env: Mapping[str, str]) -> bool:
     """True if the terminal can show a screen and Textual is installed; print a hint if only Textual is missing."""
     if env.get("TERM", "") in _NO_SCREEN:
         return False
@@ -109,9 +109,9 @@ def finds_screen(env: Mapping[str, str]) -> bool:
 
 
 def _screen(opening: Opening) -> int:
-    from zot.ui.terminal.textual_patches import put_off
+    from zot.ui.terminal.textual_patches import collect_rarely
 
-    put_off()
+    collect_rarely()
     from zot.ui.terminal.app import ZotApp
 
     code = asyncio.run(run_app(app := ZotApp(opening.home, opening.session)))
@@ -130,14 +130,14 @@ def _print_resume_command(left: Snapshot | None) -> None:
 async def run_app(app: ZotApp) -> int:
     """Run the app until the user leaves or a signal arrives, and restore the terminal."""
     from zot.serve.stdio import SIGNALS
-    from zot.ui.terminal.textual_patches import write_only_known
+    from zot.ui.terminal.textual_patches import replace_unencodable
 
-    write_only_known(sys.__stdout__)  # The driver draws there.
+    replace_unencodable(sys.__stdout__)  # The driver draws there.
     loop, code = asyncio.get_running_loop(), None
     for number in SIGNALS:
         loop.add_signal_handler(number, app.exit, 128 + number)
     try:
-        with noted(app.note):
+        with logs_as_notes(app.note):
             code = await app.run_async()
     finally:
         await _close(app, within_s=_OWN_TIME_S if code == 0 else _SIGNAL_S)
@@ -163,7 +163,7 @@ def _plain(opening: Opening) -> int:
 
     async def talk() -> int:
         terminal = PlainTerminal(opening.home, opening.session)
-        with noted(terminal.note):
+        with logs_as_notes(terminal.note):
             code = await terminal.run()
         _print_resume_command(terminal.left)
         return code
@@ -189,7 +189,7 @@ class NoteHandler(logging.Handler):
 
 
 @contextmanager
-def noted(note: Callable[[str, Level], None]) -> Iterator[None]:
+def logs_as_notes(note: Callable[[str, Level], None]) -> Iterator[None]:
     """Pass log records to ``note`` during the block, and to no other handler."""
     log, handler = logging.getLogger("zot"), NoteHandler(note)
     spreads, log.propagate = log.propagate, False

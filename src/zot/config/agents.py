@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
-from zot.config.config import DEFAULT_AGENT, Config, combined, no_such_agent
+from zot.config.config import DEFAULT_AGENT, Config, merge_settings, no_such_agent
 from zot.config.file import AgentTable, ConfigFile, DaemonSettings, read
 from zot.config.vendors import VENDORS
 from zot.errors import ConfigError
 
 
-class Agents(msgspec.Struct, frozen=True):
+class AgentConfigs(msgspec.Struct, frozen=True):
     """Snapshot of the configured agents; `reloaded` reads the file again.
 
     ``directory`` is where config.toml is looked up, None for nowhere.
@@ -23,16 +23,16 @@ class Agents(msgspec.Struct, frozen=True):
     file: ConfigFile
 
     @staticmethod
-    def load(directory: str | None) -> Agents:
+    def load(directory: str | None) -> AgentConfigs:
         """Read config.toml in ``directory``. Raise ConfigError: InvalidConfigFile has all problems, in any table.
 
         Conditions that change over time, such as a key or an existing directory, are not checked.
         """
-        return Agents(directory, read(directory, _semantic_problems))
+        return AgentConfigs(directory, read(directory, _semantic_problems))
 
-    def reloaded(self) -> Agents:
+    def reloaded(self) -> AgentConfigs:
         """Return a new snapshot. Raise ConfigError as `load` does; the old snapshot stays usable."""
-        return Agents.load(self.directory)
+        return AgentConfigs.load(self.directory)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -50,7 +50,7 @@ class Agents(msgspec.Struct, frozen=True):
         """Return an agent's Config; ``settings`` win over the file. Raise NoSuchAgent, ConfigError."""
         if alias not in self.names:
             raise no_such_agent(alias, self.names)
-        return combined({**(settings or {}), "agent": alias}, self.table(alias).settings, env)
+        return merge_settings({**(settings or {}), "agent": alias}, self.table(alias).settings, env)
 
     def table(self, alias: str) -> AgentTable:
         """Return an agent's table; an empty one if the file does not name it."""

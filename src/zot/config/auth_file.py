@@ -9,7 +9,7 @@ from functools import partial
 
 import msgspec
 
-from zot.encoding import learned
+from zot.encoding import thread_safe_type
 from zot.errors import ConfigError, MalformedFile
 from zot.files import decoded, load
 
@@ -18,7 +18,7 @@ _OTHERS = 0o077
 _MAX_BYTES = 1024 * 1024
 
 
-class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+class AuthEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """The stored credential of one provider. A key wins over a command.
 
     It is valid only for the server at ``base_url``; without one, for the vendor's own.
@@ -33,7 +33,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"Entry({'key' if self.key else 'command' if self.command else 'empty'})"
 
 
-def stored(home: str, provider: str) -> Entry | None:
+def stored(home: str, provider: str) -> AuthEntry | None:
     """Return the credential of ``provider``. Raise ConfigError if the file is damaged or readable by others."""
     raw = _read(path_in(home)).get(provider)
     return None if raw is None else _entry(home, provider, raw)
@@ -56,11 +56,11 @@ def addresses(home: str) -> dict[str, str]:
     return found
 
 
-def store(home: str, provider: str, entry: Entry) -> None:
+def store(home: str, provider: str, entry: AuthEntry) -> None:
     """Store a provider's entry, replacing its old one; keep all others. Raise ConfigError."""
-    from zot.files import exclusive
+    from zot.files import directory_lock
 
-    with exclusive(home):
+    with directory_lock(home):
         _write(path_in(home), {**_read(path_in(home)), provider: msgspec.Raw(msgspec.json.encode(entry))})
 
 
@@ -68,9 +68,9 @@ def remove(home: str, provider: str) -> bool:
     """Remove the entry of ``provider``; False if there was none. Raise ConfigError."""
     if not os.path.lexists(path_in(home)):
         return False
-    from zot.files import exclusive
+    from zot.files import directory_lock
 
-    with exclusive(home):
+    with directory_lock(home):
         entries = _read(path_in(home))
         if entries.pop(provider, None) is None:
             return False
@@ -98,11 +98,11 @@ def _entries(data: bytes) -> dict[str, msgspec.Raw]:
     return msgspec.json.decode(data or b"{}", type=dict[str, msgspec.Raw])
 
 
-def _entry(home: str, provider: str, raw: msgspec.Raw) -> Entry:
+def _entry(home: str, provider: str, raw: msgspec.Raw) -> AuthEntry:
     try:
         entry = decoded(bytes(raw), _stored_entry, path_in(home))
     except MalformedFile:
-        entry = Entry()
+        entry = AuthEntry()
     if not (entry.key or entry.command):
         raise ConfigError(
             f'{path_in(home)}: the entry for {provider} has neither "key" nor "command"; try: zot login {provider}'
@@ -110,8 +110,8 @@ def _entry(home: str, provider: str, raw: msgspec.Raw) -> Entry:
     return entry
 
 
-def _stored_entry(data: bytes) -> Entry:
-    return msgspec.json.decode(data, type=learned(Entry))
+def _stored_entry(data: bytes) -> AuthEntry:
+    return msgspec.json.decode(data, type=thread_safe_type(AuthEntry))
 
 
 def _check_private(path: str, about: os.stat_result) -> None:

@@ -12,7 +12,7 @@ import msgspec
 
 from zot.config.flags import DeadlineName, Flag, Seconds, choice, dollars, positive, seconds, switch
 from zot.config.vendors import KEY_NAMES, VENDORS, ApiName, same_address
-from zot.encoding import learned
+from zot.encoding import thread_safe_type
 from zot.errors import ConfigError, NoSuchAgent, UsageError
 
 #: Variables that never reach a tool or an extension: our token, and the keys of all providers.
@@ -207,10 +207,10 @@ def resolve(settings: Mapping[str, Any], env: Mapping[str, str] | None = None, *
 
         logging.getLogger("zot").warning("there is no agent %r in config.toml: the default one answers", agent)
         agent = DEFAULT_AGENT
-    return combined({**settings, "agent": agent}, tables.get(agent, {}), env)
+    return merge_settings({**settings, "agent": agent}, tables.get(agent, {}), env)
 
 
-def combined(settings: Mapping[str, Any], stored: Mapping[str, Any], env: Mapping[str, str] | None) -> Config:
+def merge_settings(settings: Mapping[str, Any], stored: Mapping[str, Any], env: Mapping[str, str] | None) -> Config:
     """Return the Config of ``settings`` over those ``stored`` in a file. Raise UsageError."""
     given = {name: value for name, value in settings.items() if name != "config_dir"}
     if given.pop("no_tools", False):
@@ -222,7 +222,7 @@ def combined(settings: Mapping[str, Any], stored: Mapping[str, Any], env: Mappin
     if given.pop("no_session", False) and "session" in given:
         raise UsageError("--session and --no-session exclude each other")
     environment = os.environ if env is None else env
-    kept = fitting(stored, given, environment)
+    kept = compatible_settings(stored, given, environment)
     if given.get("provider") is None and kept.get("provider") is None:
         given["provider"] = _unnamed({**kept, **given}, environment)
     if (cwd := kept.get("cwd", "")).startswith("~/"):
@@ -260,7 +260,7 @@ def _tables(directory: str | None) -> Mapping[str, Mapping[str, Any]]:
     return {name: table.settings for name, table in read(directory).agents.items()}
 
 
-def fitting(stored: Mapping[str, Any], given: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, Any]:
+def compatible_settings(stored: Mapping[str, Any], given: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, Any]:
     """Return the stored settings that fit the given ones: a model and an address belong to their provider."""
     named: str | None = given.get("provider")
     if named is None or named == (stored.get("provider") or _unnamed(stored, env)):
@@ -309,7 +309,7 @@ def _stored_addresses(env: Mapping[str, str]) -> Mapping[str, str]:
     return {name: found[name] or vendor.base_url for name, vendor in VENDORS.items() if name in found}
 
 
-class Given(frozenset[str]):
+class GivenSettings(frozenset[str]):
     """Names of the settings given on a command line; `config` applies them to another agent."""
 
     settings: Mapping[str, Any]
@@ -319,13 +319,13 @@ class Given(frozenset[str]):
         return resolve({**self.settings, "agent": agent})
 
 
-def chosen(settings: Mapping[str, Any]) -> Given:
+def given_settings(settings: Mapping[str, Any]) -> GivenSettings:
     """Return the given settings, which a resumed session must not override.
 
     Naming another agent also selects its service, model and prompt, but not its directory.
     """
     of_agent = ("provider", "model", "reasoning", "system_prompt") if "agent" in settings else ()
-    given = Given((*settings, *of_agent))
+    given = GivenSettings((*settings, *of_agent))
     given.settings = settings
     return given
 
@@ -395,7 +395,7 @@ def zot_home(env: Mapping[str, str]) -> str | None:
     return os.path.join(user, ".local", "state", "zot")
 
 
-def kept_in(config: Config) -> str | None:
+def data_directory(config: Config) -> str | None:
     """Return the directory for data written at run time: ``data``, or zot's home."""
     return config.data or zot_home(config.environment)
 
@@ -432,6 +432,6 @@ def checked(settings: Mapping[str, Any], base: Config | None = None) -> Config:
         fields["provider"] = _unnamed(settings, env if isinstance(env, Mapping) else os.environ)
     paths = {name: os.fspath(value) for name, value in settings.items() if isinstance(value, os.PathLike)}
     try:
-        return msgspec.convert({**fields, **settings, **paths}, learned(Config))
+        return msgspec.convert({**fields, **settings, **paths}, thread_safe_type(Config))
     except msgspec.ValidationError as problem:
         raise ConfigError(str(problem)) from None

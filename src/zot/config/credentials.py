@@ -12,7 +12,7 @@ from zot.config.vendors import Vendor, same_address
 from zot.errors import ConfigError, KeyMissing
 
 if TYPE_CHECKING:
-    from zot.config.auth_file import Entry
+    from zot.config.auth_file import AuthEntry
 
 
 class Credential(msgspec.Struct, frozen=True):
@@ -60,7 +60,7 @@ def missing(vendor: Vendor, env: Mapping[str, str]) -> KeyMissing:
     )
 
 
-def _stored(vendor: Vendor, env: Mapping[str, str]) -> Entry | None:
+def _stored(vendor: Vendor, env: Mapping[str, str]) -> AuthEntry | None:
     home = zot_home(env)
     if home is None or not vendor.key_names:
         return None

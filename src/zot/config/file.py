@@ -12,7 +12,7 @@ import msgspec
 
 from zot.config.flags import MAX_SECONDS, DeadlineName, Seconds
 from zot.config.vendors import ApiName
-from zot.encoding import learned
+from zot.encoding import thread_safe_type
 from zot.errors import ConfigError, InvalidConfigFile, MalformedFile
 from zot.text import printable
 
@@ -163,7 +163,7 @@ def _misplaced(found: Mapping[str, Any]) -> list[str]:
 def _table(label: str, found: object, kind: type[T], problems: list[str]) -> T:
     """Decode a table as ``kind``. Add its problems to ``problems`` and return an empty table if there are any."""
     try:
-        return msgspec.convert(found, learned(kind))
+        return msgspec.convert(found, thread_safe_type(kind))
     except msgspec.ValidationError:
         pass
     if not isinstance(found, dict):
@@ -173,7 +173,7 @@ def _table(label: str, found: object, kind: type[T], problems: list[str]) -> T:
         # One by one: msgspec stops at the first problem.
         try:
             if name in kind.__struct_fields__:
-                msgspec.convert({name: value}, learned(kind))
+                msgspec.convert({name: value}, thread_safe_type(kind))
             else:
                 problems.append(f"{label} {name}: {_unknown(name, kind.__struct_fields__)}")
         except msgspec.ValidationError as problem:
@@ -262,7 +262,7 @@ class Tls(msgspec.Struct, frozen=True):
     key: str | None = None
 
 
-def checked(url: str, tls: Tls | None) -> ListenAddress:
+def checked_listen_address(url: str, tls: Tls | None) -> ListenAddress:
     """Return an address that is safe to listen at. Raise ConfigError."""
     try:
         address = ListenAddress.parse(url)

@@ -26,7 +26,7 @@ _SHARE = re.compile(rb"\\\\([^\\/?.][^\\/]*)[\\/]([^\\/]+)")
 _IS_VERBATIM_DRIVE, _IS_SHARE, _IS_DRIVE = 2, 4, 5
 
 
-class Place(msgspec.Struct, frozen=True):
+class DaemonPaths(msgspec.Struct, frozen=True):
     """Paths of a daemon.
 
     ``socket`` is the path of its socket, or the name of its pipe on Windows. ``config_dir`` is the directory of its
@@ -46,7 +46,7 @@ class Place(msgspec.Struct, frozen=True):
 
 def locate(
     env: Mapping[str, str], *, socket: str | None = None, config_dir: str | None = None, platform: str = sys.platform
-) -> Place:
+) -> DaemonPaths:
     """Return the paths of this environment's daemon; ``socket`` and ``config_dir`` are the flags' values.
 
     Raise ConfigError if no directory is known, or the socket's path is longer than the system allows.
@@ -55,7 +55,7 @@ def locate(
     given = given_config_dir(env, config_dir, paths)
     data_dir = _absolute(paths, _data_dir(env, given, paths))
     own = given is not None or _directory(env, "ZEROCLAW_DATA_DIR", paths) is not None
-    return Place(
+    return DaemonPaths(
         socket=find_socket(env, socket=socket, config_dir=config_dir, platform=platform),
         data_dir=data_dir,
         config_dir=None if given is None else _absolute(paths, given),

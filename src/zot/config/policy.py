@@ -23,7 +23,7 @@ _GLOB_MAGIC: Final = r"[*?\[]"
 _ESCAPED: Final = r"\[([*?\[])\]"
 
 
-class Command(msgspec.Struct, frozen=True):
+class CommandSubject(msgspec.Struct, frozen=True):
     """A call that runs a shell command."""
 
     text: str
@@ -33,7 +33,7 @@ class Command(msgspec.Struct, frozen=True):
         return fnmatchcase(self.text, pattern) and (loosely or not _SHELL_MAGIC & set(self.text))
 
 
-class Target(msgspec.Struct, frozen=True):
+class PathSubject(msgspec.Struct, frozen=True):
     """A call on a file: ``real`` is ``written`` with all links resolved. Both are absolute."""
 
     real: str
@@ -65,7 +65,7 @@ class Nowhere(msgspec.Struct, frozen=True):
         return loosely
 
 
-class Nothing(msgspec.Struct, frozen=True):
+class NoSubject(msgspec.Struct, frozen=True):
     """A call without a command or path."""
 
     def matches(self, pattern: str, *, loosely: bool) -> bool:
@@ -73,22 +73,22 @@ class Nothing(msgspec.Struct, frozen=True):
         return False
 
 
-Subject: TypeAlias = Command | Target | Nowhere | Nothing
+Subject: TypeAlias = CommandSubject | PathSubject | Nowhere | NoSubject
 
 
 def subject_of(args: dict[str, Any], cwd: str) -> Subject:
     """Return the subject of a call with ``args``, with links resolved now."""
     match args:
         case {"command": str(command)}:
-            return Command(command)
+            return CommandSubject(command)
         case {"path": str(path)}:
             written = os.path.join(cwd, path)
             try:
-                return Target(os.path.realpath(written), os.path.normpath(written), cwd)
+                return PathSubject(os.path.realpath(written), os.path.normpath(written), cwd)
             except ValueError:  # a NUL, or a lone surrogate
                 return Nowhere(path)
         case _:
-            return Nothing()
+            return NoSubject()
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -124,7 +124,7 @@ class Private(msgspec.Struct, frozen=True):
     def covers(self, tool: str, subject: Subject) -> bool:
         """True if a call would reach a private path, or its path cannot be resolved."""
         match subject:
-            case Target(real=real, written=written):
+            case PathSubject(real=real, written=written):
                 if tool == "read" and any(_is_below(real, os.path.realpath(place)) for place in self.readable):
                     return False
                 return any(_is_in(path, place) for path in (real, written) for place in self.directories)

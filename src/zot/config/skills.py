@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import msgspec
 
 from zot.errors import ConfigError
-from zot.files import slices
+from zot.files import read_chunks
 
 FILE_NAME = "SKILL.md"
 MAX_SKILL_BYTES = 256 * 1024
@@ -75,7 +75,7 @@ def load(directory: str) -> SkillFile:
     """Return the skill in ``directory``. Raise ConfigError that names the file and line."""
     path = os.path.join(os.path.abspath(directory), FILE_NAME)
     try:
-        data = b"".join(_within(MAX_SKILL_BYTES, slices(path), path))
+        data = b"".join(_within(MAX_SKILL_BYTES, read_chunks(path), path))
     except OSError as problem:
         raise ConfigError(f"{path}: {problem.strerror}") from None
     try:

@@ -13,7 +13,7 @@ import msgspec
 
 from zot.encoding import decoder
 from zot.errors import ConfigError, MalformedFile, UserError
-from zot.files import exclusive, load, replace_file, slices
+from zot.files import directory_lock, load, read_chunks, replace_file
 from zot.messages import timestamp
 
 #: Files an extension may change besides its code. The last matching pattern decides, ``!`` means "not data".
@@ -116,7 +116,7 @@ class _Reader:
 
     def _digest(self, path: str) -> bytes:
         digest = hashlib.sha256()
-        for data in slices(path):
+        for data in read_chunks(path):
             self._bytes += len(data)
             if self._bytes > MAX_BYTES:
                 raise UserError(f"{self._root} has more than {MAX_BYTES} bytes, too many to be checked")
@@ -165,13 +165,13 @@ class TrustStore:
         """Trust ``directory`` as it is now. Raise UserError if it cannot be checked."""
         where = os.path.realpath(directory)
         entry = Trusted(where, fingerprint(where, data_patterns), self._now())
-        with exclusive(self._home):
+        with directory_lock(self._home):
             self._write({**self._read(), where: entry})
         return entry
 
     def untrust(self, directory: str) -> bool:
         """Revoke trust in ``directory``, which need not exist; False if it was not trusted."""
-        with exclusive(self._home):
+        with directory_lock(self._home):
             known = self._read()
             entry = known.pop(os.path.realpath(directory), None)
             if entry is not None:

@@ -8,14 +8,14 @@ from typing import Any, Final, get_type_hints
 
 import msgspec
 
-from zot.encoding import learned
+from zot.encoding import thread_safe_type
 
 _PARAMETERS: Final = ("Args:", "Arguments:", "Parameters:")
 _SECTIONS: Final = (*_PARAMETERS, "Returns:", "Raises:", "Yields:", "Example:", "Examples:")
 _VARIABLE = 0x04 | 0x08  # Code flags of functions with *args or **kwargs.
 
 
-class Documented:
+class ParsedDocstring:
     """Parsed docstring: the description before its first section, and the ``parameters`` by name."""
 
     def __init__(self, text: str) -> None:
@@ -69,7 +69,7 @@ class Arguments:
     """Parameters of a tool function. Raises TypeError if they cannot be described to a model."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        documented = Documented(function.__doc__ or "")
+        documented = ParsedDocstring(function.__doc__ or "")
         self.description = documented.description
         self._kind = _kind(function)
         self.schema = _schema(self._kind, documented.parameters)
@@ -77,7 +77,7 @@ class Arguments:
     def read(self, args: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments converted to their types. Raise ValueError."""
         # Lax: models sometimes write "5" for 5.
-        values = msgspec.convert(args, learned(self._kind), strict=False)
+        values = msgspec.convert(args, thread_safe_type(self._kind), strict=False)
         return {name: getattr(values, name) for name in self._kind.__struct_fields__}
 
 

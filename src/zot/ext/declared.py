@@ -67,14 +67,14 @@ class Panel:
             self._send(PanelClose(self.id))
 
 
-class Command(NamedTuple):
+class DeclaredCommand(NamedTuple):
     """Registration of a command with its handler."""
 
     frame: wire.RegisterCommand
     handler: Handler
 
 
-class Tool(NamedTuple):
+class DeclaredTool(NamedTuple):
     """Registration of a tool with its handler; ``arguments`` is None if they are not checked."""
 
     frame: wire.RegisterTool
@@ -82,12 +82,12 @@ class Tool(NamedTuple):
     arguments: Arguments | None
 
 
-class Declared:
+class Declarations:
     """Declarations by name. Those made while the extension runs are sent at once."""
 
     def __init__(self) -> None:
-        self.commands: dict[str, Command] = {}
-        self.tools: dict[str, Tool] = {}
+        self.commands: dict[str, DeclaredCommand] = {}
+        self.tools: dict[str, DeclaredTool] = {}
         self.events: dict[wire.EventName, list[Handler]] = {}
         self.interceptors: dict[wire.Intercepted, Handler] = {}
         self.panels: dict[str, Panel] = {}
@@ -98,12 +98,12 @@ class Declared:
         self.subscribed = False
         self._unsent: list[wire.Notify] = []
 
-    def add_command(self, command: Command) -> None:
+    def add_command(self, command: DeclaredCommand) -> None:
         _must_be_new("command", command.frame.name, self.commands)
         self.commands[command.frame.name] = command
         self.tell(command.frame)
 
-    def add_tool(self, tool: Tool) -> None:
+    def add_tool(self, tool: DeclaredTool) -> None:
         _must_be_new("tool", tool.frame.name, self.tools)
         self.tools[tool.frame.name] = tool
         self.tell(tool.frame)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import msgspec
 
-from zot.encoding import learned
+from zot.encoding import thread_safe_type
 from zot.ext.arguments import Arguments
-from zot.ext.declared import Command, Declared, Draw, Handler, Panel, Tool
+from zot.ext.declared import Declarations, DeclaredCommand, DeclaredTool, Draw, Handler, Panel
 from zot.wire import extension as wire
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Extension:
         self.version = version
         self.on_failure: wire.OnFailure = on_failure
         #: Used by `zot.ext.service`.
-        self.declared = Declared()
+        self.declared = Declarations()
         _checked(wire.Hello(name, version))
         _checked(wire.Subscribe(on_failure=on_failure))
 
@@ -56,7 +56,7 @@ class Extension:
         def declare(function: _Function) -> _Function:
             named = name or function.__name__
             said = description or (function.__doc__ or "").strip().partition("\n")[0]
-            self.declared.add_command(Command(_checked(wire.RegisterCommand(named, said)), function))
+            self.declared.add_command(DeclaredCommand(_checked(wire.RegisterCommand(named, said)), function))
             return function
 
         return declare
@@ -82,7 +82,7 @@ class Extension:
             shape = schema if arguments is None else arguments.schema
             said = description or (arguments.description if arguments else (function.__doc__ or "").strip())
             frame = _checked(wire.RegisterTool(named, said, shape or {}))
-            self.declared.add_tool(Tool(frame, function, arguments))
+            self.declared.add_tool(DeclaredTool(frame, function, arguments))
             return function
 
         return declare
@@ -169,6 +169,6 @@ class Extension:
 def _checked(frame: _Frame) -> _Frame:
     """Return a frame that zot accepts. Raise ValueError for others."""
     try:
-        return msgspec.convert(msgspec.to_builtins(frame), learned(type(frame)))
+        return msgspec.convert(msgspec.to_builtins(frame), thread_safe_type(type(frame)))
     except msgspec.ValidationError as problem:
         raise ValueError(f"{frame.__struct_config__.tag}: {problem}") from None

@@ -28,7 +28,7 @@ _LONGEST_CHARACTER = 6
 _EVERYTHING = ("commands", "tools", "events", "panels")
 
 
-class Service:
+class ExtensionService:
     """Protocol endpoint of an extension. ``send`` sends frames and is thread-safe; ``run_async`` runs a coroutine."""
 
     def __init__(self, extension: Extension, send: Send, run_async: Await) -> None:

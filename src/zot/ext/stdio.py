@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from zot.errors import ProtocolError
-from zot.ext.service import Service
+from zot.ext.service import ExtensionService
 from zot.wire import extension as wire
 from zot.wire.lines import LineSplitter, TooLong
 
@@ -32,7 +32,7 @@ _Job: TypeAlias = Callable[[], None]
 def serve(extension: Extension) -> None:
     """Serve zot until it requests shutdown or exits. From now on prints go to standard error."""
     writer, worker = _Writer(_private_stdout()), _Worker()
-    service = Service(extension, writer.send, _Loop().run)
+    service = ExtensionService(extension, writer.send, _Loop().run)
     service.begin()
     for frame in _frames():
         if isinstance(frame, wire.Shutdown):
@@ -43,7 +43,7 @@ def serve(extension: Extension) -> None:
     writer.send_last(wire.ShutdownAck())
 
 
-def _dispatch(frame: wire.AnyToExtension, service: Service, writer: _Writer, worker: _Worker) -> None:
+def _dispatch(frame: wire.AnyToExtension, service: ExtensionService, writer: _Writer, worker: _Worker) -> None:
     match frame:
         case wire.HelloAck():
             service.greeted(frame)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 
-from zot.ext.service import Service
+from zot.ext.service import ExtensionService
 from zot.wire import extension as wire
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Client:
         self.frames: list[wire.AnyFromExtension] = []
         #: Lines of the open panels, by id.
         self.panels: dict[str, tuple[str, ...]] = {}
-        self._service = Service(extension, self._heard, self._run)
+        self._service = ExtensionService(extension, self._heard, self._run)
         self._data_dir = data_dir
         self._provider, self._model = provider, model
         self._ids = map(str, itertools.count(1))

@@ -12,21 +12,21 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from zot.encoding import learned
+from zot.encoding import thread_safe_type
 from zot.errors import UserError
-from zot.extensions.connection import Connection, Trace
-from zot.extensions.launch import Start
+from zot.extensions.connection import ExtensionConnection, Trace
+from zot.extensions.launch import ProgramSource
 from zot.extensions.manifest import Manifest
 from zot.extensions.peer import (
     Acknowledged,
-    Broken,
     CommandAnswered,
-    Complained,
     Decided,
-    Decision,
-    Ended,
     Greeted,
-    Happening,
+    InterceptDecision,
+    PeerBroken,
+    PeerEnded,
+    PeerEvent,
+    ProtocolViolation,
     Settled,
     ToolAnswered,
 )
@@ -64,7 +64,7 @@ def scaffold(name: str, language: str, directory: str) -> list[str]:
     The directory may exist if it is empty.
     """
     try:
-        msgspec.convert({"name": name, "exec": "x"}, learned(Manifest))
+        msgspec.convert({"name": name, "exec": "x"}, thread_safe_type(Manifest))
     except msgspec.ValidationError:
         raise UserError(
             f"{printable(name)!r} cannot be a name: letters, digits, dots, dashes and underscores can, at most 64"
@@ -193,7 +193,7 @@ def _resolved(reference: str, root: dict[str, Any]) -> Any:
     return found
 
 
-class Bench:
+class TestBench:
     """Runner of an extension under test. Unlike a session it does not restart one that crashed.
 
     Calls ``heard`` with all happenings except answers, and ``note`` with warnings about its start. Its standard error
@@ -202,22 +202,22 @@ class Bench:
 
     def __init__(
         self,
-        start: Start,
+        start: ProgramSource,
         errors: int,
         *,
-        heard: Callable[[Happening], None],
+        heard: Callable[[PeerEvent], None],
         note: Callable[[str], None],
         trace: Trace = lambda way, data: None,
     ) -> None:
         self.manifest = start.manifest
         self.deadlines = start.around.deadlines
         #: Its last happening, once it has ended.
-        self.ended: Ended | None = None
+        self.ended: PeerEnded | None = None
         self._heard = heard
         self._settled = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self.peer = start.peer(start.guarded(), now=self._loop.time())
-        self._connection = Connection(self.peer, self._happened, trace=trace)
+        self._connection = ExtensionConnection(self.peer, self._happened, trace=trace)
         running = self._connection.run(lambda deaf: start.open(errors, note, deaf))
         self._running = self._loop.create_task(running, name="zot extension")
 
@@ -242,7 +242,7 @@ class Bench:
         answered: CommandAnswered = await self._connection.answer(asked)
         return answered
 
-    async def decide(self, event: wire.Intercepted, **about: Any) -> Decision:
+    async def decide(self, event: wire.Intercepted, **about: Any) -> InterceptDecision:
         """Request a decision about an event."""
         decided = await self._connection.answer(self.peer.ask(event, self._loop.time(), **about))
         return decided.decision if isinstance(decided, Decided) else decided
@@ -265,11 +265,11 @@ class Bench:
             await asyncio.wait({self._running})
             raise
 
-    def _happened(self, happening: Happening) -> None:
+    def _happened(self, happening: PeerEvent) -> None:
         match happening:
-            case Settled() | Broken():
+            case Settled() | PeerBroken():
                 self._settled.set()
-            case Ended():
+            case PeerEnded():
                 self.ended = happening
                 self._settled.set()
             case _:
@@ -282,7 +282,7 @@ class Finding(msgspec.Struct, frozen=True):
     text: str
 
 
-class Trial:
+class ProtocolCheck:
     """Protocol check of an extension. Calls ``tell`` with each finding once; ``failures`` counts the incorrect ones.
 
     ``taken`` are the names of zot's own tools. `heard` is the bench's callback.
@@ -297,26 +297,26 @@ class Trial:
         self._acknowledged = False
         self._said_ready = False
 
-    def heard(self, happening: Happening) -> None:
+    def heard(self, happening: PeerEvent) -> None:
         """Record the happenings that no test requested."""
         match happening:
             case Greeted(hello=hello):
                 self._report("ok", f"said hello as {hello.name} {hello.version}".rstrip())
             case Settled(said=said):
                 self._said_ready = said
-            case Complained(reason=reason):
+            case ProtocolViolation(reason=reason):
                 self._report("wrong", reason)
-            case Broken(reason=reason):
+            case PeerBroken(reason=reason):
                 self._broken = True
                 self._report("wrong", reason)
-            case Ended(reason=reason, wanted=False) if not self._broken:
+            case PeerEnded(reason=reason, wanted=False) if not self._broken:
                 self._report("wrong", reason)
             case Acknowledged():
                 self._acknowledged = True
             case _:
                 pass
 
-    async def run(self, bench: Bench, *, call_tools: bool) -> None:
+    async def run(self, bench: TestBench, *, call_tools: bool) -> None:
         """Test everything it registered, then shut it down. Stops early if it breaks."""
         await bench.settled()
         if bench.peer.running:
@@ -326,7 +326,7 @@ class Trial:
             await self._call_tools(bench, call=call_tools)
         await self._check_shutdown(bench)
 
-    def _check_registrations(self, bench: Bench) -> None:
+    def _check_registrations(self, bench: TestBench) -> None:
         """Check its registrations."""
         peer = bench.peer
         if not self._said_ready and peer.tools:
@@ -341,7 +341,7 @@ class Trial:
             if not tool.description:
                 self._report("note", f"the tool {tool.name} has no description: the model will not know what it is for")
 
-    async def _check_conversation(self, bench: Bench) -> None:
+    async def _check_conversation(self, bench: TestBench) -> None:
         """Play a short conversation: notifications and decisions."""
         call_args = {"command": "true"}
         bench.tell(wire.Event("session_start"))
@@ -353,7 +353,7 @@ class Trial:
         bench.tell(wire.Event("assistant_message", text="Hello."))
         bench.tell(wire.Event("turn_end", stop="end_turn"))
 
-    async def _ask(self, bench: Bench, event: wire.Intercepted, **about: object) -> None:
+    async def _ask(self, bench: TestBench, event: wire.Intercepted, **about: object) -> None:
         if not bench.peer.decides(event):
             return
         decision = await bench.decide(event, **about)
@@ -364,7 +364,7 @@ class Trial:
         what = "blocks it" if decision.block else "changes it" if changed else "allows it"
         self._report("ok", f"intercept {event}: {what}")
 
-    async def _run_commands(self, bench: Bench) -> None:
+    async def _run_commands(self, bench: TestBench) -> None:
         for command in bench.peer.commands:
             answered = await bench.run_command(command.name, "")
             response = answered.response
@@ -377,7 +377,7 @@ class Trial:
             if response.action == "open_panel" and response.open_panel is not None:
                 bench.press(response.open_panel.id, "down")
 
-    async def _call_tools(self, bench: Bench, *, call: bool) -> None:
+    async def _call_tools(self, bench: TestBench, *, call: bool) -> None:
         tools = bench.peer.tools
         if tools and not call:
             names = ", ".join(tool.name for tool in tools)
@@ -393,7 +393,7 @@ class Trial:
                 how = "answered with an error" if answered.is_error else "answered"
                 self._report("note" if answered.is_error else "ok", f"tool {tool.name} {with_args}: {how}")
 
-    async def _check_shutdown(self, bench: Bench) -> None:
+    async def _check_shutdown(self, bench: TestBench) -> None:
         """Shut it down and check that it ends as it should."""
         told = bench.peer.running
         deadline_s = bench.deadlines.shutdown_s

@@ -58,7 +58,7 @@ class Confinement:
         ground = _ground(directory, env, self._cwd, self._zot_home)
         try:
             # In a thread: it reads many files, at first the whole system configuration.
-            seen = await asyncio.to_thread(reach, manifest, permissions, ground)
+            seen = await asyncio.to_thread(sandbox_mounts, manifest, permissions, ground)
         except OSError as failed:
             raise UserError(str(failed)) from None
         bwrap = find_bwrap(env.get("PATH"), outside=[self._cwd, directory, *seen.writable])
@@ -100,7 +100,7 @@ def refusal(manifest: Manifest, directory: str, env: Mapping[str, str], *, cwd: 
     if problem := _without_bwrap(env, cwd, directory):
         return problem
     try:
-        writable = [*written(manifest.permissions, _ground(directory, env, cwd, None))]
+        writable = [*writable_paths(manifest.permissions, _ground(directory, env, cwd, None))]
     except UserError as wrong:
         return str(wrong)
     is_held = find_bwrap(env.get("PATH"), outside=[cwd, directory, *writable]) is not None
@@ -111,8 +111,8 @@ def _options(permissions: Permissions) -> tuple[str, ...]:
     return ("--die-with-parent", *(() if permissions.net else ("--unshare-net",)))
 
 
-def _ground(directory: str, env: Mapping[str, str], cwd: str, zot_home: str | None) -> Ground:
-    return Ground(directory, cwd, zot_home, env.get("HOME", ""), env.get("PATH") or os.defpath)
+def _ground(directory: str, env: Mapping[str, str], cwd: str, zot_home: str | None) -> PermissionPaths:
+    return PermissionPaths(directory, cwd, zot_home, env.get("HOME", ""), env.get("PATH") or os.defpath)
 
 
 def _without_bwrap(env: Mapping[str, str], cwd: str, directory: str) -> str:
@@ -130,7 +130,7 @@ def _over_bwrap(env: Mapping[str, str], writable: Sequence[str]) -> str:
     return f"permissions: fs.write: {why_no_bwrap(env.get('PATH'), outside=writable)}"
 
 
-class Ground(NamedTuple):
+class PermissionPaths(NamedTuple):
     """Paths that permissions refer to: ``directory`` of the extension, ``cwd`` of the session, homes, and the PATH."""
 
     directory: str
@@ -140,14 +140,14 @@ class Ground(NamedTuple):
     path: str
 
 
-class Reach(NamedTuple):
+class SandboxMounts(NamedTuple):
     """Mounts for an extension, and the directories it can write to, or could before a restart."""
 
     mounts: list[tuple[str, ...]]
     writable: list[str]
 
 
-def reach(manifest: Manifest, permissions: Permissions, ground: Ground) -> Reach:
+def sandbox_mounts(manifest: Manifest, permissions: Permissions, ground: PermissionPaths) -> SandboxMounts:
     """Return the mounts for an extension. Creates its data directories.
 
     Raise UserError for a scope that names a path that cannot be granted.
@@ -175,15 +175,15 @@ def reach(manifest: Manifest, permissions: Permissions, ground: Ground) -> Reach
     places |= {} if is_in(package, _shown(places)) else {package: ("--ro-bind", package)}
     for named in (*read, *write, ground.directory, _PACKAGE):
         places |= link(named, away=_shown(places))
-    return Reach(mounts(_without_doubles(places)), [*write.values(), *data])
+    return SandboxMounts(mounts(_without_doubles(places)), [*write.values(), *data])
 
 
-def written(permissions: Permissions, ground: Ground) -> Iterable[str]:
+def writable_paths(permissions: Permissions, ground: PermissionPaths) -> Iterable[str]:
     """Yield the real paths of the fs.write scope. Raise UserError as `reach` does."""
     return (real for _, real in _granted("fs.write", permissions.fs_write, ground))
 
 
-def _programs(manifest: Manifest, permissions: Permissions, ground: Ground, *, shown: Sequence[str]) -> Places:
+def _programs(manifest: Manifest, permissions: Permissions, ground: PermissionPaths, *, shown: Sequence[str]) -> Places:
     """Return the mounts of the programs it may start: all, or the listed ones with itself and its interpreter."""
     itself = program(manifest, ground.directory)
     if permissions.exec is True:
@@ -208,7 +208,7 @@ def _program_directories() -> list[str]:
     return [place for place in found if os.path.isdir(place) and not os.path.islink(place)]
 
 
-def _granted(scope: str, paths: Iterable[str], ground: Ground) -> Iterable[tuple[str, str]]:
+def _granted(scope: str, paths: Iterable[str], ground: PermissionPaths) -> Iterable[tuple[str, str]]:
     """Yield the existing paths of a scope, as named and as resolved."""
     for path in paths:
         base, named = _expanded(scope, path, ground)
@@ -221,7 +221,7 @@ def _granted(scope: str, paths: Iterable[str], ground: Ground) -> Iterable[tuple
             yield named, real
 
 
-def _expanded(scope: str, path: str, ground: Ground) -> tuple[str, str]:
+def _expanded(scope: str, path: str, ground: PermissionPaths) -> tuple[str, str]:
     """Return the base of a path, which it must not leave, and its absolute form."""
     first, _, rest = path.partition("/")
     if first in ("", "~"):
@@ -233,7 +233,7 @@ def _expanded(scope: str, path: str, ground: Ground) -> tuple[str, str]:
     return os.path.abspath(base), os.path.abspath(os.path.join(base, rest))
 
 
-def _problem(real: str, ground: Ground) -> str:
+def _problem(real: str, ground: PermissionPaths) -> str:
     here = os.path.realpath(ground.directory)
     if real == "/":
         return "is everything; name what is needed"
@@ -269,7 +269,7 @@ def _outermost(places: Iterable[str]) -> list[str]:
     return found
 
 
-def _hidden(ground: Ground) -> list[str]:
+def _hidden(ground: PermissionPaths) -> list[str]:
     """Return the directories that no extension sees."""
     return [os.path.realpath(ground.zot_home)] if ground.zot_home is not None and os.path.isdir(ground.zot_home) else []
 

@@ -15,21 +15,21 @@ from zot.extensions.peer import (
     PER_S,
     Acknowledged,
     Answered,
-    Asked,
     CommandAnswered,
-    Complained,
     Decided,
+    DecodedLine,
+    ExtensionPeer,
     Greeted,
-    Happening,
     Kill,
+    NoticeLimiter,
     Notified,
-    Pace,
-    PanelClosed,
-    PanelOpened,
-    PanelRendered,
-    Peer,
-    Said,
-    State,
+    OutgoingRequest,
+    PanelCloseReceived,
+    PanelOpenReceived,
+    PanelRenderReceived,
+    PeerEvent,
+    PeerState,
+    ProtocolViolation,
     Terminate,
     ToolAnswered,
     clipped,
@@ -39,7 +39,7 @@ from zot.tools.process import Child, Streams
 from zot.wire.lines import TooLong
 
 #: Called with the reason when a carrier cannot send any more.
-Deaf: TypeAlias = Callable[[str], None]
+OnSendFailed: TypeAlias = Callable[[str], None]
 A = TypeVar("A")
 #: Called with all bytes received ("<") from and sent (">") to the extension.
 Trace: TypeAlias = Callable[[Literal["<", ">"], bytes], None]
@@ -55,7 +55,7 @@ _SLICE_BYTES = 1024
 #: Longer lines are decoded in a thread, to keep the event loop free.
 _LONG_BYTES = 256 * 1024
 #: Limit of unsent bytes: an extension this slow does not read at all.
-MAX_BYTES = 32 * 1024 * 1024
+MAX_UNSENT_BYTES = 32 * 1024 * 1024
 #: Time for descendants to exit after their parent; those still running then are leftovers.
 _LEAVE_S = 0.1
 #: Limit of unread bytes; `Link.bring` waits beyond it.
@@ -94,10 +94,10 @@ class Carrier(Protocol):
 
 
 #: Opens a carrier. Raises OSError, ValueError or UserError.
-Opening: TypeAlias = Callable[[Deaf], Awaitable[Carrier]]
+OpenCarrier: TypeAlias = Callable[[OnSendFailed], Awaitable[Carrier]]
 
 
-class Connection:
+class ExtensionConnection:
     """Driver of a `Peer`: feeds it bytes and time, and carries out its happenings.
 
     Passes all happenings in order to ``heard``, except answers, which go to their callers. Notices never delay answers:
@@ -105,7 +105,7 @@ class Connection:
     """
 
     def __init__(
-        self, peer: Peer, heard: Callable[[Happening], None], *, trace: Trace = lambda way, data: None
+        self, peer: ExtensionPeer, heard: Callable[[PeerEvent], None], *, trace: Trace = lambda way, data: None
     ) -> None:
         self.peer = peer
         self._on_happening = heard
@@ -117,13 +117,13 @@ class Connection:
         #: Bytes to send once the carrier is open.
         self._unsent = b""
         self._must_end = False
-        self._pace = Pace()
+        self._pace = NoticeLimiter()
         #: Notices dropped and panel updates merged since the last report in the log.
         self._dropped = self._merged = 0
         self._flooded = self._flood_noticed = False
         self._report_timer: asyncio.TimerHandle | None = None
         #: Latest update of each panel that changes too fast, until it is shown.
-        self._renders: dict[str, PanelRendered] = {}
+        self._renders: dict[str, PanelRenderReceived] = {}
         self._render_timer: asyncio.TimerHandle | None = None
         #: True once the extension is ending or has exited: the rest is read without pauses.
         self._without_pauses = False
@@ -137,7 +137,7 @@ class Connection:
         self._due_bytes = 0
         self._schedule()
 
-    async def run(self, opening: Opening) -> None:
+    async def run(self, opening: OpenCarrier) -> None:
         """Open the carrier, process its input, and return when no process is left. The last happening is `Ended`."""
         reason = "was not started"
         try:
@@ -157,9 +157,9 @@ class Connection:
                 if timer is not None:
                     timer.cancel()
 
-    async def answer(self, asked: Asked | A) -> Any:
+    async def answer(self, asked: OutgoingRequest | A) -> Any:
         """Send a request and wait for its answer, which always comes. When cancelled, gives the request up."""
-        if not isinstance(asked, Asked):
+        if not isinstance(asked, OutgoingRequest):
             return asked
         future = self._asked[asked.id] = self._loop.create_future()
         self._wake.set()
@@ -203,7 +203,9 @@ class Connection:
                 # One asked to shut down may still be cleaning up; its deadline bounds this wait.
                 await carrier.gone(within_s=None)
             if left := await carrier.leftovers():
-                self._on_happening(Complained(f"left processes behind, which were ended: {clipped(', '.join(left))}"))
+                self._on_happening(
+                    ProtocolViolation(f"left processes behind, which were ended: {clipped(', '.join(left))}")
+                )
         finally:
             watching.cancel()
             self._stop_reading()
@@ -250,7 +252,7 @@ class Connection:
 
     def _may_pause(self) -> bool:
         """True while no frame is expected from the extension."""
-        return not self._without_pauses and not self._asked and self.peer.state is State.READY
+        return not self._without_pauses and not self._asked and self.peer.state is PeerState.READY
 
     async def _pause(self) -> None:
         """Leave a flood in the pipe for a moment, so that it costs little CPU time; a new request ends the pause."""
@@ -261,14 +263,14 @@ class Connection:
         finally:
             waking.cancel()
 
-    def _admits(self, happening: Happening) -> bool:
+    def _admits(self, happening: PeerEvent) -> bool:
         """Return whether to show a happening now. Notices beyond the rate are dropped, panel updates delayed."""
         match happening:
-            case PanelOpened(panel=panel):
+            case PanelOpenReceived(panel=panel):
                 self._renders.pop(panel.id, None)
-            case PanelClosed(panel_id=panel_id):
+            case PanelCloseReceived(panel_id=panel_id):
                 self._renders.pop(panel_id, None)
-            case PanelRendered(panel=panel):
+            case PanelRenderReceived(panel=panel):
                 if panel.panel_id in self._renders or not self._pace.admits(self._loop.time()):
                     self._merged += 1
                     self._renders[panel.panel_id] = happening
@@ -276,7 +278,7 @@ class Connection:
                         self._render_timer = self._loop.call_later(_MERGE_S, self._show_renders)
                     self._note_flood()
                     return False
-            case Notified() | Complained(notice=False):
+            case Notified() | ProtocolViolation(notice=False):
                 if not self._pace.admits(self._loop.time()):
                     self._dropped += 1
                     self._note_flood()
@@ -305,10 +307,10 @@ class Connection:
             lost = f"{self._dropped} notices were dropped and {self._merged} panel updates merged"
             limit = f"{BURST} at once and {PER_S} a second are shown"
             self._dropped = self._merged = 0
-            self._on_happening(Complained(f"sends too much: {lost}; {limit}", notice=not self._flood_noticed))
+            self._on_happening(ProtocolViolation(f"sends too much: {lost}; {limit}", notice=not self._flood_noticed))
             self._flood_noticed = True
 
-    def _carry_out(self, happenings: list[Happening]) -> None:
+    def _carry_out(self, happenings: list[PeerEvent]) -> None:
         for happening in happenings:
             match happening:
                 case ToolAnswered() | CommandAnswered() | Decided():
@@ -374,7 +376,7 @@ class Connection:
         self._carry_out(self.peer.expire(due_at))
 
 
-async def _read(line: bytes | TooLong) -> Said:
+async def _read(line: bytes | TooLong) -> DecodedLine:
     if isinstance(line, TooLong) or len(line) <= _LONG_BYTES:
         return read(line)
     return await asyncio.to_thread(read, line)
@@ -394,7 +396,7 @@ class Outbox:
             return
         was_empty = not self._waiting
         self._waiting += data
-        if len(self._waiting) > MAX_BYTES:
+        if len(self._waiting) > MAX_UNSENT_BYTES:
             self._fail(f"has not read {len(self._waiting)} bytes that it was told")
         elif was_empty:
             self._flush()
@@ -474,8 +476,8 @@ class ExtensionProcess:
         return _ending(self._child)
 
 
-async def spawned(
-    start: Callable[[Streams], Awaitable[Child]], errors: int, deaf: Deaf, *, grace_s: float, advice: str
+async def spawn_extension(
+    start: Callable[[Streams], Awaitable[Child]], errors: int, deaf: OnSendFailed, *, grace_s: float, advice: str
 ) -> ExtensionProcess:
     """Start a process with ``start``, its standard error at ``errors``. Raise the exceptions of ``start``."""
     theirs, ours = os.pipe()
@@ -498,7 +500,7 @@ def _ending(child: Child) -> str:
     return f"was killed by signal {-status}" if status < 0 else f"exited with {status}"
 
 
-class Link:
+class RemoteCarrier:
     """`Carrier` of a connection that another component owns, such as a WebSocket.
 
     The owner calls `bring` with received bytes and `hung_up` at the end of the connection. ``send`` sends bytes,

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from zot.errors import ConfigError, UserError
 from zot.extensions.discovery import Located, discover
 from zot.extensions.manifest import FILE_NAME, Manifest, load
-from zot.files import exclusive, make_directory
+from zot.files import directory_lock, make_directory
 from zot.text import printable
 from zot.tools.process import Processes
 
@@ -53,7 +53,7 @@ async def install(source: str, home: str, *, processes: Processes, env: Mapping[
         copy = os.path.join(scrap, "extension")
         if directory is None:
             await clone(source, copy, processes=processes, env=env)
-        for _ in narrowing(copy) if directory is None else copying(directory, copy):
+        for _ in make_private(copy) if directory is None else copying(directory, copy):
             await asyncio.sleep(0)
         return _move_into_place(copy, place, home, source)
 
@@ -98,12 +98,12 @@ async def clone(url: str, destination: str, *, processes: Processes, env: Mappin
     argv = ["git", "clone", "--quiet", "--depth", "1", "--no-recurse-submodules", "--", checked_url(url), destination]
     plain = {name: value for name, value in env.items() if name not in _REDIRECTING_VARIABLES}
     env = {**plain, **_GIT_ENVIRONMENT}
-    status, said = await run_errand(argv, cwd="/", env=env, processes=processes, within_s=DEADLINE_S)
+    status, said = await run_program(argv, cwd="/", env=env, processes=processes, within_s=DEADLINE_S)
     if status:
         raise UserError(f"git clone {printable(url)}: {_reason(said) or f'exit status {status}'}")
 
 
-async def run_errand(
+async def run_program(
     argv: Sequence[str], *, cwd: str, env: Mapping[str, str], processes: Processes, within_s: float
 ) -> tuple[int, str]:
     """Run a program without input or terminal; return its exit status and the end of its output. Raise UserError.
@@ -153,7 +153,7 @@ def copying(source: str, destination: str) -> Iterator[None]:
             yield
 
 
-def narrowing(directory: str) -> Iterator[None]:
+def make_private(directory: str) -> Iterator[None]:
     """Make ``directory`` and its content private to its owner. Yields and raises as `copying`."""
     left = [directory]
     while left:
@@ -207,7 +207,7 @@ def _move_into_place(copy: str, place: str, home: str, source: str) -> Located:
     except ConfigError as problem:
         raise UserError(str(problem).replace(copy, printable(source), 1)) from None
     destination = os.path.join(place, manifest.name)
-    with exclusive(place):
+    with directory_lock(place):
         _refuse_known(manifest, home)
         os.rename(copy, destination)
     return Located(destination, "global", "runs" if manifest.enabled else "disabled", manifest)
@@ -237,7 +237,7 @@ def _reported(place: str) -> Iterator[None]:
 def _temporary_directory(place: str) -> Iterator[str]:
     """Yield a temporary directory in ``place``, and remove it afterwards. Also removes those of crashed processes."""
     make_directory(place)
-    with exclusive(place):
+    with directory_lock(place):
         _remove_stale(place)
         scrap = os.path.join(place, f"{_TEMPORARY}{os.urandom(8).hex()}")
         os.mkdir(scrap, 0o700)

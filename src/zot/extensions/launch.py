@@ -9,15 +9,15 @@ from typing import NamedTuple
 
 from zot.errors import UserError
 from zot.extensions.confinement import Confinement, NoSandbox, environment
-from zot.extensions.connection import Deaf, ExtensionProcess, spawned
+from zot.extensions.connection import ExtensionProcess, OnSendFailed, spawn_extension
 from zot.extensions.manifest import Manifest, command_line, data_directories, program
-from zot.extensions.peer import Deadlines, Peer
+from zot.extensions.peer import ExtensionDeadlines, ExtensionPeer
 from zot.extensions.permissions import LACKING
 from zot.tools.process import Child, Processes, Streams
 from zot.wire import extension as wire
 
 
-class Surroundings(NamedTuple):
+class LaunchSettings(NamedTuple):
     """Common settings of a session's extensions."""
 
     processes: Callable[[], Processes]
@@ -27,7 +27,7 @@ class Surroundings(NamedTuple):
     model: str
     cwd: str
     zot_version: str
-    deadlines: Deadlines
+    deadlines: ExtensionDeadlines
     confinement: Confinement
     #: Run extensions that cannot be confined anyway.
     unsandboxed: bool
@@ -35,14 +35,14 @@ class Surroundings(NamedTuple):
     logs_are_home: bool = True
 
 
-def acknowledgement(around: Surroundings, *, directory: str, data: str) -> wire.HelloAck:
+def acknowledgement(around: LaunchSettings, *, directory: str, data: str) -> wire.HelloAck:
     """Return the answer to an extension's hello."""
     return wire.HelloAck(
         wire.PROTOCOL_VERSION, around.zot_version, around.provider, around.model, around.cwd, directory, data
     )
 
 
-class Start(NamedTuple):
+class ProgramSource(NamedTuple):
     """Start of the extension in ``directory``; an `Origin`.
 
     With ``broken`` set, `open` raises it as a UserError.
@@ -50,7 +50,7 @@ class Start(NamedTuple):
 
     manifest: Manifest
     directory: str
-    around: Surroundings
+    around: LaunchSettings
     broken: str = ""
 
     @property
@@ -69,10 +69,10 @@ class Start(NamedTuple):
         """Return the events blocked until the extension has subscribed for the first time."""
         return frozenset(self.manifest.intercept) if self.manifest.on_failure == "block" else frozenset()
 
-    def peer(self, closed: frozenset[wire.Intercepted], *, now: float) -> Peer:
+    def peer(self, closed: frozenset[wire.Intercepted], *, now: float) -> ExtensionPeer:
         """Return the peer of a new connection; ``closed`` events are blocked until it has subscribed."""
         ack = acknowledgement(self.around, directory=self.directory, data=self._data_directory())
-        return Peer(
+        return ExtensionPeer(
             self.manifest.name,
             ack,
             now=now,
@@ -82,7 +82,7 @@ class Start(NamedTuple):
             permissions=self.manifest.permissions,
         )
 
-    async def open(self, errors: int, note: Callable[[str], None], deaf: Deaf) -> ExtensionProcess:
+    async def open(self, errors: int, note: Callable[[str], None], deaf: OnSendFailed) -> ExtensionProcess:
         """Start it within its permissions; call ``note`` with warnings. Raise ValueError or UserError."""
         if self.broken:
             raise UserError(self.broken)
@@ -99,7 +99,9 @@ class Start(NamedTuple):
                     raise
                 note(f"runs without a sandbox: {problem}")
         grace_s = self.around.deadlines.terminate_s
-        return await spawned(lambda streams: self._spawn(argv, streams), errors, deaf, grace_s=grace_s, advice=advice)
+        return await spawn_extension(
+            lambda streams: self._spawn(argv, streams), errors, deaf, grace_s=grace_s, advice=advice
+        )
 
     async def _spawn(self, argv: Sequence[str | bytes], streams: Streams) -> Child:
         env = environment(self.around.env, self.manifest.permissions)

@@ -22,28 +22,37 @@ from zot.events import (
 )
 from zot.extensions.connection import Carrier
 from zot.extensions.discovery import Located
-from zot.extensions.launch import Start, Surroundings
+from zot.extensions.launch import LaunchSettings, ProgramSource
 from zot.extensions.peer import (
-    Awaited,
-    Broken,
     CommandRegistered,
-    Complained,
-    Ended,
     GivenUp,
-    Happening,
-    Late,
     Notified,
-    PanelClosed,
-    PanelOpened,
-    PanelRendered,
+    PanelCloseReceived,
+    PanelOpenReceived,
+    PanelRenderReceived,
+    PeerBroken,
+    PeerEnded,
+    PeerEvent,
+    ProtocolViolation,
+    RequestTimedOut,
     Settled,
-    Subscribed,
+    SlowRequest,
+    SubscribeReceived,
     ToolRegistered,
 )
-from zot.extensions.supervisor import Audience, Caller, Extension, ExtensionTool, Listener, Missing, Origin, Wait
+from zot.extensions.supervisor import (
+    EventQueue,
+    ExtensionObserver,
+    ExtensionSource,
+    ExtensionTool,
+    MissingGuard,
+    RemoteSource,
+    SlowWaitNotice,
+    SupervisedExtension,
+)
 from zot.messages import CallBlock, TextBlock, timestamp
 from zot.panels import CommandAnswer, CommandInfo
-from zot.store import Guarded
+from zot.store import GuardSet
 from zot.tools.base import Tool
 from zot.wire import extension as wire
 
@@ -60,7 +69,7 @@ class Manager:
     def __init__(
         self,
         located: Sequence[Located],
-        around: Surroundings,
+        around: LaunchSettings,
         *,
         taken: Sequence[str],
         offered: Callable[[str], bool] = lambda name: True,
@@ -82,7 +91,7 @@ class Manager:
         self._begun = False
         self._clashes: set[tuple[str, str]] = set()
         self._closed = False
-        self._panels: dict[str, Extension] = {}
+        self._panels: dict[str, SupervisedExtension] = {}
         self._tools: list[Tool] | None = None
         #: Names of extensions whose slow start was announced.
         self._slow: set[str] = set()
@@ -97,7 +106,7 @@ class Manager:
             self._started = True
             self._roster.begin([self._start(one) for one in self._located])
 
-    def recall(self, guarded: Guarded) -> None:
+    def recall(self, guarded: GuardSet) -> None:
         if self._joinable and not self._closed:
             self._roster.recall(guarded)
 
@@ -108,7 +117,9 @@ class Manager:
         self._closed = True
         await asyncio.gather(*(extension.close() for extension in self.extensions))
 
-    def join(self, name: str, carrier: Carrier, guards: Callable[[Guarded], None] = lambda guarded: None) -> Extension:
+    def join(
+        self, name: str, carrier: Carrier, guards: Callable[[GuardSet], None] = lambda guarded: None
+    ) -> SupervisedExtension:
         """Add an extension that connected from outside; `Extension.over` waits for its end.
 
         It comes last in order. One that reconnects under its name takes its place again, with the events that it left
@@ -123,7 +134,7 @@ class Manager:
     # Hooks of the agent.
 
     @property
-    def extensions(self) -> Sequence[Extension]:
+    def extensions(self) -> Sequence[SupervisedExtension]:
         """Extensions in order, missing ones included."""
         return self._roster.extensions
 
@@ -261,8 +272,8 @@ class Manager:
 
     # Happenings of extensions.
 
-    def happened(self, extension: Extension, happening: Happening) -> None:
-        if isinstance(happening, Subscribed):
+    def happened(self, extension: SupervisedExtension, happening: PeerEvent) -> None:
+        if isinstance(happening, SubscribeReceived):
             self._roster.put_on_record(extension)
         match happening:
             case ToolRegistered() | CommandRegistered():
@@ -271,31 +282,31 @@ class Manager:
                     self._report_clashes(extension)
             case Settled():
                 self._tools = None  # Registrations from before a crash that were not repeated are dropped.
-            case Subscribed() if self._begun:
+            case SubscribeReceived() if self._begun:
                 # A slow or restarted extension: its session starts now.
                 extension.tell(wire.Event("session_start"))
             case Notified(level=level, message=message):
                 self._show([ExtNotify(extension.name, level, message)])
-            case Complained(reason=reason, notice=True) | Late(kind="intercept", reason=reason):
+            case ProtocolViolation(reason=reason, notice=True) | RequestTimedOut(kind="intercept", reason=reason):
                 # Callers get the failures of tools and commands; a missing decision has no other report.
                 self._show([ExtNotify(extension.name, "warn", reason)])
-            case PanelOpened(panel=opened):
+            case PanelOpenReceived(panel=opened):
                 self._panel_opened(extension, opened)
-            case PanelRendered(panel=panel) if self._panels.get(panel.panel_id) is extension:
+            case PanelRenderReceived(panel=panel) if self._panels.get(panel.panel_id) is extension:
                 self._show(
                     [events.PanelRendered(extension.name, panel.panel_id, panel.title, panel.lines, panel.footer)]
                 )
-            case PanelClosed(panel_id=panel_id):
+            case PanelCloseReceived(panel_id=panel_id):
                 self._panel_closed(extension, panel_id)
-            case Awaited(what=what, since=since):
+            case SlowRequest(what=what, since=since):
                 self._show([ExtWaiting(extension.name, what, since)])
             case GivenUp(reason=reason):
                 self._tools = None
                 if reason:
                     self._show([ExtNotify(extension.name, "warn", reason)])
-            case Broken():
+            case PeerBroken():
                 self._show([ExtNotify(extension.name, "error", extension.explained)])
-            case Ended(reason=reason, wanted=False):
+            case PeerEnded(reason=reason, wanted=False):
                 self._tools = None
                 if extension.problem == reason:  # Otherwise the broken connection was reported already.
                     self._show([ExtNotify(extension.name, "error", extension.explained)])
@@ -305,11 +316,11 @@ class Manager:
     def _dismissed(self, name: str) -> None:
         self._show([ExtNotify(name, "warn", "was dismissed: what it guarded is not blocked any more")])
 
-    def _start(self, one: Located) -> Start:
+    def _start(self, one: Located) -> ProgramSource:
         assert one.manifest is not None  # Set wherever `counts` is true.
-        return Start(one.manifest, one.directory, self._around, one.problem if one.standing == "broken" else "")
+        return ProgramSource(one.manifest, one.directory, self._around, one.problem if one.standing == "broken" else "")
 
-    async def _settled(self, extension: Extension) -> None:
+    async def _settled(self, extension: SupervisedExtension) -> None:
         """Wait until prompts need not wait for it. Announces a wait of more than a second, once."""
 
         def tell(since: str) -> None:
@@ -322,13 +333,13 @@ class Manager:
                 )
                 self._show([ExtWaiting(extension.name, "start", since), ExtNotify(extension.name, "warn", notice)])
 
-        with Wait(tell):
+        with SlowWaitNotice(tell):
             await extension.settled()
         self._slow.discard(extension.name)
 
-    def _commands(self) -> Mapping[str, tuple[Extension, wire.RegisterCommand]]:
+    def _commands(self) -> Mapping[str, tuple[SupervisedExtension, wire.RegisterCommand]]:
         """Return the commands by name with their extensions; the first extension in order wins a name."""
-        found: dict[str, tuple[Extension, wire.RegisterCommand]] = {}
+        found: dict[str, tuple[SupervisedExtension, wire.RegisterCommand]] = {}
         for extension in self.extensions:
             for command in extension.offer.commands.values():
                 found.setdefault(command.name, (extension, command))
@@ -354,7 +365,7 @@ class Manager:
         for listener in self._roster.listeners:
             listener.release(event, about)
 
-    def _report_clashes(self, extension: Extension) -> None:
+    def _report_clashes(self, extension: SupervisedExtension) -> None:
         """Log the names that an earlier extension or zot has already, each once."""
         tools = {tool.spec.name: tool.spec.extension for tool in self.tools()}
         for tool in extension.peer.tools:
@@ -364,25 +375,25 @@ class Manager:
         for command in extension.peer.commands:
             self._report_clash(extension, f"command {command.name}", commands[command.name][0].name)
 
-    def _report_clash(self, extension: Extension, what: str, owner: str) -> None:
+    def _report_clash(self, extension: SupervisedExtension, what: str, owner: str) -> None:
         if owner != extension.name and (extension.name, what) not in self._clashes:
             self._clashes.add((extension.name, what))
             extension.note(f"the {what} is not offered: {owner} has one of that name, and comes first")
 
-    def _owner(self, panel_id: str) -> Extension:
+    def _owner(self, panel_id: str) -> SupervisedExtension:
         extension = self._panels.get(panel_id)
         if extension is None:
             raise UserError(f"no panel {panel_id!r} is open")
         return extension
 
-    def _panel_opened(self, extension: Extension, panel: wire.Panel) -> None:
+    def _panel_opened(self, extension: SupervisedExtension, panel: wire.Panel) -> None:
         """Show a panel, or close it again if another extension has its id."""
         if self._panels.setdefault(panel.id, extension) is extension:
             self._show([events.PanelOpened(extension.name, panel.id, panel.title, panel.lines, panel.footer)])
         else:
             extension.close_panel(panel.id)
 
-    def _panel_closed(self, extension: Extension, panel_id: str) -> None:
+    def _panel_closed(self, extension: SupervisedExtension, panel_id: str) -> None:
         if self._panels.get(panel_id) is extension:
             del self._panels[panel_id]
             self._show([events.PanelClosed(extension.name, panel_id)])
@@ -400,32 +411,32 @@ class Roster:
     ``dismissed`` is called with the name of a missing guard that was dismissed.
     """
 
-    def __init__(self, around: Surroundings, audience: Audience, dismissed: Callable[[str], None]) -> None:
-        self.extensions: list[Extension] = []
-        self.listeners: list[Listener] = []
+    def __init__(self, around: LaunchSettings, audience: ExtensionObserver, dismissed: Callable[[str], None]) -> None:
+        self.extensions: list[SupervisedExtension] = []
+        self.listeners: list[EventQueue] = []
         self._around = around
         self._audience = audience
         self._dismissed = dismissed
         self._begun = False
         #: Events blocked by guards that connected earlier, by name.
         self._recorded_guards: dict[str, frozenset[wire.Intercepted]] = {}
-        self._missing: dict[str, Extension] = {}
+        self._missing: dict[str, SupervisedExtension] = {}
         #: Callbacks that record the events guarded by connected extensions.
-        self._guards: dict[Extension, Callable[[Guarded], None]] = {}
+        self._guards: dict[SupervisedExtension, Callable[[GuardSet], None]] = {}
 
     def __bool__(self) -> bool:
         """True with any extension, present or missing."""
         return bool(self.extensions or self._recorded_guards)
 
-    def begin(self, origins: Sequence[Origin]) -> None:
+    def begin(self, origins: Sequence[ExtensionSource]) -> None:
         """Start the session's extensions in parallel, and add placeholders for missing guards."""
         self._begun = True
-        self.extensions = [Extension(origin, self._around, self._audience) for origin in origins]
+        self.extensions = [SupervisedExtension(origin, self._around, self._audience) for origin in origins]
         self._update_listeners()
         for name in self._recorded_guards:
             self._add_missing(name)
 
-    def recall(self, guarded: Guarded) -> None:
+    def recall(self, guarded: GuardSet) -> None:
         """Note a recorded guard, which may be missing; without events it was dismissed."""
         if guarded.intercept:
             self._recorded_guards[guarded.name] = frozenset(one for one in wire.INTERCEPTED if one in guarded.intercept)
@@ -438,30 +449,30 @@ class Roster:
         """Return whether an extension of this name is present and not just missing."""
         return any(one.name == name and not self._is_away(one) for one in self.extensions)
 
-    def join(self, name: str, carrier: Carrier, guards: Callable[[Guarded], None]) -> Extension:
+    def join(self, name: str, carrier: Carrier, guards: Callable[[GuardSet], None]) -> SupervisedExtension:
         """Add an extension that connected from outside, as `Manager.join` specifies. Raise UserError."""
         earlier = next((one for one in self.extensions if one.name == name), None)
         if earlier is not None and not self._is_away(earlier):
             raise UserError(f"the session has an extension named {name!r} already")
-        caller = Caller(name, carrier, self._around, frozenset() if earlier is None else earlier.peer.closed)
+        caller = RemoteSource(name, carrier, self._around, frozenset() if earlier is None else earlier.peer.closed)
         # Drop disconnected extensions that block nothing.
         self.extensions = [one for one in self.extensions if one is not earlier and not _is_gone(one)]
-        extension = Extension(caller, self._around, self._audience)
+        extension = SupervisedExtension(caller, self._around, self._audience)
         self._guards = {one: hear for one, hear in self._guards.items() if one in self.extensions}
         self._guards[extension] = guards
         self._admit(extension)
         return extension
 
-    def put_on_record(self, extension: Extension) -> None:
+    def put_on_record(self, extension: SupervisedExtension) -> None:
         """Record the events that a connected extension guards, if any."""
         if extension.peer.closed and extension in self._guards:
-            self._guards[extension](Guarded(extension.name, tuple(sorted(extension.peer.closed))))
+            self._guards[extension](GuardSet(extension.name, tuple(sorted(extension.peer.closed))))
 
     def _add_missing(self, name: str) -> None:
         """Add a placeholder for a missing guard, unless its name is in use."""
         if all(one.name != name for one in self.extensions):
-            missing = Missing(name, self._around, self._recorded_guards[name])
-            self._missing[name] = Extension(missing, self._around, self._audience)
+            missing = MissingGuard(name, self._around, self._recorded_guards[name])
+            self._missing[name] = SupervisedExtension(missing, self._around, self._audience)
             self._admit(self._missing[name])
 
     def _dismiss(self, name: str) -> None:
@@ -474,19 +485,19 @@ class Roster:
             else:
                 self.put_on_record(one)
 
-    def _is_away(self, extension: Extension) -> bool:
+    def _is_away(self, extension: SupervisedExtension) -> bool:
         """Return whether an extension from outside has disconnected or has not reconnected yet."""
         return not extension.returns and (extension.is_over or self._missing.get(extension.name) is extension)
 
-    def _admit(self, extension: Extension) -> None:
+    def _admit(self, extension: SupervisedExtension) -> None:
         self.extensions.append(extension)
         self._update_listeners()
 
     def _update_listeners(self) -> None:
         kept = {listener.extension: listener for listener in self.listeners}
-        self.listeners = [kept.get(one) or Listener(one) for one in self.extensions]
+        self.listeners = [kept.get(one) or EventQueue(one) for one in self.extensions]
 
 
-def _is_gone(extension: Extension) -> bool:
+def _is_gone(extension: SupervisedExtension) -> bool:
     """Return whether an extension from outside has disconnected without leaving events blocked."""
     return not extension.returns and extension.is_over and not extension.peer.closed

@@ -16,10 +16,10 @@ import msgspec
 
 from zot import files
 from zot.config.trust import DEFAULT_DATA
-from zot.encoding import learned
+from zot.encoding import thread_safe_type
 from zot.errors import ConfigError, MalformedFile, UserError
 from zot.extensions.permissions import Permissions
-from zot.files import UNDECODABLE, content, replace_file
+from zot.files import UNDECODABLE, read_content, replace_file
 from zot.files import load as load_file
 from zot.text import printable
 from zot.wire.extension import EVENTS, INTERCEPTED, ExtensionName, Intercepted, OnFailure
@@ -49,7 +49,7 @@ _NonEmpty: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)]
 _NAMES: Final = "a list of names, or true for all"
 _PATHS: Final = 'a list of paths, such as ["~/notes", "$CWD"]'
 #: Valid values of each field.
-RIGHT: Final[Mapping[str, str]] = {
+FIELD_RULES: Final[Mapping[str, str]] = {
     "name": "letters, digits, `.`, `_` and `-`, at most 64 of them, the first a letter or a digit",
     "exec": 'the program to start, such as "./main.py"',
     "version": 'a text, such as "1.0.0"',
@@ -63,7 +63,7 @@ RIGHT: Final[Mapping[str, str]] = {
     "permissions": 'an object with the scopes it needs, such as {"net": true}; without the field it may do everything',
 }
 #: Valid values of each scope.
-SCOPES: Final[Mapping[str, str]] = {
+SCOPE_RULES: Final[Mapping[str, str]] = {
     "fs.read": _PATHS,
     "fs.write": _PATHS,
     "net": "true or false",
@@ -139,13 +139,13 @@ def parse(data: bytes, path: str) -> Manifest:
 def _decoded(data: bytes) -> tuple[Manifest, Mapping[str, msgspec.Raw]]:
     """Return the manifest and all fields of the file."""
     return (
-        msgspec.json.decode(data, type=learned(Manifest)),
+        msgspec.json.decode(data, type=thread_safe_type(Manifest)),
         msgspec.json.decode(data, type=dict[str, msgspec.Raw]),
     )
 
 
 def _explained(data: bytes) -> str:
-    return complaint(data, Manifest, Permissions)
+    return explain_invalid(data, Manifest, Permissions)
 
 
 def _check_spelling(fields: Iterable[str], path: str) -> None:
@@ -226,7 +226,7 @@ def data_directories(manifest: Manifest) -> list[str]:
     return [name for name in names if not os.path.isabs(name) and name.split("/")[0] not in (".", "..")]
 
 
-def complaint(data: bytes, manifest: type[msgspec.Struct], permissions: type[msgspec.Struct]) -> str:
+def explain_invalid(data: bytes, manifest: type[msgspec.Struct], permissions: type[msgspec.Struct]) -> str:
     """Explain why ``data`` is not a valid ``manifest``; "" if no reason is found."""
     try:
         found = json.loads(data.decode())
@@ -240,11 +240,11 @@ def complaint(data: bytes, manifest: type[msgspec.Struct], permissions: type[msg
         return f"is not JSON: {problem}"
     if not isinstance(found, dict):
         return f"must be an object with at least `name` and `exec`, but is {_shown(found)}"
-    if wrong := _wrong_field(found, manifest, RIGHT):
+    if wrong := _wrong_field(found, manifest, FIELD_RULES):
         return wrong
     scopes = found.get("permissions", {})
     if not isinstance(scopes, dict):
-        return f"`permissions` must be {RIGHT['permissions']}; but it is {_shown(scopes)}"
+        return f"`permissions` must be {FIELD_RULES['permissions']}; but it is {_shown(scopes)}"
     return _wrong_scope(scopes, permissions)
 
 
@@ -258,14 +258,17 @@ def _no_json(text: str, problem: json.JSONDecodeError) -> str:
 
 
 def _wrong_scope(scopes: dict[str, Any], permissions: type[msgspec.Struct]) -> str:
-    if unknown := [name for name in scopes if name not in SCOPES]:
-        return f"`permissions` has {_shown(unknown[0])}, which is no scope; there are: {', '.join(SCOPES)}"
-    if wrong := _wrong_field(scopes, permissions, SCOPES):
+    if unknown := [name for name in scopes if name not in SCOPE_RULES]:
+        return f"`permissions` has {_shown(unknown[0])}, which is no scope; there are: {', '.join(SCOPE_RULES)}"
+    if wrong := _wrong_field(scopes, permissions, SCOPE_RULES):
         return f"permissions: {wrong}"
     fields = {field.encode_name: field for field in msgspec.structs.fields(permissions)}
     try:
         permissions(
-            **{fields[name].name: msgspec.convert(value, learned(fields[name].type)) for name, value in scopes.items()}
+            **{
+                fields[name].name: msgspec.convert(value, thread_safe_type(fields[name].type))
+                for name, value in scopes.items()
+            }
         )
     except ValueError as problem:
         return f"permissions: {problem}"
@@ -281,7 +284,7 @@ def _wrong_field(found: dict[str, Any], kind: type[msgspec.Struct], right: Mappi
                 return f"`{name}` is missing; it must be {right[name]}"
         elif name != "permissions":  # Checked by `_wrong_scope`.
             try:
-                msgspec.convert(found[name], learned(field.type))
+                msgspec.convert(found[name], thread_safe_type(field.type))
             except msgspec.ValidationError:
                 return f"`{name}` must be {right[name]}; but it is {_shown(found[name])}"
     return ""
@@ -298,7 +301,7 @@ def broken_guard(directory: str) -> Manifest | None:
     Its author wanted events blocked on failure, and a typing error must not undo that.
     """
     try:
-        data = content(os.path.join(directory, FILE_NAME)).removeprefix(b"\xef\xbb\xbf")
+        data = read_content(os.path.join(directory, FILE_NAME)).removeprefix(b"\xef\xbb\xbf")
     except OSError as problem:
         return None if problem.errno in _ABSENT else unknown_guard(directory)
     try:
@@ -369,7 +372,7 @@ class _Member(NamedTuple):
     end: int
 
 
-def switch(directory: str, *, enabled: bool) -> bool:
+def set_enabled(directory: str, *, enabled: bool) -> bool:
     """Enable or disable the extension in ``directory``; False if nothing changes. Raise ConfigError.
 
     Replaces the file atomically.

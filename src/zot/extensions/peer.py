@@ -39,7 +39,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from zot.encoding import learned
+from zot.encoding import thread_safe_type
 from zot.errors import ProtocolError
 from zot.extensions.permissions import Permissions, admit
 from zot.messages import ImageBlock, TextBlock
@@ -73,7 +73,7 @@ _DEFAULT_REASONS: Final[dict[wire.Intercepted, str]] = {
 Kind: TypeAlias = Literal["tool", "command", "intercept"]
 
 
-class State(Enum):
+class PeerState(Enum):
     """Progress of a connection. The head of this file has the transitions."""
 
     GREETING = "greeting"
@@ -83,7 +83,7 @@ class State(Enum):
     CLOSED = "closed"
 
 
-class Deadlines(msgspec.Struct, frozen=True):
+class ExtensionDeadlines(msgspec.Struct, frozen=True):
     """Time limits in seconds, each settable with ``--ext-deadline``.
 
     ``silence_s`` replaces ``ready_s`` for extensions that have only commands and panels.
@@ -103,7 +103,7 @@ class Deadlines(msgspec.Struct, frozen=True):
         return {"tool": self.tool_s, "command": self.command_s, "intercept": self.intercept_s}[kind]
 
 
-class Asked(msgspec.Struct, frozen=True):
+class OutgoingRequest(msgspec.Struct, frozen=True):
     """Request to send: its id, the bytes to write, and the deadline of its answer."""
 
     id: str
@@ -128,7 +128,7 @@ class ToolRegistered(msgspec.Struct, frozen=True):
     tool: wire.RegisterTool
 
 
-class Subscribed(msgspec.Struct, frozen=True):
+class SubscribeReceived(msgspec.Struct, frozen=True):
     """Events that the extension is notified of, and those it decides about."""
 
     events: frozenset[wire.EventName]
@@ -158,7 +158,7 @@ class CommandAnswered(msgspec.Struct, frozen=True):
     failure: str = ""
 
 
-class Decision(msgspec.Struct, frozen=True):
+class InterceptDecision(msgspec.Struct, frozen=True):
     """Decision about an event: unchanged, changed, or blocked for a reason.
 
     ``modified_args`` is set only for a tool call, ``replace_text`` only for a message, neither with a block.
@@ -176,7 +176,7 @@ class Decided(msgspec.Struct, frozen=True):
     """Answer to an intercept."""
 
     id: str
-    decision: Decision
+    decision: InterceptDecision
 
 
 class Notified(msgspec.Struct, frozen=True):
@@ -186,39 +186,39 @@ class Notified(msgspec.Struct, frozen=True):
     message: str
 
 
-class PanelOpened(msgspec.Struct, frozen=True):
+class PanelOpenReceived(msgspec.Struct, frozen=True):
     """Panel opened. The `CommandAnswered` of the command that opened it follows."""
 
     panel: wire.Panel
 
 
-class PanelRendered(msgspec.Struct, frozen=True):
+class PanelRenderReceived(msgspec.Struct, frozen=True):
     """New content of an open panel."""
 
     panel: wire.PanelRender
 
 
-class PanelClosed(msgspec.Struct, frozen=True):
+class PanelCloseReceived(msgspec.Struct, frozen=True):
     """Panel closed by the extension or by its end."""
 
     panel_id: str
 
 
-class Complained(msgspec.Struct, frozen=True):
+class ProtocolViolation(msgspec.Struct, frozen=True):
     """Protocol violation for the extension's log; with ``notice`` the user sees it, too."""
 
     reason: str
     notice: bool = False
 
 
-class Late(msgspec.Struct, frozen=True):
+class RequestTimedOut(msgspec.Struct, frozen=True):
     """Request that timed out. The failure in place of its answer follows."""
 
     kind: Kind
     reason: str
 
 
-class Awaited(msgspec.Struct, frozen=True):
+class SlowRequest(msgspec.Struct, frozen=True):
     """Caller waiting for a while: for ``what``, such as "tool weather", and since when."""
 
     what: str
@@ -235,7 +235,7 @@ class Acknowledged(msgspec.Struct, frozen=True):
     """The extension acknowledged the shutdown request."""
 
 
-class Broken(msgspec.Struct, frozen=True):
+class PeerBroken(msgspec.Struct, frozen=True):
     """Communication with the extension is broken. `Terminate` follows."""
 
     reason: str
@@ -249,7 +249,7 @@ class Kill(msgspec.Struct, frozen=True):
     """Request to send SIGKILL to the process."""
 
 
-class Ended(msgspec.Struct, frozen=True):
+class PeerEnded(msgspec.Struct, frozen=True):
     """End of the connection: always the last happening. ``wanted`` if shutdown was requested."""
 
     reason: str
@@ -257,37 +257,37 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 Answered: TypeAlias = ToolAnswered | CommandAnswered | Decided
-Happening: TypeAlias = (
+PeerEvent: TypeAlias = (
     Greeted
     | CommandRegistered
     | ToolRegistered
-    | Subscribed
+    | SubscribeReceived
     | Settled
     | Answered
     | Notified
-    | PanelOpened
-    | PanelRendered
-    | PanelClosed
-    | Complained
-    | Late
-    | Awaited
+    | PanelOpenReceived
+    | PanelRenderReceived
+    | PanelCloseReceived
+    | ProtocolViolation
+    | RequestTimedOut
+    | SlowRequest
     | GivenUp
     | Acknowledged
-    | Broken
+    | PeerBroken
     | Terminate
     | Kill
-    | Ended
+    | PeerEnded
 )
 
 
-class Framed(msgspec.Struct, frozen=True):
+class DecodedFrame(msgspec.Struct, frozen=True):
     """Decoded frame with the length of its line."""
 
     frame: wire.AnyFromExtension
     size: int
 
 
-class Unfit(msgspec.Struct, frozen=True):
+class MalformedLine(msgspec.Struct, frozen=True):
     """Malformed line: a reason, the JSON id of the request it answers (if readable), and its beginning.
 
     ``later`` if the only problem is a frame type that this version does not know.
@@ -299,11 +299,11 @@ class Unfit(msgspec.Struct, frozen=True):
     later: bool = False
 
 
-Said: TypeAlias = Framed | Unfit
+DecodedLine: TypeAlias = DecodedFrame | MalformedLine
 Reply: TypeAlias = wire.ToolResult | wire.CommandResponse | wire.EventInterceptResponse
 
 
-class Peer:
+class ExtensionPeer:
     """One connection to an extension, from its start to its end. The table at the head of this file has the states."""
 
     def __init__(
@@ -312,7 +312,7 @@ class Peer:
         ack: wire.HelloAck,
         *,
         now: float,
-        deadlines: Deadlines | None = None,
+        deadlines: ExtensionDeadlines | None = None,
         closed: frozenset[wire.Intercepted] = frozenset(),
         fails_closed: bool = False,
         permissions: Permissions | None = None,
@@ -323,20 +323,20 @@ class Peer:
         #: Hint for the error if no hello arrives; begins with a separator.
         self.advice = ""
         self._ack = ack
-        self._deadlines = deadlines or Deadlines()
+        self._deadlines = deadlines or ExtensionDeadlines()
         self._fails_closed = fails_closed
         self._permissions = permissions
         self._lines = LineSplitter(max_line_bytes=max_line_bytes)
         self._registry = Registry()
-        self._questions = Questions(name, self._deadlines, closed)
-        self._panels = Panels()
+        self._questions = PendingRequests(name, self._deadlines, closed)
+        self._panels = PeerPanels()
         self._faults = 0
-        self._phase = Phase(self._deadlines, now)
+        self._phase = ConnectionState(self._deadlines, now)
 
     # Queries.
 
     @property
-    def state(self) -> State:
+    def state(self) -> PeerState:
         return self._phase.state
 
     @property
@@ -375,7 +375,7 @@ class Peer:
     @property
     def start_deadline(self) -> tuple[str, float]:
         """Name and seconds of the deadline that the extension's start waits for."""
-        if self.state is State.GREETING:
+        if self.state is PeerState.GREETING:
             return "hello", self._deadlines.hello_s
         return "ready", self._deadlines.ready_s
 
@@ -386,21 +386,21 @@ class Peer:
 
     # Requests and notifications to the extension: most return the bytes to write, or at once the answer.
 
-    def call_tool(self, tool: str, args: dict[str, Any], now: float) -> Asked | ToolAnswered:
+    def call_tool(self, tool: str, args: dict[str, Any], now: float) -> OutgoingRequest | ToolAnswered:
         """Call a tool."""
         problem = self._refusal("tool", tool, self._registry.tools)
         if problem:
             return tool_failure(self._questions.new_id(), problem)
         waiting = self._questions.open("tool", tool, now)
-        return asked(waiting, wire.ToolCall(waiting.id, tool, args))
+        return encode_request(waiting, wire.ToolCall(waiting.id, tool, args))
 
-    def invoke_command(self, command: str, args: str, now: float) -> Asked | CommandAnswered:
+    def invoke_command(self, command: str, args: str, now: float) -> OutgoingRequest | CommandAnswered:
         """Run a command."""
         problem = self._refusal("command", command, self._registry.commands)
         if problem:
             return command_failure(self._questions.new_id(), problem)
         waiting = self._questions.open("command", command, now)
-        return asked(waiting, wire.CommandInvoked(waiting.id, command, args.strip()))
+        return encode_request(waiting, wire.CommandInvoked(waiting.id, command, args.strip()))
 
     def ask(
         self,
@@ -412,13 +412,15 @@ class Peer:
         tool_name: str = "",
         tool_args: dict[str, Any] | None = None,
         text: str = "",
-    ) -> Asked | Decision:
+    ) -> OutgoingRequest | InterceptDecision:
         """Request a decision about an event: a turn by its ``step``, a tool call, or a message by its ``text``."""
         if self.running and event in self._registry.intercept:
             waiting = self._questions.open("intercept", event, now)
-            return asked(waiting, wire.EventIntercept(waiting.id, event, step, tool_id, tool_name, tool_args, text))
+            return encode_request(
+                waiting, wire.EventIntercept(waiting.id, event, step, tool_id, tool_name, tool_args, text)
+            )
         if event not in self.closed:
-            return Decision()
+            return InterceptDecision()
         what = f"has not subscribed to {event}" if self.running else "is not running"
         return decision_failure(f"extension {self.name}, which guards this, {what}", closed=True)
 
@@ -455,7 +457,7 @@ class Peer:
 
     # Input: received bytes, passed time, a lost or ended connection.
 
-    def receive(self, data: bytes, now: float) -> list[Happening]:
+    def receive(self, data: bytes, now: float) -> list[PeerEvent]:
         """Process received bytes, split anywhere."""
         return self._take_all(self.lines(data), now)
 
@@ -470,11 +472,11 @@ class Peer:
         """
         return [] if self._phase.deaf or self._phase.kill_next else self._lines.finish()
 
-    def take(self, said: Said, now: float) -> list[Happening]:
+    def take(self, said: DecodedLine, now: float) -> list[PeerEvent]:
         """Process one line as decoded by `read`. Call it for each line, in order."""
         if self._phase.deaf:
             return []
-        if isinstance(said, Unfit):
+        if isinstance(said, MalformedLine):
             return self._unknown(said, now) if said.later else self._fault(said, now)
         self._phase.spoke(now)
         try:
@@ -482,53 +484,53 @@ class Peer:
         except ProtocolError as problem:
             return self._complain(str(problem), now)
 
-    def expire(self, now: float) -> list[Happening]:
+    def expire(self, now: float) -> list[PeerEvent]:
         """Act on the deadlines that have passed. May be called at any time."""
         happenings = self._questions.expire(now)
         if self._phase.until is not None and self._phase.until <= now:
             happenings += self._phase_expired(now)
         return happenings
 
-    def lose(self, reason: str, now: float) -> list[Happening]:
+    def lose(self, reason: str, now: float) -> list[PeerEvent]:
         """Break the connection to a running process: it violates the protocol, does not read, or closed a pipe."""
         if self._phase.ending:
             return []
         failed = self._questions.fail_all(reason)
         self._phase.terminated(now)
-        return [*failed, Broken(reason), Terminate()]
+        return [*failed, PeerBroken(reason), Terminate()]
 
-    def end(self, reason: str, now: float, *, began: bool = True) -> list[Happening]:
+    def end(self, reason: str, now: float, *, began: bool = True) -> list[PeerEvent]:
         """End the connection for a reason to show, such as "exited with 1"; ``began`` is false if the start failed."""
-        if self.state is State.CLOSED:
+        if self.state is PeerState.CLOSED:
             return []
         happenings = self._take_all(self.last_lines(), now)
-        if self.state is State.GREETING and began:
+        if self.state is PeerState.GREETING and began:
             reason = f"{reason} before it said hello{self.advice}"
         if self._phase.wanted and self._phase.kill_next:
             reason = f"{reason}: it did not end within {self._deadlines.shutdown_s:g} s of shutdown"
         happenings += self._questions.fail_all(reason)
         happenings += self._panels.close_all()
         self._phase.ended()
-        return [*happenings, Ended(reason, self._phase.wanted)]
+        return [*happenings, PeerEnded(reason, self._phase.wanted)]
 
     # Frames, by state.
 
-    def _take_all(self, lines: list[bytes | TooLong], now: float) -> list[Happening]:
+    def _take_all(self, lines: list[bytes | TooLong], now: float) -> list[PeerEvent]:
         return [happening for line in lines for happening in self.take(read(line), now)]
 
-    def _process_permitted(self, said: Framed, now: float) -> list[Happening]:
+    def _process_permitted(self, said: DecodedFrame, now: float) -> list[PeerEvent]:
         """Process the permitted part of a frame. Raise ProtocolError if there is none or the state forbids it."""
         frame, refused = said.frame, ""
-        if self.state is not State.GREETING:
+        if self.state is not PeerState.GREETING:
             frame, refused = admit(frame, self._permissions)
         happenings = self._process_frame(frame, said.size, now)
-        return [Complained(refused, notice=True), *happenings] if refused else happenings
+        return [ProtocolViolation(refused, notice=True), *happenings] if refused else happenings
 
-    def _process_frame(self, frame: wire.AnyFromExtension, size: int, now: float) -> list[Happening]:
+    def _process_frame(self, frame: wire.AnyFromExtension, size: int, now: float) -> list[PeerEvent]:
         """Process one frame. Raise ProtocolError if the current state forbids it."""
         if isinstance(frame, wire.Hello):
             return self._greet(frame, now)
-        if self.state is State.GREETING:
+        if self.state is PeerState.GREETING:
             return self.lose(f"did not say hello first, but {wire.name_of(frame)}", now)
         match frame:
             case wire.RegisterCommand() | wire.RegisterTool() | wire.Subscribe() | wire.Ready() if not self.running:
@@ -541,7 +543,7 @@ class Peer:
             case wire.Subscribe():
                 return self._subscribe(frame)
             case wire.Ready():
-                return self._settle(said=True) if self.state is State.REGISTERING else []
+                return self._settle(said=True) if self.state is PeerState.REGISTERING else []
             case wire.ToolResult() | wire.CommandResponse() | wire.EventInterceptResponse():
                 return self._panels.watch(self._questions.take(frame))
             case wire.PanelRender() | wire.PanelClose():
@@ -550,13 +552,15 @@ class Peer:
                 return [Notified(next((known for known in wire.LEVELS if known == level), "info"), message)]
             case wire.ShutdownAck():
                 return (
-                    [Acknowledged()] if self._phase.wanted else [Complained("acknowledged a shutdown nobody asked for")]
+                    [Acknowledged()]
+                    if self._phase.wanted
+                    else [ProtocolViolation("acknowledged a shutdown nobody asked for")]
                 )
 
-    def _greet(self, hello: wire.Hello, now: float) -> list[Happening]:
-        if self.state is State.CLOSING:
+    def _greet(self, hello: wire.Hello, now: float) -> list[PeerEvent]:
+        if self.state is PeerState.CLOSING:
             return []  # Crossed the shutdown request.
-        if self.state is not State.GREETING:
+        if self.state is not PeerState.GREETING:
             raise ProtocolError("said hello again")
         if hello.name != self.name:
             return self.lose(f"says it is {hello.name!r}, but its manifest says {self.name!r}", now)
@@ -564,72 +568,74 @@ class Peer:
         self._phase.greeted(hello, now)
         return [Greeted(hello, wire.encode_frame(self._ack))]
 
-    def _subscribe(self, wanted: wire.Subscribe) -> list[Happening]:
+    def _subscribe(self, wanted: wire.Subscribe) -> list[PeerEvent]:
         unknown = self._registry.subscribe(wanted)
         promised = self.closed - self._registry.intercept
         if self._fails_closed or wanted.on_failure == "block":
             self._questions.closed |= self._registry.intercept
-        happenings: list[Happening] = [Subscribed(self._registry.events, self._registry.intercept)]
+        happenings: list[PeerEvent] = [SubscribeReceived(self._registry.events, self._registry.intercept)]
         if unknown:
-            happenings.append(Complained(f"subscribe: no such event: {', '.join(map(printable, unknown))}"))
+            happenings.append(ProtocolViolation(f"subscribe: no such event: {', '.join(map(printable, unknown))}"))
         if promised:
             missing = ", ".join(sorted(promised))
-            happenings.append(Complained(f"did not subscribe to {missing}, as promised: it stays blocked", notice=True))
+            happenings.append(
+                ProtocolViolation(f"did not subscribe to {missing}, as promised: it stays blocked", notice=True)
+            )
         return happenings
 
-    def _settle(self, *, said: bool) -> list[Happening]:
+    def _settle(self, *, said: bool) -> list[PeerEvent]:
         self._phase.settled()
         return [Settled(said)]
 
-    def _phase_expired(self, now: float) -> list[Happening]:
+    def _phase_expired(self, now: float) -> list[PeerEvent]:
         match self.state:
-            case State.GREETING:
+            case PeerState.GREETING:
                 late = f"did not say hello within {self._deadlines.hello_s:g} s"
                 return self.lose(f"{late} (--ext-deadline hello=SECONDS changes that){self.advice}", now)
-            case State.REGISTERING:
+            case PeerState.REGISTERING:
                 return self._settle(said=False)
-            case State.CLOSING if self._phase.kill_next:
+            case PeerState.CLOSING if self._phase.kill_next:
                 self._phase.killed()
                 return [Kill()]
-            case State.CLOSING:
+            case PeerState.CLOSING:
                 self._phase.terminated(now)
                 return [Terminate()]
-            case State.READY | State.CLOSED:
+            case PeerState.READY | PeerState.CLOSED:
                 return []
 
     # Faults.
 
-    def _unknown(self, said: Unfit, now: float) -> list[Happening]:
+    def _unknown(self, said: MalformedLine, now: float) -> list[PeerEvent]:
         """Complain about a frame of a later version; one that answers a request is a fault."""
-        if self.state is State.GREETING or self._questions.meant(said.frame_id) is not None:
+        if self.state is PeerState.GREETING or self._questions.meant(said.frame_id) is not None:
             return self._fault(msgspec.structs.replace(said, reason=f"wrote an {said.reason}"), now)
         return self._complain(said.reason, now)
 
-    def _fault(self, said: Unfit, now: float) -> list[Happening]:
+    def _fault(self, said: MalformedLine, now: float) -> list[PeerEvent]:
         """Handle a malformed line: fail the request it answers, or all open requests if that is unknown."""
         reason, line = said.reason, said.line
-        if self.state is State.GREETING:
+        if self.state is PeerState.GREETING:
             advice = "" if line[:1] in (b"", b"{") else "; what it prints belongs on standard error"
             return self.lose(f"did not say hello first, but {with_line(reason, line)}{advice}", now)
         meant = self._questions.meant(said.frame_id)
         failed = [self._questions.fail(meant, reason)] if meant else self._questions.fail_all(reason)
-        complaint = Complained(with_line(reason, line), notice=bool(failed) or not self._faults)
+        complaint = ProtocolViolation(with_line(reason, line), notice=bool(failed) or not self._faults)
         return [complaint, *failed, *self._count_fault(now)]
 
-    def _complain(self, reason: str, now: float) -> list[Happening]:
+    def _complain(self, reason: str, now: float) -> list[PeerEvent]:
         """Complain about a frame that is not allowed in this state; it has no effect."""
-        return [Complained(reason, notice=not self._faults), *self._count_fault(now)]
+        return [ProtocolViolation(reason, notice=not self._faults), *self._count_fault(now)]
 
-    def _count_fault(self, now: float) -> list[Happening]:
+    def _count_fault(self, now: float) -> list[PeerEvent]:
         self._faults += 1
         return self.lose(f"wrote {MAX_FAULTS} bad lines", now) if self._faults == MAX_FAULTS else []
 
 
-class Phase:
+class ConnectionState:
     """Current state, and ``until``, the deadline of the frame or exit that ends it."""
 
-    def __init__(self, deadlines: Deadlines, now: float) -> None:
-        self.state = State.GREETING
+    def __init__(self, deadlines: ExtensionDeadlines, now: float) -> None:
+        self.state = PeerState.GREETING
         self.until: float | None = now + deadlines.hello_s
         #: Shutdown was requested: the extension may still answer in the meantime.
         self.wanted = False
@@ -641,44 +647,44 @@ class Phase:
     @property
     def running(self) -> bool:
         """True while requests can be sent."""
-        return self.state in (State.REGISTERING, State.READY)
+        return self.state in (PeerState.REGISTERING, PeerState.READY)
 
     @property
     def ending(self) -> bool:
         """True once the extension was asked or forced to end."""
-        return self.state in (State.CLOSING, State.CLOSED)
+        return self.state in (PeerState.CLOSING, PeerState.CLOSED)
 
     @property
     def deaf(self) -> bool:
         """True once input is discarded."""
-        return self.state is State.CLOSED or (self.state is State.CLOSING and not self.wanted)
+        return self.state is PeerState.CLOSED or (self.state is PeerState.CLOSING and not self.wanted)
 
     def greeted(self, hello: wire.Hello, now: float) -> None:
         """Accept the hello and start waiting for ready."""
-        self.state = State.REGISTERING
+        self.state = PeerState.REGISTERING
         self._ready_by = now + self._deadlines.ready_s
         self._may_be_silent = bool(hello.capabilities) and _NOT_NEEDED_BY_PROMPTS.issuperset(hello.capabilities)
         self.spoke(now)
 
     def spoke(self, now: float) -> None:
         """Note a received frame: restarts the ``silence_s`` limit where that applies."""
-        if self.state is State.REGISTERING:
+        if self.state is PeerState.REGISTERING:
             self.until = self._ready_by
             if self._may_be_silent:
                 self.until = min(self.until, now + self._deadlines.silence_s)
 
     def settled(self) -> None:
         """Stop waiting for ready: it was received, or timed out."""
-        self.state, self.until = State.READY, None
+        self.state, self.until = PeerState.READY, None
 
     def shut_down(self, now: float) -> None:
         """Start closing on request."""
-        self.state, self.wanted = State.CLOSING, True
+        self.state, self.wanted = PeerState.CLOSING, True
         self.until, self.kill_next = now + self._deadlines.shutdown_s, False
 
     def terminated(self, now: float) -> None:
         """Start closing by force: `Kill` follows if SIGTERM does not help in time."""
-        self.state = State.CLOSING
+        self.state = PeerState.CLOSING
         self.until, self.kill_next = now + self._deadlines.terminate_s, True
 
     def killed(self) -> None:
@@ -686,7 +692,7 @@ class Phase:
         self.until = None
 
     def ended(self) -> None:
-        self.state, self.until = State.CLOSED, None
+        self.state, self.until = PeerState.CLOSED, None
 
 
 class Registry:
@@ -745,16 +751,16 @@ def _object_schema(name: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": {}, **schema}
 
 
-class Questions:
+class PendingRequests:
     """Open requests to an extension. ``closed`` events are blocked when it does not decide about them."""
 
-    def __init__(self, name: str, deadlines: Deadlines, closed: frozenset[wire.Intercepted]) -> None:
+    def __init__(self, name: str, deadlines: ExtensionDeadlines, closed: frozenset[wire.Intercepted]) -> None:
         self.closed = closed
         self._name = name
         self._deadlines = deadlines
-        self._calls = Calls()
+        self._calls = RequestIds()
 
-    def open(self, kind: Kind, subject: str, now: float) -> Waiting:
+    def open(self, kind: Kind, subject: str, now: float) -> PendingRequest:
         """Open a request whose deadline follows from its kind."""
         return self._calls.open(kind, subject, now + self._deadlines.of(kind))
 
@@ -772,40 +778,40 @@ class Questions:
         if waiting is not None:
             self._calls.close(waiting, "was given up")
 
-    def meant(self, frame_id: bytes) -> Waiting | None:
+    def meant(self, frame_id: bytes) -> PendingRequest | None:
         """Return the open request that a malformed frame answers, by the id read from it."""
         return self._calls.get(str(msgspec.json.decode(frame_id))) if frame_id else None
 
-    def all(self) -> tuple[Waiting, ...]:
+    def all(self) -> tuple[PendingRequest, ...]:
         """Return the open requests, oldest first."""
         return self._calls.all()
 
-    def take(self, reply: Reply) -> list[Happening]:
+    def take(self, reply: Reply) -> list[PeerEvent]:
         """Match an answer to its request. Late, repeated or invented ones complain; one of a wrong kind fails it."""
         waiting = self._calls.get(reply.id)
         if waiting is None:
             call_id = printable(reply.id)
-            return [Complained(f"{wire.name_of(reply)}: the call {call_id} {self._calls.why_not(reply.id)}")]
+            return [ProtocolViolation(f"{wire.name_of(reply)}: the call {call_id} {self._calls.why_not(reply.id)}")]
         answer = self._answer(waiting, reply)
         if answer is None:
             wrong = f"answered a {waiting.kind} with {wire.name_of(reply)}"
-            return [Complained(wrong, notice=True), self.fail(waiting, wrong)]
+            return [ProtocolViolation(wrong, notice=True), self.fail(waiting, wrong)]
         self._calls.close(waiting, "was answered already")
         return [answer]
 
-    def expire(self, now: float) -> list[Happening]:
+    def expire(self, now: float) -> list[PeerEvent]:
         """Fail the requests whose deadline has passed."""
-        happenings: list[Happening] = []
+        happenings: list[PeerEvent] = []
         for waiting in self._calls.due(now):
             why = self._timeout_reason(waiting)
-            happenings += [Late(waiting.kind, why), self.fail(waiting, why)]
+            happenings += [RequestTimedOut(waiting.kind, why), self.fail(waiting, why)]
         return happenings
 
-    def fail_all(self, why: str) -> list[Happening]:
+    def fail_all(self, why: str) -> list[PeerEvent]:
         """Fail all open requests; ``why`` continues a sentence about the extension."""
         return [self.fail(waiting, why) for waiting in self._calls.all()]
 
-    def fail(self, waiting: Waiting, why: str) -> Answered:
+    def fail(self, waiting: PendingRequest, why: str) -> Answered:
         """Answer a request in the extension's place; ``why`` continues a sentence about the extension."""
         self._calls.close(waiting, "had failed by then")
         failure = f"extension {self._name} {why}"
@@ -817,7 +823,7 @@ class Questions:
             case "intercept":
                 return Decided(waiting.id, decision_failure(failure, closed=waiting.subject in self.closed))
 
-    def _answer(self, waiting: Waiting, reply: Reply) -> Answered | None:
+    def _answer(self, waiting: PendingRequest, reply: Reply) -> Answered | None:
         """Return the answer to a request; None if the reply is of another kind."""
         match waiting.kind, reply:
             case "tool", wire.ToolResult():
@@ -830,22 +836,22 @@ class Questions:
             case _:
                 return None
 
-    def _timeout_reason(self, waiting: Waiting) -> str:
+    def _timeout_reason(self, waiting: PendingRequest) -> str:
         seconds = self._deadlines.of(waiting.kind)
         return f"did not answer within {seconds:g} s: {waiting.kind} {waiting.subject}"
 
 
-class Calls:
+class RequestIds:
     """Open requests by id. Ids count up and are never reused."""
 
     def __init__(self) -> None:
         self._count = 0
-        self._waiting: dict[str, Waiting] = {}
+        self._waiting: dict[str, PendingRequest] = {}
         self._finished: dict[str, str] = {}
 
-    def open(self, kind: Kind, subject: str, deadline: float) -> Waiting:
+    def open(self, kind: Kind, subject: str, deadline: float) -> PendingRequest:
         """Add a request with a new id."""
-        waiting = Waiting(self.new_id(), kind, subject, deadline)
+        waiting = PendingRequest(self.new_id(), kind, subject, deadline)
         self._waiting[waiting.id] = waiting
         return waiting
 
@@ -854,11 +860,11 @@ class Calls:
         self._count += 1
         return str(self._count)
 
-    def get(self, call_id: str) -> Waiting | None:
+    def get(self, call_id: str) -> PendingRequest | None:
         """Return the open request with this id, if any."""
         return self._waiting.get(call_id)
 
-    def close(self, waiting: Waiting, how: str) -> None:
+    def close(self, waiting: PendingRequest, how: str) -> None:
         """Remove a request. ``how`` explains later answers to it, in the complaint about them."""
         del self._waiting[waiting.id]
         self._finished[waiting.id] = how
@@ -872,11 +878,11 @@ class Calls:
         asked = call_id.isascii() and call_id.isdigit() and 0 < int(call_id[:20]) <= self._count
         return "was answered or given up long ago" if asked else "was never asked"
 
-    def all(self) -> tuple[Waiting, ...]:
+    def all(self) -> tuple[PendingRequest, ...]:
         """Return the open requests, oldest first."""
         return tuple(self._waiting.values())
 
-    def due(self, now: float) -> tuple[Waiting, ...]:
+    def due(self, now: float) -> tuple[PendingRequest, ...]:
         """Return the requests whose deadline has passed."""
         return tuple(waiting for waiting in self._waiting.values() if waiting.deadline <= now)
 
@@ -885,7 +891,7 @@ class Calls:
         return min((waiting.deadline for waiting in self._waiting.values()), default=None)
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class PendingRequest(msgspec.Struct, frozen=True):
     """Open request: the tool, command or event it concerns, and the deadline of its answer."""
 
     id: str
@@ -894,12 +900,12 @@ class Waiting(msgspec.Struct, frozen=True):
     deadline: float
 
 
-def asked(waiting: Waiting, frame: wire.AnyToExtension) -> Asked:
+def encode_request(waiting: PendingRequest, frame: wire.AnyToExtension) -> OutgoingRequest:
     """Encode a request for sending."""
-    return Asked(waiting.id, wire.encode_frame(frame), waiting.deadline)
+    return OutgoingRequest(waiting.id, wire.encode_frame(frame), waiting.deadline)
 
 
-class Panels:
+class PeerPanels:
     """Ids of the open panels. A frame about another panel may have crossed its close on the wire: it only complains."""
 
     def __init__(self) -> None:
@@ -910,31 +916,31 @@ class Panels:
         """Open panels, oldest first."""
         return tuple(self._open)
 
-    def watch(self, happenings: Sequence[Happening]) -> list[Happening]:
+    def watch(self, happenings: Sequence[PeerEvent]) -> list[PeerEvent]:
         """Insert a `PanelOpened` before each command answer that opens a panel."""
-        watched: list[Happening] = []
+        watched: list[PeerEvent] = []
         for happening in happenings:
             if isinstance(happening, CommandAnswered) and (panel := _panel_opened_by(happening)) is not None:
                 self._open[panel.id] = None
-                watched.append(PanelOpened(panel))
+                watched.append(PanelOpenReceived(panel))
             watched.append(happening)
         return watched
 
-    def take(self, frame: wire.PanelRender | wire.PanelClose) -> Happening:
+    def take(self, frame: wire.PanelRender | wire.PanelClose) -> PeerEvent:
         """Return the happening for a frame about a panel."""
         if frame.panel_id not in self._open:
-            return Complained(f"{wire.name_of(frame)}: no panel {printable(frame.panel_id)} is open")
+            return ProtocolViolation(f"{wire.name_of(frame)}: no panel {printable(frame.panel_id)} is open")
         if isinstance(frame, wire.PanelRender):
-            return PanelRendered(frame)
+            return PanelRenderReceived(frame)
         del self._open[frame.panel_id]
-        return PanelClosed(frame.panel_id)
+        return PanelCloseReceived(frame.panel_id)
 
     def close(self, panel_id: str) -> bool:
         """Close one panel; False if it was not open."""
         return self._open.pop(panel_id, False) is None
 
-    def close_all(self) -> list[Happening]:
-        closed: list[Happening] = [PanelClosed(panel_id) for panel_id in self._open]
+    def close_all(self) -> list[PeerEvent]:
+        closed: list[PeerEvent] = [PanelCloseReceived(panel_id) for panel_id in self._open]
         self._open.clear()
         return closed
 
@@ -985,9 +991,10 @@ def decision(response: wire.EventInterceptResponse, event: wire.Intercepted, ext
     """Return a decision without the fields that do not apply to ``event``."""
     if response.block:
         return Decided(
-            response.id, Decision(block=True, reason=response.reason or _DEFAULT_REASONS[event].format(extension))
+            response.id,
+            InterceptDecision(block=True, reason=response.reason or _DEFAULT_REASONS[event].format(extension)),
         )
-    changed = Decision(
+    changed = InterceptDecision(
         reason=response.reason,
         modified_args=response.modified_args if event == "tool_call" else None,
         # Compatible with the first zot: an empty text replaces nothing. To show none, block.
@@ -1006,24 +1013,24 @@ def command_failure(call_id: str, failure: str) -> CommandAnswered:
     return CommandAnswered(call_id, wire.CommandResponse(call_id, error=failure), failure)
 
 
-def decision_failure(failure: str, *, closed: bool) -> Decision:
+def decision_failure(failure: str, *, closed: bool) -> InterceptDecision:
     """Return the decision in place of the extension's: a block if it fails closed, else none."""
-    return Decision(block=closed, reason=failure if closed else "", failure=failure)
+    return InterceptDecision(block=closed, reason=failure if closed else "", failure=failure)
 
 
-def read(line: bytes | TooLong) -> Said:
+def read(line: bytes | TooLong) -> DecodedLine:
     """Decode a line."""
     if isinstance(line, TooLong):
-        return Unfit(f"wrote a line of more than {line.limit} bytes")
+        return MalformedLine(f"wrote a line of more than {line.limit} bytes")
     if has_more_values(line, wire.MAX_VALUES):
-        return Unfit(f"wrote a line with more than {wire.MAX_VALUES} values", _id_in(line), line[:QUOTED_BYTES])
+        return MalformedLine(f"wrote a line with more than {wire.MAX_VALUES} values", _id_in(line), line[:QUOTED_BYTES])
     try:
-        return Framed(wire.decode_from_extension(line), len(line))
+        return DecodedFrame(wire.decode_from_extension(line), len(line))
     except wire.UnknownFrame as problem:
-        return Unfit(clipped(str(problem)), problem.frame_id, line[:QUOTED_BYTES], later=True)
+        return MalformedLine(clipped(str(problem)), problem.frame_id, line[:QUOTED_BYTES], later=True)
     except ProtocolError as problem:
         reason = f"wrote a line that is no frame: {clipped(str(problem))}"
-        return Unfit(reason, problem.frame_id, line[:QUOTED_BYTES])
+        return MalformedLine(reason, problem.frame_id, line[:QUOTED_BYTES])
 
 
 class _Identified(msgspec.Struct):
@@ -1033,7 +1040,7 @@ class _Identified(msgspec.Struct):
 def _id_in(line: bytes) -> bytes:
     """Return the JSON-encoded id in a line that is otherwise not decoded; b"" if it has none."""
     try:
-        found = msgspec.json.decode(line, type=learned(_Identified)).id
+        found = msgspec.json.decode(line, type=thread_safe_type(_Identified)).id
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return b""
     return msgspec.json.encode(found) if found else b""
@@ -1050,7 +1057,7 @@ def clipped(text: str) -> str:
     return shown if len(shown) <= _CLIP else shown[:_CLIP] + "..."
 
 
-class Pace:
+class NoticeLimiter:
     """Token bucket for notices. Times are seconds of the caller's clock."""
 
     def __init__(self) -> None:

@@ -11,28 +11,28 @@ from typing import Any, Literal, Protocol, TypeAlias
 import msgspec
 
 from zot.errors import UserError
-from zot.extensions.connection import Carrier, Connection, Deaf, Link
-from zot.extensions.launch import Surroundings, acknowledgement
+from zot.extensions.connection import Carrier, ExtensionConnection, OnSendFailed, RemoteCarrier
+from zot.extensions.launch import LaunchSettings, acknowledgement
 from zot.extensions.log import AGAIN, Log
 from zot.extensions.peer import (
-    Awaited,
-    Broken,
     CommandAnswered,
-    Complained,
     Decided,
-    Decision,
-    Ended,
+    ExtensionPeer,
     GivenUp,
     Greeted,
-    Happening,
-    Late,
-    Peer,
+    InterceptDecision,
+    PeerBroken,
+    PeerEnded,
+    PeerEvent,
+    ProtocolViolation,
+    RequestTimedOut,
     Settled,
+    SlowRequest,
     ToolAnswered,
 )
 from zot.messages import TextBlock, ToolSpec, timestamp
 from zot.text import printable
-from zot.tools.base import FailedWith, Output, ToolContext
+from zot.tools.base import Output, ToolContext, ToolFailedWithOutput
 from zot.tools.command_output import Excerpt
 from zot.wire import extension as wire
 from zot.wire.extension import Event, Intercepted, RegisterTool
@@ -49,7 +49,7 @@ _SLACK_S = 4.0
 Condition: TypeAlias = Literal["starting", "running", "restarting", "failed", "stopped"]
 
 
-class Wait:
+class SlowWaitNotice:
     """Context manager of a wait. Calls ``tell`` once, with the start time, if it takes longer than `PATIENCE_S`."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
@@ -62,14 +62,14 @@ class Wait:
         self._timer.cancel()
 
 
-class Audience(Protocol):
+class ExtensionObserver(Protocol):
     """Receiver of the happenings of extensions, except answers."""
 
-    def happened(self, extension: Extension, happening: Happening) -> None:
+    def happened(self, extension: SupervisedExtension, happening: PeerEvent) -> None:
         """Handle a happening, in order."""
 
 
-class Origin(Protocol):
+class ExtensionSource(Protocol):
     """Source of an extension: a program to start (`Start`), or a connection from outside (`Caller`).
 
     ``returns`` if it can be opened again after its end.
@@ -87,30 +87,30 @@ class Origin(Protocol):
     def guarded(self) -> frozenset[wire.Intercepted]:
         """Return the events blocked until the extension has subscribed for the first time."""
 
-    def peer(self, closed: frozenset[wire.Intercepted], *, now: float) -> Peer:
+    def peer(self, closed: frozenset[wire.Intercepted], *, now: float) -> ExtensionPeer:
         """Return the peer of a new connection; ``closed`` events are blocked until it has subscribed."""
 
-    async def open(self, errors: int, note: Callable[[str], None], deaf: Deaf) -> Carrier:
+    async def open(self, errors: int, note: Callable[[str], None], deaf: OnSendFailed) -> Carrier:
         """Open a carrier; standard error goes to ``errors``. Raise OSError, ValueError or UserError."""
 
 
-class Offer:
+class Registrations:
     """Commands and tools of an extension, by name."""
 
     def __init__(self) -> None:
         self.commands: dict[str, wire.RegisterCommand] = {}
         self.tools: dict[str, wire.RegisterTool] = {}
 
-    def add(self, peer: Peer) -> None:
+    def add(self, peer: ExtensionPeer) -> None:
         """Add the registrations of ``peer``, replacing those of the same name."""
         self.commands |= {command.name: command for command in peer.commands}
         self.tools |= {tool.name: tool for tool in peer.tools}
 
 
-class Extension:
+class SupervisedExtension:
     """Running extension, restarted after crashes if its ``origin`` allows that."""
 
-    def __init__(self, origin: Origin, around: Surroundings, audience: Audience) -> None:
+    def __init__(self, origin: ExtensionSource, around: LaunchSettings, audience: ExtensionObserver) -> None:
         self.name = origin.name
         self.condition: Condition = "starting"
         #: Why it does not run; "" while it runs.
@@ -127,14 +127,14 @@ class Extension:
         self._origin = origin
         self._connection = self._new_connection(origin.guarded())
         #: Registrations from before a crash, until the restarted extension is ready.
-        self._before_crash = Offer()
+        self._before_crash = Registrations()
         #: Cleared during a restart.
         self._restarted = asyncio.Event()
         self._restarted.set()
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"zot extension {self.name}")
 
     @property
-    def peer(self) -> Peer:
+    def peer(self) -> ExtensionPeer:
         """Peer of the current connection."""
         return self._connection.peer
 
@@ -154,9 +154,9 @@ class Extension:
         return f"{self.problem}{self._evidence}" if self.problem else ""
 
     @property
-    def offer(self) -> Offer:
+    def offer(self) -> Registrations:
         """Current commands and tools: none once it is over; during a restart, those from before the crash."""
-        offer = Offer()
+        offer = Registrations()
         if not self.is_over:
             offer.commands |= self._before_crash.commands
             offer.tools |= self._before_crash.tools
@@ -187,7 +187,7 @@ class Extension:
             answered: CommandAnswered = await connection.answer(connection.peer.invoke_command(command, args, _now()))
             return answered.response
 
-    async def decide(self, event: wire.Intercepted, **about: Any) -> Decision:
+    async def decide(self, event: wire.Intercepted, **about: Any) -> InterceptDecision:
         """Return its decision about an event, or the one in its place if it cannot decide."""
         with self._wait(f"intercept {event}"):
             connection = self._connection
@@ -272,30 +272,30 @@ class Extension:
             return True
         return False
 
-    def _new_connection(self, closed: frozenset[wire.Intercepted]) -> Connection:
-        return Connection(self._origin.peer(closed, now=_now()), self._happened)
+    def _new_connection(self, closed: frozenset[wire.Intercepted]) -> ExtensionConnection:
+        return ExtensionConnection(self._origin.peer(closed, now=_now()), self._happened)
 
-    def _wait(self, what: str) -> Wait:
-        return Wait(lambda since: self._happened(Awaited(what, since)))
+    def _wait(self, what: str) -> SlowWaitNotice:
+        return SlowWaitNotice(lambda since: self._happened(SlowRequest(what, since)))
 
-    def _happened(self, happening: Happening) -> None:
+    def _happened(self, happening: PeerEvent) -> None:
         match happening:
             case Greeted():
                 self._greeted = True
                 self.condition, self.problem, self._evidence = "running", "", ""
             case Settled():
                 self._settled.set()
-                self._before_crash = Offer()
+                self._before_crash = Registrations()
                 self._restarted.set()
             case GivenUp(reason=reason) if reason:
                 self._log.note(reason)
-            case Complained(reason=reason) | Late(reason=reason):
+            case ProtocolViolation(reason=reason) | RequestTimedOut(reason=reason):
                 self._log.note(reason)
-            case Broken(reason=reason):
+            case PeerBroken(reason=reason):
                 self._settled.set()
                 self._fail(reason)
                 self._log.note(reason)
-            case Ended(reason=reason, wanted=wanted):
+            case PeerEnded(reason=reason, wanted=wanted):
                 self._settled.set()
                 if not wanted and not self.problem:
                     self._fail(reason)
@@ -317,23 +317,23 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-class Listener:
+class EventQueue:
     """Ordered event queue of ``extension``. An event that it decides about waits for `release`.
 
     The store may emit an event before or after the extension is asked about it: in both cases it gets the request
     before the notification.
     """
 
-    def __init__(self, extension: Extension) -> None:
+    def __init__(self, extension: SupervisedExtension) -> None:
         self.name = extension.name
         self.extension = extension
         self._waiting: deque[tuple[Event, str]] = deque()
         self._asked: set[tuple[str, str]] = set()
 
-    async def decide(self, event: Intercepted, **about: Any) -> Decision:
+    async def decide(self, event: Intercepted, **about: Any) -> InterceptDecision:
         """Request a decision. Cancelling ends the wait at once."""
         if not self.extension.peer.decides(event):
-            return Decision()
+            return InterceptDecision()
         return await self.extension.decide(event, **about)
 
     def tell(self, event: Event, about: str) -> None:
@@ -370,7 +370,7 @@ class Listener:
                 return False
 
 
-class Caller:
+class RemoteSource:
     """`Origin` of an extension that connected from outside: after a disconnect it has to connect again.
 
     ``closed`` are the events that an earlier connection of this name left blocked. Raise UserError if ``name`` is not
@@ -384,7 +384,7 @@ class Caller:
         self,
         name: str,
         carrier: Carrier,
-        around: Surroundings,
+        around: LaunchSettings,
         closed: frozenset[wire.Intercepted] = frozenset(),
     ) -> None:
         try:
@@ -399,22 +399,22 @@ class Caller:
     def guarded(self) -> frozenset[wire.Intercepted]:
         return self._closed
 
-    def peer(self, closed: frozenset[wire.Intercepted], *, now: float) -> Peer:
+    def peer(self, closed: frozenset[wire.Intercepted], *, now: float) -> ExtensionPeer:
         # It may run on another machine: paths of this one do not concern it, and it has no directory here.
         ack = acknowledgement(self._around, directory="", data="")
-        return Peer(self.name, ack, now=now, deadlines=self._around.deadlines, closed=closed)
+        return ExtensionPeer(self.name, ack, now=now, deadlines=self._around.deadlines, closed=closed)
 
-    async def open(self, errors: int, note: Callable[[str], None], deaf: Deaf) -> Carrier:
+    async def open(self, errors: int, note: Callable[[str], None], deaf: OnSendFailed) -> Carrier:
         return self._carrier
 
 
-class Missing(Caller):
+class MissingGuard(RemoteSource):
     """Placeholder of a guard that connected in an earlier process: blocks its events until it connects again."""
 
-    def __init__(self, name: str, around: Surroundings, closed: frozenset[wire.Intercepted]) -> None:
-        super().__init__(name, Link(lambda data: None, lambda: None), around, closed)
+    def __init__(self, name: str, around: LaunchSettings, closed: frozenset[wire.Intercepted]) -> None:
+        super().__init__(name, RemoteCarrier(lambda data: None, lambda: None), around, closed)
 
-    async def open(self, errors: int, note: Callable[[str], None], deaf: Deaf) -> Carrier:
+    async def open(self, errors: int, note: Callable[[str], None], deaf: OnSendFailed) -> Carrier:
         raise UserError("it had connected to this session, guards it, and has not come back yet")
 
 
@@ -423,7 +423,7 @@ class ExtensionTool:
 
     read_only = False
 
-    def __init__(self, extension: Extension, registered: RegisterTool) -> None:
+    def __init__(self, extension: SupervisedExtension, registered: RegisterTool) -> None:
         self.extension = extension
         self.spec = ToolSpec(registered.name, registered.description, registered.schema, extension.name)
 
@@ -432,7 +432,7 @@ class ExtensionTool:
         answered = await self.extension.call_tool(self.spec.name, args)
         content = _within_budget(answered.content)
         if answered.is_error:
-            raise FailedWith(content)
+            raise ToolFailedWithOutput(content)
         return content
 
 

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from zot.encoding import learned
+from zot.encoding import thread_safe_type
 from zot.errors import JournalDamaged
 from zot.journal.lease import boot_id
 
 
-class Asked(msgspec.Struct, frozen=True):
+class StoredRequest(msgspec.Struct, frozen=True):
     """The identity of a request: its session's number, its key, and a digest of its contents."""
 
     session: int
@@ -25,7 +25,7 @@ class Asked(msgspec.Struct, frozen=True):
     request: bytes
 
 
-class Kept(msgspec.Struct, frozen=True):
+class StoredReply(msgspec.Struct, frozen=True):
     """The stored state of a request. ``first_run`` added its prompt; runs up to ``latest_run`` continued it."""
 
     first_run: int
@@ -70,11 +70,11 @@ class Clock(msgspec.Struct, frozen=True):
             connection.execute("INSERT INTO clock (boot, started) VALUES (?, ?)", (self.boot, started))
 
 
-_COLUMNS = ", ".join(Kept.__struct_fields__)
+_COLUMNS = ", ".join(StoredReply.__struct_fields__)
 _WHERE = "session = ? AND key = ? AND request = ?"
 
 
-def find(connection: sqlite3.Connection, asked: Asked) -> Kept | None:
+def find(connection: sqlite3.Connection, asked: StoredRequest) -> StoredReply | None:
     """Return the stored state of a request. Raise JournalDamaged."""
     row = connection.execute(f"SELECT {_COLUMNS} FROM answers WHERE {_WHERE}", _key(asked)).fetchone()
     return None if row is None else _kept(row)
@@ -90,14 +90,16 @@ def unreadable_answers(connection: sqlite3.Connection) -> Iterator[str]:
             yield str(problem)
 
 
-def _kept(row: Sequence[object]) -> Kept:
+def _kept(row: Sequence[object]) -> StoredReply:
     try:
-        return msgspec.convert(dict(zip(Kept.__struct_fields__, row, strict=True)), learned(Kept))
+        return msgspec.convert(
+            dict(zip(StoredReply.__struct_fields__, row, strict=True)), thread_safe_type(StoredReply)
+        )
     except msgspec.ValidationError as problem:  # A damaged page may hold anything.
         raise JournalDamaged(f"the entry of a request cannot be read: {problem}") from problem
 
 
-def begin(connection: sqlite3.Connection, asked: Asked, *, first_run: int, latest_run: int, now: float) -> None:
+def begin(connection: sqlite3.Connection, asked: StoredRequest, *, first_run: int, latest_run: int, now: float) -> None:
     """Store that ``latest_run`` is about to begin for a request."""
     query = (
         "INSERT OR REPLACE INTO answers (session, key, request, first_run, latest_run, began) VALUES (?, ?, ?, ?, ?, ?)"
@@ -111,13 +113,13 @@ def disown(connection: sqlite3.Connection, session: int, run: int) -> None:
     connection.execute(query, (run - 1, session, run))
 
 
-def keep(connection: sqlite3.Connection, asked: Asked, answer: bytes, *, now: float) -> None:
+def keep(connection: sqlite3.Connection, asked: StoredRequest, answer: bytes, *, now: float) -> None:
     """Store the answer of a request. The first one counts."""
     query = f"UPDATE answers SET answer = ?, answered = ? WHERE {_WHERE} AND answer IS NULL"
     connection.execute(query, (answer, now, *_key(asked)))
 
 
-def deliver(connection: sqlite3.Connection, asked: Asked, *, now: float) -> None:
+def deliver(connection: sqlite3.Connection, asked: StoredRequest, *, now: float) -> None:
     """Store that the answer was delivered. The first time counts."""
     query = f"UPDATE answers SET delivered = ? WHERE {_WHERE} AND answer IS NOT NULL AND delivered IS NULL"
     connection.execute(query, (now, *_key(asked)))
@@ -128,5 +130,5 @@ def forget(connection: sqlite3.Connection, *, before: float) -> None:
     connection.execute("DELETE FROM answers WHERE began < ?", (before,))
 
 
-def _key(asked: Asked) -> tuple[int, bytes, bytes]:
+def _key(asked: StoredRequest) -> tuple[int, bytes, bytes]:
     return asked.session, asked.key, asked.request

@@ -20,12 +20,36 @@ from zot.encoding import decoder, encode_lines
 from zot.errors import JournalDamaged, StoreFailed
 from zot.events import AgentEvent
 from zot.messages import ImageBlock, Message, ResultBlock, TextBlock, TranscriptBlock
-from zot.store import Allowed, Began, Change, Configured, Counted, Guarded, Locked, Row, Said, Spliced, Wrote
+from zot.store import (
+    CallStarted,
+    Change,
+    Configured,
+    FileChanged,
+    GuardSet,
+    LockChanged,
+    MessageAdded,
+    MessagesReplaced,
+    PermissionGranted,
+    Row,
+    UsageCounted,
+)
 
 #: A chunk this long takes no more rows: reading one row reads its whole chunk.
 MAX_CHUNK_BYTES = 1 << 17
 
-_CHANGES = frozenset({Said, Spliced, Configured, Wrote, Allowed, Began, Guarded, Locked, Counted})
+_CHANGES = frozenset(
+    {
+        MessageAdded,
+        MessagesReplaced,
+        Configured,
+        FileChanged,
+        PermissionGranted,
+        CallStarted,
+        GuardSet,
+        LockChanged,
+        UsageCounted,
+    }
+)
 #: The checksummed place of a chunk: session and kind; then first row, row count and run; then all five.
 _OWNER = struct.Struct("<qq")
 _RANGE = struct.Struct("<qqq")
@@ -180,7 +204,7 @@ def may_have_images(body: bytes) -> bool:
 
 def referred(row: Row) -> list[bytes]:
     """Return the hashes of all blobs that a stored row refers to."""
-    if isinstance(row, Wrote):
+    if isinstance(row, FileChanged):
         return [bytes.fromhex(digest) for digest in (row.before, row.after) if digest]
     return images(row)
 
@@ -207,7 +231,7 @@ def fetched(row: Row, blobs: Mapping[bytes, bytes]) -> Row:
 
 
 def _without_blobs(row: Row, blobs: dict[bytes, bytes]) -> Row:
-    if isinstance(row, Wrote):
+    if isinstance(row, FileChanged):
         blobs.update({bytes.fromhex(digest): data for digest, data in row.contents.items()})
         return msgspec.structs.replace(row, contents={})
 
@@ -223,9 +247,9 @@ def _without_blobs(row: Row, blobs: dict[bytes, bytes]) -> Row:
 
 def _messages(row: Row) -> tuple[Message, ...]:
     match row:
-        case Said(message=message):
+        case MessageAdded(message=message):
             return (message,)
-        case Spliced(messages=messages):
+        case MessagesReplaced(messages=messages):
             return messages
         case _:
             return ()
@@ -237,7 +261,7 @@ def _with_images(row: Row, change: Callable[[ImageBlock], ImageBlock | TextBlock
     if not any(isinstance(inner, ImageBlock) for message in messages for b in message.content for inner in _parts(b)):
         return row
     changed = tuple(_message_with_images(message, change) for message in messages)
-    return Said(changed[0]) if isinstance(row, Said) else msgspec.structs.replace(row, messages=changed)
+    return MessageAdded(changed[0]) if isinstance(row, MessageAdded) else msgspec.structs.replace(row, messages=changed)
 
 
 def _message_with_images(message: Message, change: Callable[[ImageBlock], ImageBlock | TextBlock]) -> Message:

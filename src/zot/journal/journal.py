@@ -19,14 +19,14 @@ from zot.errors import JournalDamaged, NoSuchSession, StoreFailed
 from zot.journal import queries
 from zot.journal.lease import SUSPECTED, Leases
 from zot.journal.queries import SessionRecord
-from zot.journal.record import Past, Record, busy, checked_epoch
+from zot.journal.record import Record, StoredPast, busy, checked_epoch
 from zot.journal.schema import (
     check_room,
     connect,
-    connect_to_look,
+    connect_read_only,
     explained,
     is_damage,
-    is_of_later,
+    is_from_later_version,
     is_there,
     migrate,
     prepare,
@@ -39,7 +39,7 @@ from zot.messages import timestamp
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-    from zot.journal.repair import Report
+    from zot.journal.repair import CheckReport
     from zot.journal.search import Hit
 
 log = logging.getLogger("zot")
@@ -122,7 +122,7 @@ class Readers:
         return connection
 
 
-class Look:
+class ReadOnlyJournal:
     """Read-only access to a journal. Close it after use."""
 
     def __init__(self, path: str, readers: Readers) -> None:
@@ -168,11 +168,11 @@ def can_be_written(path: str) -> bool:
     return all(os.access(file, os.W_OK) for file in needed)
 
 
-async def look(path: str) -> Look:
+async def open_read_only(path: str) -> ReadOnlyJournal:
     """Open an existing journal read-only; a damaged one is not salvaged. Raise StoreFailed."""
-    found = Look(path, Readers(path, connect_to_look))
+    found = ReadOnlyJournal(path, Readers(path, connect_read_only))
     try:
-        if await found.reading(is_of_later):
+        if await found.reading(is_from_later_version):
             raise StoreFailed(f"{path} was written by a later zot: update zot")
     except BaseException:
         await found.close()
@@ -180,7 +180,7 @@ async def look(path: str) -> Look:
     return found
 
 
-class Journal(Look):
+class Journal(ReadOnlyJournal):
     """Sessions on disk. Made by `open`. Blocking work is done in other threads."""
 
     def __init__(self, path: str) -> None:
@@ -242,7 +242,7 @@ class Journal(Look):
 
         return Record(self, *await self.writing(find))
 
-    async def resume(self, session_id: str, *, cwd: str = "", create: bool = True) -> tuple[Record, Past]:
+    async def resume(self, session_id: str, *, cwd: str = "", create: bool = True) -> tuple[Record, StoredPast]:
         """Return the record of a session and its past. Damage found on the way is repaired: see `notices`."""
         file = self._replaced
         try:
@@ -260,7 +260,7 @@ class Journal(Look):
         The list may include a session whose run ends in another process at this moment.
         """
         # Through the writer: after the pending rows of runs that ended here.
-        marked = await self.writing(queries.marked)
+        marked = await self.writing(queries.owned)
         return [session.id for session in marked if not self.leases.is_taken(session.number)]
 
     def is_running(self, session: SessionRecord) -> bool:
@@ -322,7 +322,7 @@ class Journal(Look):
         await self.writer.mail.heard(self.writer.run(_shrink, bare=True))
         return removed
 
-    async def check(self) -> Report:
+    async def check(self) -> CheckReport:
         """Check every byte and report problems. Changes nothing."""
         from zot.journal.repair import inspect  # Imported lazily: start-up budget.
 
@@ -483,10 +483,10 @@ class Journal(Look):
         cause = problem.__cause__
         if not (self.leases.marked(SUSPECTED) or (isinstance(cause, sqlite3.Error) and is_damage(cause))):
             return False
-        from zot.journal.repair import look_at
+        from zot.journal.repair import check_file
 
         # Twice: an unreliable disk may fail again.
-        reports = (look_at(self.path) for _ in range(2))
+        reports = (check_file(self.path) for _ in range(2))
         if all(len(report.problems) > len(report.lost) for report in reports):
             return False
         log.warning("%s; every byte of it is right, so a read must have failed: look at the disk", problem)

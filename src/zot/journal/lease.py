@@ -233,7 +233,7 @@ def read_marks(path: str) -> tuple[int, ...]:
     return tuple(0 if mark == _BURIED else mark for mark in marks)
 
 
-def suspect(journal: str) -> bool:
+def mark_damaged(journal: str) -> bool:
     """Mark a journal as damaged, so that the next opening salvages it. False if the mark cannot be stored."""
     try:
         leases = Leases(f"{journal}.lock")
@@ -276,7 +276,7 @@ class Owner(msgspec.Struct, frozen=True):
     parked: bool = False
 
 
-def ourselves() -> Owner:
+def current_owner() -> Owner:
     """Return this process as owner of a new run."""
     pid = os.getpid()
     # Cached, not asked anew for each run: a system call releases the interpreter lock and may wait for it afterwards.

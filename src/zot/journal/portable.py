@@ -13,13 +13,36 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from zot.encoding import decoder, encode, learned
+from zot.encoding import decoder, encode, thread_safe_type
 from zot.errors import MalformedFile, UserError
 from zot.events import AgentEvent, Usage
 from zot.files import UNDECODABLE, decoded
 from zot.journal.chunks import MAX_CHUNK_BYTES, Chunk, Kind, fetched, images, unpack
-from zot.journal.queries import SessionRecord, Summary, chunks_after, create, find, get, key_of, put, summed_up, used
-from zot.store import Allowed, Began, Change, Configured, Counted, Guarded, Locked, Row, Said, Spliced, Wrote
+from zot.journal.queries import (
+    SessionRecord,
+    SessionSummary,
+    add_uses,
+    chunks_after,
+    create,
+    find,
+    get,
+    key_of,
+    put,
+    update_summaries,
+)
+from zot.store import (
+    CallStarted,
+    Change,
+    Configured,
+    FileChanged,
+    GuardSet,
+    LockChanged,
+    MessageAdded,
+    MessagesReplaced,
+    PermissionGranted,
+    Row,
+    UsageCounted,
+)
 
 VERSION = 1
 MAX_LINE_BYTES = 64 << 20
@@ -36,7 +59,7 @@ _BRACKETS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|([\[{])|[\]}]', re.DOTALL)
 _REASONING = frozenset({"off", "low", "medium", "high"})
 
 
-class Header(msgspec.Struct, frozen=True, tag="zot_session", tag_field="type", forbid_unknown_fields=True):
+class PortableHeader(msgspec.Struct, frozen=True, tag="zot_session", tag_field="type", forbid_unknown_fields=True):
     """The first line: the session's metadata. ``cwd`` is "", "~" or begins with "~/"."""
 
     version: int
@@ -77,7 +100,7 @@ class EndLine(msgspec.Struct, frozen=True, tag="end", tag_field="type", forbid_u
     rows: Number
 
 
-Line: TypeAlias = Header | ImageLine | EventLine | ChangeLine | EndLine
+Line: TypeAlias = PortableHeader | ImageLine | EventLine | ChangeLine | EndLine
 
 
 class _Claim(msgspec.Struct, frozen=True):
@@ -87,7 +110,7 @@ class _Claim(msgspec.Struct, frozen=True):
     version: int
 
 
-class Wrong(UserError):
+class InvalidLine(UserError):
     """A line that is invalid in its place."""
 
 
@@ -95,11 +118,11 @@ def line_of(seq: int, run: int, row: Row, *, home: str) -> EventLine | ChangeLin
     """Return the line of a stored row; None for rows that are not exported: file changes, approvals, locks and
     guards."""
     match row:
-        case Wrote() | Allowed() | Began() | Guarded() | Locked():
+        case FileChanged() | PermissionGranted() | CallStarted() | GuardSet() | LockChanged():
             return None
         case Configured(cwd=cwd):
             return ChangeLine(seq, run, msgspec.structs.replace(row, cwd=portable(cwd, home), system="", agent=""))
-        case Said() | Spliced() | Counted():
+        case MessageAdded() | MessagesReplaced() | UsageCounted():
             return ChangeLine(seq, run, row)
         case _:
             return EventLine(seq, run, row)
@@ -118,7 +141,7 @@ def local(path: str, home: str) -> str:
     """Return the directory on this machine for an exported ``path``; "" if there is none. Raise Wrong."""
     first, *rest = path.split("/")
     if path and (first != "~" or ".." in rest or "\0" in path):
-        raise Wrong("a directory must be '', '~' or begin with '~/', and not lead out of it")
+        raise InvalidLine("a directory must be '', '~' or begin with '~/', and not lead out of it")
     return os.path.normpath(home + path[1:]) if path and home not in ("", "/") else ""
 
 
@@ -129,7 +152,7 @@ def checked(lines: Iterable[tuple[int, bytes]], source: str) -> Iterator[Line]:
     for number, data in lines:
         try:
             yield state.take(data)
-        except Wrong as problem:
+        except InvalidLine as problem:
             raise UserError(f"{source}, line {number}: {problem}") from None
     if not state.ended:
         raise UserError(f"{source}, line {number + 1}: the file ends here, but the session does not: it is incomplete")
@@ -153,11 +176,11 @@ class _Reading:
             _check_version(data)
         line = _decoded(data)
         if self.ended:
-            raise Wrong("nothing may follow the end")
-        if isinstance(line, Header) is self._begun:
-            raise Wrong("it begins again" if self._begun else "a session begins with a line of type zot_session")
+            raise InvalidLine("nothing may follow the end")
+        if isinstance(line, PortableHeader) is self._begun:
+            raise InvalidLine("it begins again" if self._begun else "a session begins with a line of type zot_session")
         match line:
-            case Header(cwd=cwd):
+            case PortableHeader(cwd=cwd):
                 self._begun = True
                 local(cwd, "")
             case ImageLine():
@@ -171,15 +194,15 @@ class _Reading:
     def _take_image(self, line: ImageLine) -> None:
         digest = hashlib.sha256(line.data).digest()
         if line.sha256 != digest.hex():
-            raise Wrong("the image is not the one that its sha256 says")
+            raise InvalidLine("the image is not the one that its sha256 says")
         if digest in self._images:
-            raise Wrong("this image was there already")
+            raise InvalidLine("this image was there already")
         self._images.add(digest)
         self._unused.add(digest)
 
     def _take_row(self, line: EventLine | ChangeLine) -> None:
         if line.seq <= self._seq or line.run < self._run:
-            raise Wrong(f"seq must be more than {self._seq}, and run at least {self._run}")
+            raise InvalidLine(f"seq must be more than {self._seq}, and run at least {self._run}")
         self._seq, self._run = line.seq, line.run
         self._rows += 1
         if isinstance(line, ChangeLine):
@@ -188,52 +211,52 @@ class _Reading:
     def _take_change(self, change: Change) -> None:
         shown = {*images(change)}
         if not shown <= self._images:
-            raise Wrong("it shows an image that is not in the lines before it")
+            raise InvalidLine("it shows an image that is not in the lines before it")
         self._unused -= shown
         match change:
-            case Said() | Counted():
+            case MessageAdded() | UsageCounted():
                 pass
-            case Spliced(start=start, stop=stop):
+            case MessagesReplaced(start=start, stop=stop):
                 # There may be fewer messages: the readable part of a damaged journal can be exported, too.
                 if not 0 <= start <= stop:
-                    raise Wrong(f"it replaces messages {start} to {stop}")
+                    raise InvalidLine(f"it replaces messages {start} to {stop}")
             case Configured(cwd=cwd, reasoning=reasoning):
                 local(cwd, "")
                 if reasoning not in _REASONING:
-                    raise Wrong(f"reasoning must be one of {', '.join(sorted(_REASONING))}")
-            case Wrote():
-                raise Wrong("files are not moved with a session")
-            case Allowed() | Began():
-                raise Wrong("what was allowed is not moved with a session")
-            case Guarded() | Locked():
-                raise Wrong("guards and locks are not moved with a session")
+                    raise InvalidLine(f"reasoning must be one of {', '.join(sorted(_REASONING))}")
+            case FileChanged():
+                raise InvalidLine("files are not moved with a session")
+            case PermissionGranted() | CallStarted():
+                raise InvalidLine("what was allowed is not moved with a session")
+            case GuardSet() | LockChanged():
+                raise InvalidLine("guards and locks are not moved with a session")
 
     def _end(self, rows: int) -> None:
         if rows != self._rows:
-            raise Wrong(f"it says that there are {rows} rows, and there are {self._rows}")
+            raise InvalidLine(f"it says that there are {rows} rows, and there are {self._rows}")
         if self._unused:
-            raise Wrong("an image is in the file that nothing shows")
+            raise InvalidLine("an image is in the file that nothing shows")
         self.ended = True
 
 
 def _check_version(data: bytes) -> None:
     try:
-        claim = msgspec.json.decode(data, type=learned(_Claim))
+        claim = msgspec.json.decode(data, type=thread_safe_type(_Claim))
     except UNDECODABLE:
-        raise Wrong("this is not a session that zot exported") from None
+        raise InvalidLine("this is not a session that zot exported") from None
     if claim.type != "zot_session":
-        raise Wrong("this is not a session that zot exported")
+        raise InvalidLine("this is not a session that zot exported")
     if claim.version != VERSION:
-        raise Wrong(f"this is version {claim.version}, and this zot reads {VERSION}")
+        raise InvalidLine(f"this is version {claim.version}, and this zot reads {VERSION}")
 
 
 def _decoded(data: bytes) -> Line:
     try:
         if _is_too_deep(data):
-            raise Wrong("nested too deeply")
+            raise InvalidLine("nested too deeply")
         return decoded(data, _decoder().decode, "")
     except MalformedFile as problem:
-        raise Wrong(problem.reason) from None
+        raise InvalidLine(problem.reason) from None
 
 
 def _is_too_deep(data: bytes) -> bool:
@@ -258,7 +281,7 @@ def _decoder() -> msgspec.json.Decoder[Line]:
 def exported(connection: sqlite3.Connection, session: SessionRecord, *, home: str) -> Iterator[bytes]:
     """Yield a session as lines, each with its LF. Raise JournalDamaged."""
     cwd = portable(session.cwd, home)
-    header = Header(VERSION, session.id, session.created, session.title, cwd, session.parent, session.fork_seq)
+    header = PortableHeader(VERSION, session.id, session.created, session.title, cwd, session.parent, session.fork_seq)
     yield encode(header) + b"\n"
     rows = 0
     sent: set[bytes] = set()
@@ -303,7 +326,7 @@ def imported(
     """
     reading = iter(lines)
     header = next(reading)
-    assert isinstance(header, Header)
+    assert isinstance(header, PortableHeader)
     new_id = wanted_id or (header.id if find(connection, header.id) is None else spare_id())
     where = local(header.cwd, home) if cwd is None else cwd
     made = create(connection, new_id, cwd=where, title=header.title, now=now)
@@ -326,7 +349,7 @@ class _Import:
         self._cwd = cwd
         self._agent = agent
         self._now = now
-        self._summary = Summary()
+        self._summary = SessionSummary()
         self._chunk: Chunk | None = None
         self._bodies: list[bytes] = []
         self._size = 0
@@ -344,7 +367,7 @@ class _Import:
                 case _:
                     pass
         self._put()
-        summed_up(self._connection, {self._number: self._summary}, self._now)
+        update_summaries(self._connection, {self._number: self._summary}, self._now)
 
     def _localised(self, change: Change) -> Change:
         """Return ``change`` with the directory and agent of this machine."""
@@ -366,7 +389,7 @@ class _Import:
         self._bodies.append(body)
         if kind == Kind.CHANGES or isinstance(row, Usage):  # Other rows do not affect the summary.
             self._summary.add([row])
-            used(self._connection, self._number, seq, images(row))
+            add_uses(self._connection, self._number, seq, images(row))
 
     def _put(self) -> None:
         if self._chunk is not None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from zot.encoding import learned
+from zot.encoding import thread_safe_type
 from zot.errors import JournalDamaged, NoSuchSession, UserError
 from zot.events import AssistantStart, TurnEnd, Usage
 from zot.journal.chunks import (
@@ -27,13 +27,13 @@ from zot.journal.chunks import (
 )
 from zot.journal.lease import Owner
 from zot.messages import ZERO, Counters, text_of, timestamp
-from zot.store import Configured, Counted, Row, Said, Spliced
-from zot.text import without_halves
+from zot.store import Configured, MessageAdded, MessagesReplaced, Row, UsageCounted
+from zot.text import replace_surrogates
 
 Values: TypeAlias = tuple[Any, ...]
 
 _MAX_TITLE = 80
-_SUMMARISED = frozenset({Said, Spliced, Configured, Counted, Usage})
+_SUMMARISED = frozenset({MessageAdded, MessagesReplaced, Configured, UsageCounted, Usage})
 _COLUMNS = "number, id, created, updated, cwd, title, parent, fork_seq, messages, totals, epoch, owner"
 #: The columns that `verified` expects.
 CHUNK = "session, kind, first, count, run, body, crc"
@@ -61,7 +61,7 @@ UPDATE sessions SET updated = max(updated, ?), (messages, title, totals, cwd, ow
 ) WHERE number IN (SELECT number FROM more)"""
 
 
-class Summary(msgspec.Struct):
+class SessionSummary(msgspec.Struct):
     """The effect of rows on a session's summary row: the change in messages (may be negative), newest totals, first
     words, current directory, and the mark of an owner that has left."""
 
@@ -75,20 +75,20 @@ class Summary(msgspec.Struct):
         """Add more rows."""
         for row in rows:
             match row:
-                case Said(message=message):
+                case MessageAdded(message=message):
                     self.messages += 1
                     if not self.words and message.role == "user":
                         self.words = titled(text_of(message.content))
-                case Spliced(start=start, stop=stop, messages=messages):
+                case MessagesReplaced(start=start, stop=stop, messages=messages):
                     self.messages += len(messages) - (stop - start)
-                case Usage(cumulative=totals) | Counted(cumulative=totals):
+                case Usage(cumulative=totals) | UsageCounted(cumulative=totals):
                     self.totals = totals
                 case Configured(cwd=cwd):
                     self.cwd = cwd or self.cwd
                 case _:
                     pass
 
-    def extend(self, other: Summary) -> None:
+    def extend(self, other: SessionSummary) -> None:
         """Add the summary of later rows."""
         self.messages += other.messages
         self.totals = other.totals if other.totals is not None else self.totals
@@ -107,11 +107,11 @@ def key_of(name: str) -> bytes:
     return name.encode("utf-8", "surrogatepass")
 
 
-def summarise(rows: Sequence[Row]) -> Summary | None:
+def summarise(rows: Sequence[Row]) -> SessionSummary | None:
     """Return the summary of ``rows``; None if they change nothing, as most do."""
     if _SUMMARISED.isdisjoint({*map(type, rows)}):
         return None
-    summary = Summary()
+    summary = SessionSummary()
     summary.add(rows)
     return summary
 
@@ -124,7 +124,7 @@ def added(rows: Sequence[Row]) -> int:
 
 def titled(text: str) -> str:
     """Return ``text`` as a title: one short line."""
-    line = " ".join(without_halves(text[: 4 * _MAX_TITLE]).split())
+    line = " ".join(replace_surrogates(text[: 4 * _MAX_TITLE]).split())
     return line if len(line) <= _MAX_TITLE else f"{line[: _MAX_TITLE - 1]}…"
 
 
@@ -134,7 +134,7 @@ def insert_chunks(connection: sqlite3.Connection, chunks: Iterable[Chunk]) -> No
     _write(connection, _INSERT, rows)
 
 
-def summed_up(connection: sqlite3.Connection, summaries: Mapping[int, Summary], now: str) -> None:
+def update_summaries(connection: sqlite3.Connection, summaries: Mapping[int, SessionSummary], now: str) -> None:
     """Update the summary rows of sessions, by number. Titles are never overwritten, nor the mark of another owner."""
     _write(connection, _SUM_UP, [(number, *summary.values()) for number, summary in summaries.items()], now)
 
@@ -193,7 +193,7 @@ def listed(connection: sqlite3.Connection, *, cwd: str | None = None, limit: int
     return [record_of(row) for row in connection.execute(query, (*values, limit))]
 
 
-class Stirred(NamedTuple):
+class ChangedSession(NamedTuple):
     """A session that may have changed: whether it has an owner, alive or dead, and the number of its newest row,
     unverified."""
 
@@ -203,15 +203,15 @@ class Stirred(NamedTuple):
     epoch: int
 
 
-def stirred(connection: sqlite3.Connection, since: str) -> list[Stirred]:
+def changed_since(connection: sqlite3.Connection, since: str) -> list[ChangedSession]:
     """Return the sessions updated ``since`` a time, and those with an owner. Reads no chunks."""
     newest = "SELECT first + count - 1 FROM chunks WHERE session = number AND kind = {:d} ORDER BY first DESC LIMIT 1"
     last = ", ".join(f"COALESCE(({newest.format(kind)}), 0)" for kind in Kind)
     query = f"SELECT id, owner <> x'', MAX({last}), epoch FROM sessions WHERE updated >= ? OR owner <> x''"
-    return [Stirred(_text(key), bool(runs), *rest) for key, runs, *rest in connection.execute(query, (since,))]
+    return [ChangedSession(_text(key), bool(runs), *rest) for key, runs, *rest in connection.execute(query, (since,))]
 
 
-def marked(connection: sqlite3.Connection) -> list[SessionRecord]:
+def owned(connection: sqlite3.Connection) -> list[SessionRecord]:
     """Return the sessions with an owner, alive or dead, in order of creation."""
     query = f"SELECT {_COLUMNS} FROM sessions WHERE owner <> x'' ORDER BY number"
     return [record_of(row) for row in connection.execute(query)]
@@ -288,7 +288,7 @@ def fork(connection: sqlite3.Connection, source_id: str, at: int, new_id: str) -
     if not 0 <= at <= last_seq(connection, source.number):
         raise UserError(f"session {source_id!r} has no row {at} to fork at")
     made = create(connection, new_id, cwd=source.cwd, title=source.title, now=timestamp())
-    summary = Summary()
+    summary = SessionSummary()
     for chunk in chunks_after(connection, source.number, 0):
         if chunk.first > at:
             break
@@ -306,7 +306,7 @@ def fork(connection: sqlite3.Connection, source_id: str, at: int, new_id: str) -
     )
     parent = "UPDATE sessions SET parent = ?, fork_seq = ? WHERE number = ?"
     connection.execute(parent, (key_of(source_id), at, made.number))
-    summed_up(connection, {made.number: summary}, made.created)
+    update_summaries(connection, {made.number: summary}, made.created)
     return get(connection, new_id)
 
 
@@ -318,7 +318,7 @@ def put(connection: sqlite3.Connection, chunk: Chunk) -> None:
     )
 
 
-def used(connection: sqlite3.Connection, number: int, seq: int, hashes: Iterable[bytes]) -> None:
+def add_uses(connection: sqlite3.Connection, number: int, seq: int, hashes: Iterable[bytes]) -> None:
     """Store that a session refers to blobs, from row ``seq`` on."""
     query = "INSERT OR IGNORE INTO uses (session, hash, seq) VALUES (?, ?, ?)"
     connection.executemany(query, [(number, digest, seq) for digest in hashes])
@@ -344,7 +344,7 @@ def losses(connection: sqlite3.Connection, number: int) -> dict[tuple[str, int, 
     return {(what, first, last): repaired for what, first, last, repaired in connection.execute(query, (number,))}
 
 
-def lose(connection: sqlite3.Connection, number: int, place: tuple[str, int, int], repaired: str) -> None:
+def record_loss(connection: sqlite3.Connection, number: int, place: tuple[str, int, int], repaired: str) -> None:
     """Record a loss: kind, first row and last row (`losses`)."""
     query = "INSERT OR REPLACE INTO losses (session, what, first, last, repaired) VALUES (?, ?, ?, ?, ?)"
     connection.execute(query, (number, *place, repaired))
@@ -357,10 +357,10 @@ def acknowledge(connection: sqlite3.Connection) -> None:
 
 def last_seq(connection: sqlite3.Connection, number: int) -> int:
     """Return the number of a session's newest row; 0 if it has none. Raise JournalDamaged."""
-    return standing(connection, number)[0]
+    return newest_row_and_run(connection, number)[0]
 
 
-def standing(connection: sqlite3.Connection, number: int) -> tuple[int, int]:
+def newest_row_and_run(connection: sqlite3.Connection, number: int) -> tuple[int, int]:
     """Return the numbers of a session's newest row and newest run; (0, 0) if it has none. Raise JournalDamaged."""
     newest = _last_chunks(connection, number)
     last = max((chunk.first + chunk.count - 1 for chunk in newest), default=0)
@@ -522,7 +522,7 @@ def record_of(row: tuple[Any, ...]) -> SessionRecord:
             "messages": max(messages, 0), "totals": msgspec.json.decode(totals) if totals else ZERO, "epoch": epoch,
             "owner": msgspec.json.decode(owner) if owner else None,
         }  # fmt: skip
-        return msgspec.convert(found, learned(SessionRecord))
+        return msgspec.convert(found, thread_safe_type(SessionRecord))
     except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError, TypeError) as problem:
         # A damaged page may hold anything.
         raise JournalDamaged(f"the entry of a session cannot be read: {problem}") from problem

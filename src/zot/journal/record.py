@@ -13,23 +13,23 @@ from zot.errors import NoSuchSession, SessionBusy, StoreFailed
 from zot.journal import queries
 from zot.journal.answers import disown
 from zot.journal.chunks import pack
-from zot.journal.lease import Leases, Owner, Ticket, boot_id, host_name, ourselves
+from zot.journal.lease import Leases, Owner, Ticket, boot_id, current_owner, host_name
 from zot.journal.queries import (
     SessionRecord,
-    Summary,
+    SessionSummary,
     added,
     all_changes,
     find,
     last_run,
     newest_count,
+    newest_row_and_run,
     rows_after,
-    standing,
     summarise,
     used_at,
 )
-from zot.journal.writer import Parcel, Writer
+from zot.journal.writer import Append, Writer
 from zot.messages import timestamp
-from zot.store import Allowed, Change, Row
+from zot.store import Change, PermissionGranted, Row
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ PATIENCE_S = 30.0
 _ALL = 1 << 62
 
 
-class Files(Protocol):
+class JournalParts(Protocol):
     """The parts of a journal that its records share."""
 
     path: str
@@ -59,7 +59,7 @@ class Files(Protocol):
         """If ``problem`` is damage, mark the file: it is salvaged when it is next opened, or a session resumed."""
 
 
-class Past(msgspec.Struct, frozen=True):
+class StoredPast(msgspec.Struct, frozen=True):
     """The rows a session resumes from: all changes of its transcript, and all rows of its newest run.
 
     The changes include, in their places, the usage of the newest complete reply and its `turn_end`.
@@ -79,7 +79,9 @@ class Record:
     shared = True
     keeps = True
 
-    def __init__(self, files: Files, session: SessionRecord, last: int, *, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self, files: JournalParts, session: SessionRecord, last: int, *, patience_s: float = PATIENCE_S
+    ) -> None:
         self.loop = asyncio.get_running_loop()
         self.id = session.id
         self.number = session.number
@@ -112,7 +114,7 @@ class Record:
     async def begin(self) -> Sequence[tuple[int, Row]]:
         """Acquire the lease for a run; return the rows that others added since we last read."""
         self._check()
-        owner = ourselves()
+        owner = current_owner()
         if self._owner is not None:
             raise SessionBusy(f"session {self.id!r} is running here already", pid=owner.pid, host=owner.host)
         taken: list[Owner] = []
@@ -153,7 +155,7 @@ class Record:
             raise busy(session)
         taken.append(owner)
         self.left_behind = self.left_behind or session.owner is not None
-        last, run = standing(connection, self.number)
+        last, run = newest_row_and_run(connection, self.number)
         rows = rows_after(connection, self.number, self._safe_seq, _ALL) if last > self._safe_seq else []
         epoch = checked_epoch(connection, session, self._files, last)
         disown(connection, self.number, run + 1)
@@ -221,12 +223,12 @@ class Record:
             raise StoreFailed(f"what happened cannot be written down: {problem}") from problem
         summary = summarise(rows)
         if ends:
-            summary = summary or Summary()
+            summary = summary or SessionSummary()
             summary.left = msgspec.json.encode(self._owner)
         last = self.last_seq + len(rows)
         size = sum([len(chunk.body) for chunk in chunks]) + sum(map(len, blobs.values()))
         # Clients rely on the end of a run: it and all rows before must survive a loss of power.
-        self._files.writer.post(Parcel(self, chunks, blobs, summary, last, size, durable=ends))
+        self._files.writer.post(Append(self, chunks, blobs, summary, last, size, durable=ends))
         if summary is not None and self._messages is not None:
             self._messages += summary.messages
         self.last_seq, self.last_run, self._has_ended = last, run, ends
@@ -336,9 +338,9 @@ class Record:
 
     async def troubled(self) -> Sequence[Row]:
         """Return all changes of the transcript, and the events of failed runs (`replay.troubled`)."""
-        from zot.journal.replay import troubled  # Imported lazily: start-up budget.
+        from zot.journal.replay import failed_runs  # Imported lazily: start-up budget.
 
-        return await self._files.reading(lambda connection: troubled(connection, self.number))
+        return await self._files.reading(lambda connection: failed_runs(connection, self.number))
 
     async def content(self, digest: str) -> bytes | None:
         """Return the content of a file that a row refers to; None if it is lost."""
@@ -348,12 +350,12 @@ class Record:
         """Make another session from the rows up to number ``at``. Raise UserError, NoSuchSession."""
         await self._files.writing(lambda connection: queries.fork(connection, self.id, at, new_id))
 
-    async def past(self) -> Past:
+    async def past(self) -> StoredPast:
         """Return the rows to resume from, up to `last_seq`. Raise JournalDamaged."""
         if (upto := self.last_seq) == 0:
-            return Past((), 0, ())
+            return StoredPast((), 0, ())
 
-        def look(connection: sqlite3.Connection) -> tuple[Past, int]:
+        def look(connection: sqlite3.Connection) -> tuple[StoredPast, int]:
             from bisect import bisect_right  # Imported lazily: start-up budget.
 
             numbers, changes = self._without_inherited_approvals(*all_changes(connection, self.number))
@@ -363,7 +365,7 @@ class Record:
             counted, events = newest_count(connection, self.number, upto)
             at = bisect_right(numbers, counted)
             changes[at:at] = events
-            return Past(changes, run, [row for seq, row in rows if seq <= upto]), added(changes)
+            return StoredPast(changes, run, [row for seq, row in rows if seq <= upto]), added(changes)
 
         past, self._messages = await self._files.reading(look)
         self.last_run = past.run
@@ -376,11 +378,11 @@ class Record:
         if not self._fork_seq:
             return numbers, changes
         both = zip(numbers, changes, strict=True)
-        kept = [(seq, row) for seq, row in both if seq > self._fork_seq or not isinstance(row, Allowed)]
+        kept = [(seq, row) for seq, row in both if seq > self._fork_seq or not isinstance(row, PermissionGranted)]
         return [seq for seq, _ in kept], [row for _, row in kept]
 
 
-def checked_epoch(connection: sqlite3.Connection, session: SessionRecord, files: Files, last: int) -> int:
+def checked_epoch(connection: sqlite3.Connection, session: SessionRecord, files: JournalParts, last: int) -> int:
     """Return the epoch of a session whose newest row is ``last``. The caller holds its lease.
 
     The epoch grows if stored rows may have been lost, because their numbers are then reused: the lock file marks a
@@ -390,7 +392,7 @@ def checked_epoch(connection: sqlite3.Connection, session: SessionRecord, files:
     marked = files.leases.marked(session.number)
     if marked > last:
         files.note(f"session {session.id!r}: rows {last + 1} to {marked} were lost")
-        queries.lose(connection, session.number, (queries.TAIL, last + 1, marked), timestamp())
+        queries.record_loss(connection, session.number, (queries.TAIL, last + 1, marked), timestamp())
     elif not files.leases.is_buried(session.number) and (
         session.owner is None or session.owner.parked or session.owner.boot == boot_id()
     ):

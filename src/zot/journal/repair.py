@@ -23,24 +23,24 @@ from zot.journal.queries import (
     CHUNK,
     TAIL,
     SessionRecord,
-    Summary,
+    SessionSummary,
+    add_uses,
     key_of,
     listed,
-    lose,
     losses,
     put,
+    record_loss,
     record_of,
-    summed_up,
-    used,
+    update_summaries,
 )
 from zot.journal.schema import (
     PAGE_BYTES,
     STEPS,
     connect,
-    connect_to_look,
+    connect_read_only,
     explained,
     is_damage,
-    is_of_later,
+    is_from_later_version,
     is_there,
     migrate,
     prepare,
@@ -61,7 +61,7 @@ _MAX_ROW = 1 << 30
 _INT_BYTES = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
 
 
-class Report(msgspec.Struct, frozen=True):
+class CheckReport(msgspec.Struct, frozen=True):
     """The result of a check: ``problems`` is empty if all is well.
 
     ``repaired`` lists earlier losses and when the rest was saved: no problem any more. ``lost`` lists the problems that
@@ -96,39 +96,43 @@ class _Findings:
             self.repaired.append(f"session {session.id!r}: {what} missing since the repair of {repaired}")
 
 
-def look_at(path: str) -> Report:
+def check_file(path: str) -> CheckReport:
     """Check a journal read-only: a damaged one stays as it is. Raise StoreFailed."""
     marks = read_marks(f"{path}.lock")  # Before the rows: writers mark rows after storing them.
     if not is_there(path):
         is_lost = any(marks[1:])
-        return _all_lost("it is missing, although sessions were kept in it") if is_lost else Report(0, 0, ())
+        return _all_lost("it is missing, although sessions were kept in it") if is_lost else CheckReport(0, 0, ())
     try:
-        connection = connect_to_look(path)
+        connection = connect_read_only(path)
     except sqlite3.Error as problem:
-        return Report(0, 0, (f"the file: {problem}",), unreadable=not is_damage(problem))
+        return CheckReport(0, 0, (f"the file: {problem}",), unreadable=not is_damage(problem))
     try:
         connection.execute("BEGIN")
         (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if is_of_later(connection):
-            return Report(0, 0, (f"the file: a later zot wrote it (its version is {version}): update zot",))
+        if is_from_later_version(connection):
+            return CheckReport(0, 0, (f"the file: a later zot wrote it (its version is {version}): update zot",))
         if version > len(STEPS):
-            return Report(0, 0, ("the file: its version is lost",))
+            return CheckReport(0, 0, ("the file: its version is lost",))
         if not version and any(marks[1:]):
             return _all_lost("it is empty, although sessions were kept in it")
         return (
-            _with_missing_sessions(inspect(connection, marks), connection, marks, path) if version else Report(0, 0, ())
+            _with_missing_sessions(inspect(connection, marks), connection, marks, path)
+            if version
+            else CheckReport(0, 0, ())
         )
     except sqlite3.Error as problem:
-        return Report(0, 0, (f"the file: {problem}",), unreadable=not is_damage(problem))
+        return CheckReport(0, 0, (f"the file: {problem}",), unreadable=not is_damage(problem))
     finally:
         connection.close()
 
 
-def _all_lost(what: str) -> Report:
-    return Report(0, 0, (f"the file: {what}",), lost=(f"the file: {what}",))
+def _all_lost(what: str) -> CheckReport:
+    return CheckReport(0, 0, (f"the file: {what}",), lost=(f"the file: {what}",))
 
 
-def _with_missing_sessions(report: Report, connection: sqlite3.Connection, marks: Sequence[int], path: str) -> Report:
+def _with_missing_sessions(
+    report: CheckReport, connection: sqlite3.Connection, marks: Sequence[int], path: str
+) -> CheckReport:
     """Return ``report`` with the sessions of which only a mark is left, not even an id."""
     present = {number for (number,) in connection.execute("SELECT number FROM sessions")}
     # A session may have been deleted since its mark was read.
@@ -141,7 +145,7 @@ def _with_missing_sessions(report: Report, connection: sqlite3.Connection, marks
     return msgspec.structs.replace(report, problems=(*report.problems, *gone), lost=(*report.lost, *gone))
 
 
-def back_up(path: str, target: str) -> Report:
+def back_up(path: str, target: str) -> CheckReport:
     """Copy a journal, even while sessions run, to a file that must not exist; return a report on the copy.
 
     The copy is one state of the journal, checked, synced, and readable by its owner only. It appears complete or not at
@@ -172,15 +176,15 @@ def back_up(path: str, target: str) -> Report:
     return report
 
 
-def _copied(path: str, copy: str) -> Report:
+def _copied(path: str, copy: str) -> CheckReport:
     try:
-        with closing(connect_to_look(path)) as connection:
+        with closing(connect_read_only(path)) as connection:
             connection.execute("VACUUM INTO ?", (copy,))
     except sqlite3.Error as problem:
         if is_damage(problem):
             raise explained(problem, path) from problem
         raise StoreFailed(f"{path} cannot be copied to {copy} ({problem}): look at both disks") from problem
-    report = look_at(copy)
+    report = check_file(copy)
     if report.problems:
         raise StoreFailed(f"{path} is not what was written ({report.problems[0]}): zot sessions check tells more")
     return report
@@ -194,7 +198,7 @@ def _sync_directory(path: str) -> None:
         os.close(descriptor)
 
 
-def inspect(connection: sqlite3.Connection, marks: Sequence[int] = ()) -> Report:
+def inspect(connection: sqlite3.Connection, marks: Sequence[int] = ()) -> CheckReport:
     """Check every page, chunk and blob. ``marks`` has the newest row that each session ever stored."""
     found, unreadable = _Findings(), False
     sessions: list[SessionRecord] = []
@@ -217,7 +221,7 @@ def inspect(connection: sqlite3.Connection, marks: Sequence[int] = ()) -> Report
     damaged = bool(found.problems) and not unreadable
     problems = (*found.problems, *found.lost)
     rest = (tuple(found.repaired), damaged, tuple(found.lost), tuple(found.unknown), unreadable)
-    return Report(len(sessions), found.rows, problems, *rest)
+    return CheckReport(len(sessions), found.rows, problems, *rest)
 
 
 def _session(connection: sqlite3.Connection, session: SessionRecord, found: _Findings) -> int:
@@ -357,7 +361,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     return value << 8 | data[at + 8], at + 9
 
 
-class Wreck(msgspec.Struct):
+class FoundRows(msgspec.Struct):
     """The valid contents found in a damaged file."""
 
     sessions: dict[int, SessionRecord] = {}
@@ -387,9 +391,9 @@ class Wreck(msgspec.Struct):
                 return
 
 
-def rescue(found: Iterable[Found], new: sqlite3.Connection, *, now: str) -> list[str]:
+def write_found(found: Iterable[Found], new: sqlite3.Connection, *, now: str) -> list[str]:
     """Write the rows found into a fresh file; return descriptions of the new losses."""
-    wreck = Wreck()
+    wreck = FoundRows()
     for row in found:
         wreck.take(row)
     lost: list[str] = []
@@ -399,14 +403,14 @@ def rescue(found: Iterable[Found], new: sqlite3.Connection, *, now: str) -> list
     return lost
 
 
-def _write_session(new: sqlite3.Connection, wreck: Wreck, number: int, now: str) -> list[str]:
+def _write_session(new: sqlite3.Connection, wreck: FoundRows, number: int, now: str) -> list[str]:
     session = wreck.sessions.get(number)
     lost = []
     if session is None:
         session = SessionRecord(number, f"recovered-{number}", "", "", "", "", None, 0)
         lost.append(f"session {session.id!r}: what it was called was lost")
     _put_session(new, session)
-    summary, losses = Summary(), _Losses(wreck, number)
+    summary, losses = SessionSummary(), _Losses(wreck, number)
     expected = 1
     for chunk in sorted((c for c in wreck.chunks.values() if c.session == number), key=lambda chunk: chunk.first):
         if chunk.first < expected:  # If kept, every later check would report it.
@@ -416,25 +420,25 @@ def _write_session(new: sqlite3.Connection, wreck: Wreck, number: int, now: str)
         rows = _rows(chunk)
         summary.add(rows)
         own = {digest for row in rows for digest in referred(row)}
-        used(new, number, chunk.first, own)
+        add_uses(new, number, chunk.first, own)
         if chunk.first > expected:
             losses.add("rows", expected, chunk.first - 1)
         if gone := own - wreck.blobs.keys():
             losses.add("files", chunk.first, chunk.first + chunk.count - 1, gone)
         expected = chunk.first + chunk.count
-    summed_up(new, {number: summary}, session.updated)
+    update_summaries(new, {number: summary}, session.updated)
     for place, repaired in losses.all.items():
-        lose(new, number, place, repaired or now)
+        record_loss(new, number, place, repaired or now)
     for (of, what, first, last), noticed in wreck.losses.items():
         if of == number and what in (TAIL, ACKNOWLEDGED):
-            lose(new, number, (what, first, last), noticed)
+            record_loss(new, number, (what, first, last), noticed)
     return [*lost, *losses.told(session)]
 
 
 class _Losses:
     """The losses of one session, with the time of the repair that recorded each; "" for new ones."""
 
-    def __init__(self, wreck: Wreck, number: int) -> None:
+    def __init__(self, wreck: FoundRows, number: int) -> None:
         self._wreck = wreck
         self._number = number
         self._files: set[bytes] = set()
@@ -527,7 +531,7 @@ def _refill(path: str, fresh: str) -> list[str]:
     with closing(connect(fresh)) as new:
         migrate(new, fresh)
         new.execute("BEGIN")
-        lost = rescue(rows_in(pages), new, now=timestamp())
+        lost = write_found(rows_in(pages), new, now=timestamp())
         new.execute("COMMIT")
         new.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return lost

@@ -13,7 +13,7 @@ from zot.errors import JournalDamaged
 from zot.events import AgentEvent, ApprovalRequest, ConversationReplaced, Done, ExtNotify
 from zot.journal.chunks import Chunk, Kind, unpack, verified
 from zot.journal.queries import CHUNK, SessionRecord, all_changes, get, last_seq, rows_after
-from zot.store import Change, Configured, Row, Spliced, Wrote
+from zot.store import Change, Configured, FileChanged, MessagesReplaced, Row
 
 #: Column indexes of a chunk's table row.
 _RUN, _BODY = CHUNK.split(", ").index("run"), CHUNK.split(", ").index("body")
@@ -74,13 +74,13 @@ def _replaced(chunk: Chunk) -> Iterator[tuple[int, AgentEvent]]:
     """Yield the events for changes between two runs, with the numbers they had when delivered live."""
     rows = unpack(chunk)
     for at, row in enumerate(rows):
-        if isinstance(row, Spliced) and not row.why:
+        if isinstance(row, MessagesReplaced) and not row.why:
             # The file changes of a rewind follow its splice and belong to it.
-            files = takewhile(lambda one: isinstance(one, Wrote) and one.call is None, rows[at + 1 :])
+            files = takewhile(lambda one: isinstance(one, FileChanged) and one.call is None, rows[at + 1 :])
             yield chunk.first + at + len(list(files)), ConversationReplaced(row.start + len(row.messages))
 
 
-def troubled(connection: sqlite3.Connection, number: int) -> list[Row]:
+def failed_runs(connection: sqlite3.Connection, number: int) -> list[Row]:
     """Return a session's transcript changes merged with the events of runs that failed or were cut off; nothing if no
     run did.
 
@@ -104,7 +104,7 @@ def _may_have_failed(run: Sequence[tuple[Any, ...]]) -> bool:
     return any(word in body for body in bodies for word in _FAILURE_MARKS)
 
 
-def last_told(connection: sqlite3.Connection, session_id: str, upto: int) -> int:
+def last_event(connection: sqlite3.Connection, session_id: str, upto: int) -> int:
     """Return the number of the newest event up to row ``upto``, where a replay ends; 0 if there is none.
 
     Raise NoSuchSession, JournalDamaged.
@@ -127,7 +127,7 @@ def run_so_far(connection: sqlite3.Connection, session_id: str, upto: int) -> Se
     return [event for _, event in _numbered_run(connection, session_id, upto)]
 
 
-def asked_at(connection: sqlite3.Connection, session_id: str, request_id: str) -> int:
+def approval_row(connection: sqlite3.Connection, session_id: str, request_id: str) -> int:
     """Return the row of an approval request in the newest run; 0 if it is not on record.
 
     Raise NoSuchSession, JournalDamaged.
@@ -137,7 +137,7 @@ def asked_at(connection: sqlite3.Connection, session_id: str, request_id: str) -
     return next((seq for seq, event in events if isinstance(event, ApprovalRequest) and event.id == request_id), 0)
 
 
-def question(connection: sqlite3.Connection, record: SessionRecord, now: str) -> ApprovalRequest | None:
+def open_approval(connection: sqlite3.Connection, record: SessionRecord, now: str) -> ApprovalRequest | None:
     """Return the approval request that a session's newest run waits for, if its deadline is after ``now``.
 
     Raise JournalDamaged.

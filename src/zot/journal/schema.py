@@ -157,7 +157,7 @@ def _write_ahead(connection: sqlite3.Connection) -> str:
             return str(mode)
 
 
-def connect_to_look(path: str) -> sqlite3.Connection:
+def connect_read_only(path: str) -> sqlite3.Connection:
     """Open the file read-only, even in a directory without write access. Raise sqlite3.Error."""
     place = f"file:{_escaped(os.path.abspath(path))}?mode=ro"
     connection = _opened_to_look(place)
@@ -264,13 +264,13 @@ def _version(connection: sqlite3.Connection) -> int:
     return int(version)
 
 
-def is_of_later(connection: sqlite3.Connection) -> bool:
+def is_from_later_version(connection: sqlite3.Connection) -> bool:
     """True if a later zot has changed the tables; a flipped bit in the version is not enough."""
     return len(STEPS) < _version(connection) <= _MAX_VERSION and _tables(connection) != _expected_tables()
 
 
 def _refuse(connection: sqlite3.Connection, version: int, path: str) -> NoReturn:
-    if not is_of_later(connection):
+    if not is_from_later_version(connection):
         raise JournalDamaged(f"{path} is damaged: its version is lost")
     raise StoreFailed(
         f"{path} was written by a later zot (its version is {version}, this zot knows {len(STEPS)}): update zot"

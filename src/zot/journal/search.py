@@ -11,7 +11,7 @@ from zot.events import AssistantMessage, Usage, UserMessage
 from zot.journal.chunks import Kind, unpack, verified
 from zot.journal.queries import CHUNK, SessionRecord, chunks_after, listed
 from zot.messages import Counters, Message, ResultBlock, Role, TextBlock
-from zot.store import Configured, Counted, Row, Said
+from zot.store import Configured, MessageAdded, Row, UsageCounted
 
 _AROUND = 60
 
@@ -32,7 +32,7 @@ def matches(connection: sqlite3.Connection, text: str, limit: int) -> list[Hit]:
     for session in listed(connection):
         for chunk in chunks_after(connection, session.number, 0, [Kind.CHANGES]):
             for seq, row in enumerate(unpack(chunk), chunk.first):
-                if isinstance(row, Said):
+                if isinstance(row, MessageAdded):
                     found = (piece for piece in _texts(row.message) if wanted in piece.casefold())
                     hits += [Hit(session.id, seq, row.message.role, _excerpt(piece, wanted)) for piece in found]
                 if len(hits) >= limit:
@@ -92,7 +92,7 @@ def spent(connection: sqlite3.Connection, record: SessionRecord) -> list[Spent]:
             case Usage():
                 if seq > record.fork_seq:
                     found.append(Spent(time, model, row.counters))
-            case Counted():
+            case UsageCounted():
                 if seq > record.fork_seq:
                     found.append(Spent(row.time, model, row.counters))
             case AssistantMessage():  # Follows its usage directly.
@@ -116,6 +116,6 @@ def _usage_rows(connection: sqlite3.Connection, number: int) -> Iterator[tuple[i
             rows += [
                 (seq, row)
                 for seq, row in enumerate(unpack(chunk), chunk.first)
-                if isinstance(row, Usage | UserMessage | AssistantMessage | Configured | Counted)
+                if isinstance(row, Usage | UserMessage | AssistantMessage | Configured | UsageCounted)
             ]
     yield from sorted(rows, key=lambda one: one[0])

@@ -20,7 +20,7 @@ import msgspec
 
 from zot.errors import StoreFailed, UnmarkedRows
 from zot.journal.chunks import Chunk, join
-from zot.journal.queries import Summary, insert_chunks, summed_up, used
+from zot.journal.queries import SessionSummary, add_uses, insert_chunks, update_summaries
 from zot.journal.schema import explained
 from zot.messages import timestamp
 
@@ -47,7 +47,7 @@ class Sender(Protocol):
         """Take note that rows could not be stored."""
 
 
-class Parcel(msgspec.Struct):
+class Append(msgspec.Struct):
     """One queued append. ``summary`` is its effect on the session's summary row.
 
     ``durable``: it counts as stored only after a sync, so that it survives a loss of power.
@@ -56,7 +56,7 @@ class Parcel(msgspec.Struct):
     sender: Sender
     chunks: list[Chunk]
     blobs: dict[bytes, bytes]
-    summary: Summary | None
+    summary: SessionSummary | None
     last: int
     size: int
     durable: bool = False
@@ -67,21 +67,21 @@ class Parcel(msgspec.Struct):
         return len(self.chunks) == 1 and not self.blobs and self.summary is None
 
 
-def insert(connection: sqlite3.Connection, parcels: Sequence[Parcel]) -> None:
+def insert(connection: sqlite3.Connection, parcels: Sequence[Append]) -> None:
     """Write ``parcels`` inside a transaction, with one update of each session's summary row."""
     insert_chunks(connection, join([chunk for parcel in parcels for chunk in parcel.chunks]))
-    summaries: dict[int, Summary] = {}
+    summaries: dict[int, SessionSummary] = {}
     for parcel in parcels:
         number = parcel.sender.number
         if parcel.blobs:
             connection.executemany("INSERT OR IGNORE INTO blobs (hash, data) VALUES (?, ?)", parcel.blobs.items())
-            used(connection, number, parcel.chunks[0].first, parcel.blobs)
+            add_uses(connection, number, parcel.chunks[0].first, parcel.blobs)
         if parcel.summary is not None:
-            summaries.setdefault(number, Summary()).extend(parcel.summary)
-    summed_up(connection, summaries, timestamp())
+            summaries.setdefault(number, SessionSummary()).extend(parcel.summary)
+    update_summaries(connection, summaries, timestamp())
 
 
-class Mailboxes:
+class LoopCallbacks:
     """Callbacks to run in the threads of event loops, in order. Usable from any thread.
 
     Waking a loop costs more than most callbacks, so all that arrive before it is awake share one wake-up.
@@ -174,10 +174,10 @@ class Writer:
         self._file = os.stat(path)
         #: Whether commits since the last sync may still be in memory only.
         self._is_unsynced = False
-        self._queue: deque[Parcel | Task] = deque()
+        self._queue: deque[Append | Task] = deque()
         #: Items of the current event-loop tick, moved to the queue together when it ends.
-        self._collected: list[Parcel | Task] = []
-        self.mail = Mailboxes()
+        self._collected: list[Append | Task] = []
+        self.mail = LoopCallbacks()
         self._guard = threading.Lock()
         #: The thread blocks on it while idle; adding work releases it once.
         self._wake = threading.Lock()
@@ -185,12 +185,12 @@ class Writer:
         self._is_idle = False
         self._closing = False
         self._failure: StoreFailed | None = None
-        self._in_hand: list[Parcel | Task] = []
+        self._in_hand: list[Append | Task] = []
         self._waking: set[asyncio.AbstractEventLoop] = set()
         self._thread = threading.Thread(target=self._run_thread, name="zot journal", daemon=True)
         self._thread.start()
 
-    def post(self, parcel: Parcel) -> None:
+    def post(self, parcel: Append) -> None:
         """Enqueue an append, in the thread of its loop. Appends of one tick share a transaction."""
         with self._guard:
             self._check()
@@ -285,7 +285,7 @@ class Writer:
                 self._is_idle = True
             self._wake.acquire()
 
-    def _take(self) -> list[Parcel | Task]:
+    def _take(self) -> list[Append | Task]:
         """Take the next group: items that share a transaction, or one that must run alone."""
         group, about = [self._queue.popleft()], set[int]()
         if _can_share(group[0], about):
@@ -293,14 +293,14 @@ class Writer:
                 group.append(self._queue.popleft())
         return group
 
-    def _work(self, group: Sequence[Parcel | Task]) -> None:
+    def _work(self, group: Sequence[Append | Task]) -> None:
         tasks = [one for one in group if isinstance(one, Task)]
         if len(group) == len(tasks) == 1:
             self._perform(tasks[0])
         elif tasks:
             self._commit_group(group)
         else:
-            parcels = [one for one in group if isinstance(one, Parcel)]
+            parcels = [one for one in group if isinstance(one, Append)]
             self._commit([parcel for parcel in parcels if parcel.sender.broken is None])
 
     def _perform(self, task: Task) -> None:
@@ -319,12 +319,12 @@ class Writer:
         else:
             task.future.set_result(result)
 
-    def _commit_group(self, group: Sequence[Parcel | Task]) -> None:
+    def _commit_group(self, group: Sequence[Append | Task]) -> None:
         """Process a group in one transaction, in order: many sessions then share one sync.
 
         A failing task fails alone; if the transaction fails, nothing of the group has happened.
         """
-        written: list[Parcel] = []
+        written: list[Append] = []
         done: list[tuple[Task, Any, Exception | None]] = []
         durable = any(one.durable for one in group)
         try:
@@ -333,7 +333,7 @@ class Writer:
                     if is_task:
                         done += [self._try_task(task) for task in some if isinstance(task, Task) and _starts(task)]
                     else:
-                        parcels = [one for one in some if isinstance(one, Parcel) and one.sender.broken is None]
+                        parcels = [one for one in some if isinstance(one, Append) and one.sender.broken is None]
                         written += parcels
                         insert(self._connection, parcels)
             self._written(written)
@@ -401,7 +401,7 @@ class Writer:
             os.close(descriptor)
         self._is_unsynced = False
 
-    def _commit(self, parcels: Sequence[Parcel]) -> None:
+    def _commit(self, parcels: Sequence[Append]) -> None:
         if not parcels:
             return
         try:
@@ -419,12 +419,12 @@ class Writer:
         else:
             self._notify_stored(parcels)
 
-    def _fail(self, parcels: Sequence[Parcel], failure: StoreFailed) -> None:
+    def _fail(self, parcels: Sequence[Append], failure: StoreFailed) -> None:
         for parcel in parcels:
             parcel.sender.broken = failure
         self._notify(parcels, lambda sender, _: sender.on_failed(failure))
 
-    def _written(self, parcels: Sequence[Parcel]) -> None:
+    def _written(self, parcels: Sequence[Append]) -> None:
         """Mark rows as stored, after checking that the file is still in place. Raise StoreFailed."""
         self.check_file()
         try:
@@ -452,14 +452,14 @@ class Writer:
             # A task in hand may have finished meanwhile.
             if isinstance(task, Task) and not task.future.done():
                 task.future.set_exception(problem)
-        self._notify([p for p in left if isinstance(p, Parcel)], lambda sender, _: sender.on_failed(problem))
+        self._notify([p for p in left if isinstance(p, Append)], lambda sender, _: sender.on_failed(problem))
 
-    def _notify_stored(self, parcels: Sequence[Parcel]) -> None:
+    def _notify_stored(self, parcels: Sequence[Append]) -> None:
         self._notify(parcels, lambda sender, own: sender.on_safe(own[-1].last, sum(parcel.size for parcel in own)))
 
-    def _notify(self, parcels: Sequence[Parcel], call: Callable[[Sender, list[Parcel]], None]) -> None:
+    def _notify(self, parcels: Sequence[Append], call: Callable[[Sender, list[Append]], None]) -> None:
         """Call ``call`` for each sender of ``parcels``, in the thread of its loop."""
-        by_loop: dict[asyncio.AbstractEventLoop, dict[int, list[Parcel]]] = {}
+        by_loop: dict[asyncio.AbstractEventLoop, dict[int, list[Append]]] = {}
         for parcel in parcels:
             by_loop.setdefault(parcel.sender.loop, {}).setdefault(id(parcel.sender), []).append(parcel)
         for loop, by_sender in by_loop.items():
@@ -489,7 +489,7 @@ def _unsynced(path: str, problem: OSError) -> StoreFailed:
     return StoreFailed(f"{path} cannot be synced ({problem.strerror}): check the disk and its limits, then resume")
 
 
-def _can_share(work: Parcel | Task, about: set[int]) -> bool:
+def _can_share(work: Append | Task, about: set[int]) -> bool:
     """True if the item can share a transaction with tasks of the sessions ``about``; then add its session to them."""
     if not isinstance(work, Task):
         return True

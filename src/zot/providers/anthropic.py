@@ -25,7 +25,17 @@ from zot.messages import (
     ToolSpec,
     TranscriptBlock,
 )
-from zot.providers.base import Decoder, HttpRequest, Reasoning, Reply, Request, StreamEvent, fits, left_out, own_blocks
+from zot.providers.base import (
+    Decoder,
+    HttpRequest,
+    ModelReply,
+    ModelRequest,
+    Reasoning,
+    StreamEvent,
+    fits,
+    omitted_image_text,
+    own_blocks,
+)
 from zot.providers.decoding import CallIds, EventReader, StreamDecoder, acceptable_id, acceptable_name, finished_call
 
 _STOPS: Mapping[str, Stop] = {
@@ -175,7 +185,7 @@ class AnthropicDecoder(StreamDecoder):
             raise ContentRefused("the model refused to answer this", code="refusal")
         return []
 
-    def reply(self) -> Reply:
+    def reply(self) -> ModelReply:
         """Return the reply so far, without incomplete tool calls."""
         content = tuple(block for _, part in sorted(self._open.items()) if (block := _finished(part)) is not None)
         usage = self._usage
@@ -186,7 +196,7 @@ class AnthropicDecoder(StreamDecoder):
             usage.cache_creation_input_tokens or 0,
             0.0,
         )
-        return Reply(content, counters, _STOPS.get(self._stop_reason or "", "end_turn"))
+        return ModelReply(content, counters, _STOPS.get(self._stop_reason or "", "end_turn"))
 
     def _feed(self, data: bytes, events: list[StreamEvent]) -> None:
         for payload in self._sse.feed(data):
@@ -243,9 +253,9 @@ class AnthropicDecoder(StreamDecoder):
             case _MessageStop():
                 self.is_complete = True
             case _ErrorEvent(error=fault):
-                from zot.providers.api_errors import in_stream  # Imported lazily: start-up budget.
+                from zot.providers.api_errors import stream_error  # Imported lazily: start-up budget.
 
-                raise in_stream(fault.type, fault.message)
+                raise stream_error(fault.type, fault.message)
             case _:
                 pass
 
@@ -280,7 +290,7 @@ class AnthropicMessages:
         self._origin = origin
         self._appended = partial(_appended, origin)
 
-    def request(self, request: Request, key: str) -> HttpRequest:
+    def request(self, request: ModelRequest, key: str) -> HttpRequest:
         """Return the HTTP request for one streamed reply."""
         return HttpRequest(
             url=self._url,
@@ -293,11 +303,11 @@ class AnthropicMessages:
             body=self._body(request),
         )
 
-    def decoder(self, request: Request) -> Decoder:
+    def decoder(self, request: ModelRequest) -> Decoder:
         """Return a decoder for the reply to a request."""
         return AnthropicDecoder(CallIds(request.messages, request.encoded.calls))
 
-    def _body(self, request: Request) -> bytes:
+    def _body(self, request: ModelRequest) -> bytes:
         """Return the request body, made of cached and newly encoded parts."""
         head: dict[str, Any] = {"model": request.model, "max_tokens": request.max_tokens, "stream": True}
         budget = _THINKING_TOKENS.get(request.reasoning)
@@ -311,7 +321,7 @@ class AnthropicMessages:
         # Copies the conversation only once: a long one is a megabyte.
         return b"".join([encode(head)[:-1], b',"messages":[', *self._messages(request), b"]}"])
 
-    def _messages(self, request: Request) -> Iterator[bytes | bytearray]:
+    def _messages(self, request: ModelRequest) -> Iterator[bytes | bytearray]:
         """Yield the encoded messages: roles alternate, none is empty, the end is marked for caching."""
         messages = request.encoded.images.of(request.messages, _IMAGES)
         marked, content = _marked(messages)
@@ -413,6 +423,6 @@ def _block(block: TranscriptBlock) -> dict[str, Any] | None:
 
 def _image(block: ImageBlock) -> dict[str, Any]:
     if not fits(block, _IMAGES):
-        return {"type": "text", "text": left_out(block)}
+        return {"type": "text", "text": omitted_image_text(block)}
     source = {"type": "base64", "media_type": block.mime_type, "data": b64encode(block.data).decode()}
     return {"type": "image", "source": source}

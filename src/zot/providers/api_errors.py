@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from zot.config.vendors import VENDORS
-from zot.encoding import learned
+from zot.encoding import thread_safe_type
 from zot.errors import (
     AuthFailed,
     BadRequest,
@@ -197,7 +197,7 @@ class _Detail(msgspec.Struct):
     @property
     def hints(self) -> list[_Hint]:
         try:
-            return msgspec.convert(self.details, learned(list[_Hint]))
+            return msgspec.convert(self.details, thread_safe_type(list[_Hint]))
         except msgspec.ValidationError:
             return []  # Other services use the field differently.
 
@@ -238,7 +238,7 @@ class _ErrorInfo(msgspec.Struct, frozen=True):
     upstream: _ErrorInfo | None = None
 
 
-def refusal(status: int, headers: Mapping[str, str], body: bytes, *, now: float) -> ProviderError:
+def response_error(status: int, headers: Mapping[str, str], body: bytes, *, now: float) -> ProviderError:
     """Return the error for an unsuccessful response. ``now`` is in seconds since the epoch."""
     if 300 <= status < 400:
         return NotFound(f"http {status}: the address has moved{_redirect_host(headers)}", status=status)
@@ -254,7 +254,7 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes, *, now: float)
     )
 
 
-def sign(error: ProviderError, *, provider: str, mask: Callable[[str], str]) -> None:
+def attribute_error(error: ProviderError, *, provider: str, mask: Callable[[str], str]) -> None:
     """Name the provider in an error, shorten it and ``mask`` its secrets. Idempotent: it may be raised again."""
     if error.provider:
         return
@@ -269,22 +269,22 @@ def sign(error: ProviderError, *, provider: str, mask: Callable[[str], str]) -> 
 def not_a_stream(kind: str, opening: bytes, mask: Callable[[str], str]) -> ProviderError:
     """Return the error for a response that is not an event stream but ``kind``, starting with ``opening``."""
     try:
-        info = msgspec.json.decode(opening, type=learned(_Body))
+        info = msgspec.json.decode(opening, type=thread_safe_type(_Body))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         info = _Body()
     if info.error is not None:
-        return reported(opening)  # Some services send an error with status 200.
+        return error_from_body(opening)  # Some services send an error with status 200.
     shown = mask(_words(opening))  # Mask all of it before shortening: a truncated key would not be recognised.
     begins = f", which begins: {shown[:_MAX_OPENING]}" if shown else ", which is empty"
     return StreamBroken(f"http 200: not a stream of events but {kind}{begins}", status=200)
 
 
-def in_stream(code: str, text: str) -> ProviderError:
+def stream_error(code: str, text: str) -> ProviderError:
     """Return the error for an error event inside a stream."""
     return _in_stream(_ErrorInfo(text, _named(code)))
 
 
-def reported(body: bytes) -> ProviderError:
+def error_from_body(body: bytes) -> ProviderError:
     """Return the error for a stream event shaped like an error body."""
     return _in_stream(_read(body))
 
@@ -303,7 +303,7 @@ def _closer(info: _ErrorInfo) -> type[ProviderError]:
 
     source = info.upstream or info
     by_words = _by_words(source.words) if info.upstream is not None else None
-    return by_words or meant((*info.words, *source.words), source.text) or BadRequest
+    return by_words or classify_message((*info.words, *source.words), source.text) or BadRequest
 
 
 def _by_words(words: tuple[str, ...]) -> type[ProviderError] | None:
@@ -314,7 +314,7 @@ def _read(body: bytes) -> _ErrorInfo:
     """Parse an error body of any shape."""
     try:
         # Google wraps the object in an array where it would have streamed.
-        parsed: _Body | list[_Body] = msgspec.json.decode(body, type=learned(_Body | list[_Body]))
+        parsed: _Body | list[_Body] = msgspec.json.decode(body, type=thread_safe_type(_Body | list[_Body]))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return _ErrorInfo(_words(body))
     if isinstance(parsed, list):
@@ -391,7 +391,7 @@ def _seconds_since_the_epoch(date: str) -> float | None:
     return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
 
 
-def meant(words: Sequence[str], sentence: str) -> type[ProviderError] | None:
+def classify_message(words: Sequence[str], sentence: str) -> type[ProviderError] | None:
     """Return the real kind of a "bad request" with codes ``words`` and message ``sentence``; None if unknown.
 
     Any meaningful code wins over the message.

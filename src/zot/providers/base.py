@@ -38,12 +38,12 @@ def fits(image: ImageBlock, limits: ImageLimits) -> bool:
     return image.mime_type in limits.types and 0 < len(image.data) <= limits.max_bytes
 
 
-def left_out(image: ImageBlock) -> str:
+def omitted_image_text(image: ImageBlock) -> str:
     """Return the text that replaces an image for the model."""
     return f"[an image was left out: {image.mime_type or 'unknown type'}, {len(image.data)} bytes]"
 
 
-class ShownImages:
+class ImageLimiter:
     """Limits a conversation to the images an API accepts in one request.
 
     The oldest are dropped first, many at a time, so that successive requests share a cacheable prefix. The number
@@ -123,7 +123,7 @@ def _thinned(messages: Sequence[Message], gone: int, limits: ImageLimits) -> Ite
         yield message if left == before else msgspec.structs.replace(message, content=content)
 
 
-class KnownCalls:
+class CallIdCache:
     """Cache of the call ids in a growing conversation; a changed one is scanned again."""
 
     def __init__(self) -> None:
@@ -147,7 +147,7 @@ Reasoning: TypeAlias = Literal["off", "low", "medium", "high"]
 StreamEvent: TypeAlias = TextDelta | ThinkingDelta | ToolUseStart | ToolUseArgs | ToolUseEnd
 
 
-class Request(msgspec.Struct, frozen=True):
+class ModelRequest(msgspec.Struct, frozen=True):
     """One model call. ``encoded`` caches the wire form of messages already sent."""
 
     model: str
@@ -159,7 +159,7 @@ class Request(msgspec.Struct, frozen=True):
     encoded: EncodedMessages
 
 
-class Reply(msgspec.Struct, frozen=True):
+class ModelReply(msgspec.Struct, frozen=True):
     """The result of a model call: complete, or as far as received. ``counters`` has no cost yet.
 
     ``origin`` is the provider.
@@ -180,7 +180,7 @@ class ReplyStream(Protocol):
     async def read(self) -> list[StreamEvent]:
         """Return the next events, in order; an empty list at the end. Raise ProviderError."""
 
-    def reply(self) -> Reply:
+    def reply(self) -> ModelReply:
         """Return the reply received: complete after the end; before it, without incomplete tool calls."""
 
     def close(self) -> None:
@@ -193,7 +193,7 @@ class Provider(Protocol):
     @property
     def name(self) -> str: ...
 
-    def call(self, request: Request, on_retry: OnRetry) -> ReplyStream:
+    def call(self, request: ModelRequest, on_retry: OnRetry) -> ReplyStream:
         """Prepare one model call; nothing is sent before `ReplyStream.open`."""
 
     async def close(self) -> None:
@@ -223,8 +223,8 @@ class EncodedMessages:
         self._text = bytearray()
         self._encode: EncodeMessage | None = None
         #: Images still sent, and ids of its calls.
-        self.images = ShownImages()
-        self.calls = KnownCalls()
+        self.images = ImageLimiter()
+        self.calls = CallIdCache()
 
     def text(self, messages: Sequence[Message], encode: EncodeMessage) -> tuple[bytearray, str]:
         """Return the joined encoding of the messages and the role left open. The caller must copy the text."""
@@ -340,17 +340,17 @@ class Decoder(Protocol):
     def finish(self) -> list[StreamEvent]:
         """Return the remaining events at the proper end of the body. Raise StreamBroken if the reply is incomplete."""
 
-    def reply(self) -> Reply:
+    def reply(self) -> ModelReply:
         """Return the reply so far, without incomplete tool calls."""
 
 
 class Api(Protocol):
     """One model API: encodes requests and decodes replies."""
 
-    def request(self, request: Request, key: str) -> HttpRequest:
+    def request(self, request: ModelRequest, key: str) -> HttpRequest:
         """Return the HTTP request for one streamed reply. ``key`` may be empty if none is needed."""
 
-    def decoder(self, request: Request) -> Decoder:
+    def decoder(self, request: ModelRequest) -> Decoder:
         """Return a decoder for the reply to a request."""
 
 

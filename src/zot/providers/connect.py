@@ -13,7 +13,7 @@ import msgspec
 
 from zot.config.address import Origin, split_host
 from zot.errors import ConnectionFailed, ConnectionImpossible, StreamBroken
-from zot.providers.http_connection import Connection
+from zot.providers.http_connection import HttpConnection
 
 if TYPE_CHECKING:
     import ssl
@@ -28,7 +28,7 @@ _Place: TypeAlias = tuple[int, int, int, str, Any]
 _HASHED_DIRECTORIES = ("/etc/ssl/certs", "/etc/pki/tls/certs")
 
 
-async def connected(host: str, port: int) -> socket.socket:
+async def connect_socket(host: str, port: int) -> socket.socket:
     """Return a socket connected to ``host``; the caller closes it. Raise OSError.
 
     On failure or cancellation, nothing stays open.
@@ -214,7 +214,7 @@ def client_context(env: Mapping[str, str]) -> ssl.SSLContext:
     return context
 
 
-def explain(exc: OSError, label: str, within_s: float) -> ConnectionFailed:
+def handshake_error(exc: OSError, label: str, within_s: float) -> ConnectionFailed:
     """Return the error for a failed handshake. ConnectionImpossible means that a retry would fail too."""
     import ssl
 
@@ -254,22 +254,22 @@ def _is_hashed(directory: str) -> bool:
         return False
 
 
-async def dial(
+async def connect(
     origin: Origin, proxy: Proxy | None, *, within_s: float, tls_context: Callable[[], ssl.SSLContext]
-) -> Connection:
+) -> HttpConnection:
     """Return a connection ready for requests to ``origin``. Raise ConnectionFailed.
 
     On failure or cancellation, nothing stays open. ``tls_context`` is called for https only.
     """
     label = origin.label if proxy is None else f"{origin.label} (through the proxy {proxy.label})"
-    connection = Connection(label)
+    connection = HttpConnection(label)
     try:
         async with asyncio.timeout(within_s):
             await _connect(connection, origin, proxy, tls_context)
     except OSError as exc:
         connection.abort()
         if connection.in_handshake:
-            raise explain(exc, label, within_s) from exc
+            raise handshake_error(exc, label, within_s) from exc
         raise ConnectionFailed(_explain(exc, label, proxy, within_s)) from exc
     except BaseException:
         connection.abort()
@@ -278,20 +278,20 @@ async def dial(
 
 
 async def _connect(
-    connection: Connection, origin: Origin, proxy: Proxy | None, tls_context: Callable[[], ssl.SSLContext]
+    connection: HttpConnection, origin: Origin, proxy: Proxy | None, tls_context: Callable[[], ssl.SSLContext]
 ) -> None:
     # Report a wrong certificate setting before sending anything.
     context = tls_context() if origin.scheme == "https" else None
     host, port = (origin.host, origin.port) if proxy is None else (proxy.host, proxy.port)
     loop = asyncio.get_running_loop()
-    await loop.create_connection(lambda: connection, sock=await connected(host, port))
+    await loop.create_connection(lambda: connection, sock=await connect_socket(host, port))
     if context is not None:
         if proxy is not None:
             await _open_tunnel(connection, origin, proxy)
         await connection.start_tls(context, origin.host.removesuffix("."))
 
 
-async def _open_tunnel(connection: Connection, origin: Origin, proxy: Proxy) -> None:
+async def _open_tunnel(connection: HttpConnection, origin: Origin, proxy: Proxy) -> None:
     lines = [f"CONNECT {origin.label} HTTP/1.1", f"host: {origin.label}"]
     if proxy.authorization:
         lines.append(f"proxy-authorization: {proxy.authorization}")

@@ -9,11 +9,11 @@ from zlib import crc32
 
 import msgspec
 
-from zot.encoding import learned
+from zot.encoding import thread_safe_type
 from zot.errors import ProviderError, StreamBroken
 from zot.messages import CallBlock, Message
-from zot.providers.base import KnownCalls, StreamEvent
-from zot.text import without_half_escapes
+from zot.providers.base import CallIdCache, StreamEvent
+from zot.text import replace_surrogate_escapes
 
 _BOM = b"\xef\xbb\xbf"
 _LF = 0x0A  # `in` is several times faster for a number than for bytes.
@@ -170,7 +170,7 @@ class EventReader(Generic[T]):
         A lone surrogate escape (half an emoji) becomes U+FFFD instead of failing the reply. Raise StreamBroken if
         it is not JSON, or violates its own type.
         """
-        clean = without_half_escapes(payload.decode("utf-8", "replace").encode())
+        clean = replace_surrogate_escapes(payload.decode("utf-8", "replace").encode())
         try:
             return self.decode(clean)
         except _UNREADABLE as problem:
@@ -180,7 +180,7 @@ class EventReader(Generic[T]):
 
     def _is_unknown(self, payload: bytes) -> bool:
         try:
-            tags = msgspec.json.decode(payload, type=learned(_Tags))
+            tags = msgspec.json.decode(payload, type=thread_safe_type(_Tags))
         except _UNREADABLE:
             return False
         inner = tags.delta.get("type") if isinstance(tags.delta, dict) else None
@@ -193,10 +193,10 @@ class CallIds:
     Some services restart their numbering with each reply, and every API refuses duplicate ids in a request.
     """
 
-    def __init__(self, messages: Sequence[Message] = (), known: KnownCalls | None = None) -> None:
+    def __init__(self, messages: Sequence[Message] = (), known: CallIdCache | None = None) -> None:
         """``known`` caches the ids of earlier requests' messages."""
         self._messages = messages
-        self._known = known or KnownCalls()
+        self._known = known or CallIdCache()
         self._taken: set[str] | None = None
 
     def take(self, given: str) -> str:
@@ -243,7 +243,7 @@ def acceptable_name(name: str) -> str:
 def _object(text: str) -> dict[str, Any] | None:
     try:
         # A lone surrogate becomes U+FFFD instead of failing the call.
-        value = msgspec.json.decode(without_half_escapes(text.encode(errors="replace")))
+        value = msgspec.json.decode(replace_surrogate_escapes(text.encode(errors="replace")))
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
     if isinstance(value, list) and len(value) == 1:

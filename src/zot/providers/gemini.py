@@ -27,7 +27,17 @@ from zot.messages import (
     ToolSpec,
     TranscriptBlock,
 )
-from zot.providers.base import Decoder, HttpRequest, Reasoning, Reply, Request, StreamEvent, fits, left_out, own_blocks
+from zot.providers.base import (
+    Decoder,
+    HttpRequest,
+    ModelReply,
+    ModelRequest,
+    Reasoning,
+    StreamEvent,
+    fits,
+    omitted_image_text,
+    own_blocks,
+)
 from zot.providers.decoding import CallIds, EventReader, StreamDecoder, acceptable_id, acceptable_name, finished_call
 
 _STOPS: Mapping[str, Stop] = {"MAX_TOKENS": "length"}
@@ -151,7 +161,7 @@ class GeminiDecoder(StreamDecoder):
             raise ServiceFailed(f"the service gave up on the answer ({reason}){remark}", code=reason)
         return self._unusable_call() if reason in _UNUSABLE else []
 
-    def reply(self) -> Reply:
+    def reply(self) -> ModelReply:
         """Return the reply so far."""
         content = (*self._blocks, *self._opened())
         called = any(isinstance(block, CallBlock) for block in content)
@@ -161,7 +171,7 @@ class GeminiDecoder(StreamDecoder):
         counters = Counters(
             max(0, given - cached), (usage.candidates_token_count or 0) + thought, cached, 0, 0.0, reasoning=thought
         )
-        return Reply(content, counters, _STOPS.get(self._reason, "tool_use" if called else "end_turn"))
+        return ModelReply(content, counters, _STOPS.get(self._reason, "tool_use" if called else "end_turn"))
 
     def _feed(self, data: bytes, events: list[StreamEvent]) -> None:
         for payload in self._sse.feed(data):
@@ -276,9 +286,9 @@ class GeminiDecoder(StreamDecoder):
 def _check(chunk: _Chunk) -> None:
     """Raise the error that a chunk reports."""
     if (fault := chunk.error) is not None:
-        from zot.providers.api_errors import in_stream  # Imported lazily: start-up budget.
+        from zot.providers.api_errors import stream_error  # Imported lazily: start-up budget.
 
-        raise in_stream(fault.status or str(fault.code or ""), fault.message or "")
+        raise stream_error(fault.status or str(fault.code or ""), fault.message or "")
     feedback = chunk.prompt_feedback
     if feedback is not None and feedback.block_reason:
         why = f": {feedback.block_reason_message}" if feedback.block_reason_message else ""
@@ -329,7 +339,7 @@ class GeminiGenerateContent:
         self._appended = partial(_appended, origin, seals=False)
         self._appended_sealed = partial(_appended, origin, seals=True)
 
-    def request(self, request: Request, key: str) -> HttpRequest:
+    def request(self, request: ModelRequest, key: str) -> HttpRequest:
         """Return the HTTP request for one streamed reply. The key is in a header, never in the URL."""
         model = quote(request.model.removeprefix("models/"), safe="")
         return HttpRequest(
@@ -342,11 +352,11 @@ class GeminiGenerateContent:
             body=self._body(request),
         )
 
-    def decoder(self, request: Request) -> Decoder:
+    def decoder(self, request: ModelRequest) -> Decoder:
         """Return a decoder for the reply to a request."""
         return GeminiDecoder(CallIds(request.messages, request.encoded.calls))
 
-    def _body(self, request: Request) -> bytes:
+    def _body(self, request: ModelRequest) -> bytes:
         """Return the request body, made of cached and newly encoded parts."""
         config, least = thinking(request.model, request.reasoning)
         generation: dict[str, Any] = {"maxOutputTokens": max(request.max_tokens, least)}
@@ -477,5 +487,5 @@ def _call(block: CallBlock) -> _PartJson:
 
 def _image(block: ImageBlock) -> _PartJson:
     if not fits(block, _IMAGES):
-        return {"text": left_out(block)}
+        return {"text": omitted_image_text(block)}
     return {"inlineData": {"mimeType": block.mime_type, "data": b64encode(block.data).decode()}}

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from zot.config.address import Origin, Target, split_url
 from zot.errors import BadRequest, ConnectionFailed, StreamBroken
 from zot.providers.base import Deadlines, HttpRequest
-from zot.providers.connect import Proxy, dial, find_proxy
-from zot.providers.http_connection import Answer, Connection
+from zot.providers.connect import Proxy, connect, find_proxy
+from zot.providers.http_connection import HttpConnection, ResponseParser
 from zot.version import __version__
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class HttpTransport:
         self._env = {name: given[name] for name in DECIDING if name in given}
         self._context: ssl.SSLContext | None = None
         self._idle = IdleConnections(idle_s)
-        self._connections: set[Connection] = set()
+        self._connections: set[HttpConnection] = set()
         self._closed = False
 
     async def send(self, request: HttpRequest, deadlines: Deadlines) -> NetworkResponse:
@@ -69,9 +69,9 @@ class HttpTransport:
         if connections:
             await asyncio.wait([connection.lost for connection in connections], timeout=_CLOSE_S)
 
-    async def _open(self, origin: Origin, proxy: Proxy | None, deadlines: Deadlines) -> Connection:
+    async def _open(self, origin: Origin, proxy: Proxy | None, deadlines: Deadlines) -> HttpConnection:
         self._refuse_when_closed(origin)
-        connection = await dial(origin, proxy, within_s=deadlines.connect_s, tls_context=self._tls_context)
+        connection = await connect(origin, proxy, within_s=deadlines.connect_s, tls_context=self._tls_context)
         self._connections.add(connection)
         connection.lost.add_done_callback(lambda _: self._connections.discard(connection))
         if self._closed:
@@ -80,7 +80,7 @@ class HttpTransport:
         return connection
 
     async def _exchange(
-        self, connection: Connection, origin: Origin, request: HttpRequest, data: bytes, deadlines: Deadlines
+        self, connection: HttpConnection, origin: Origin, request: HttpRequest, data: bytes, deadlines: Deadlines
     ) -> NetworkResponse:
         try:
             answer = await connection.ask(data, bodiless=request.method == "HEAD", within_s=deadlines.headers_s)
@@ -105,10 +105,10 @@ class HttpTransport:
 class NetworkResponse:
     """An `HttpResponse` still being received on its connection."""
 
-    def __init__(self, answer: Answer, connection: Connection, keep: Callable[[], None]) -> None:
+    def __init__(self, answer: ResponseParser, connection: HttpConnection, keep: Callable[[], None]) -> None:
         self.status = answer.status
         self.headers: Mapping[str, str] = answer.headers
-        self._connection: Connection | None = connection
+        self._connection: HttpConnection | None = connection
         self._keep = keep
         self._ended = False
 
@@ -140,9 +140,9 @@ class IdleConnections:
 
     def __init__(self, idle_s: float) -> None:
         self._idle_s = idle_s
-        self._by_origin: dict[Origin, list[tuple[Connection, asyncio.TimerHandle]]] = {}
+        self._by_origin: dict[Origin, list[tuple[HttpConnection, asyncio.TimerHandle]]] = {}
 
-    def take(self, origin: Origin) -> Connection | None:
+    def take(self, origin: Origin) -> HttpConnection | None:
         """Return the connection used last, or None. The server may be closing it already."""
         waiting = self._by_origin.get(origin, [])
         while waiting:
@@ -152,7 +152,7 @@ class IdleConnections:
                 return connection
         return None
 
-    def give(self, origin: Origin, connection: Connection) -> None:
+    def give(self, origin: Origin, connection: HttpConnection) -> None:
         """Keep a usable connection; evict the oldest if there are too many."""
         waiting = [entry for entry in self._by_origin.get(origin, []) if entry[0].usable]
         expiry = asyncio.get_running_loop().call_later(self._idle_s, connection.abort)

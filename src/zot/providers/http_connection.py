@@ -32,7 +32,7 @@ class Progress(enum.Enum):
     BROKEN = "will never be whole"
 
 
-class Answer:
+class ResponseParser:
     """The response to one request, parsed as it arrives.
 
     ``label`` names the peer in messages; ``bodiless``: no body follows the head whatever the headers claim (HEAD,
@@ -179,7 +179,7 @@ class _Stop(Exception):
     """Raised inside a parser callback to skip the rest of the input."""
 
 
-class Connection(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """A TCP or TLS connection. ``label`` names the peer in messages.
 
     Reading pauses while more than `PAUSE_BYTES` are unread. Unrequested bytes end the connection.
@@ -191,7 +191,7 @@ class Connection(asyncio.Protocol):
         self.lost: asyncio.Future[None] = self._loop.create_future()
         self._transport: asyncio.Transport | None = None
         self._socket: asyncio.Transport | None = None
-        self._answer: Answer | None = None
+        self._answer: ResponseParser | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._paused = False
         #: True while waiting for the peer in a TLS handshake.
@@ -214,13 +214,13 @@ class Connection(asyncio.Protocol):
         """True if the peer has sent anything since the last request."""
         return self._answer is not None and self._answer.heard
 
-    async def ask(self, request: bytes, *, bodiless: bool = False, within_s: float | None = None) -> Answer:
+    async def ask(self, request: bytes, *, bodiless: bool = False, within_s: float | None = None) -> ResponseParser:
         """Write a request and return when the head of its response has arrived; `read` returns its body.
 
         ``within_s`` counts from the moment the request is written. Raise ConnectionFailed, Stalled or StreamBroken.
         """
         assert self._transport is not None
-        self._answer = answer = Answer(self.label, bodiless=bodiless)
+        self._answer = answer = ResponseParser(self.label, bodiless=bodiless)
         if self._transport.is_closing():
             # It may have been lost before the request; `connection_lost` is not called again.
             answer.end(clean=False)
@@ -304,7 +304,7 @@ class Connection(asyncio.Protocol):
         # `resume_writing` then means that everything is written.
         transport.set_write_buffer_limits(high=0)
 
-    async def _step_to_head(self, answer: Answer, transport: asyncio.Transport, within_s: float | None) -> None:
+    async def _step_to_head(self, answer: ResponseParser, transport: asyncio.Transport, within_s: float | None) -> None:
         """Return when the head has arrived or the request has made progress. Raise Stalled at the deadline."""
         unsent = transport.get_write_buffer_size()
         try:

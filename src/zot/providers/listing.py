@@ -12,9 +12,9 @@ import msgspec
 
 from zot.config.address import api_base
 from zot.config.vendors import Endpoint, Vendor
-from zot.encoding import learned
+from zot.encoding import thread_safe_type
 from zot.errors import AuthFailed, ConnectionFailed, NoCredit, NotFound, ProviderError, Stalled, StreamBroken
-from zot.providers.api_errors import advice, refusal, sign
+from zot.providers.api_errors import advice, attribute_error, response_error
 from zot.providers.base import Deadlines, HttpRequest, HttpResponse, Transport
 from zot.providers.mask import Mask
 from zot.providers.models import Catalogue, Model, unknown_model
@@ -60,7 +60,7 @@ async def list_models(
         error: ProviderError = Stalled(f"the list of models did not arrive within {within_s:g} s")
     except ProviderError as problem:
         error = problem
-    sign(error, provider=provider, mask=Mask(first.secrets()))
+    attribute_error(error, provider=provider, mask=Mask(first.secrets()))
     if todo := _advice(error, provider):
         error.args = (f"{error}; {todo}",)
     raise error
@@ -156,7 +156,7 @@ async def _fetch(transport: Transport, http: HttpRequest) -> bytes:
     finally:
         response.close()
     if response.status != 200:
-        raise refusal(response.status, response.headers, body, now=time.time())
+        raise response_error(response.status, response.headers, body, now=time.time())
     return body
 
 
@@ -219,7 +219,7 @@ class _Page(msgspec.Struct):
 def _read(dialect: Dialect, body: bytes) -> tuple[list[Served], str | None]:
     """Return the models of one page, and the mark of the next. Raise StreamBroken if it is invalid."""
     try:
-        page = msgspec.json.decode(body, type=learned(_Page))
+        page = msgspec.json.decode(body, type=thread_safe_type(_Page))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
         raise StreamBroken(f"the list of models is not what the API promises: {problem}") from None
     items = page.models if dialect in ("gemini", "ollama") else page.data
@@ -269,7 +269,7 @@ def _judged(status: int, body: bytes, key: str) -> Probed:
     if status == 200:
         return Probed("accepted", "it takes the key" if key else "it answers")
     # Some services call a wrong key a bad request. Missing credit does not make a key wrong.
-    if status in (401, 403) or type(refusal(status, {}, body, now=0.0)) is AuthFailed:
+    if status in (401, 403) or type(response_error(status, {}, body, now=0.0)) is AuthFailed:
         return Probed("refused", f"it {'refuses the' if key else 'wants a'} key (http {status})")
     if status >= 500:
         return Probed("unreachable", f"it has a problem of its own (http {status})")

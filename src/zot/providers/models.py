@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from zot.config.vendors import VENDORS
-from zot.encoding import learned
+from zot.encoding import thread_safe_type
 from zot.errors import UserError
 
 if TYPE_CHECKING:
@@ -147,8 +147,8 @@ class _Row(msgspec.Struct):
 @cache
 def _listed(provider: str) -> tuple[Model, ...]:
     with open(_PATH, "rb") as file:
-        snapshot = msgspec.json.decode(file.read(), type=learned(_Snapshot))
-    rows = msgspec.json.decode(snapshot.providers[provider], type=learned(list[_Row]))
+        snapshot = msgspec.json.decode(file.read(), type=thread_safe_type(_Snapshot))
+    rows = msgspec.json.decode(snapshot.providers[provider], type=thread_safe_type(list[_Row]))
     return tuple(
         Model(
             row.id,

@@ -26,7 +26,16 @@ from zot.messages import (
     ToolSpec,
     TranscriptBlock,
 )
-from zot.providers.base import Decoder, HttpRequest, Reply, Request, StreamEvent, fits, left_out, own_blocks
+from zot.providers.base import (
+    Decoder,
+    HttpRequest,
+    ModelReply,
+    ModelRequest,
+    StreamEvent,
+    fits,
+    omitted_image_text,
+    own_blocks,
+)
 from zot.providers.decoding import (
     CallIds,
     EventReader,
@@ -77,15 +86,15 @@ class CallPiece(msgspec.Struct, gc=False):
     function: Function | None = None
 
 
-class Words(msgspec.Struct, gc=False):
+class ChatWords(msgspec.Struct, gc=False):
     text: str | None = None
 
 
-class Part(msgspec.Struct, gc=False):
+class ChatPart(msgspec.Struct, gc=False):
     """A part of list content: text, or a thought, which is a text or a list of texts."""
 
     text: str | None = None
-    thinking: str | list[Words] | None = None
+    thinking: str | list[ChatWords] | None = None
 
     @property
     def thought(self) -> str:
@@ -95,7 +104,7 @@ class Part(msgspec.Struct, gc=False):
 
 
 class Delta(msgspec.Struct, gc=False):
-    content: str | list[Part] | None = None
+    content: str | list[ChatPart] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     reasoning_details: list[dict[str, Any]] | None = None
@@ -113,7 +122,7 @@ class _CompletionDetails(msgspec.Struct, gc=False):
     reasoning_tokens: int | None = None
 
 
-class Usage(msgspec.Struct, gc=False):
+class ChatUsage(msgspec.Struct, gc=False):
     """Token usage in all spellings: servers report cached tokens in three places."""
 
     prompt_tokens: int | None = None
@@ -137,28 +146,28 @@ class Usage(msgspec.Struct, gc=False):
         return Counters(max(0, prompt - cached - written), output, cached, written, 0.0, reasoning=reasoning)
 
 
-class Choice(msgspec.Struct, gc=False):
+class ChatChoice(msgspec.Struct, gc=False):
     delta: Delta | None = None
     message: Delta | None = None
     finish_reason: str | None = None
-    usage: Usage | None = None
+    usage: ChatUsage | None = None
 
 
 class _Groq(msgspec.Struct, gc=False):
-    usage: Usage | None = None
+    usage: ChatUsage | None = None
 
 
-class Chunk(msgspec.Struct, gc=False):
+class ChatChunk(msgspec.Struct, gc=False):
     """One event. ``error`` and ``message`` are decoded in `api_errors`."""
 
-    choices: list[Choice] | None = None
-    usage: Usage | None = None
+    choices: list[ChatChoice] | None = None
+    usage: ChatUsage | None = None
     x_groq: _Groq | None = None
     error: Any = None
     message: Any = None
 
 
-class OpenCall:
+class ChatOpenCall:
     """A call in progress. It is announced when its name is known, with the arguments received before."""
 
     __slots__ = ("announced", "closed", "given_id", "id", "name", "pieces")
@@ -210,11 +219,11 @@ class OpenCalls:
 
     def __init__(self, ids: CallIds) -> None:
         self._ids = ids
-        self._calls: list[OpenCall] = []
-        self._by_index: dict[int, OpenCall] = {}
-        self._by_id: dict[str, OpenCall] = {}
+        self._calls: list[ChatOpenCall] = []
+        self._by_index: dict[int, ChatOpenCall] = {}
+        self._by_id: dict[str, ChatOpenCall] = {}
 
-    def take(self, piece: CallPiece, events: list[StreamEvent]) -> OpenCall | None:
+    def take(self, piece: CallPiece, events: list[StreamEvent]) -> ChatOpenCall | None:
         """Add a piece of a call. Return the call if this began it."""
         function = piece.function or Function()
         name, text, given_id = function.name or "", _text(function.arguments), piece.id or ""
@@ -228,8 +237,8 @@ class OpenCalls:
         for call in self._calls:
             call.close(events)
 
-    def _begin(self, index: int | None, given_id: str) -> OpenCall:
-        call = OpenCall(self._ids.take(given_id), given_id)
+    def _begin(self, index: int | None, given_id: str) -> ChatOpenCall:
+        call = ChatOpenCall(self._ids.take(given_id), given_id)
         self._calls.append(call)
         if index is not None:
             self._by_index[index] = call
@@ -237,7 +246,7 @@ class OpenCalls:
             self._by_id[given_id] = call
         return call
 
-    def _known(self, index: int | None, given_id: str, name: str, text: str) -> OpenCall | None:
+    def _known(self, index: int | None, given_id: str, name: str, text: str) -> ChatOpenCall | None:
         """Return the call that a piece belongs to; None if it begins another."""
         if index is not None:
             call = self._by_index.get(index)
@@ -250,7 +259,7 @@ class OpenCalls:
         return None if _begins_another(call, given_id, name, text, numbered=index is not None) else call
 
 
-def _begins_another(call: OpenCall, given_id: str, name: str, text: str, *, numbered: bool) -> bool:
+def _begins_another(call: ChatOpenCall, given_id: str, name: str, text: str, *, numbered: bool) -> bool:
     """True if a piece that seems to belong to ``call`` begins another.
 
     Some servers number every call 0, some repeat name and id with every piece, and some send no ids.
@@ -380,8 +389,8 @@ def unsealed(text: str) -> list[Any]:
         return []
 
 
-_NOTHING = Choice()
-_reader: EventReader[Chunk] = EventReader(msgspec.json.Decoder(Chunk), kinds=("",))
+_NOTHING = ChatChoice()
+_reader: EventReader[ChatChunk] = EventReader(msgspec.json.Decoder(ChatChunk), kinds=("",))
 
 
 class _OpenText:
@@ -403,12 +412,12 @@ class ChatDecoder(StreamDecoder):
 
     def __init__(self, ids: CallIds, *, think_tags: bool = False) -> None:
         super().__init__()
-        self._parts: list[_OpenText | OpenCall] = []
+        self._parts: list[_OpenText | ChatOpenCall] = []
         self._open: _OpenText | None = None
         self._calls = OpenCalls(ids)
         self._tags = ThinkTags() if think_tags else None
         self._details: list[dict[str, Any]] = []
-        self._usage = Usage()
+        self._usage = ChatUsage()
         self._refused = False
         self._stop_reason = ""
 
@@ -423,7 +432,7 @@ class ChatDecoder(StreamDecoder):
         self._calls.close(events)  # Some servers send calls after the finish reason.
         return events
 
-    def reply(self) -> Reply:
+    def reply(self) -> ModelReply:
         """Return the reply so far, without incomplete tool calls."""
         content = [block for part in self._parts if (block := part.finished()) is not None]
         if seal := sealed(self._details):
@@ -432,11 +441,11 @@ class ChatDecoder(StreamDecoder):
                 content.insert(0, ThinkingBlock(signature=seal))
             else:
                 content[at] = msgspec.structs.replace(content[at], signature=seal)
-        return Reply(tuple(content), self._usage.counters(), _STOPS.get(self._stop_reason, "end_turn"))
+        return ModelReply(tuple(content), self._usage.counters(), _STOPS.get(self._stop_reason, "end_turn"))
 
     def _feed(self, data: bytes, events: list[StreamEvent]) -> None:
         for payload in self._sse.feed(data):
-            chunk: Chunk | None
+            chunk: ChatChunk | None
             try:
                 chunk = _reader.decode(payload)
             except (ValueError, RecursionError):
@@ -447,9 +456,9 @@ class ChatDecoder(StreamDecoder):
             if chunk is None:
                 continue
             if chunk.error or (chunk.message and not chunk.choices):
-                from zot.providers.api_errors import reported  # Imported lazily: start-up budget.
+                from zot.providers.api_errors import error_from_body  # Imported lazily: start-up budget.
 
-                raise reported(payload)
+                raise error_from_body(payload)
             choice = chunk.choices[0] if chunk.choices else _NOTHING
             delta = choice.delta or choice.message
             said = self._open
@@ -504,14 +513,14 @@ class ChatDecoder(StreamDecoder):
         if not is_told and (thought := thought_in(details)):
             self._append(thought, events, is_thought=True)
 
-    def _take_parts(self, parts: list[Part], events: list[StreamEvent]) -> None:
+    def _take_parts(self, parts: list[ChatPart], events: list[StreamEvent]) -> None:
         for part in parts:
             if thought := part.thought:
                 self._append(thought, events, is_thought=True)
             if part.text:
                 self._say(part.text, events)
 
-    def _say(self, text: str | list[Part], events: list[StreamEvent]) -> None:
+    def _say(self, text: str | list[ChatPart], events: list[StreamEvent]) -> None:
         if not isinstance(text, str):
             self._take_parts(text, events)
         elif self._tags is not None:
@@ -565,18 +574,18 @@ class ChatCompletions:
         self._quirks = quirks
         self._call_ids = quirks.call_ids
 
-    def request(self, request: Request, key: str) -> HttpRequest:
+    def request(self, request: ModelRequest, key: str) -> HttpRequest:
         """Return the HTTP request for one streamed reply. Without a key there is no authorization header."""
         headers = {"content-type": "application/json", "accept": "text/event-stream"}
         if key:
             headers["authorization"] = f"Bearer {key}"
         return HttpRequest(url=self._url, headers=headers, body=self._body(request))
 
-    def decoder(self, request: Request) -> Decoder:
+    def decoder(self, request: ModelRequest) -> Decoder:
         """Return a decoder for the reply to a request."""
         return ChatDecoder(CallIds(request.messages, request.encoded.calls), think_tags=self._quirks.think_tags)
 
-    def _body(self, request: Request) -> bytes:
+    def _body(self, request: ModelRequest) -> bytes:
         """Return the request body, made of cached and newly encoded parts."""
         head: dict[str, Any] = {"model": request.model, "stream": True}
         head[self._quirks.max_tokens_field] = request.max_tokens
@@ -588,11 +597,11 @@ class ChatCompletions:
         # Copies the conversation only once: a long one is a megabyte.
         return b"".join([encode(head)[:-1], b',"messages":[', *self._messages(request), b"]}"])
 
-    def _reasoning(self, request: Request) -> Mapping[str, Any]:
+    def _reasoning(self, request: ModelRequest) -> Mapping[str, Any]:
         fitting = (levels for prefix, levels in self._quirks.reasoning if request.model.startswith(prefix))
         return next(fitting, {}).get(request.reasoning, {})
 
-    def _messages(self, request: Request) -> Iterator[bytes | bytearray | memoryview]:
+    def _messages(self, request: ModelRequest) -> Iterator[bytes | bytearray | memoryview]:
         messages = request.encoded.images.of(request.messages, self._quirks.images)
         text, state = request.encoded.text(messages, self._appended)
         # Every message begins with a comma except the first.
@@ -701,7 +710,7 @@ class ChatCompletions:
 
     def _image(self, block: ImageBlock) -> dict[str, Any]:
         if not fits(block, self._quirks.images):
-            return {"type": "text", "text": left_out(block)}
+            return {"type": "text", "text": omitted_image_text(block)}
         url = f"data:{block.mime_type};base64,{b64encode(block.data).decode()}"
         return {"type": "image_url", "image_url": {"url": url}}
 

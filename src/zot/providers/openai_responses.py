@@ -28,7 +28,17 @@ from zot.messages import (
     TranscriptBlock,
     text_of,
 )
-from zot.providers.base import Decoder, HttpRequest, Reasoning, Reply, Request, StreamEvent, fits, left_out, own_blocks
+from zot.providers.base import (
+    Decoder,
+    HttpRequest,
+    ModelReply,
+    ModelRequest,
+    Reasoning,
+    StreamEvent,
+    fits,
+    omitted_image_text,
+    own_blocks,
+)
 from zot.providers.decoding import CallIds, EventReader, StreamDecoder, acceptable_id, acceptable_name, finished_call
 
 _BETWEEN_THOUGHTS = "\n\n"
@@ -63,7 +73,7 @@ class OutputDetails(msgspec.Struct, gc=False):
     reasoning_tokens: int | None = None
 
 
-class Usage(msgspec.Struct, gc=False):
+class ResponsesUsage(msgspec.Struct, gc=False):
     input_tokens: int | None = None
     output_tokens: int | None = None
     input_tokens_details: InputDetails | None = None
@@ -80,10 +90,10 @@ class Shortfall(msgspec.Struct, gc=False):
     reason: str | None = None
 
 
-class Response(msgspec.Struct):
+class ResponseObject(msgspec.Struct):
     """The whole reply. Its output is read only if nothing of it was streamed."""
 
-    usage: Usage | None = None
+    usage: ResponsesUsage | None = None
     error: Fault | None = None
     incomplete_details: Shortfall | None = None
     output: list[msgspec.Raw] | None = None
@@ -158,30 +168,30 @@ class ItemDone(msgspec.Struct, tag="response.output_item.done", gc=False):
 
 
 class Created(msgspec.Struct, tag="response.created"):
-    response: Response
+    response: ResponseObject
 
 
 class Queued(msgspec.Struct, tag="response.queued"):
-    response: Response
+    response: ResponseObject
 
 
 class InProgress(msgspec.Struct, tag="response.in_progress"):
-    response: Response
+    response: ResponseObject
 
 
 class Completed(msgspec.Struct, tag="response.completed"):
-    response: Response
+    response: ResponseObject
 
 
 class Incomplete(msgspec.Struct, tag="response.incomplete"):
-    response: Response
+    response: ResponseObject
 
 
 class Failed(msgspec.Struct, tag="response.failed"):
-    response: Response
+    response: ResponseObject
 
 
-class Error(msgspec.Struct, tag="error", gc=False):
+class ResponsesError(msgspec.Struct, tag="error", gc=False):
     """Documented as flat, but sent with the same fields inside ``error``."""
 
     code: str | int | None = None
@@ -193,7 +203,7 @@ class KeepAlive(msgspec.Struct, tag="keepalive", gc=False):
     pass
 
 
-class Ping(msgspec.Struct, tag="ping", gc=False):
+class ResponsesPing(msgspec.Struct, tag="ping", gc=False):
     pass
 
 
@@ -216,12 +226,13 @@ class _SummaryPartDone(msgspec.Struct, tag="response.reasoning_summary_part.done
 Frame: TypeAlias = (
     OutputTextDelta | RefusalDelta | ThoughtDelta | SummaryDelta | ArgumentsDelta
     | TextDone | RefusalDone | ThoughtDone | SummaryDone | ArgumentsDone
-    | ItemAdded | ItemDone | Created | Queued | InProgress | Completed | Incomplete | Failed | Error | KeepAlive | Ping
+    | ItemAdded | ItemDone | Created | Queued | InProgress | Completed | Incomplete
+    | Failed | ResponsesError | KeepAlive | ResponsesPing
     | _ContentAdded | _ContentDone | _SummaryPartAdded | _SummaryPartDone
 )  # fmt: skip
 
 
-class Content(msgspec.Struct, gc=False):
+class ResponsesContent(msgspec.Struct, gc=False):
     """A part of a message or thought; its fields depend on its type."""
 
     text: str | None = None
@@ -229,13 +240,13 @@ class Content(msgspec.Struct, gc=False):
 
 
 class MessageItem(msgspec.Struct, tag="message"):
-    content: list[Content] | None = None
+    content: list[ResponsesContent] | None = None
 
 
 class ReasoningItem(msgspec.Struct, tag="reasoning"):
     id: str | None = None
-    summary: list[Content] | None = None
-    content: list[Content] | None = None
+    summary: list[ResponsesContent] | None = None
+    content: list[ResponsesContent] | None = None
     encrypted_content: str | None = None
 
 
@@ -265,7 +276,7 @@ def read_item(raw: msgspec.Raw) -> Item | None:
         return _items.decode_with_care(bytes(raw))
 
 
-class Part:
+class ResponsesPart:
     """A text in progress."""
 
     __slots__ = ("_pieces", "_whole", "is_refusal")
@@ -303,11 +314,11 @@ class Part:
         return missing
 
 
-class Parts(dict[int, Part]):
+class Parts(dict[int, ResponsesPart]):
     """Parts by index, created on first use."""
 
-    def __missing__(self, index: int) -> Part:
-        part = self[index] = Part()
+    def __missing__(self, index: int) -> ResponsesPart:
+        part = self[index] = ResponsesPart()
         return part
 
     def texts(self) -> list[str]:
@@ -358,12 +369,12 @@ class OpenThought:
         self._id = ""
         self._seal = ""
 
-    def think(self, part: Part, piece: str, events: list[StreamEvent]) -> None:
+    def think(self, part: ResponsesPart, piece: str, events: list[StreamEvent]) -> None:
         between = self._between(part)
         if text := part.add(piece):
             events += [*between, ThinkingDelta(text)]
 
-    def thought(self, part: Part, whole: str, events: list[StreamEvent]) -> None:
+    def thought(self, part: ResponsesPart, whole: str, events: list[StreamEvent]) -> None:
         between = self._between(part)
         if text := part.complete(whole):
             events += [*between, ThinkingDelta(text)]
@@ -375,7 +386,7 @@ class OpenThought:
         # Only when done: an earlier encrypted form may be incomplete.
         self._id, self._seal = item.id or self._id, item.encrypted_content or self._seal
 
-    def _between(self, part: Part) -> list[StreamEvent]:
+    def _between(self, part: ResponsesPart) -> list[StreamEvent]:
         """Return the separator before this part, if another part precedes it."""
         if part.has_begun or not any(other.has_begun for other in (*self.summary.values(), *self.content.values())):
             return []
@@ -386,7 +397,7 @@ class OpenThought:
         return [ThinkingBlock(text, self._seal, id=self._id)] if text or self._seal else []
 
 
-class OpenCall:
+class ResponsesOpenCall:
     """A call in progress. Its arguments are held until its name is known."""
 
     __slots__ = ("_id", "_item_args", "_name", "_state", "_written")
@@ -395,7 +406,7 @@ class OpenCall:
         self._id = ""
         self._name = ""
         self._item_args: str | dict[str, Any] = ""
-        self._written = Part()
+        self._written = ResponsesPart()
         self._state: Literal["unnamed", "open", "whole", "cut off"] = "unnamed"
 
     def start(self, item: CallItem, ids: CallIds, events: list[StreamEvent]) -> None:
@@ -439,8 +450,8 @@ class OpenCall:
         return [finished_call(self._id, self._name, self._written.text, given=given)]
 
 
-_Open: TypeAlias = OpenMessage | OpenThought | OpenCall
-_O = TypeVar("_O", OpenMessage, OpenThought, OpenCall)
+_Open: TypeAlias = OpenMessage | OpenThought | ResponsesOpenCall
+_O = TypeVar("_O", OpenMessage, OpenThought, ResponsesOpenCall)
 
 
 class ResponsesDecoder(StreamDecoder):
@@ -451,9 +462,9 @@ class ResponsesDecoder(StreamDecoder):
         self._open: dict[int, _Open] = {}
         self._item: int | None = None
         self._part: int | None = None
-        self._say = Part().add
+        self._say = ResponsesPart().add
         self._call_ids = ids
-        self._usage = Usage()
+        self._usage = ResponsesUsage()
         self._begun = False
         self._ending: Literal["completed", "incomplete"] | None = None
         self._shortfall = ""
@@ -468,11 +479,11 @@ class ResponsesDecoder(StreamDecoder):
             raise ContentRefused("the model refused to answer this", code=code)
         return []
 
-    def reply(self) -> Reply:
+    def reply(self) -> ModelReply:
         """Return the reply so far, without incomplete tool calls."""
         content = tuple(block for _, item in sorted(self._open.items()) for block in item.blocks())
         stop: Stop = "tool_use" if any(isinstance(block, CallBlock) for block in content) else "end_turn"
-        return Reply(content, _counters(self._usage), "length" if self._ending == "incomplete" else stop)
+        return ModelReply(content, _counters(self._usage), "length" if self._ending == "incomplete" else stop)
 
     def _is_refusal(self) -> bool:
         """True if the reply is only a refusal."""
@@ -510,12 +521,12 @@ class ResponsesDecoder(StreamDecoder):
             self._count(frame.response)
             was_begun, self._begun = self._begun, True
             return was_begun
-        return isinstance(frame, KeepAlive | Ping)
+        return isinstance(frame, KeepAlive | ResponsesPing)
 
     def _take(self, frame: Frame, events: list[StreamEvent]) -> None:
         match frame:
             case ArgumentsDelta():
-                self._at(frame.output_index, OpenCall).write(frame.delta, events)
+                self._at(frame.output_index, ResponsesOpenCall).write(frame.delta, events)
             case SummaryDelta():
                 thought = self._at(frame.output_index, OpenThought)
                 thought.think(thought.summary[frame.summary_index], frame.delta, events)
@@ -530,7 +541,7 @@ class ResponsesDecoder(StreamDecoder):
                 self._begin(frame.output_index, read_item(frame.item), events)
             case ItemDone():
                 self._close(frame.output_index, read_item(frame.item), events)
-            case Created() | Completed() | Incomplete() | Failed() | Error():
+            case Created() | Completed() | Incomplete() | Failed() | ResponsesError():
                 self._turn(frame, events)
             case _:
                 self._take_whole(frame, events)
@@ -539,7 +550,7 @@ class ResponsesDecoder(StreamDecoder):
         """Add an event that carries a whole part."""
         match frame:
             case ArgumentsDone():
-                self._at(frame.output_index, OpenCall).written(frame.arguments, events)
+                self._at(frame.output_index, ResponsesOpenCall).written(frame.arguments, events)
             case SummaryDone():
                 thought = self._at(frame.output_index, OpenThought)
                 thought.thought(thought.summary[frame.summary_index], frame.text, events)
@@ -555,9 +566,11 @@ class ResponsesDecoder(StreamDecoder):
             case _:
                 pass
 
-    def _turn(self, frame: Created | Completed | Incomplete | Failed | Error, events: list[StreamEvent]) -> None:
+    def _turn(
+        self, frame: Created | Completed | Incomplete | Failed | ResponsesError, events: list[StreamEvent]
+    ) -> None:
         """Process an event about the whole reply. Raise the error it reports."""
-        if isinstance(frame, Error):
+        if isinstance(frame, ResponsesError):
             raise _failure(frame.error or Fault(frame.code, None, frame.message))
         self._count(frame.response)
         match frame:
@@ -565,7 +578,7 @@ class ResponsesDecoder(StreamDecoder):
                 self._ending = "completed"
                 self.is_complete = True
                 self._complete(frame.response, events)
-            case Incomplete(response=Response(incomplete_details=details)):
+            case Incomplete(response=ResponseObject(incomplete_details=details)):
                 self._ending = "incomplete"
                 self.is_complete = True
                 self._shortfall = (details.reason if details else None) or ""
@@ -574,13 +587,13 @@ class ResponsesDecoder(StreamDecoder):
             case _:
                 pass
 
-    def _complete(self, response: Response, events: list[StreamEvent]) -> None:
+    def _complete(self, response: ResponseObject, events: list[StreamEvent]) -> None:
         """End open calls. Read a reply that was not streamed from the last event."""
         if not self._open:
             for index, raw in enumerate(response.output or ()):
                 self._close(index, read_item(raw), events)
         for item in self._open.values():
-            if isinstance(item, OpenCall):
+            if isinstance(item, ResponsesOpenCall):
                 item.end(events)
 
     def _at(self, index: int, kind: type[_O]) -> _O:
@@ -596,7 +609,7 @@ class ResponsesDecoder(StreamDecoder):
     def _begin(self, index: int, item: Item | None, events: list[StreamEvent]) -> None:
         match item:
             case CallItem():
-                self._at(index, OpenCall).start(item, self._call_ids, events)
+                self._at(index, ResponsesOpenCall).start(item, self._call_ids, events)
             case MessageItem():
                 self._at(index, OpenMessage)
             case ReasoningItem():
@@ -607,7 +620,7 @@ class ResponsesDecoder(StreamDecoder):
     def _close(self, index: int, item: Item | None, events: list[StreamEvent]) -> None:
         match item:
             case CallItem():
-                self._at(index, OpenCall).close(item, self._call_ids, events)
+                self._at(index, ResponsesOpenCall).close(item, self._call_ids, events)
             case MessageItem():
                 self._at(index, OpenMessage).close(item, events)
             case ReasoningItem():
@@ -615,12 +628,12 @@ class ResponsesDecoder(StreamDecoder):
             case None:
                 pass
 
-    def _count(self, response: Response) -> None:
+    def _count(self, response: ResponseObject) -> None:
         # Usage may be reported twice; the last one wins.
         self._usage = response.usage or self._usage
 
 
-def _counters(usage: Usage) -> Counters:
+def _counters(usage: ResponsesUsage) -> Counters:
     """Return the counters; the service includes cached tokens in its input."""
     given = usage.input_tokens_details or InputDetails()
     made = usage.output_tokens_details or OutputDetails()
@@ -630,10 +643,10 @@ def _counters(usage: Usage) -> Counters:
 
 
 def _failure(fault: Fault) -> ProviderError:
-    from zot.providers.api_errors import in_stream  # Imported lazily: start-up budget.
+    from zot.providers.api_errors import stream_error  # Imported lazily: start-up budget.
 
     code = str(fault.code or fault.type or "server_error")
-    return in_stream(code, fault.message or "the service gave no reason")
+    return stream_error(code, fault.message or "the service gave no reason")
 
 
 class OpenAIResponses:
@@ -643,18 +656,18 @@ class OpenAIResponses:
         self._url = f"{base_url.rstrip('/').removesuffix('/v1')}/v1/responses"
         self._appended = partial(_appended, origin)
 
-    def request(self, request: Request, key: str) -> HttpRequest:
+    def request(self, request: ModelRequest, key: str) -> HttpRequest:
         """Return the HTTP request for one streamed reply."""
         headers = {"content-type": "application/json", "accept": "text/event-stream"}
         if key:
             headers["authorization"] = f"Bearer {key}"
         return HttpRequest(url=self._url, headers=headers, body=self._body(request))
 
-    def decoder(self, request: Request) -> Decoder:
+    def decoder(self, request: ModelRequest) -> Decoder:
         """Return a decoder for the reply to a request."""
         return ResponsesDecoder(CallIds(request.messages, request.encoded.calls))
 
-    def _body(self, request: Request) -> bytes:
+    def _body(self, request: ModelRequest) -> bytes:
         """Return the request body, made of cached and newly encoded parts."""
         head: dict[str, Any] = {
             "model": request.model,
@@ -675,7 +688,7 @@ class OpenAIResponses:
         return b"".join([encode(head)[:-1], b',"input":[', items, b"]}"])
 
 
-def _cache_key(request: Request) -> str:
+def _cache_key(request: ModelRequest) -> str:
     """Return a key for the conversation: requests that share it are routed to the same prompt cache.
 
     Derived from its beginning, so it is the same in every run and after a restart.
@@ -798,6 +811,6 @@ def _parts(content: Iterable[TranscriptBlock]) -> Iterator[dict[str, Any]]:
 
 def _image(block: ImageBlock) -> dict[str, Any]:
     if not fits(block, _IMAGES):
-        return {"type": "input_text", "text": left_out(block)}
+        return {"type": "input_text", "text": omitted_image_text(block)}
     url = f"data:{block.mime_type};base64,{b64encode(block.data).decode()}"
     return {"type": "input_image", "detail": "auto", "image_url": url}

@@ -27,7 +27,7 @@ from zot.errors import (
     Stalled,
     StreamBroken,
 )
-from zot.files import content, decoded, slices
+from zot.files import decoded, read_chunks, read_content
 from zot.providers.base import Deadlines, HttpRequest, HttpResponse, Transport
 from zot.providers.mask import Mask, StreamMask
 
@@ -53,7 +53,7 @@ _KINDS: Mapping[str, type[ProviderError]] = {
 }
 
 
-class Header(msgspec.Struct, frozen=True, tag="recording", tag_field="type"):
+class RecordingHeader(msgspec.Struct, frozen=True, tag="recording", tag_field="type"):
     """The first line: the service, so that replies can be decoded and priced again."""
 
     version: int
@@ -62,7 +62,7 @@ class Header(msgspec.Struct, frozen=True, tag="recording", tag_field="type"):
     model: str
 
 
-class Asked(msgspec.Struct, frozen=True, tag="request", tag_field="type"):
+class RecordedRequest(msgspec.Struct, frozen=True, tag="request", tag_field="type"):
     """A request. ``exchange`` counts from 1; the response's lines carry the same number."""
 
     exchange: int
@@ -72,7 +72,7 @@ class Asked(msgspec.Struct, frozen=True, tag="request", tag_field="type"):
     body: str
 
 
-class Answered(msgspec.Struct, frozen=True, tag="response", tag_field="type"):
+class RecordedResponse(msgspec.Struct, frozen=True, tag="response", tag_field="type"):
     """The head of the response, ``at_ms`` after the request."""
 
     exchange: int
@@ -81,7 +81,7 @@ class Answered(msgspec.Struct, frozen=True, tag="response", tag_field="type"):
     headers: dict[str, str]
 
 
-class Chunk(msgspec.Struct, frozen=True, tag="chunk", tag_field="type", omit_defaults=True):
+class RecordedChunk(msgspec.Struct, frozen=True, tag="chunk", tag_field="type", omit_defaults=True):
     """Bytes of the response as read: as text if they are UTF-8, else in base64."""
 
     exchange: int
@@ -90,7 +90,7 @@ class Chunk(msgspec.Struct, frozen=True, tag="chunk", tag_field="type", omit_def
     base64: str = ""
 
     @classmethod
-    def of(cls, exchange: int, at_ms: float, data: bytes) -> Chunk:
+    def of(cls, exchange: int, at_ms: float, data: bytes) -> RecordedChunk:
         """Return the line for ``data``."""
         try:
             return cls(exchange, at_ms, text=data.decode())
@@ -103,7 +103,7 @@ class Chunk(msgspec.Struct, frozen=True, tag="chunk", tag_field="type", omit_def
         return base64.b64decode(self.base64) if self.base64 else self.text.encode()
 
 
-class Ended(msgspec.Struct, frozen=True, tag="end", tag_field="type", omit_defaults=True):
+class RecordedEnd(msgspec.Struct, frozen=True, tag="end", tag_field="type", omit_defaults=True):
     """The end of the response. ``error`` is the class of an error, or "closed" if zot closed the connection."""
 
     exchange: int
@@ -112,30 +112,30 @@ class Ended(msgspec.Struct, frozen=True, tag="end", tag_field="type", omit_defau
     message: str = ""
 
 
-Line: TypeAlias = Header | Asked | Answered | Chunk | Ended
+Line: TypeAlias = RecordingHeader | RecordedRequest | RecordedResponse | RecordedChunk | RecordedEnd
 _decoder: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
 
 
 class Exchange(msgspec.Struct):
     """One request and its response."""
 
-    asked: Asked
-    answered: Answered | None = None
-    chunks: list[Chunk] = []
-    ended: Ended | None = None
+    asked: RecordedRequest
+    answered: RecordedResponse | None = None
+    chunks: list[RecordedChunk] = []
+    ended: RecordedEnd | None = None
 
 
 class Recording(msgspec.Struct, frozen=True):
     """The decoded content of a file, in the order of requests."""
 
-    header: Header
+    header: RecordingHeader
     exchanges: tuple[Exchange, ...]
 
     @classmethod
     def load(cls, path: str) -> Recording:
         """Read a file. Raise ConfigError, with file and line, if it is invalid; an incomplete last line is ignored."""
         try:
-            lines = content(path).split(b"\n")
+            lines = read_content(path).split(b"\n")
         except OSError as problem:
             raise ConfigError(f"{path}: {problem.strerror}") from None
         whole = [(number, line) for number, line in enumerate(lines[:-1], 1) if line.strip()]
@@ -144,22 +144,22 @@ class Recording(msgspec.Struct, frozen=True):
     @classmethod
     def _of(cls, path: str, lines: list[Line]) -> Recording:
         match lines:
-            case [Header(version=version) as header, *rest] if version == VERSION:
+            case [RecordingHeader(version=version) as header, *rest] if version == VERSION:
                 return cls(header, _exchanges(path, rest))
-            case [Header(version=version), *_]:
+            case [RecordingHeader(version=version), *_]:
                 raise ConfigError(f"{path}: a recording of version {version}; this zot reads version {VERSION}")
             case _:
                 raise ConfigError(f"{path}: not a recording; --record FILE makes one")
 
 
-def header_of(path: str) -> Header:
+def header_of(path: str) -> RecordingHeader:
     """Read only the first line of a recording. Raise ConfigError if it is not a recording."""
     try:
-        first = next(slices(path), b"").partition(b"\n")[0]
+        first = next(read_chunks(path), b"").partition(b"\n")[0]
     except OSError as problem:
         raise ConfigError(f"{path}: {problem.strerror}") from None
     line = _decoded(path, 1, first)
-    if not isinstance(line, Header):
+    if not isinstance(line, RecordingHeader):
         raise ConfigError(f"{path}: not a recording; --record FILE makes one")
     return line
 
@@ -180,22 +180,24 @@ def _exchanges(path: str, lines: list[Line]) -> tuple[Exchange, ...]:
     found: dict[int, Exchange] = {}
     for line in lines:
         match line:
-            case Asked(exchange=number):
+            case RecordedRequest(exchange=number):
                 found[number] = Exchange(line, chunks=[])
-            case Answered(exchange=number) | Chunk(exchange=number) | Ended(exchange=number) if number in found:
+            case RecordedResponse(exchange=number) | RecordedChunk(exchange=number) | RecordedEnd(exchange=number) if (
+                number in found
+            ):
                 _take(found[number], line)
             case _:
                 raise ConfigError(f"{path}: an answer to a request that was never recorded")
     return tuple(found.values())
 
 
-def _take(exchange: Exchange, line: Answered | Chunk | Ended) -> None:
+def _take(exchange: Exchange, line: RecordedResponse | RecordedChunk | RecordedEnd) -> None:
     match line:
-        case Answered():
+        case RecordedResponse():
             exchange.answered = line
-        case Chunk():
+        case RecordedChunk():
             exchange.chunks.append(line)
-        case Ended():
+        case RecordedEnd():
             exchange.ended = line
 
 
@@ -205,7 +207,7 @@ class RecordingTransport:
     If writing fails, the failure is logged and the conversation continues unrecorded.
     """
 
-    def __init__(self, inner: Transport, path: str, header: Header, *, secrets: Iterable[str] = ()) -> None:
+    def __init__(self, inner: Transport, path: str, header: RecordingHeader, *, secrets: Iterable[str] = ()) -> None:
         self._inner = inner
         self._path = path
         self._secrets = tuple(secrets)
@@ -220,7 +222,9 @@ class RecordingTransport:
         writer = _ExchangeWriter(self, self._exchange, mask)
         headers = _masked(plain_headers(request.headers, request.secret_headers), mask)
         body = mask(request.body.decode("utf-8", "replace"))
-        self.write(Asked(writer.exchange, request.method, mask(_without_password(request.url)), headers, body))
+        self.write(
+            RecordedRequest(writer.exchange, request.method, mask(_without_password(request.url)), headers, body)
+        )
         try:
             response = await self._inner.send(request, deadlines)
         except ProviderError as error:
@@ -230,7 +234,7 @@ class RecordingTransport:
             writer.end("closed")
             raise
         headers = _masked(plain_headers(response.headers, _PRIVATE), mask)
-        self.write(Answered(writer.exchange, writer.now(), response.status, headers))
+        self.write(RecordedResponse(writer.exchange, writer.now(), response.status, headers))
         return _RecordedResponse(response, writer)
 
     async def close(self) -> None:
@@ -278,11 +282,11 @@ class _ExchangeWriter:
         if not self._ended:
             self._ended = True
             self._write(self._bytes.finish())
-            self._recorder.write(Ended(self.exchange, self.now(), error, self._mask(message)))
+            self._recorder.write(RecordedEnd(self.exchange, self.now(), error, self._mask(message)))
 
     def _write(self, data: bytes) -> None:
         if data:
-            self._recorder.write(Chunk.of(self.exchange, self.now(), data))
+            self._recorder.write(RecordedChunk.of(self.exchange, self.now(), data))
 
 
 class _RecordedResponse:
@@ -419,7 +423,7 @@ class ReplayedResponse:
         self.status = status
         self.headers = headers
         self._exchange = exchange
-        self._chunks: Iterator[Chunk] = iter(exchange.chunks)
+        self._chunks: Iterator[RecordedChunk] = iter(exchange.chunks)
         self._pace = pace
         self._elapsed_ms = exchange.answered.at_ms if exchange.answered else 0.0
         self._closed = False
@@ -444,7 +448,7 @@ class ReplayedResponse:
         self._closed = True
 
 
-def difference(asked: Asked, request: HttpRequest) -> str:
+def difference(asked: RecordedRequest, request: HttpRequest) -> str:
     """Return where a request's body differs from the recorded one; "" if it does not. The address may differ."""
     body = request.body.decode("utf-8", "replace")
     if asked.body == body:

@@ -26,13 +26,13 @@ from zot.providers.base import (
     Deadlines,
     HttpRequest,
     HttpResponse,
+    ModelReply,
+    ModelRequest,
     OnRetry,
     Provider,
     ReadKey,
     RenewKey,
-    Reply,
     ReplyStream,
-    Request,
     StreamEvent,
     Transport,
 )
@@ -41,7 +41,7 @@ from zot.providers.mask import Mask
 ATTEMPTS = 3
 _STATUSES = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
 #: Temporary errors that a service sends instead of an answer.
-IN_PASSING = (RateLimited, Overloaded, ServiceFailed)
+TEMPORARY = (RateLimited, Overloaded, ServiceFailed)
 _FIRST_DELAY_S = 0.5
 _LONGEST_WAIT_S = 60.0
 
@@ -80,7 +80,7 @@ def _is_passing(error: ProviderError) -> bool:
     """True if the error may be temporary."""
     if error.status:
         return error.status in _STATUSES
-    return isinstance(error, IN_PASSING)
+    return isinstance(error, TEMPORARY)
 
 
 class Service:
@@ -117,7 +117,7 @@ class Service:
         self._clock = clock
         self._left_s = left_s or _forever
 
-    def call(self, request: Request, on_retry: OnRetry) -> _Call:
+    def call(self, request: ModelRequest, on_retry: OnRetry) -> _Call:
         """Prepare one model call; nothing is sent before `open`."""
         return _Call(
             self.name,
@@ -147,7 +147,7 @@ class _Call:
         self,
         name: str,
         api: Api,
-        request: Request,
+        request: ModelRequest,
         *,
         transport: Transport,
         key: ReadKey,
@@ -217,7 +217,7 @@ class _Call:
                 self._advise(error)
             raise
 
-    def reply(self) -> Reply:
+    def reply(self) -> ModelReply:
         """Return the reply so far."""
         return msgspec.structs.replace(self._decoder.reply(), origin=self._name)
 
@@ -228,9 +228,9 @@ class _Call:
 
     def _sign(self, error: ProviderError) -> None:
         """Add the provider's name, mask keys and shorten the error."""
-        from zot.providers.api_errors import sign  # Imported lazily: start-up budget.
+        from zot.providers.api_errors import attribute_error  # Imported lazily: start-up budget.
 
-        sign(error, provider=self._name, mask=self._mask)
+        attribute_error(error, provider=self._name, mask=self._mask)
 
     def _advise(self, error: ProviderError) -> None:
         """Append advice, once no retry follows."""
@@ -266,9 +266,9 @@ class _Call:
             body = await self._error_body(response)
         finally:
             response.close()
-        from zot.providers.api_errors import refusal  # Imported lazily: start-up budget.
+        from zot.providers.api_errors import response_error  # Imported lazily: start-up budget.
 
-        raise refusal(response.status, response.headers, body, now=self._clock())
+        raise response_error(response.status, response.headers, body, now=self._clock())
 
     async def _begin(self, http: HttpRequest) -> None:
         """Send the request and wait for the first event: some services answer 200 and then report an overload."""
@@ -279,7 +279,7 @@ class _Call:
             self._first_events = await self._listen(self._response, until_begun=True)
         except ProviderError as problem:
             error = self._explained(problem, self._response)
-            if isinstance(error, IN_PASSING) and not self._decoder.progress:
+            if isinstance(error, TEMPORARY) and not self._decoder.progress:
                 self._response.close()
                 raise error from None
             self._failure = error  # Raised by `read`, like any failure after an answer has begun.
@@ -365,7 +365,7 @@ def _forever() -> float:
     return math.inf
 
 
-class ByModel:
+class ModelRouter:
     """A `Provider` that uses ``elsewhere`` for the models named there, and ``usual`` for all others."""
 
     def __init__(self, usual: Provider, elsewhere: Mapping[str, Provider]) -> None:
@@ -377,7 +377,7 @@ class ByModel:
         """The name of the usual provider: for a conversation they are the same."""
         return self._usual.name
 
-    def call(self, request: Request, on_retry: OnRetry) -> ReplyStream:
+    def call(self, request: ModelRequest, on_retry: OnRetry) -> ReplyStream:
         """Prepare one model call at the provider of its model."""
         return self._elsewhere.get(request.model, self._usual).call(request, on_retry)
 

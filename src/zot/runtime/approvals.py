@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from zot.agent.approvals import Approvals
-from zot.config.config import TOOL_NAMES, Config, kept_in, zot_home
+from zot.config.config import TOOL_NAMES, Config, data_directory, zot_home
 from zot.config.policy import Policy, Private
 from zot.runtime.providers import masked
 
 if TYPE_CHECKING:
-    from zot.runtime.idempotency import Demand
+    from zot.runtime.idempotency import IdempotentRequest
 
 log = logging.getLogger("zot")
 
@@ -29,7 +29,9 @@ def guarded(config: Config) -> Config:
     return msgspec.structs.replace(config, policy=(*config.policy, *_HOST_POLICY))
 
 
-def approvals_of(config: Config, demand: Demand | None, *, cwd: str, key: str, is_guarded: bool) -> Approvals:
+def approvals_of(
+    config: Config, demand: IdempotentRequest | None, *, cwd: str, key: str, is_guarded: bool
+) -> Approvals:
     """Return the approver of tool calls. Guarded and hosted sessions reach no private file; hosted ones never ask."""
     policy = _policy(config)
     if is_guarded or demand is not None:
@@ -44,7 +46,7 @@ def approvals_of(config: Config, demand: Demand | None, *, cwd: str, key: str, i
 
 def _private(config: Config, key: str) -> Private:
     """Return the paths that strangers never reach: zot's own, except skills and the session's spilled output."""
-    home, kept = zot_home(config.environment), kept_in(config)
+    home, kept = zot_home(config.environment), data_directory(config)
     skills = () if home is None else (os.path.join(home, "skills"),)
     spilled = () if kept is None else (os.path.join(kept, "spill", key),)
     return Private((*(() if home is None else (os.path.abspath(home),)), *config.private), (*skills, *spilled))

@@ -7,18 +7,18 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from zot.agent.hooks import CallDecision, Extensions, MessageDecision, NoExtensions
-from zot.config.config import TOOL_NAMES, Config, extension_places, kept_in, tool_environment, zot_home
+from zot.config.config import TOOL_NAMES, Config, data_directory, extension_places, tool_environment, zot_home
 from zot.errors import ConfigError, UserError
 from zot.events import AgentEvent, ExtNotify
 from zot.messages import CallBlock
 from zot.panels import CommandAnswer, CommandInfo
-from zot.store import Guarded
+from zot.store import GuardSet
 
 if TYPE_CHECKING:
     from zot.extensions.connection import Carrier
     from zot.extensions.discovery import Located
     from zot.extensions.manifest import Manifest
-    from zot.extensions.supervisor import Extension
+    from zot.extensions.supervisor import SupervisedExtension
     from zot.runtime.toolbox import Toolbox
     from zot.tools.base import Tool
 
@@ -38,9 +38,9 @@ def open_extensions(
     if not extension_places(config) and not joinable:
         return None
     from zot.extensions.confinement import Confinement
-    from zot.extensions.launch import Surroundings
+    from zot.extensions.launch import LaunchSettings
     from zot.extensions.manager import Manager
-    from zot.extensions.peer import Deadlines
+    from zot.extensions.peer import ExtensionDeadlines
     from zot.version import __version__
 
     located, wanted = find_extensions(config, cwd), config.tools
@@ -48,18 +48,18 @@ def open_extensions(
         _warn_of_missing(wanted or (), ())
         return None
     env, home = tool_environment(config.environment), zot_home(config.environment)
-    around = Surroundings(
+    around = LaunchSettings(
         toolbox.processes,
         env,
-        kept_in(config),
+        data_directory(config),
         config.provider,
         model_id,
         cwd,
         __version__,
-        Deadlines(**{f"{name}_s": seconds for name, seconds in config.ext_deadlines.items()}),
+        ExtensionDeadlines(**{f"{name}_s": seconds for name, seconds in config.ext_deadlines.items()}),
         Confinement(toolbox.processes, env, cwd=cwd, zot_home=home),
         config.unsandboxed_ext,
-        logs_are_home=kept_in(config) == home,
+        logs_are_home=data_directory(config) == home,
     )
     return Manager(
         located,
@@ -83,8 +83,8 @@ def _warn_of_missing(wanted: Sequence[str], tools: Collection[str]) -> None:
 
 
 def join(
-    extensions: Extensions, name: str, carrier: Carrier, guards: Callable[[Guarded], None] = lambda guarded: None
-) -> Extension:
+    extensions: Extensions, name: str, carrier: Carrier, guards: Callable[[GuardSet], None] = lambda guarded: None
+) -> SupervisedExtension:
     """Let an extension that connected by itself join the session that ``extensions`` belong to.
 
     ``guards`` is called with each guard that it declares. `Extension.over` reports its departure. Raise UserError if
@@ -165,7 +165,7 @@ class Reloadable:
         self._locate = locate
         self._now: Extensions = find() or NoExtensions()
         self._show: Callable[[Sequence[AgentEvent]], None] = lambda events: None
-        self._guards: dict[str, Guarded] = {}
+        self._guards: dict[str, GuardSet] = {}
 
     @property
     def now(self) -> Extensions:
@@ -222,7 +222,7 @@ class Reloadable:
         self._show = show
         self._now.attach(show)
 
-    def recall(self, guarded: Guarded) -> None:
+    def recall(self, guarded: GuardSet) -> None:
         self._guards[guarded.name] = guarded
         self._now.recall(guarded)
 

@@ -12,17 +12,17 @@ from collections.abc import Sequence
 import msgspec
 
 from zot.agent.compaction import first_new
-from zot.encoding import learned
+from zot.encoding import thread_safe_type
 from zot.errors import AlreadyAnswered
 from zot.events import AgentEvent, Done, Error
 from zot.journal import answers
-from zot.journal.answers import Asked, Clock, Kept
+from zot.journal.answers import Clock, StoredReply, StoredRequest
 from zot.journal.journal import Journal
 from zot.journal.lease import Ticket
 from zot.journal.queries import key_of, rows_of
 from zot.journal.record import Record
 from zot.messages import Message, text_of
-from zot.run_summary import Outcome
+from zot.run_summary import RunSummary
 from zot.store import Change
 from zot.text import printable_line
 
@@ -44,7 +44,7 @@ _MAX_NAME = 80
 _MAX_QUOTED = 120
 
 
-class Answer(msgspec.Struct, frozen=True):
+class StoredAnswer(msgspec.Struct, frozen=True):
     """The answer to a request: never blank. Tokens are estimated where the service reported none."""
 
     text: str
@@ -52,7 +52,7 @@ class Answer(msgspec.Struct, frozen=True):
     completion_tokens: int
 
 
-def answer_of(outcome: Outcome, prompt: str) -> Answer | None:
+def answer_of(outcome: RunSummary, prompt: str) -> StoredAnswer | None:
     """Return the answer of a run; None if it did not end by itself, or without text."""
     text, usage = outcome.text, outcome.usage
     if outcome.stop != "end_turn" or not text.strip():
@@ -60,7 +60,7 @@ def answer_of(outcome: Outcome, prompt: str) -> Answer | None:
     asked, said = usage.input + usage.cache_read + usage.cache_write, usage.output
     if asked + said < 1:
         asked, said = _estimated(prompt), _estimated(text)
-    return Answer(text, asked, said)
+    return StoredAnswer(text, asked, said)
 
 
 def fingerprint(*parts: str) -> bytes:
@@ -74,7 +74,7 @@ def fingerprint(*parts: str) -> bytes:
     return total.digest()
 
 
-class Demand(msgspec.Struct, frozen=True):
+class IdempotentRequest(msgspec.Struct, frozen=True):
     """A request to a session, with its arrival and deadline on the clock of `time.monotonic`.
 
     ``key`` identifies retries; None if the request may run as often as it is sent.
@@ -99,7 +99,7 @@ class Demand(msgspec.Struct, frozen=True):
         return self.deadline - time.monotonic()
 
 
-class Standing(enum.Enum):
+class QueuePosition(enum.Enum):
     """Where a request's prompt is in the transcript when its run begins."""
 
     NOWHERE = "it was not said"
@@ -114,18 +114,18 @@ class Once:
         self,
         journal: Journal,
         record: Record,
-        demand: Demand,
+        demand: IdempotentRequest,
         *,
         clock: Clock | None = None,
         polite_s: float = _POLITE_S,
         again_s: float = _AGAIN_S,
     ) -> None:
-        self.standing = Standing.NOWHERE
+        self.standing = QueuePosition.NOWHERE
         self._journal = journal
         self._record = record
-        self._asked: Asked | None = None
+        self._asked: StoredRequest | None = None
         if demand.key is not None:
-            self._asked = Asked(record.number, key_of(demand.key), fingerprint(demand.prompt, demand.agent))
+            self._asked = StoredRequest(record.number, key_of(demand.key), fingerprint(demand.prompt, demand.agent))
         self._prompt = demand.prompt
         self._ttl_s = demand.ttl_s
         self._came = demand.came
@@ -135,7 +135,7 @@ class Once:
         self._ticket: Ticket | None = None
         record.admit = self._admit
 
-    async def kept(self) -> Answer | None:
+    async def kept(self) -> StoredAnswer | None:
         """Return the stored answer if it may be replayed."""
         asked = self._asked
         if asked is None:
@@ -144,7 +144,7 @@ class Once:
             lambda connection: self._replay(answers.find(connection, asked), self._clock.now(connection))
         )
 
-    async def turn(self, *, behind: bool = False) -> Answer | None:
+    async def turn(self, *, behind: bool = False) -> StoredAnswer | None:
         """Wait until the session is idle and it is our turn; return the answer if it is stored before that.
 
         Requests are served in order of arrival, across processes. After a crash of the answering process, a retry gives
@@ -179,11 +179,11 @@ class Once:
 
         A prompt that was cleared since is added again; one that was summarised is not.
         """
-        if self.standing is Standing.NOWHERE or not self._is_in(messages):
+        if self.standing is QueuePosition.NOWHERE or not self._is_in(messages):
             return self._prompt
-        return None if self.standing is Standing.LAST else _continuation(self._prompt)
+        return None if self.standing is QueuePosition.LAST else _continuation(self._prompt)
 
-    async def keep(self, answer: Answer) -> None:
+    async def keep(self, answer: StoredAnswer) -> None:
         """Store the answer, durably, before it is sent. Raise StoreFailed."""
         if (asked := self._asked) is not None:
             data = msgspec.json.encode(answer)
@@ -212,7 +212,7 @@ class Once:
         if (answer := self._replay(kept, now) or self._finished(connection, kept)) is not None:
             raise AlreadyAnswered("the request has been answered", answer=msgspec.json.encode(answer))
         if asked is not None:
-            first = newest + 1 if kept is None or self.standing is Standing.NOWHERE else kept.first_run
+            first = newest + 1 if kept is None or self.standing is QueuePosition.NOWHERE else kept.first_run
             answers.begin(connection, asked, first_run=first, latest_run=newest + 1, now=now)
             answers.forget(connection, before=now - max(_DAY_S, 2 * self._ttl_s))
 
@@ -220,35 +220,35 @@ class Once:
         said = (text_of(message.content) for message in messages if message.role == "user")
         return first_new(messages) > 0 or self._prompt in said
 
-    def _replay(self, kept: Kept | None, now: float) -> Answer | None:
+    def _replay(self, kept: StoredReply | None, now: float) -> StoredAnswer | None:
         """Return an answer that is young enough to be replayed."""
         if kept is None or kept.answer is None or kept.answered is None:
             return None
         lost = kept.delivered is None
         since, ttl_s = (kept.answered, max(LOST_TTL_S, self._ttl_s)) if lost else (kept.delivered, self._ttl_s)
         assert since is not None
-        return msgspec.json.decode(kept.answer, type=learned(Answer)) if now - since < ttl_s else None
+        return msgspec.json.decode(kept.answer, type=thread_safe_type(StoredAnswer)) if now - since < ttl_s else None
 
-    def _find_prompt(self, kept: Kept | None, newest: int, now: float) -> Standing:
+    def _find_prompt(self, kept: StoredReply | None, newest: int, now: float) -> QueuePosition:
         """Say whether a run added this prompt without reaching an answer, and whether other prompts followed.
 
         Runs that were announced but never began have been disowned by now.
         """
         if kept is None or kept.answer is not None or now - kept.began >= max(LOST_TTL_S, self._ttl_s):
-            return Standing.NOWHERE
+            return QueuePosition.NOWHERE
         if kept.first_run > min(newest, kept.latest_run):
-            return Standing.NOWHERE
-        return Standing.LAST if newest <= kept.latest_run else Standing.EARLIER
+            return QueuePosition.NOWHERE
+        return QueuePosition.LAST if newest <= kept.latest_run else QueuePosition.EARLIER
 
-    def _finished(self, connection: sqlite3.Connection, kept: Kept | None) -> Answer | None:
+    def _finished(self, connection: sqlite3.Connection, kept: StoredReply | None) -> StoredAnswer | None:
         """Return the answer of a run that ended, but whose process died before it stored the answer."""
-        if kept is None or self.standing is Standing.NOWHERE:
+        if kept is None or self.standing is QueuePosition.NOWHERE:
             return None
         rows = [row for _, row in rows_of(connection, self._record.number, kept.latest_run)]
         events: Sequence[AgentEvent] = [row for row in rows if not isinstance(row, Change)]
         if not any(isinstance(event, Done) for event in events) or any(isinstance(event, Error) for event in events):
             return None
-        outcome = Outcome()
+        outcome = RunSummary()
         outcome.take(events)
         return answer_of(outcome, self._prompt)
 

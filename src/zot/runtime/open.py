@@ -14,7 +14,7 @@ from zot.config.config import (
     DEFAULT_AGENT,
     RECORDED,
     Config,
-    Given,
+    GivenSettings,
     journal_path,
     resumed,
     tool_environment,
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from zot.agent.output_schema import Expected
     from zot.journal.journal import Journal
     from zot.journal.record import Record
-    from zot.runtime.idempotency import Demand, Once
-    from zot.runtime.shared import Premises
+    from zot.runtime.idempotency import IdempotentRequest, Once
+    from zot.runtime.shared import SharedResources
     from zot.runtime.toolbox import Toolbox
     from zot.session.session import Session
-    from zot.session.transcripts import Past
+    from zot.session.transcripts import TranscriptPast
     from zot.store import Configured, Row, Store
 
 T = TypeVar("T")
 
 
-def check(config: Config, premises: Premises | None = None) -> str:
+def check(config: Config, premises: SharedResources | None = None) -> str:
     """Return the id of the model to use. Raise ConfigError or UserError for settings that `open_session` would refuse.
 
     Imports next to nothing: the first answer waits for this.
@@ -49,7 +49,7 @@ def check(config: Config, premises: Premises | None = None) -> str:
     return model.id
 
 
-def check_settings(config: Config, premises: Premises | None = None) -> None:
+def check_settings(config: Config, premises: SharedResources | None = None) -> None:
     """Raise ConfigError for settings that are invalid with any provider."""
     _directory(config.cwd)
     tool_names(config)
@@ -97,7 +97,7 @@ async def open_any(config: Config, given: Collection[str], *, own_process: bool 
     return await open_recorded(config, given, own_process=own_process)
 
 
-class Choice(msgspec.Struct, frozen=True):
+class SessionChoice(msgspec.Struct, frozen=True):
     """The settings of a session: ``config``, whose fields named in ``given`` override recorded ones.
 
     ``agent`` is the agent's name, if it has one. ``guarded`` means that strangers prompt it: its policy then denies by
@@ -114,7 +114,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 #: Returns the settings of a session, given its recorded ones; None if it is new. Reads no files.
-Choose: TypeAlias = "Callable[[Configured | None], Choice]"
+Choose: TypeAlias = "Callable[[Configured | None], SessionChoice]"
 
 
 async def open_recorded(
@@ -126,14 +126,16 @@ async def open_recorded(
     and a run that waits for one is taken up. Raise ConfigError, StoreFailed if the journal cannot be used.
     """
 
-    def choose(recorded: Configured | None) -> Choice:
+    def choose(recorded: Configured | None) -> SessionChoice:
         wanted = config
         another = "" if recorded is None or recorded.agent == config.agent else recorded.agent
-        if another and isinstance(given, Given) and "agent" not in given:
+        if another and isinstance(given, GivenSettings) and "agent" not in given:
             # Policy and tools come from its own agent, not from the caller's.
             own = given.config(another)
             wanted = msgspec.structs.replace(own, session=config.session, auto_compact=config.auto_compact)
-        return Choice(wanted, given, agent="" if wanted.agent == DEFAULT_AGENT else wanted.agent, reloadable=reloadable)
+        return SessionChoice(
+            wanted, given, agent="" if wanted.agent == DEFAULT_AGENT else wanted.agent, reloadable=reloadable
+        )
 
     session, _ = await _open_recorded(
         config, choose, lambda journal, record: None, own_process=own_process, parks=parks
@@ -141,7 +143,7 @@ async def open_recorded(
     return session
 
 
-async def open_chosen(config: Config, choose: Choose, premises: Premises, *, creates: bool) -> Session:
+async def open_chosen(config: Config, choose: Choose, premises: SharedResources, *, creates: bool) -> Session:
     """Return the session that ``config.session`` names, with the settings that ``choose`` returns.
 
     ``config`` only decides where it is stored, and the directory of a new one. It borrows ``premises`` until it is
@@ -164,7 +166,9 @@ async def open_chosen(config: Config, choose: Choose, premises: Premises, *, cre
 HOSTED = "host:"
 
 
-async def open_hosted(config: Config, demand: Demand, premises: Premises | None = None) -> tuple[Session, Once]:
+async def open_hosted(
+    config: Config, demand: IdempotentRequest, premises: SharedResources | None = None
+) -> tuple[Session, Once]:
     """Return the session of a chat, and the object that answers its request once.
 
     The current configuration counts, not the recorded settings. Raise ConfigError, StoreFailed.
@@ -172,7 +176,7 @@ async def open_hosted(config: Config, demand: Demand, premises: Premises | None 
     from zot.runtime.idempotency import Once
 
     hosted = msgspec.structs.replace(config, session=f"{HOSTED}{demand.session_id}")
-    chosen = Choice(hosted, {*RECORDED, *_PROMPTING, "lock"}, guarded=True)
+    chosen = SessionChoice(hosted, {*RECORDED, *_PROMPTING, "lock"}, guarded=True)
     return await _open_recorded(
         hosted,
         lambda _: chosen,
@@ -190,8 +194,8 @@ async def _open_recorded(
     *,
     own_process: bool,
     parks: bool = False,
-    demand: Demand | None = None,
-    premises: Premises | None = None,
+    demand: IdempotentRequest | None = None,
+    premises: SharedResources | None = None,
     creates: bool = True,
 ) -> tuple[Session, T]:
     """Open a recorded session; return it with the result of ``attend``."""
@@ -206,13 +210,13 @@ async def _open_recorded(
         journal = await Journal.open(journal_path(config))
         try:
             record, past = await journal.resume(config.session, cwd=_directory(config.cwd), create=creates)
-            from zot.session.transcripts import Past
+            from zot.session.transcripts import TranscriptPast
 
             changes = past.changes if premises is None else premises.same_prompts(past.changes)
             choice, system = _resume_settings(choose, changes)
             draw = partial(_plan, choice, own_process=own_process, system=system, demand=demand, premises=premises)
             plan = draw() if premises is None else await asyncio.to_thread(draw)
-            session = _build(plan, record, Past(changes, past.rows, record.totals, journal.close))
+            session = _build(plan, record, TranscriptPast(changes, past.rows, record.totals, journal.close))
             await (session.take_up() if parks else session.mend())
         except BaseException:
             await journal.close()
@@ -220,17 +224,17 @@ async def _open_recorded(
     return session, attend(journal, record)
 
 
-def _resume_settings(choose: Choose, changes: Sequence[Row]) -> tuple[Choice, str | None]:
+def _resume_settings(choose: Choose, changes: Sequence[Row]) -> tuple[SessionChoice, str | None]:
     """Return a session's settings from now on, and the system prompt to keep, if any. Raise ConfigError."""
     from zot.runtime.approvals import guarded
-    from zot.store import Configured, Guarded, Locked
+    from zot.store import Configured, GuardSet, LockChanged
 
     recorded = next((row for row in reversed(changes) if isinstance(row, Configured)), None)
     choice = choose(recorded)
     if recorded is not None:
         # Under any agent it contains text of strangers, and a guard that is disconnected keeps blocking.
         name, is_guarded = choice.agent or recorded.agent, choice.guarded or recorded.guarded
-        joinable = choice.joinable or any(isinstance(row, Guarded) for row in changes)
+        joinable = choice.joinable or any(isinstance(row, GuardSet) for row in changes)
         choice = msgspec.structs.replace(choice, agent=name, guarded=is_guarded, joinable=joinable)
     if choice.guarded:
         choice = msgspec.structs.replace(choice, config=guarded(choice.config))
@@ -240,7 +244,7 @@ def _resume_settings(choose: Choose, changes: Sequence[Row]) -> tuple[Choice, st
     given = choice.given if recorded.cwd else {*choice.given, "cwd"}
     config = resumed(choice.config, {name: getattr(recorded, name) for name in RECORDED}, given)
     _check_directory(recorded.cwd, given)
-    locks = [row.locked for row in changes if isinstance(row, Locked)]
+    locks = [row.locked for row in changes if isinstance(row, LockChanged)]
     if locks and "lock" not in given:
         config = msgspec.structs.replace(config, lock=locks[-1])
     # Nor has it a system prompt: a new one is made.
@@ -271,20 +275,20 @@ def open_session(
     store: Store | None = None,
     *,
     own_process: bool = False,
-    past: Past | None = None,
+    past: TranscriptPast | None = None,
     reloadable: bool = False,
-    premises: Premises | None = None,
+    premises: SharedResources | None = None,
 ) -> Session:
     """Return a session for ``config`` that starts from its ``past``. Raise ConfigError.
 
     With ``own_process``, commands of tools cannot read this process's memory and environment; an embedding program
     decides that for itself.
     """
-    plan = _plan(Choice(config, reloadable=reloadable), own_process=own_process, premises=premises)
+    plan = _plan(SessionChoice(config, reloadable=reloadable), own_process=own_process, premises=premises)
     return _build(plan, store, past)
 
 
-class Blueprint(msgspec.Struct, frozen=True):
+class SessionParts(msgspec.Struct, frozen=True):
     """The parts of a session that had to be read from disk, before it is built."""
 
     agent: Agent
@@ -294,13 +298,13 @@ class Blueprint(msgspec.Struct, frozen=True):
 
 
 def _plan(
-    choice: Choice,
+    choice: SessionChoice,
     *,
     own_process: bool,
     system: str | None = None,
-    demand: Demand | None = None,
-    premises: Premises | None = None,
-) -> Blueprint:
+    demand: IdempotentRequest | None = None,
+    premises: SharedResources | None = None,
+) -> SessionParts:
     """Return the parts of a session for ``choice``. Callable from any thread. Raise ConfigError.
 
     ``system`` is a system prompt to keep, ``demand`` a request of a stranger.
@@ -340,10 +344,10 @@ def _plan(
         guarded=choice.guarded,
         locked=config.lock,
     )
-    return Blueprint(agent, toolbox, key, now)
+    return SessionParts(agent, toolbox, key, now)
 
 
-def _build(plan: Blueprint, store: Store | None, past: Past | None) -> Session:
+def _build(plan: SessionParts, store: Store | None, past: TranscriptPast | None) -> Session:
     """Build a session that starts from its ``past``."""
     from zot.session.session import Session
 
@@ -351,7 +355,7 @@ def _build(plan: Blueprint, store: Store | None, past: Past | None) -> Session:
     return Session(plan.agent, store, jobs=toolbox, key=plan.key, now=plan.now, past=past, files=toolbox.files)
 
 
-def _tool_environment(config: Config, premises: Premises | None) -> Mapping[str, str]:
+def _tool_environment(config: Config, premises: SharedResources | None) -> Mapping[str, str]:
     env = config.environment
     if premises is None:
         return tool_environment(env)

@@ -42,7 +42,7 @@ _RECLAIM_COUNT = 256
 _RECLAIM_S = 5.0
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class NewSession(msgspec.Struct, frozen=True):
     """Settings of a new session: its agent, its directory, and whether its policy denies by default."""
 
     agent: str = "default"
@@ -72,10 +72,10 @@ class Channel(Subscriber, Protocol):
 
 
 #: Opens a session, creating a missing one as wanted. Raises NoSuchSession if it is missing and nothing is wanted.
-Opening: TypeAlias = Callable[[str, Wanted | None], Awaitable["Session"]]
+Opening: TypeAlias = Callable[[str, NewSession | None], Awaitable["Session"]]
 
 
-class Live:
+class LoadedSession:
     """A loaded session, and the number of its current users."""
 
     def __init__(self, session: Session, edition: int) -> None:
@@ -99,7 +99,7 @@ class _Closing(NamedTuple):
     parks: bool
 
 
-class Hub:
+class SessionPool:
     """The sessions of one process. `use` keeps one loaded while it is needed."""
 
     def __init__(
@@ -125,8 +125,8 @@ class Hub:
         self.idle_s = idle_s
         self._channels: dict[str, Channel] = {}
         #: Ordered by last use, the newest at the end.
-        self._live: dict[str, Live] = {}
-        self._loading: dict[str, asyncio.Task[Live]] = {}
+        self._live: dict[str, LoadedSession] = {}
+        self._loading: dict[str, asyncio.Task[LoadedSession]] = {}
         #: The number of sessions being opened.
         self._opened = 0
         self._closing: dict[str, _Closing] = {}
@@ -216,7 +216,7 @@ class Hub:
 
     @asynccontextmanager
     async def use(
-        self, session_id: str, wanted: Wanted | None = None, *, looks: bool = False
+        self, session_id: str, wanted: NewSession | None = None, *, looks: bool = False
     ) -> AsyncIterator[Session]:
         """Yield a session and keep it loaded meanwhile. Raise NoSuchSession, TooManySessions, ConfigError, StoreFailed.
 
@@ -329,7 +329,7 @@ class Hub:
         if self._closing:
             await asyncio.wait([one.task for one in self._closing.values()])
 
-    async def _get(self, session_id: str, wanted: Wanted | None, looks: bool) -> Live:
+    async def _get(self, session_id: str, wanted: NewSession | None, looks: bool) -> LoadedSession:
         while True:
             if self._closed:
                 raise Stopping(STOPPING)
@@ -353,13 +353,13 @@ class Hub:
             else:
                 await asyncio.wait({loading})  # Loop even if that fails: we may want other settings.
 
-    def _must_reopen(self, live: Live) -> bool:
+    def _must_reopen(self, live: LoadedSession) -> bool:
         """True if a session must be opened anew and can be closed now."""
         if live.session.is_broken:  # It was deleted, or failed to store rows, as on a full disk.
             return not live.session.busy and not live.users
         return live.edition != self._edition and live.can_go(before=0.0)
 
-    async def _load(self, session_id: str, wanted: Wanted | None, looks: bool) -> Live:
+    async def _load(self, session_id: str, wanted: NewSession | None, looks: bool) -> LoadedSession:
         if len(self._live) >= self._resting or self._is_full:
             self._evict(more=1)
         if self._is_full and not looks:
@@ -374,7 +374,7 @@ class Hub:
         channel.opened(session.last_seq, session.epoch, busy=session.busy)
         session.subscribe(channel)
         session.overhear(channel.overheard)
-        live = self._live[session_id] = Live(session, edition)
+        live = self._live[session_id] = LoadedSession(session, edition)
         self._look_later()
         return live
 
@@ -385,7 +385,7 @@ class Hub:
         closing.add_done_callback(lambda _: self._closing.pop(session_id, None))
         return closing
 
-    async def _close(self, session_id: str, live: Live, parks: bool) -> None:
+    async def _close(self, session_id: str, live: LoadedSession, parks: bool) -> None:
         try:
             async with asyncio.timeout(_CLOSE_S):
                 await live.session.close(parks=parks, why=Stopping(STOPPING) if self._closed else None)

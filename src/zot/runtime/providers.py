@@ -17,11 +17,11 @@ from zot.providers.models import Catalogue, Model, catalogue
 if TYPE_CHECKING:
     from zot.providers.base import Api, Provider, ReadKey, RenewKey, Transport
     from zot.providers.lab.script import Script
-    from zot.providers.recording import Header
-    from zot.runtime.shared import Premises
+    from zot.providers.recording import RecordingHeader
+    from zot.runtime.shared import SharedResources
 
 
-def models_of(config: Config, premises: Premises | None = None) -> Catalogue:
+def models_of(config: Config, premises: SharedResources | None = None) -> Catalogue:
     """Return the models that can be used, the user's own included; cached in ``premises``.
 
     With --replay, the recorded model comes first, at its recorded price. Raise ConfigError.
@@ -65,7 +65,7 @@ def provider_of(
     model_id: str,
     *,
     left_s: Callable[[], float] | None = None,
-    premises: Premises | None = None,
+    premises: SharedResources | None = None,
 ) -> Provider:
     """Return the provider to call: one service, or several where models have addresses of their own.
 
@@ -74,22 +74,22 @@ def provider_of(
     """
     transport = _transport(config, premises)
     if config.record:
-        from zot.providers.recording import VERSION, Header, RecordingTransport
+        from zot.providers.recording import VERSION, RecordingHeader, RecordingTransport
 
         where = _endpoint(config, models.find(model_id))
-        header = Header(VERSION, models.provider, where.api, model_id)
+        header = RecordingHeader(VERSION, models.provider, where.api, model_id)
         transport = RecordingTransport(transport, config.record, header, secrets=_address_secrets(config, where))
     usual = _service(config, models.provider, None, transport, left_s=left_s, premises=premises)
     away = () if config.base_url else tuple(model for model in models.models if model.base_url)
     if not away:
         return usual
-    from zot.providers.service import ByModel
+    from zot.providers.service import ModelRouter
 
     own = {
         model.id: _service(config, models.provider, model, transport, left_s=left_s, premises=premises)
         for model in away
     }
-    return ByModel(usual, own)
+    return ModelRouter(usual, own)
 
 
 def masked(config: Config, text: str) -> str:
@@ -123,7 +123,7 @@ async def with_served(config: Config) -> list[tuple[Model, bool]]:
     return merged(listed, served)
 
 
-def script_of(config: Config, premises: Premises | None) -> Script:
+def script_of(config: Config, premises: SharedResources | None) -> Script:
     """Return the script that lab plays. Raise ConfigError if it cannot be read."""
     from zot.providers.lab.script import Script, demo
 
@@ -135,7 +135,7 @@ def script_of(config: Config, premises: Premises | None) -> Script:
     return premises.read(config.script, Script.load)
 
 
-def _with_own(listed: Catalogue, config: Config, premises: Premises | None) -> Catalogue:
+def _with_own(listed: Catalogue, config: Config, premises: SharedResources | None) -> Catalogue:
     """Return a catalogue with the user's models added."""
     home = zot_home(config.environment)
     if home is None or not os.path.lexists(path := os.path.join(home, "models.json")):
@@ -156,7 +156,7 @@ def _service(
     transport: Transport,
     *,
     left_s: Callable[[], float] | None,
-    premises: Premises | None,
+    premises: SharedResources | None,
 ) -> Provider:
     """Return the service for ``model``; for None, the one most models use."""
     from zot.providers.service import Service
@@ -181,14 +181,14 @@ def _endpoint(config: Config, model: Model | None = None) -> Endpoint:
     return endpoint(VENDORS[config.provider], api=api, base_url=address or None, env=config.environment)
 
 
-def _recorded(config: Config) -> Header:
+def _recorded(config: Config) -> RecordingHeader:
     from zot.providers.recording import header_of
 
     assert config.replay is not None
     return header_of(config.replay)
 
 
-def _key(config: Config, model: Model | None, premises: Premises | None) -> tuple[ReadKey, RenewKey]:
+def _key(config: Config, model: Model | None, premises: SharedResources | None) -> tuple[ReadKey, RenewKey]:
     """Return a function that reads the key before each call, and one to call when the key was refused.
 
     A missing key is reported when it is read: a model with an address of its own may need none.
@@ -226,7 +226,7 @@ def _address_secrets(config: Config, where: Endpoint) -> tuple[str, ...]:
     return tuple(secret for address in addresses for secret in userinfo(address))
 
 
-def _transport(config: Config, premises: Premises | None) -> Transport:
+def _transport(config: Config, premises: SharedResources | None) -> Transport:
     """Return the transport of requests: the network, a script or a recording."""
     if config.provider != "lab" and premises is not None:
         return premises.transport(config.environment)
@@ -277,7 +277,7 @@ _APIS: Mapping[ApiName, Callable[[str, Endpoint], Api]] = {
 }
 
 
-class LeftProviders:
+class EarlierProviders:
     """The providers used earlier in a conversation, by name."""
 
     def __init__(self) -> None:

@@ -28,7 +28,7 @@ _UNSETTLED_NS = 1_000_000_000
 _MAX_CACHED = 256
 
 
-class Premises:
+class SharedResources:
     """Resources that all sessions of one process share. Belongs to one event loop; `close` ends it for all of them.
 
     Cached values can be read from any thread. With ``own_process``, commands cannot read this process's memory.
@@ -39,14 +39,14 @@ class Premises:
         self._lock = threading.Lock()
         self._values: OrderedDict[Hashable, object] = OrderedDict()
         self._files: OrderedDict[tuple[str, object], tuple[tuple[int, ...], object]] = OrderedDict()
-        self._transports: dict[frozenset[tuple[str, str]], tuple[HttpTransport, LentTransport]] = {}
+        self._transports: dict[frozenset[tuple[str, str]], tuple[HttpTransport, BorrowedTransport]] = {}
         self._key_commands: dict[tuple[str, str, frozenset[tuple[str, str]]], KeyCommand] = {}
         self._processes: Processes | None = None
         self._closed = False
 
     def processes(self, key: str) -> Processes:
         """Return a launcher for the session ``key`` that ends only that session's processes."""
-        return LentProcesses(self._shared_processes, key)
+        return BorrowedProcesses(self._shared_processes, key)
 
     def transport(self, env: Mapping[str, str]) -> Transport:
         """Return the transport for ``env``: environments with equal proxies and certificates share one."""
@@ -56,7 +56,7 @@ class Premises:
         with self._lock:
             if place not in self._transports:
                 transport = HttpTransport(dict(place))
-                self._transports[place] = transport, LentTransport(transport)
+                self._transports[place] = transport, BorrowedTransport(transport)
             return self._transports[place][1]
 
     def key_command(self, provider: str, command: str, env: Mapping[str, str]) -> KeyCommand:
@@ -129,7 +129,7 @@ class Premises:
         return self._processes
 
 
-class LentTransport:
+class BorrowedTransport:
     """A shared `Transport`: closing it leaves its connections open for other sessions."""
 
     def __init__(self, transport: HttpTransport) -> None:
@@ -143,7 +143,7 @@ class LentTransport:
         """Do nothing: other sessions use the connections."""
 
 
-class LentProcesses:
+class BorrowedProcesses:
     """The `Processes` of one session in a shared launcher: ``key`` owns everything it starts."""
 
     def __init__(self, shared: Callable[[], Processes], key: str) -> None:

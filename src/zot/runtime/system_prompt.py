@@ -38,11 +38,11 @@ def _user_prompt(home: str | None) -> str | None:
     """Return the user's SYSTEM.md; None if there is none."""
     if home is None:
         return None
-    from zot.files import content
+    from zot.files import read_content
 
     path = os.path.join(home, "SYSTEM.md")
     try:
-        return content(path).decode("utf-8-sig").strip()
+        return read_content(path).decode("utf-8-sig").strip()
     except FileNotFoundError:
         return None
     except OSError as problem:

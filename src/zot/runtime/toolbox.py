@@ -8,11 +8,11 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from zot.config.config import Config, kept_in, tool_names, zot_home
+from zot.config.config import Config, data_directory, tool_names, zot_home
 
 if TYPE_CHECKING:
     from zot.config.skills import SkillFile
-    from zot.runtime.shared import Premises
+    from zot.runtime.shared import SharedResources
     from zot.tools.base import Tool
     from zot.tools.checkpoints import Restorer
     from zot.tools.command_output import Spills
@@ -33,18 +33,18 @@ class Toolbox:
     """
 
     def __init__(
-        self, config: Config, *, cwd: str, key: str, own_process: bool, premises: Premises | None = None
+        self, config: Config, *, cwd: str, key: str, own_process: bool, premises: SharedResources | None = None
     ) -> None:
-        from zot.tools.read_state import Seen
+        from zot.tools.read_state import ReadState
 
         self._premises = premises
         self._config = config
         self._own_process = own_process
         self._cwd = cwd
         self._home = zot_home(config.environment)
-        self._kept_in = kept_in(config)
+        self._kept_in = data_directory(config)
         self._key = key
-        self._seen = Seen()
+        self._seen = ReadState()
         self._processes: Processes | None = None
         self._spills: Spills | None = None
         names = tool_names(config)
@@ -58,9 +58,9 @@ class Toolbox:
     def files(self) -> Restorer:
         """Return an object that restores files changed by tools, within the lock."""
         from zot.tools.checkpoints import Restorer
-        from zot.tools.paths import Anywhere
+        from zot.tools.paths import UnrestrictedPaths
 
-        return Restorer(self._writable or Anywhere(), self._seen)
+        return Restorer(self._writable or UnrestrictedPaths(), self._seen)
 
     @property
     def holds(self) -> bool:
@@ -87,19 +87,19 @@ class Toolbox:
 
     def _tool(self, name: str, skills: Sequence[SkillFile]) -> Tool:
         from zot.tools import specs
-        from zot.tools.base import OnDemand
+        from zot.tools.base import LazyTool
 
         match name:
             case "bash":
-                return OnDemand(specs.bash(lock=self._config.lock), self._bash)
+                return LazyTool(specs.bash(lock=self._config.lock), self._bash)
             case "edit":
-                return OnDemand(specs.EDIT, self._edit)
+                return LazyTool(specs.EDIT, self._edit)
             case "read":
-                return OnDemand(specs.READ, self._read, read_only=True)
+                return LazyTool(specs.READ, self._read, read_only=True)
             case "skill":
-                return OnDemand(specs.SKILL, lambda: _skill(skills), read_only=True)
+                return LazyTool(specs.SKILL, lambda: _skill(skills), read_only=True)
             case _:
-                return OnDemand(specs.WRITE, self._write)
+                return LazyTool(specs.WRITE, self._write)
 
     def _read(self) -> Tool:
         from zot.tools.read import Read
@@ -130,11 +130,11 @@ class Toolbox:
         """Return the confinement of written and of read paths; None where there is none."""
         if not self._config.lock:
             return None, None
-        from zot.tools.paths import Lock, LockWithMore
+        from zot.tools.paths import LockedPaths, LockedPathsForReading
 
-        lock = Lock(self._cwd, hidden=self._hidden)
+        lock = LockedPaths(self._cwd, hidden=self._hidden)
         spilled = [] if self._kept_in is None else [os.path.join(self._kept_in, "spill", self._key)]
-        return lock, LockWithMore(lock, [*self._shown, *spilled])
+        return lock, LockedPathsForReading(lock, [*self._shown, *spilled])
 
     def processes(self) -> Processes:
         """Return the launcher of this session's processes, which end with it."""

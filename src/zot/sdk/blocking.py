@@ -13,7 +13,7 @@ from zot.events import AgentEvent, CompactDone
 from zot.messages import ImageBlock, Message
 from zot.providers.base import Model
 from zot.sdk.runtime import Answer, Events, Runtime
-from zot.session.session import State
+from zot.session.session import SessionState
 
 if TYPE_CHECKING:
     from zot.session.rewind import Rewound
@@ -103,7 +103,7 @@ class BlockingRuntime:
         return self._call(lambda runtime: runtime.list_models())
 
     @property
-    def state(self) -> State:
+    def state(self) -> SessionState:
         """A snapshot."""
         return self._call(lambda runtime: runtime.state)
 

@@ -15,11 +15,11 @@ from zot.events import AgentEvent, Done, Error
 from zot.messages import Counters, ImageBlock, Message
 from zot.panels import CommandAnswer, CommandInfo
 from zot.providers.base import Model
-from zot.run_summary import Outcome
+from zot.run_summary import RunSummary
 from zot.runtime.open import open_recorded, open_session
 from zot.session.history import Batch
-from zot.session.queue import Job, Wish
-from zot.session.session import Session, State
+from zot.session.queue import Job, RewindTarget
+from zot.session.session import Session, SessionState
 
 if TYPE_CHECKING:
     from zot.session.rewind import Rewound
@@ -70,7 +70,7 @@ class Runtime:
 
     async def run(self, text: str, images: Sequence[ImageBlock] = ()) -> Answer:
         """Run a prompt to its end and return the answer. Raise what made it fail, or RunCancelled."""
-        outcome = Outcome()
+        outcome = RunSummary()
         async with self.prompt(text, images) as events:
             async for event in events:
                 outcome.take((event,))
@@ -123,7 +123,7 @@ class Runtime:
         return self._open().agent.catalogue.models
 
     @property
-    def state(self) -> State:
+    def state(self) -> SessionState:
         """A snapshot: provider, model, directory, number of messages, usage, and whether it is busy."""
         return self._open().state()
 
@@ -144,7 +144,7 @@ class Runtime:
 
         Raise RewindRefused, changing nothing, if another program has changed one of them; UserError while busy.
         """
-        return await self._open().rewind(Wish(messages, at, files))
+        return await self._open().rewind(RewindTarget(messages, at, files))
 
     async def commands(self) -> Sequence[CommandInfo]:
         """Return the commands of extensions, after waiting for the extensions to register them."""

@@ -9,8 +9,8 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
-from zot.serve.stdio import SIGNALS, abandoned, leave
-from zot.serve.streams import Writer
+from zot.serve.stdio import SIGNALS, is_closed_by_peer, leave
+from zot.serve.streams import StreamWriter
 from zot.session.session import Session
 
 _CHECK_S = 0.5
@@ -69,7 +69,7 @@ class Lifetime:
 
     def _check(self) -> None:
         orphaned = self.input_ended and os.getppid() != self._parent
-        if orphaned or abandoned(self._outgoing):
+        if orphaned or is_closed_by_peer(self._outgoing):
             self.end()
         else:
             self._loop.call_later(_CHECK_S, self._check)
@@ -85,7 +85,7 @@ async def _closed(session: Session) -> None:
         await asyncio.wait_for(session.close(), _CLOSE_SLOWLY_S)
 
 
-async def wind_down(session: Session, output: Writer) -> None:
+async def wind_down(session: Session, output: StreamWriter) -> None:
     """Abort the run and the queue, flush the last frames and close the session, each within its limit."""
     session.abort(queue=True)
     for step, seconds in ((session.finish(), _ABORT_S), (output.drained(), _FLUSH_S), (session.close(), _CLOSE_S)):
@@ -95,7 +95,7 @@ async def wind_down(session: Session, output: Writer) -> None:
             sys.stderr.write("zot: left before everything was wound down\n")
 
 
-def unwritten(problem: OSError) -> int:
+def report_write_failure(problem: OSError) -> int:
     """Report incomplete output on standard error and return the exit code for it."""
     sys.stderr.write(f"zot: what was said could not be written: {problem.strerror}\n")
     return 1

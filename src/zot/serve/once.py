@@ -11,9 +11,9 @@ from typing import Protocol
 from zot.errors import AgentError, NoAnswer, NoSuchCommand, RunCancelled, UserError
 from zot.events import Done, Error
 from zot.panels import CommandAnswer
-from zot.run_summary import CUT_OFF, Outcome
+from zot.run_summary import CUT_OFF, RunSummary
 from zot.serve.notices import show_notices
-from zot.serve.streams import Writer, read_chunks
+from zot.serve.streams import StreamWriter, read_chunks
 from zot.session.history import Batch
 from zot.session.session import Session
 from zot.wire.rpc import EventEncoder
@@ -21,7 +21,7 @@ from zot.wire.rpc import EventEncoder
 MAX_INPUT_BYTES = 10 * 1024 * 1024
 
 
-class Face(Protocol):
+class OutputFormat(Protocol):
     """Output format of a run."""
 
     def show(self, batch: Batch) -> None:
@@ -33,7 +33,7 @@ class Face(Protocol):
     def deny(self, name: str, args: str, reason: str) -> None:
         """Show that an extension's command failed or needs something impossible here. No run follows."""
 
-    def finish(self, outcome: Outcome) -> None:
+    def finish(self, outcome: RunSummary) -> None:
         """Show the outcome of a successful run."""
 
     def refuse(self, reason: str) -> None:
@@ -43,7 +43,7 @@ class Face(Protocol):
 class EventLines:
     """Show each event as a line, as RPC does."""
 
-    def __init__(self, output: Writer, features: frozenset[str]) -> None:
+    def __init__(self, output: StreamWriter, features: frozenset[str]) -> None:
         self._output = output
         self._features = features
         self._events = EventEncoder()
@@ -66,17 +66,17 @@ class EventLines:
         self._output.write(fail(rpc.RunCommand(name=name, args=args), reason))
         self.refuse(reason)
 
-    def finish(self, outcome: Outcome) -> None:
+    def finish(self, outcome: RunSummary) -> None:
         pass
 
     def refuse(self, reason: str) -> None:
         self._output.write(self._events.lines([Error(reason), Done()], self._features, run=0))
 
 
-class LastWords:
+class FinalText:
     """Show only the text of the last message, formatted by ``form``."""
 
-    def __init__(self, output: Writer, form: Callable[[str], str] = str) -> None:
+    def __init__(self, output: StreamWriter, form: Callable[[str], str] = str) -> None:
         self._output = output
         self._form = form
 
@@ -90,7 +90,7 @@ class LastWords:
     def deny(self, name: str, args: str, reason: str) -> None:
         pass
 
-    def finish(self, outcome: Outcome) -> None:
+    def finish(self, outcome: RunSummary) -> None:
         if not outcome.held_back:  # Otherwise there is nothing to print; standard error gives the reason.
             self._print(self._form(outcome.text))
 
@@ -107,11 +107,11 @@ class OneRun:
 
     can_approve = False
 
-    def __init__(self, session: Session, output: Writer, face: Face) -> None:
+    def __init__(self, session: Session, output: StreamWriter, face: OutputFormat) -> None:
         self._session = session
         self._output = output
         self._face = face
-        self._outcome = Outcome()
+        self._outcome = RunSummary()
         self._dropped = ""
         session.subscribe(self)
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, cast
 
 from zot.errors import ConfigError, DaemonRunning
-from zot.serve.daemon.audit import Who
+from zot.serve.daemon.audit import Identity
 from zot.serve.daemon.daemon import Daemon
 from zot.serve.daemon.sockets import LocalWire
 
@@ -36,7 +36,7 @@ async def listen_at_pipe(daemon: Daemon, name: str) -> None:
         raise ConfigError(f"{name}: there are named pipes on Windows only, with its proactor event loop")
     try:
         (server,) = await cast(_ProactorLoop, loop).start_serving_pipe(
-            lambda: LocalWire(lambda wire: daemon.admit(wire, Who("pipe"), _LABEL)), name
+            lambda: LocalWire(lambda wire: daemon.admit(wire, Identity("pipe"), _LABEL)), name
         )
     except PermissionError:  # Raised for every process but the first that creates the pipe.
         raise DaemonRunning(f"another process has the pipe {name}") from None

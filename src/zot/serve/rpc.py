@@ -10,13 +10,13 @@ from typing import Any, Protocol, TypedDict
 
 import msgspec
 
-from zot.encoding import learned
+from zot.encoding import thread_safe_type
 from zot.errors import AgentError, ProtocolError, SystemFailed, UserError
 from zot.events import Done, Error, ExtNotify
 from zot.messages import ImageBlock, show
 from zot.panels import CommandAnswer
 from zot.session.history import Batch
-from zot.session.queue import Dropped, Started, Wish
+from zot.session.queue import Dropped, RewindTarget, Started
 from zot.session.session import Session
 from zot.wire import rpc
 from zot.wire.lines import TooLong
@@ -37,14 +37,14 @@ class Output(Protocol):
     async def room(self) -> None: ...
 
 
-class Fate(TypedDict):
+class JobCallbacks(TypedDict):
     """Callbacks for a queued command: it starts, or it is dropped."""
 
     started: Started
     dropped: Dropped
 
 
-class Unwelcome(AgentError):
+class NotAuthorized(AgentError):
     """The client did not present the token. It has its refusal already; close the connection."""
 
 
@@ -98,12 +98,12 @@ class RpcServer:
         except ProtocolError as problem:
             self._output.write(fail_frame(problem))
             if self._greeting.locked:
-                raise Unwelcome("the first line must be hello with the token") from None
+                raise NotAuthorized("the first line must be hello with the token") from None
             return
         refusal = self._greeting.refusal(command)
         if refusal is not None:
             self._output.write(fail(command, refusal))
-            raise Unwelcome(refusal)
+            raise NotAuthorized(refusal)
         self._session.start()
         if self._pending or self._held:
             self._hold(command)
@@ -189,13 +189,15 @@ class RpcServer:
                 self._succeed(command)
                 session.abort(queue=bool(queue))
             case rpc.GetState():
-                self._succeed(command, msgspec.convert(session.state(), learned(rpc.StateData), from_attributes=True))
+                self._succeed(
+                    command, msgspec.convert(session.state(), thread_safe_type(rpc.StateData), from_attributes=True)
+                )
             case rpc.GetMessages(view="full"):
                 self._later(command, self._all_messages())
             case rpc.Fork(session=new_id, messages=count):
                 self._later(command, self._fork(new_id, count))
             case rpc.Rewind(messages=count, at=row, files=files):
-                self._later(command, session.rewind(Wish(count, row, files is not False)))
+                self._later(command, session.rewind(RewindTarget(count, row, files is not False)))
             case rpc.GetMessages():
                 messages = [show(message) for message in session.transcript.messages]
                 self._succeed(command, {"messages": messages})
@@ -213,7 +215,7 @@ class RpcServer:
                 self._succeed(command, {"model": model})
             case rpc.GetModels():
                 models = msgspec.convert(
-                    session.agent.catalogue.models, learned(list[rpc.ModelData]), from_attributes=True
+                    session.agent.catalogue.models, thread_safe_type(list[rpc.ModelData]), from_attributes=True
                 )
                 self._succeed(command, {"models": models})
             case rpc.GetCommands() | rpc.RunCommand() | rpc.PanelKey() | rpc.PanelClose():
@@ -285,7 +287,7 @@ class RpcServer:
         log.error("unexpected error in %s", name_of(command), exc_info=problem)
         return "internal error; standard error has the details"
 
-    def _callbacks(self, command: Command) -> Fate:
+    def _callbacks(self, command: Command) -> JobCallbacks:
         """Return the callbacks that answer ``command`` when its job starts or is dropped."""
         data = () if isinstance(command, rpc.Clear | rpc.UndoCompact) else (rpc.STARTED,)
         then = self._answered if self._session.begins_later else _do_nothing
@@ -298,7 +300,7 @@ class RpcServer:
             self._output.write(fail(command, str(why)))
             asyncio.get_running_loop().call_soon(then)
 
-        return Fate(started=started, dropped=dropped)
+        return JobCallbacks(started=started, dropped=dropped)
 
 
 def _do_nothing() -> None:

@@ -235,7 +235,7 @@ def writable(descriptor: int) -> bool:
     return bool(poll.poll(0))
 
 
-def abandoned(descriptor: int) -> bool:
+def is_closed_by_peer(descriptor: int) -> bool:
     """True if the other end is closed: data written there is never read."""
     poll = select.poll()
     poll.register(descriptor, 0)
@@ -276,7 +276,7 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def heed_signals() -> None:
+def unblock_signals() -> None:
     """Unblock the signals that end this process; pending ones are delivered first."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 

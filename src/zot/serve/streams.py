@@ -33,7 +33,7 @@ async def read_chunks(descriptor: int) -> AsyncIterator[bytes]:
 
 
 async def pump(
-    chunks: AsyncIterator[bytes], lines: LineSplitter, take: Callable[[bytes | TooLong], None], output: Writer
+    chunks: AsyncIterator[bytes], lines: LineSplitter, take: Callable[[bytes | TooLong], None], output: StreamWriter
 ) -> None:
     """Pass each line to ``take`` until the input ends; pause reading while the output is choked."""
     async for data in chunks:
@@ -45,7 +45,7 @@ async def pump(
         take(line)
 
 
-class Writer:
+class StreamWriter:
     """Write to a descriptor in order and without loss; data of one tick of the loop leaves in one write."""
 
     def __init__(self, descriptor: int) -> None:

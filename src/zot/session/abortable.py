@@ -11,7 +11,7 @@ from zot.errors import RunCancelled
 T = TypeVar("T")
 
 
-class Abortable:
+class AbortableWaits:
     """A set of waits that `abort` cancels together."""
 
     def __init__(self, said: str = "aborted before the extension answered") -> None:

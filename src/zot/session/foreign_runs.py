@@ -21,7 +21,7 @@ from zot.events import (
 )
 from zot.session.history import Batch
 from zot.session.session import Session
-from zot.store import Change, Row, Spliced
+from zot.store import Change, MessagesReplaced, Row
 
 log = logging.getLogger("zot")
 
@@ -33,7 +33,7 @@ _MAX_ROWS = 5000
 _FOREIGN_ONLY = ApprovalRequest | ApprovalAnswer | ExtWaiting | PanelOpened | PanelRendered | PanelClosed
 
 
-class Overhearing:
+class ForeignRuns:
     """Poll for rows of other processes while nothing runs here, and pass their events to ``tell``."""
 
     def __init__(self, session: Session, tell: Callable[[Batch], None], begun: Sequence[tuple[int, Row]] = ()) -> None:
@@ -80,7 +80,7 @@ class Overhearing:
         delivered = self._delivered = max(self._delivered, self._session.last_seq)
         rows = await self._session.record.read(delivered, _MAX_ROWS)
         self._idle_polls = 0 if rows else self._idle_polls + 1
-        over = any(isinstance(row, Done | Spliced) for _, row in rows)
+        over = any(isinstance(row, Done | MessagesReplaced) for _, row in rows)
         dead = self.is_elsewhere and (
             impatient or (self._idle_polls >= _PATIENT_POLLS and not self._waits_for_approval)
         )
@@ -104,7 +104,7 @@ class Overhearing:
     def _deliver_rows(self, rows: Sequence[Row]) -> None:
         events = [event for row in rows if (event := _event(row)) is not None]
         visible = [event for event in events if not isinstance(event, _FOREIGN_ONLY)]
-        if not visible and any(isinstance(row, Spliced) for row in rows):
+        if not visible and any(isinstance(row, MessagesReplaced) for row in rows):
             visible = [ConversationReplaced(len(self._session.transcript))]
         elif visible and not isinstance(visible[-1], ConversationReplaced) and not self.is_elsewhere:
             self._notify("another process is at work in this session; this is what it does")
@@ -130,12 +130,12 @@ class Overhearing:
 
 def _event(row: Row) -> AgentEvent | None:
     """Return the event that subscribers get for a row, if any. Clearing a conversation records no event of its own."""
-    if isinstance(row, Spliced) and row.is_clearing:
+    if isinstance(row, MessagesReplaced) and row.is_clearing:
         return ConversationReplaced(0)
     return None if isinstance(row, Change) else row
 
 
-async def left_open(session: Session) -> Sequence[tuple[int, Row]]:
+async def open_foreign_run(session: Session) -> Sequence[tuple[int, Row]]:
     """Return the rows of a run that another process began and has not ended; empty if there is none."""
     if session.busy:
         return ()

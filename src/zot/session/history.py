@@ -24,7 +24,17 @@ from zot.events import (
     Usage,
 )
 from zot.messages import ZERO, Counters, Message
-from zot.store import Allowed, Change, Configured, Counted, Guarded, Row, Said, Spliced, Store
+from zot.store import (
+    Change,
+    Configured,
+    GuardSet,
+    MessageAdded,
+    MessagesReplaced,
+    PermissionGranted,
+    Row,
+    Store,
+    UsageCounted,
+)
 
 #: Whether a turn is open after each of these events.
 _BOUNDS: dict[type, bool] = {TurnStart: True, TurnEnd: False, Error: False, Done: False}
@@ -48,7 +58,7 @@ class Batch(msgspec.Struct, frozen=True):
         return self.seq and self.seq + len(self.events) - 1
 
 
-class Before(msgspec.Struct, frozen=True):
+class ConversationBefore(msgspec.Struct, frozen=True):
     """The conversation before a run: its ``messages``, and the number of its newest row, ``seq``."""
 
     seq: int
@@ -87,20 +97,20 @@ class History:
         *,
         charge: Callable[[Counters], Counters],
         measured: Callable[[Usage, Transcript], None],
-        recall: Callable[[Allowed], None],
+        recall: Callable[[PermissionGranted], None],
         observe: Callable[[Sequence[AgentEvent]], None],
         on_failure: Callable[[StoreFailed], None],
-        guarded: Callable[[Guarded], None] = lambda guarded: None,
+        guarded: Callable[[GuardSet], None] = lambda guarded: None,
     ) -> None:
         self.transcript = Transcript()
         self.totals = ZERO
         #: The newest recorded settings.
         self.configured: Configured | None = None
         #: Recorded guards by name, connected or not.
-        self.guards: dict[str, Guarded] = {}
+        self.guards: dict[str, GuardSet] = {}
         self.run = store.last_run
         #: The conversation before the current run; None between runs and in a run that another process began.
-        self.before: Before | None = None
+        self.before: ConversationBefore | None = None
         #: True until we know that no earlier run was left open.
         self.must_recover = store.shared
         #: True while subscribers have seen a turn begin and not end.
@@ -141,7 +151,7 @@ class History:
     def begin_run(self) -> None:
         """Start the next run: later rows belong to it."""
         self.run += 1
-        self.before = Before(self._store.last_seq, tuple(self.transcript.messages))
+        self.before = ConversationBefore(self._store.last_seq, tuple(self.transcript.messages))
 
     def say(self, events: Sequence[AgentEvent], *changes: Change) -> None:
         """Store ``changes`` and ``events`` together; apply the changes now, deliver the events once they are stored.
@@ -177,16 +187,16 @@ class History:
             match row:
                 case Configured():
                     self.configured = row
-                case Allowed():
+                case PermissionGranted():
                     self._recall(row)
-                case Guarded(name=name):
+                case GuardSet(name=name):
                     self.guards[name] = row
                     self._guarded(row)
-                case Said() | Spliced():
+                case MessageAdded() | MessagesReplaced():
                     self.transcript.apply(row)
                 case Usage(cumulative=totals):
                     self.totals, counted = totals, row
-                case Counted(cumulative=totals):
+                case UsageCounted(cumulative=totals):
                     self.totals = totals
                 case TurnEnd(stop="end_turn" | "tool_use" | "length") if counted is not None:
                     self._measured(counted, self.transcript)
@@ -221,9 +231,9 @@ class History:
         self.totals += charged
         return charged
 
-    def counted(self, now: str, counters: Counters) -> Counted:
+    def counted(self, now: str, counters: Counters) -> UsageCounted:
         """Return the row for tokens used outside of any run."""
-        return Counted(now, counters, self.totals + counters)
+        return UsageCounted(now, counters, self.totals + counters)
 
     async def drain(self) -> None:
         """Wait until the store and every full subscriber have room."""

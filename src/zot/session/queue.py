@@ -11,10 +11,10 @@ from typing import Generic, ParamSpec, TypeAlias, TypeVar
 import msgspec
 
 from zot.agent.transcript import Transcript
-from zot.errors import AgentError, QueueFull, RunCancelled, SystemFailed, Unforeseen, UserError
+from zot.errors import AgentError, InternalError, QueueFull, RunCancelled, SystemFailed, UserError
 from zot.messages import ImageBlock, Message
-from zot.store import Spliced
-from zot.text import has_half
+from zot.store import MessagesReplaced
+from zot.text import has_surrogate
 
 log = logging.getLogger("zot")
 
@@ -25,23 +25,23 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 #: Returns a change of the conversation. Raises UserError if there is none to make.
-Edit: TypeAlias = Callable[[Transcript], Spliced]
+Edit: TypeAlias = Callable[[Transcript], MessagesReplaced]
 #: Returns the text to add to a conversation; None if the prompt is in it already.
-Words: TypeAlias = Callable[[Sequence[Message]], str | None]
+PromptText: TypeAlias = Callable[[Sequence[Message]], str | None]
 #: Called when a job starts, or with the reason why it never will: RunCancelled if it was aborted or withdrawn.
 Started: TypeAlias = Callable[[], None]
 Dropped: TypeAlias = Callable[[AgentError], None]
 
 
-def begun() -> None:
+def ignore_start() -> None:
     """Do nothing: the default observer of a start."""
 
 
-def unwanted(why: AgentError) -> None:
+def ignore_drop(why: AgentError) -> None:
     """Do nothing: the default observer of a drop."""
 
 
-class Wish(msgspec.Struct, frozen=True):
+class RewindTarget(msgspec.Struct, frozen=True):
     """The target of a rewind: the first ``messages``, or the row ``at``. Without ``files``, files stay unchanged."""
 
     messages: int | None = None
@@ -49,7 +49,7 @@ class Wish(msgspec.Struct, frozen=True):
     files: bool = True
 
 
-class Errand(Generic[T]):
+class ExclusiveTask(Generic[T]):
     """Exclusive work in a session's queue; its caller awaits the future ``over``."""
 
     def __init__(self, work: Callable[[], Awaitable[T]]) -> None:
@@ -97,10 +97,10 @@ class Job:
         *,
         started: Callable[[], None],
         dropped: Dropped,
-        parked: Started = begun,
+        parked: Started = ignore_start,
         edit: Edit | None = None,
         errand: Callable[[], Awaitable[None]] | None = None,
-        words: Words | None = None,
+        words: PromptText | None = None,
         channel: str = "",
         prompt_id: str = "",
         yields: bool = False,
@@ -115,7 +115,7 @@ class Job:
         self._parked = parked
         self.channel = channel
         self.prompt_id = prompt_id
-        self.words: Words = words or (lambda messages: text)
+        self.words: PromptText = words or (lambda messages: text)
         self.yields = yields
         self.passes = passes
         #: Aborted before its turn came: it ends as soon as it has begun.
@@ -126,7 +126,7 @@ class Job:
     @staticmethod
     def going_on() -> Job:
         """Return the job of a run that another process began: no caller here waits for its start."""
-        return Job("", (), started=lambda: None, dropped=unwanted)
+        return Job("", (), started=lambda: None, dropped=ignore_drop)
 
     @property
     def is_compact(self) -> bool:
@@ -139,7 +139,7 @@ class Job:
 
     def forget(self) -> None:
         """Drop the callbacks of a finished job: they may refer to a caller that refers to the job."""
-        self._started, self._dropped = begun, unwanted
+        self._started, self._dropped = ignore_start, ignore_drop
 
     def drop(self, why: AgentError) -> None:
         """Report that it will never run: RunCancelled for an abort or a withdrawal, else the failure."""
@@ -174,12 +174,12 @@ def explained(problem: BaseException) -> AgentError:
         log.info("a run failed", exc_info=problem)
         return SystemFailed.of(problem)
     log.error("unexpected error in a run", exc_info=problem)
-    return Unforeseen(f"internal error ({type(problem).__name__}); the log has the details")
+    return InternalError(f"internal error ({type(problem).__name__}); the log has the details")
 
 
 def checked_prompt(text: str, images: Sequence[ImageBlock]) -> tuple[str, tuple[ImageBlock, ...]]:
     """Return a prompt that can be stored, shown and sent. Raise UserError for any other."""
-    if not isinstance(text, str) or has_half(text):
+    if not isinstance(text, str) or has_surrogate(text):
         raise UserError("the message must be a str without lone surrogates (halves of a character)")
     if isinstance(images, ImageBlock) or not all(_is_image(image) for image in images):
         raise UserError('images must be a list of ImageBlock(mime_type="image/png", data=<bytes>)')
@@ -192,7 +192,7 @@ def _is_image(image: object) -> bool:
     return isinstance(image, ImageBlock) and isinstance(image.data, bytes) and isinstance(image.mime_type, str)
 
 
-class Waiting:
+class JobQueue:
     """The jobs that wait for their turn, first in first out, and the messages that steer the running one."""
 
     def __init__(self) -> None:

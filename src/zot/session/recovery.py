@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from zot.agent.approvals import Parked, find_parked, missed
+from zot.agent.approvals import Parked, expiry_rows, find_parked
 from zot.agent.transcript import Transcript, repaired
 from zot.errors import SessionBusy, StoreFailed, UserError
 from zot.events import (
@@ -29,9 +29,9 @@ from zot.events import (
 )
 from zot.messages import ZERO, Message, ResultBlock, TextBlock, show_result_content
 from zot.session.history import History
-from zot.session.queue import Errand, Job
-from zot.session.transcripts import Past
-from zot.store import Change, Configured, Guarded, Row, Said, Spliced, Store
+from zot.session.queue import ExclusiveTask, Job
+from zot.session.transcripts import TranscriptPast
+from zot.store import Change, Configured, GuardSet, MessageAdded, MessagesReplaced, Row, Store
 
 T = TypeVar("T")
 
@@ -74,7 +74,7 @@ def _open_request(events: Sequence[AgentEvent]) -> ApprovalRequest | None:
 def _partial_reply(run: Sequence[Row], now: str) -> list[Row]:
     """Return rows that store and show the text of a reply that was cut off. Its usage is unknown."""
     received = _since(run, AssistantStart)
-    if received is None or any(isinstance(row, Said | Usage | AssistantMessage | TurnEnd) for row in received):
+    if received is None or any(isinstance(row, MessageAdded | Usage | AssistantMessage | TurnEnd) for row in received):
         return []
     totals = next((row.cumulative for row in reversed(run) if isinstance(row, Usage)), ZERO)
     usage = Usage(0, 0, 0, 0, 0.0, totals, price_known=False)
@@ -82,7 +82,7 @@ def _partial_reply(run: Sequence[Row], now: str) -> list[Row]:
     if not words:
         return [usage]
     said = (TextBlock(words),)
-    return [Said(Message("assistant", said, now)), usage, AssistantMessage(said, now)]
+    return [MessageAdded(Message("assistant", said, now)), usage, AssistantMessage(said, now)]
 
 
 def _lost_results(transcript: Transcript, events: Sequence[AgentEvent], now: str) -> list[Row]:
@@ -96,7 +96,7 @@ def _lost_results(transcript: Transcript, events: Sequence[AgentEvent], now: str
     lost = (TextBlock(LOST_RESULT),)
     for call in calls:
         message = Message("tool", (ResultBlock(call.id, True, lost),), now)
-        rows += [Said(message), ToolResult(call.id, True, show_result_content(lost))]
+        rows += [MessageAdded(message), ToolResult(call.id, True, show_result_content(lost))]
     return rows
 
 
@@ -117,15 +117,15 @@ def _since(rows: Sequence[T], kind: type) -> Sequence[T] | None:
 def _repair(transcript: Transcript, rows: Sequence[Row]) -> list[Change]:
     """Return the change that repairs the transcript as it will be after ``rows``; nothing if it needs none."""
     future = Transcript()
-    future.apply(Spliced(0, 0, tuple(transcript.messages)))
+    future.apply(MessagesReplaced(0, 0, tuple(transcript.messages)))
     for row in rows:
-        if isinstance(row, Said):
+        if isinstance(row, MessageAdded):
             future.apply(row)
     messages = repaired(future.messages)
-    return [] if messages == list(future.messages) else [Spliced(0, len(future), tuple(messages))]
+    return [] if messages == list(future.messages) else [MessagesReplaced(0, len(future), tuple(messages))]
 
 
-class TakenUp(msgspec.Struct, frozen=True):
+class ResumableRun(msgspec.Struct, frozen=True):
     """A run to resume here: its state, its rows so far, and the time left to answer its approval request."""
 
     parked: Parked
@@ -133,7 +133,7 @@ class TakenUp(msgspec.Struct, frozen=True):
     left_s: float
 
 
-async def mend(history: History, store: Store, newest: Sequence[Row], *, now: Callable[[], str]) -> None:
+async def end_open_run(history: History, store: Store, newest: Sequence[Row], *, now: Callable[[], str]) -> None:
     """End a newest run that has no end, unless it waits for an approval or another process runs the session."""
     history.must_recover = _needs_recovery(history, newest)
     if not history.must_recover or not recover(history.transcript, newest, now="").rows:
@@ -151,14 +151,14 @@ async def mend(history: History, store: Store, newest: Sequence[Row], *, now: Ca
         store.end()
 
 
-async def take_up(
+async def resume_or_end(
     history: History,
     store: Store,
     newest: Sequence[Row],
     *,
     now: Callable[[], str],
     clock: Callable[[], float],
-) -> TakenUp | None:
+) -> ResumableRun | None:
     """Acquire the lease and return a newest run that can resume here; end any other unfinished run.
 
     Only a run that was begun in this journal can resume: approvals in an imported or forked session do not count.
@@ -182,14 +182,14 @@ async def take_up(
             store.end()
 
 
-async def catch_up(
+async def load_foreign_rows(
     history: History,
     store: Store,
     others: Sequence[tuple[int, Row]],
     *,
     now: Callable[[], str],
     clock: Callable[[], float] | None,
-) -> TakenUp | None:
+) -> ResumableRun | None:
     """Load the rows of ``others`` and end a run that a dead process left open. The caller holds the lease.
 
     A run that waits for an approval is returned instead, if by ``clock`` its deadline has not passed.
@@ -206,22 +206,22 @@ async def catch_up(
 
 async def _resume_or_end(
     history: History, store: Store, *, now: Callable[[], str], clock: Callable[[], float] | None
-) -> TakenUp | None:
+) -> ResumableRun | None:
     """Return a newest run that waits for an approval; end any other, and without a ``clock`` that one, too."""
     rows = [row for _, row in await store.newest()]
     parked = find_parked(history.transcript, rows) if clock is not None and store.left_behind else None
     left_s = 0 if parked is None or clock is None else parked.left_s(clock())
     if parked is not None and (parked.answer is not None or left_s > 0):
-        return TakenUp(parked, rows, left_s)
+        return ResumableRun(parked, rows, left_s)
     if parked is not None:
-        late = missed(parked, now())
+        late = expiry_rows(parked, now())
         history.amend(late)
         rows = [*rows, *late]
     history.amend(recover(history.transcript, rows, now=now(), parks=False).rows)
     return None
 
 
-async def conclude(store: Store, past: Past, *, now: Callable[[], str]) -> None:
+async def end_run_of_unusable_session(store: Store, past: TranscriptPast, *, now: Callable[[], str]) -> None:
     """End a run that a dead process left in a session that cannot be opened, unless it waits for an approval."""
     history = History(
         store,
@@ -233,10 +233,10 @@ async def conclude(store: Store, past: Past, *, now: Callable[[], str]) -> None:
     )
     history.learn(past.changes)
     history.totals = past.totals
-    await mend(history, store, past.newest, now=now)
+    await end_open_run(history, store, past.newest, now=now)
 
 
-async def note(history: History, store: Store, row: Row, *, begun: bool) -> None:
+async def record_now(history: History, store: Store, row: Row, *, begun: bool) -> None:
     """Record a row outside of any run, or in the one that has ``begun``. Raise SessionBusy, StoreFailed."""
     if begun or not store.shared:
         history.amend([row])
@@ -254,7 +254,7 @@ async def note(history: History, store: Store, row: Row, *, begun: bool) -> None
         store.end()
 
 
-async def keep(history: History, make: Callable[[], Row], accept: Callable[[Job], object]) -> None:
+async def record_soon(history: History, make: Callable[[], Row], accept: Callable[[Job], object]) -> None:
     """Record the row from ``make``, now if this session holds the lease, else through the queue; wait until it is
     stored.
 
@@ -268,28 +268,28 @@ async def keep(history: History, make: Callable[[], Row], accept: Callable[[Job]
     try:
         history.amend([make()])
     except StoreFailed:  # No run holds the lease.
-        errand = Errand(record)
+        errand = ExclusiveTask(record)
         accept(errand.job)
         await errand.over
     else:
         await history.settled()
 
 
-def dismissal(name: str, guarded: Guarded | None, *, attends: bool) -> Guarded:
+def dismissal(name: str, guarded: GuardSet | None, *, attends: bool) -> GuardSet:
     """Return the row that lifts the blocks of a disconnected guard. Raise UserError if there is none or it is
     connected."""
     if guarded is None or not guarded.intercept:
         raise UserError(f"no guard named {name!r} is missed in this session")
     if attends:
         raise UserError(f"the guard {name!r} is connected; only one that is away can be dismissed")
-    return Guarded(name, ())
+    return GuardSet(name, ())
 
 
 async def establish(history: History, store: Store, configured: Configured) -> None:
     """Record a session's settings, durably, unless they are on record or another process runs the session."""
     if store.shared and configured != history.configured:
         with suppress(SessionBusy):  # The next run records them.
-            await note(history, store, configured, begun=False)
+            await record_now(history, store, configured, begun=False)
 
 
 def _needs_recovery(history: History, newest: Sequence[Row]) -> bool:

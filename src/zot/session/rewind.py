@@ -14,9 +14,9 @@ from zot.agent.transcript import Transcript, repaired
 from zot.errors import RewindRefused, ToolFailed, UserError
 from zot.messages import Message, ResultBlock
 from zot.session.history import History
-from zot.session.queue import Wish
+from zot.session.queue import RewindTarget
 from zot.session.transcripts import fork_point
-from zot.store import UNKEPT, Change, Configured, Said, Spliced, Store, Wrote
+from zot.store import NOT_KEPT, Change, Configured, FileChanged, MessageAdded, MessagesReplaced, Store
 
 log = logging.getLogger("zot")
 
@@ -35,7 +35,7 @@ class Step(msgspec.Struct, frozen=True):
     found: tuple[str | None, ...]
 
 
-class Plan(msgspec.Struct, frozen=True):
+class RewindPlan(msgspec.Struct, frozen=True):
     """A rewind to a row: the conversation at that row, and the files that have changed since.
 
     ``root`` is the session's current directory.
@@ -66,7 +66,9 @@ def row_of(
     return at
 
 
-def planned(changes: Sequence[tuple[int, Change]], at: int, *, cwd: str, resolved: Callable[[str], str]) -> Plan:
+def make_plan(
+    changes: Sequence[tuple[int, Change]], at: int, *, cwd: str, resolved: Callable[[str], str]
+) -> RewindPlan:
     """Plan a rewind to the row ``at``. ``cwd`` is the session's directory where its rows name none.
 
     ``resolved`` returns a path with all links followed: each file must have one name only.
@@ -79,7 +81,7 @@ def planned(changes: Sequence[tuple[int, Change]], at: int, *, cwd: str, resolve
         match change:
             case Configured(cwd=directory):
                 root = resolved(directory or cwd)
-            case Wrote(path=path) if seq > at:
+            case FileChanged(path=path) if seq > at:
                 key = os.path.join(root, path)
                 # The content right before our first change: programs other than our tools may have changed it earlier.
                 before = steps[key].then if key in steps else change.before
@@ -87,7 +89,7 @@ def planned(changes: Sequence[tuple[int, Change]], at: int, *, cwd: str, resolve
                 steps[key] = Step(root, path, change.after, before, change.mode, found)
             case _:
                 pass
-    return Plan(at, repaired(then.messages), root, [step for step in steps.values() if _differs(step)])
+    return RewindPlan(at, repaired(then.messages), root, [step for step in steps.values() if _differs(step)])
 
 
 def _unsure(changes: Sequence[tuple[int, Change]]) -> set[int]:
@@ -96,9 +98,9 @@ def _unsure(changes: Sequence[tuple[int, Change]]) -> set[int]:
     unsure: set[int] = set()
     for seq, change in reversed(changes):
         match change:
-            case Said(message=Message(role="tool", content=blocks)):
+            case MessageAdded(message=Message(role="tool", content=blocks)):
                 failed.update({block.call_id: block.is_error for block in blocks if isinstance(block, ResultBlock)})
-            case Wrote(call=str(call)) if failed.get(call, True):
+            case FileChanged(call=str(call)) if failed.get(call, True):
                 unsure.add(seq)
             case _:
                 pass
@@ -107,7 +109,7 @@ def _unsure(changes: Sequence[tuple[int, Change]]) -> set[int]:
 
 def _differs(step: Step) -> bool:
     """True if a file changed, or if an unkept content leaves that unknown."""
-    return step.now != step.then or step.now == UNKEPT
+    return step.now != step.then or step.now == NOT_KEPT
 
 
 class RestoredFile(msgspec.Struct, frozen=True):
@@ -126,7 +128,7 @@ class Rewound(msgspec.Struct, frozen=True):
     undo: int
 
 
-class Files(Protocol):
+class RestorableFiles(Protocol):
     """Restores files. Both methods may block for long."""
 
     def problem(self, root: str, path: str, *, found: Sequence[str | None], then: str | None) -> str | None:
@@ -142,12 +144,12 @@ class Files(Protocol):
         """
 
 
-async def way_back(store: Store, files: Files, wish: Wish, *, cwd: str) -> Plan:
+async def plan_rewind(store: Store, files: RestorableFiles, wish: RewindTarget, *, cwd: str) -> RewindPlan:
     """Plan a rewind without doing it. Raise UserError if there is no such point, RewindRefused if a file prevents
     it."""
     changes = await store.changes()
     at = row_of(changes, messages=wish.messages, at=wish.at, last_seq=store.last_seq)
-    plan = planned(changes, at, cwd=cwd, resolved=os.path.realpath)
+    plan = make_plan(changes, at, cwd=cwd, resolved=os.path.realpath)
     if not wish.files:
         return msgspec.structs.replace(plan, steps=())
     problems = {plan.name(step): why for step in plan.steps if (why := await _problem(store, files, step)) is not None}
@@ -156,14 +158,14 @@ async def way_back(store: Store, files: Files, wish: Wish, *, cwd: str) -> Plan:
     return plan
 
 
-async def rewind(history: History, store: Store, files: Files, wish: Wish, *, cwd: str) -> Rewound:
+async def rewind(history: History, store: Store, files: RestorableFiles, wish: RewindTarget, *, cwd: str) -> Rewound:
     """Rewind as the holder of the lease. Raise UserError, RewindRefused, StoreFailed.
 
     Files come first: after a crash before the row is stored, each file has its old or its new content, and the same
     rewind accepts both.
     """
     await history.settled()  # Only stored rows can be read.
-    plan = await way_back(store, files, wish, cwd=cwd)
+    plan = await plan_rewind(store, files, wish, cwd=cwd)
     undo = store.last_seq
     wrote = await _restore(store, files, plan)
     changes: list[Change] = [*_spliced(history.transcript.messages, plan.messages), *wrote]
@@ -173,7 +175,7 @@ async def rewind(history: History, store: Store, files: Files, wish: Wish, *, cw
     return Rewound(len(history.transcript), restored(plan), undo)
 
 
-def restored(plan: Plan) -> tuple[RestoredFile, ...]:
+def restored(plan: RewindPlan) -> tuple[RestoredFile, ...]:
     """Return the files that a plan changes."""
     return tuple(RestoredFile(plan.name(step), _change(step)) for step in plan.steps)
 
@@ -184,28 +186,28 @@ def _change(step: Step) -> Literal["changed", "created", "removed"]:
     return "created" if step.now is None else "changed"
 
 
-def _spliced(now: Sequence[Message], then: Sequence[Message]) -> list[Spliced]:
+def _spliced(now: Sequence[Message], then: Sequence[Message]) -> list[MessagesReplaced]:
     same = 0
     while same < min(len(now), len(then)) and now[same] == then[same]:
         same += 1
-    return [Spliced(same, len(now), tuple(then[same:]))] if len(now) > same or len(then) > same else []
+    return [MessagesReplaced(same, len(now), tuple(then[same:]))] if len(now) > same or len(then) > same else []
 
 
-async def _problem(store: Store, files: Files, step: Step) -> str | None:
+async def _problem(store: Store, files: RestorableFiles, step: Step) -> str | None:
     if step.then and await store.content(step.then) is None:
         return "what it was is lost"
     return await asyncio.to_thread(files.problem, step.root, step.path, found=step.found, then=step.then)
 
 
-async def _restore(store: Store, files: Files, plan: Plan) -> list[Wrote]:
+async def _restore(store: Store, files: RestorableFiles, plan: RewindPlan) -> list[FileChanged]:
     """Restore all files and return the rows to record. If one fails, undo the others and raise RewindRefused."""
     done: list[Step] = []
-    wrote: list[Wrote] = []
+    wrote: list[FileChanged] = []
     try:
         for step in plan.steps:
             was = await _put(store, files, step)
             digest, mode = was or (step.now, step.mode)
-            wrote.append(Wrote(plan.name(step), digest, step.then, mode=mode))
+            wrote.append(FileChanged(plan.name(step), digest, step.then, mode=mode))
             if was is not None:
                 done.append(msgspec.structs.replace(step, found=(step.then,), then=digest, mode=mode))
     except ToolFailed as problem:
@@ -214,7 +216,7 @@ async def _restore(store: Store, files: Files, plan: Plan) -> list[Wrote]:
     return wrote
 
 
-async def _put(store: Store, files: Files, step: Step) -> tuple[str | None, int] | None:
+async def _put(store: Store, files: RestorableFiles, step: Step) -> tuple[str | None, int] | None:
     data = None
     if step.then is not None and (data := await store.content(step.then)) is None:
         raise ToolFailed("what it was is lost")
@@ -223,7 +225,7 @@ async def _put(store: Store, files: Files, step: Step) -> tuple[str | None, int]
     )
 
 
-async def _undo(store: Store, files: Files, done: Sequence[Step]) -> list[tuple[Step, str]]:
+async def _undo(store: Store, files: RestorableFiles, done: Sequence[Step]) -> list[tuple[Step, str]]:
     """Undo restored files by the steps ``done``; return those that could not be undone, and why."""
     stuck: list[tuple[Step, str]] = []
     for step in reversed(done):
@@ -262,7 +264,7 @@ class Branches(msgspec.Struct, frozen=True):
     files: Sequence[FilePair]
 
 
-def compared(one: Sequence[tuple[int, Change]], other: Sequence[tuple[int, Change]]) -> Branches:
+def compare(one: Sequence[tuple[int, Change]], other: Sequence[tuple[int, Change]]) -> Branches:
     """Compare two sessions by their rows: a fork has the rows of its origin, under the same numbers."""
     same = 0
     while same < min(len(one), len(other)) and one[same] == other[same]:
@@ -288,14 +290,14 @@ def _files(one: Sequence[tuple[int, Change]], other: Sequence[tuple[int, Change]
     found = {**_first(other[same:]), **_first(one[same:])}
     pairs = (FilePair(path, mine.get(path, found[path]), theirs.get(path, found[path])) for path in sorted(found))
     # Whether unkept contents differ is unknown: list them.
-    return [pair for pair in pairs if pair.one != pair.other or pair.one == UNKEPT]
+    return [pair for pair in pairs if pair.one != pair.other or pair.one == NOT_KEPT]
 
 
 def _first(changes: Sequence[tuple[int, Change]]) -> dict[str, str | None]:
     """Return each file's content before the first of these changes."""
-    return {change.path: change.before for _, change in reversed(changes) if isinstance(change, Wrote)}
+    return {change.path: change.before for _, change in reversed(changes) if isinstance(change, FileChanged)}
 
 
 def _last(changes: Sequence[tuple[int, Change]]) -> dict[str, str | None]:
     """Return each file's content after the last of these changes."""
-    return {change.path: change.after for _, change in changes if isinstance(change, Wrote)}
+    return {change.path: change.after for _, change in changes if isinstance(change, FileChanged)}

@@ -12,28 +12,39 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import msgspec
 
 from zot.agent.compaction import undo_compaction
-from zot.agent.hooks import Jobs, NoJobs
+from zot.agent.hooks import BackgroundProcesses, NoBackgroundProcesses
 from zot.agent.loop import Agent
 from zot.agent.transcript import Transcript, repaired
 from zot.errors import AgentError, RunCancelled, RuntimeBusy, UserError
 from zot.events import ApprovalRequest
 from zot.messages import Counters, ImageBlock, Message, timestamp
-from zot.session.abortable import Abortable
-from zot.session.history import Before, History, Subscriber
-from zot.session.queue import Dropped, Edit, Errand, Job, Started, Wish, Words, begun, checked_prompt, unwanted
-from zot.session.recovery import dismissal, establish, keep, note
-from zot.session.transcripts import CONCLUSION, Past, concluded, everything, fork_point
+from zot.session.abortable import AbortableWaits
+from zot.session.history import ConversationBefore, History, Subscriber
+from zot.session.queue import (
+    Dropped,
+    Edit,
+    ExclusiveTask,
+    Job,
+    PromptText,
+    RewindTarget,
+    Started,
+    checked_prompt,
+    ignore_drop,
+    ignore_start,
+)
+from zot.session.recovery import dismissal, establish, record_now, record_soon
+from zot.session.transcripts import CONCLUSION, TranscriptPast, all_messages, fork_end, fork_point
 from zot.session.worker import Worker
-from zot.store import Allowed, Configured, Guarded, Locked, MemoryStore, Spliced, Store
+from zot.store import Configured, GuardSet, LockChanged, MemoryStore, MessagesReplaced, PermissionGranted, Store
 
 if TYPE_CHECKING:
     from zot.panels import CommandAnswer, CommandInfo
-    from zot.session.rewind import Files, Rewound
+    from zot.session.rewind import RestorableFiles, Rewound
 
-Doing: TypeAlias = Literal["idle", "running", "waiting_approval"]
+SessionStatus: TypeAlias = Literal["idle", "running", "waiting_approval"]
 
 
-class State(msgspec.Struct, frozen=True):
+class SessionState(msgspec.Struct, frozen=True):
     """A snapshot of a session. ``pending`` is the open approval request, if there is one."""
 
     provider: str
@@ -42,11 +53,11 @@ class State(msgspec.Struct, frozen=True):
     message_count: int
     busy: bool
     usage: Counters
-    state: Doing = "idle"
+    state: SessionStatus = "idle"
     pending: ApprovalRequest | None = None
 
 
-def state_of(pending: ApprovalRequest | None, *, busy: bool) -> Doing:
+def state_of(pending: ApprovalRequest | None, *, busy: bool) -> SessionStatus:
     """Return a session's state as one word."""
     if pending is not None:
         return "waiting_approval"
@@ -66,16 +77,16 @@ class Session:
         agent: Agent,
         store: Store | None = None,
         *,
-        jobs: Jobs | None = None,
+        jobs: BackgroundProcesses | None = None,
         key: str = "session",
         now: Callable[[], str] = timestamp,
-        past: Past | None = None,
-        files: Callable[[], Files] | None = None,
+        past: TranscriptPast | None = None,
+        files: Callable[[], RestorableFiles] | None = None,
     ) -> None:
         self.agent = agent
         self._store = store if store is not None else MemoryStore()
         self.epoch = self._store.epoch  # Tells apart sessions that had the same id.
-        self._jobs = jobs or NoJobs()
+        self._jobs = jobs or NoBackgroundProcesses()
         self._files = files
         self._history = History(
             self._store,
@@ -87,12 +98,12 @@ class Session:
             guarded=agent.extensions.recall,
         )
         agent.extensions.attach(self._history.mention)
-        past = past or Past()
+        past = past or TranscriptPast()
         self._history.learn(past.changes)
         self._history.totals = past.totals
         self._release = past.release
         #: Calls to extensions outside of any run.
-        self._waits = Abortable()
+        self._waits = AbortableWaits()
         self._worker = Worker(agent, self._history, self._store, jobs=self._jobs, key=key, now=now, newest=past.newest)
 
     @property
@@ -124,21 +135,23 @@ class Session:
         """Count and record tokens used outside of any run. If another process holds the lease, the next run records
         them."""
         try:
-            await keep(self._history, lambda: self._history.counted(timestamp(), counters), self._worker.accept)
+            await record_soon(self._history, lambda: self._history.counted(timestamp(), counters), self._worker.accept)
         except AgentError:
             self._history.totals += counters
 
     @property
-    def before(self) -> Before:
+    def before(self) -> ConversationBefore:
         """The conversation before the current run, whose events have higher numbers; between runs, the conversation
         now."""
-        return self._history.before or Before(self.last_seq, tuple(self.transcript.messages))
+        return self._history.before or ConversationBefore(self.last_seq, tuple(self.transcript.messages))
 
-    def state(self) -> State:
+    def state(self) -> SessionState:
         """Return a snapshot."""
         agent, count = self.agent, len(self.transcript)
         doing = state_of(self.pending, busy=self.busy)
-        return State(agent.provider.name, agent.model.id, agent.cwd, count, self.busy, self.totals, doing, self.pending)
+        return SessionState(
+            agent.provider.name, agent.model.id, agent.cwd, count, self.busy, self.totals, doing, self.pending
+        )
 
     @property
     def pending(self) -> ApprovalRequest | None:
@@ -170,9 +183,9 @@ class Session:
         images: Sequence[ImageBlock] = (),
         *,
         prompt_id: str = "",
-        started: Started = begun,
-        dropped: Dropped = unwanted,
-        parked: Started = begun,
+        started: Started = ignore_start,
+        dropped: Dropped = ignore_drop,
+        parked: Started = ignore_start,
     ) -> Job:
         """Enqueue a prompt. Raise UserError if it cannot be accepted.
 
@@ -182,14 +195,14 @@ class Session:
         words = checked_prompt(text, images)
         return self._worker.accept(Job(*words, started=started, dropped=dropped, parked=parked, prompt_id=prompt_id))
 
-    def request(self, text: str, words: Words, *, channel: str = "") -> Job:
+    def request(self, text: str, words: PromptText, *, channel: str = "") -> Job:
         """Enqueue a prompt that may be in the transcript already: ``words`` returns its text when its turn comes.
 
         If ``words`` returns None, nothing is added and the interrupted run continues. ``channel`` is stored with the
         message. A prompt that does not fit the model's window is removed again.
         """
         text, images = checked_prompt(text, ())
-        job = Job(text, images, started=lambda: None, dropped=unwanted, words=words, channel=channel, yields=True)
+        job = Job(text, images, started=lambda: None, dropped=ignore_drop, words=words, channel=channel, yields=True)
         return self._worker.accept(job)
 
     def check_fit(self, text: str) -> None:
@@ -202,8 +215,8 @@ class Session:
         images: Sequence[ImageBlock] = (),
         *,
         prompt_id: str = "",
-        started: Started = begun,
-        dropped: Dropped = unwanted,
+        started: Started = ignore_start,
+        dropped: Dropped = ignore_drop,
     ) -> None:
         """Add a message to the running prompt before its next model call; when idle, the same as `prompt`.
 
@@ -217,7 +230,7 @@ class Session:
         """Withdraw a queued prompt or steering message. Raise UserError if it was sent or dropped already."""
         self._worker.take_back(prompt_id)
 
-    def compact(self, *, started: Started = begun, dropped: Dropped = unwanted) -> Job:
+    def compact(self, *, started: Started = ignore_start, dropped: Dropped = ignore_drop) -> Job:
         """Enqueue a compaction of the conversation."""
         return self._worker.accept(Job(None, (), started=started, dropped=dropped))
 
@@ -259,18 +272,18 @@ class Session:
         """
         self._worker.approve(request_id, decision, by)
 
-    def remembered(self) -> Sequence[Allowed]:
+    def remembered(self) -> Sequence[PermissionGranted]:
         """Return the remembered approvals."""
         return self.agent.approver.remembered()
 
-    async def forget(self, allowed: Allowed) -> None:
+    async def forget(self, allowed: PermissionGranted) -> None:
         """Forget a remembered approval. Raise UserError if it is not remembered, SessionBusy, StoreFailed."""
-        await note(self._history, self._store, self.agent.approver.forget(allowed), begun=self.busy)
+        await record_now(self._history, self._store, self.agent.approver.forget(allowed), begun=self.busy)
 
-    async def keep_guard(self, guarded: Guarded) -> None:
+    async def keep_guard(self, guarded: GuardSet) -> None:
         """Record a guard, so that its blocks hold after a reload. Raise AgentError."""
         if self._history.guards.get(guarded.name) != guarded:
-            await keep(self._history, lambda: guarded, self._worker.accept)
+            await record_soon(self._history, lambda: guarded, self._worker.accept)
 
     async def dismiss_guard(self, name: str) -> None:
         """Lift the blocks of a disconnected guard for good. Raise UserError if there is no such guard, AgentError."""
@@ -281,12 +294,12 @@ class Session:
         """Close the pending approval request if no remaining subscriber can answer it."""
         self._worker.approver_left()
 
-    def clear(self, *, started: Started = begun, dropped: Dropped = unwanted) -> None:
+    def clear(self, *, started: Started = ignore_start, dropped: Dropped = ignore_drop) -> None:
         """Remove all messages; usage stays counted. Raise UserError while busy."""
         self.replace_messages([], started=started, dropped=dropped)
 
     def replace_messages(
-        self, messages: Sequence[Message], *, started: Started = begun, dropped: Dropped = unwanted
+        self, messages: Sequence[Message], *, started: Started = ignore_start, dropped: Dropped = ignore_drop
     ) -> None:
         """Replace the conversation by ``messages``, repaired where a provider would refuse them. Raise UserError while
         busy.
@@ -296,9 +309,9 @@ class Session:
         if not all(isinstance(message, Message) for message in messages):
             raise UserError("messages must be a list of Message")
         whole = tuple(repaired(messages))
-        self._edit(lambda transcript: Spliced(0, len(transcript), whole), started, dropped)
+        self._edit(lambda transcript: MessagesReplaced(0, len(transcript), whole), started, dropped)
 
-    def undo_compact(self, *, started: Started = begun, dropped: Dropped = unwanted) -> None:
+    def undo_compact(self, *, started: Started = ignore_start, dropped: Dropped = ignore_drop) -> None:
         """Restore the messages that the newest compaction replaced; later messages follow them. Raise UserError while
         busy.
 
@@ -307,7 +320,7 @@ class Session:
         """
         self._edit(undo_compaction, started, dropped)
 
-    def rewind(self, wish: Wish) -> asyncio.Future[Rewound]:
+    def rewind(self, wish: RewindTarget) -> asyncio.Future[Rewound]:
         """Rewind to an earlier point, with the files that tools have changed since. Raise UserError while busy.
 
         The future has the result, or UserError, RewindRefused, StoreFailed.
@@ -319,7 +332,7 @@ class Session:
         from zot.session.rewind import rewind  # Imported lazily: few sessions need it.
 
         files = self._files()
-        errand = Errand(lambda: rewind(self._history, self._store, files, wish, cwd=self.agent.cwd))
+        errand = ExclusiveTask(lambda: rewind(self._history, self._store, files, wish, cwd=self.agent.cwd))
         self._worker.accept(errand.job)
         return errand.over
 
@@ -359,9 +372,9 @@ class Session:
         """Record the current settings, durably. If a run is in progress, here or elsewhere, a run records them."""
         await self._worker.keep_choice()
 
-    async def keep_setting(self, setting: Configured | Locked) -> None:
+    async def keep_setting(self, setting: Configured | LockChanged) -> None:
         """Record a setting, durably, for the next time the session is opened. Raise AgentError."""
-        await keep(self._history, lambda: setting, self._worker.accept)
+        await record_soon(self._history, lambda: setting, self._worker.accept)
 
     @property
     def record(self) -> Store:
@@ -370,14 +383,14 @@ class Session:
 
     async def all_messages(self) -> list[Message]:
         """Return every message that was ever in the transcript, compacted ones included, as far as they are kept."""
-        return everything([change for _, change in await self._store.changes()]) or list(self.transcript.messages)
+        return all_messages([change for _, change in await self._store.changes()]) or list(self.transcript.messages)
 
     async def fork(self, new_id: str | None = None, *, messages: int | None = None) -> str:
         """Make a new session from the first ``messages``, or from all stored rows; return its id. Raise UserError."""
         at = self._store.last_seq
         if messages is not None:
             point = fork_point(await self._store.changes(), messages)
-            at = concluded(point, await self._store.read(point, CONCLUSION))
+            at = fork_end(point, await self._store.read(point, CONCLUSION))
         made = new_id or new_session_id()
         await self._store.fork(made, at)
         return made

@@ -11,24 +11,24 @@ from zot.agent.hooks import MessageDecision
 from zot.config.config import Config
 from zot.errors import RunCancelled, UserError
 from zot.messages import ZERO, Counters
-from zot.run_summary import Outcome
+from zot.run_summary import RunSummary
 from zot.session.history import Batch
 from zot.session.session import Session
 
 
-class Answer(NamedTuple):
+class SideAnswer(NamedTuple):
     """The model's text, and the tokens it used."""
 
     text: str
     usage: Counters
 
 
-def bare(config: Config) -> Config:
+def side_config(config: Config) -> Config:
     """Return the settings of a session that answers a side question: no tools, no extensions, nothing kept."""
     return msgspec.structs.replace(config, session=None, tools=(), no_ext=True, ext=(), record=None)
 
 
-async def ask(session: Session, opened: Callable[[], Session], question: str) -> Answer:
+async def ask(session: Session, opened: Callable[[], Session], question: str) -> SideAnswer:
     """Ask a second session that ``opened`` makes with the same past; only its usage is recorded.
 
     The session's extensions guard question and answer. Raise UserError, or the error that kept the model from
@@ -43,10 +43,10 @@ async def ask(session: Session, opened: Callable[[], Session], question: str) ->
     decision = await extensions.message_written(answer.text) if answer.text else MessageDecision("")
     if decision.refusal is not None:
         raise UserError(f"held back: {decision.refusal}")
-    return Answer(decision.text, answer.usage)
+    return SideAnswer(decision.text, answer.usage)
 
 
-async def _answer(session: Session, asked: Session, question: str) -> Answer:
+async def _answer(session: Session, asked: Session, question: str) -> SideAnswer:
     outcome = _Outcome()
     asked.subscribe(outcome)
     try:
@@ -56,14 +56,14 @@ async def _answer(session: Session, asked: Session, question: str) -> Answer:
             raise job.error
         if job.aborted:
             raise RunCancelled("aborted")
-        return Answer(outcome.text, outcome.usage)
+        return SideAnswer(outcome.text, outcome.usage)
     finally:
         await asked.close()
         if outcome.usage != ZERO:
             await session.add_used(outcome.usage)  # Also after an abort.
 
 
-class _Outcome(Outcome):
+class _Outcome(RunSummary):
     """Collects a run that has no other subscriber."""
 
     can_approve = False

@@ -22,14 +22,14 @@ from zot.events import (
     UserMessage,
 )
 from zot.messages import ZERO, Counters, Message, PastMessage, Role, show, thought_of
-from zot.store import Change, Row, Said, Spliced
+from zot.store import Change, MessageAdded, MessagesReplaced, Row
 
 
 async def _nothing() -> None:
     pass
 
 
-class Past(msgspec.Struct, frozen=True):
+class TranscriptPast(msgspec.Struct, frozen=True):
     """The rows a session starts from: transcript ``changes`` with the newest usage among them, the rows of the
     ``newest`` run, and its ``totals``. ``release`` frees their resources."""
 
@@ -39,9 +39,9 @@ class Past(msgspec.Struct, frozen=True):
     release: Callable[[], Awaitable[None]] = _nothing
 
 
-def told(messages: Sequence[Message], totals: Counters) -> Past:
+def past_of(messages: Sequence[Message], totals: Counters) -> TranscriptPast:
     """Return a past with these messages and totals."""
-    return Past([Spliced(0, 0, tuple(messages))] if messages else [], totals=totals)
+    return TranscriptPast([MessagesReplaced(0, 0, tuple(messages))] if messages else [], totals=totals)
 
 
 #: The ends of turns that failed, were aborted or cut off, by role and time of the last message before the end.
@@ -51,7 +51,7 @@ CONCLUSION = 8
 _CONCLUDING = UserMessage | Usage | AssistantMessage | ExtNotify | TurnEnd | ToolResult | CompactDone | Done
 
 
-def everything(changes: Iterable[Change]) -> list[Message]:
+def all_messages(changes: Iterable[Change]) -> list[Message]:
     """Return every message that was ever in the transcript, in order.
 
     Compacted and cleared messages are included; their replacements follow at the place where they were inserted.
@@ -59,9 +59,9 @@ def everything(changes: Iterable[Change]) -> list[Message]:
     messages: list[Message] = []
     for change in changes:
         match change:
-            case Said(message=message):
+            case MessageAdded(message=message):
                 messages.append(message)
-            case Spliced(messages=new):
+            case MessagesReplaced(messages=new):
                 messages += [message for message in new if message not in messages]
             case _:
                 pass
@@ -77,7 +77,7 @@ def endings(rows: Iterable[Row]) -> Endings:
     transcript, is_asked = Transcript(), False
     for row in rows:
         match row:
-            case Said() | Spliced():
+            case MessageAdded() | MessagesReplaced():
                 transcript.apply(row)
             case UserMessage() | TurnStart():
                 is_asked = True  # A compaction's end says nothing about the last message.
@@ -99,14 +99,14 @@ def _mark(ended: dict[tuple[Role, str], TurnEnd], transcript: Transcript, end: T
         ended[message.role, message.time] = end
 
 
-def recalled(message: Message, ended: Endings) -> PastMessage:
+def past_message(message: Message, ended: Endings) -> PastMessage:
     """Return a message as it is shown to a client that missed it."""
     shown, end = show(message), ended.get((message.role, message.time))
     past = PastMessage(shown.role, shown.content, shown.time, thought_of(message))
     return past if end is None else msgspec.structs.replace(past, stop=end.stop, error=end.error or "")
 
 
-def standing(changes: Iterable[Change]) -> list[Message]:
+def current_messages(changes: Iterable[Change]) -> list[Message]:
     """Return the messages that remain after all changes."""
     transcript = Transcript()
     for change in changes:
@@ -120,7 +120,7 @@ def fork_point(changes: Sequence[tuple[int, Change]], count: int, *, purpose: st
     ``purpose`` is used in errors. Raise UserError if there is no such row: too many messages, or a tool call would lose
     its results.
     """
-    now = standing(change for _, change in changes)
+    now = current_messages(change for _, change in changes)
     wanted, then, point = now[:count], Transcript(), 0
     for seq, change in changes:
         then.apply(change)
@@ -133,7 +133,7 @@ def fork_point(changes: Sequence[tuple[int, Change]], count: int, *, purpose: st
     return point
 
 
-def concluded(point: int, following: Iterable[tuple[int, Row]]) -> int:
+def fork_end(point: int, following: Iterable[tuple[int, Row]]) -> int:
     """Return the last row of a fork at row ``point``: after the events that only report its effects.
 
     Without those events the fork would look like an interrupted run.
@@ -148,5 +148,5 @@ def concluded(point: int, following: Iterable[tuple[int, Row]]) -> int:
 def _is_open(messages: Sequence[Message]) -> bool:
     """True if a tool call in these messages has no result."""
     part = Transcript()
-    part.apply(Spliced(0, 0, tuple(messages)))
+    part.apply(MessagesReplaced(0, 0, tuple(messages)))
     return bool(part.unanswered())

@@ -7,16 +7,16 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeAlias
 
-from zot.agent.approvals import Parked, Questions
+from zot.agent.approvals import Parked, PendingApprovals
 from zot.agent.compaction import compact
-from zot.agent.hooks import Answer, Jobs, Question
+from zot.agent.hooks import ApprovalQuestion, ApprovalVerdict, BackgroundProcesses
 from zot.agent.loop import Agent
 from zot.agent.run import Run
 from zot.errors import AgentError, ContextExhausted, ContextTooLong, RunCancelled, RuntimeClosed, StoreFailed
 from zot.events import AgentEvent, ApprovalRequest, Done, Error, TurnEnd
 from zot.session.history import History
-from zot.session.queue import Errand, Job, Waiting, explained
-from zot.session.recovery import TakenUp, catch_up, mend, take_up
+from zot.session.queue import ExclusiveTask, Job, JobQueue, explained
+from zot.session.recovery import ResumableRun, end_open_run, load_foreign_rows, resume_or_end
 from zot.store import Row, Store
 
 log = logging.getLogger("zot")
@@ -27,15 +27,15 @@ Clock: TypeAlias = Callable[[], str]
 _ACQUIRE_S = 1.0
 
 
-class Driver:
+class ApprovalDriver:
     """Drives one run at a time: its task, and the approvals it waits for."""
 
     def __init__(self, agent: Agent, history: History, steer: Callable[[Run], bool]) -> None:
         self._agent = agent
         self._history = history
         self._steer = steer
-        self._questions = Questions(agent.approver)
-        self._task: asyncio.Task[Question | None] | None = None
+        self._questions = PendingApprovals(agent.approver)
+        self._task: asyncio.Task[ApprovalQuestion | None] | None = None
         self._aborting = False
         #: The state of a run that another process began.
         self._parked: Parked | None = None
@@ -47,12 +47,12 @@ class Driver:
         """The approval request that the run waits for."""
         return self._questions.pending
 
-    def begin(self, body: Coroutine[Any, Any, Question | None]) -> None:
+    def begin(self, body: Coroutine[Any, Any, ApprovalQuestion | None]) -> None:
         """Start a run's task at once, so that an abort right after has something to cancel."""
         self._aborting = False
         self._task = asyncio.get_running_loop().create_task(body, name="zot run")
 
-    def take_up(self, run: Run, taken: TakenUp) -> None:
+    def take_up(self, run: Run, taken: ResumableRun) -> None:
         """Reopen the approval request of a run that another process began, with its deadline."""
         self._aborting, self._task, self._parked = False, None, taken.parked
         run.go_on(taken.parked.step)
@@ -86,7 +86,7 @@ class Driver:
         """Wait for the end of a run, requesting approvals as needed; return the exception that ended it early, if
         any."""
         parked, self._parked = self._parked, None
-        asking: Awaitable[Answer | None] | None = None if parked is None else self._questions.resume(parked)
+        asking: Awaitable[ApprovalVerdict | None] | None = None if parked is None else self._questions.resume(parked)
         while True:
             if asking is not None:
                 problem = await self._await_answer(run, asking)
@@ -104,7 +104,7 @@ class Driver:
             can_ask = self.can_ask() and not self._aborting
             asking = self._questions.ask(run, question, number=self._history.run, can_ask=can_ask)
 
-    async def _await_answer(self, run: Run, asking: Awaitable[Answer | None]) -> BaseException | None:
+    async def _await_answer(self, run: Run, asking: Awaitable[ApprovalVerdict | None]) -> BaseException | None:
         """Await an approval and give it to the run; return the exception that ended the run meanwhile, if any."""
         try:
             answer = await asking
@@ -120,7 +120,15 @@ class Worker:
     """Runs one session's jobs: starts each, waits for it, records its end, and takes the next."""
 
     def __init__(
-        self, agent: Agent, history: History, store: Store, *, jobs: Jobs, key: str, now: Clock, newest: Sequence[Row]
+        self,
+        agent: Agent,
+        history: History,
+        store: Store,
+        *,
+        jobs: BackgroundProcesses,
+        key: str,
+        now: Clock,
+        newest: Sequence[Row],
     ) -> None:
         """``newest`` has the rows of the newest run."""
         self._agent = agent
@@ -135,9 +143,9 @@ class Worker:
         self._acquiring: asyncio.Timeout | None = None
         self._run: Run | None = None
         self._store_failure: StoreFailed | None = None
-        self._waiting = Waiting()
+        self._waiting = JobQueue()
         self._running: Job | None = None
-        self._driver = Driver(agent, history, self._steer)
+        self._driver = ApprovalDriver(agent, history, self._steer)
         #: Whether a run that waits for an approval is being left to another process.
         self._is_parking = False
         self._working: asyncio.Task[None] | None = None
@@ -254,7 +262,7 @@ class Worker:
     async def keep_choice(self) -> None:
         """Record the current settings, unless a run does."""
         if self._running is None and self._store.shared:
-            errand = Errand(self._history.settled)  # Every job records changed settings before it starts.
+            errand = ExclusiveTask(self._history.settled)  # Every job records changed settings before it starts.
             self.accept(Job(None, (), started=lambda: None, dropped=errand.drop, errand=errand.run, passes=True))
             await asyncio.wait({errand.over})
 
@@ -267,7 +275,7 @@ class Worker:
         """End a run that a dead process left open, unless another process runs the session."""
         newest, self._newest = self._newest, None
         if newest is not None and self._history.must_recover and self._running is None:
-            await mend(self._history, self._store, newest, now=self._now)
+            await end_open_run(self._history, self._store, newest, now=self._now)
 
     async def take_up(self, clock: Callable[[], float]) -> None:
         """Recover like `mend`, but resume a run that waits for an approval. From now on approvals are always
@@ -279,7 +287,7 @@ class Worker:
             return
         if not self._history.must_recover or self._running is not None:
             return
-        taken = await take_up(self._history, self._store, newest, now=self._now, clock=clock)
+        taken = await resume_or_end(self._history, self._store, newest, now=self._now, clock=clock)
         if taken is None:
             return
         try:
@@ -331,7 +339,7 @@ class Worker:
         self._history.begin_run()
         run = self._run = self._new_run()
         job.start()
-        body: Coroutine[Any, Any, Question | None]
+        body: Coroutine[Any, Any, ApprovalQuestion | None]
         if job.text is None:
             body = compact(self._agent, run)
         else:
@@ -369,7 +377,7 @@ class Worker:
         try:
             async with asyncio.timeout(_ACQUIRE_S if self._ended_by else None) as self._acquiring:
                 others = await self._store.begin()
-                taken = await catch_up(self._history, self._store, others, now=self._now, clock=self._clock)
+                taken = await load_foreign_rows(self._history, self._store, others, now=self._now, clock=self._clock)
                 self._amend_configured()
                 if others:
                     self._history.overheard(others[-1][0])
@@ -384,7 +392,7 @@ class Worker:
         self._store.end()
         return False
 
-    def _resume_instead(self, job: Job, taken: TakenUp) -> bool:
+    def _resume_instead(self, job: Job, taken: ResumableRun) -> bool:
         """Resume a run that waits for an approval and put ``job`` back in the queue. False if ``job`` was aborted:
         then nothing is resumed."""
         if self._ended_by is not None:
@@ -398,7 +406,7 @@ class Worker:
         self._resume(taken)
         return True
 
-    def _resume(self, taken: TakenUp) -> None:
+    def _resume(self, taken: ResumableRun) -> None:
         run = self._new_run()
         self._driver.take_up(run, taken)
         self._running, self._run, self._ended_by = Job.going_on(), run, None

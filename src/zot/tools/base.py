@@ -7,16 +7,16 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from zot.encoding import learned
+from zot.encoding import thread_safe_type
 from zot.errors import ToolFailed
 from zot.messages import ImageBlock, TextBlock, ToolSpec
-from zot.store import Wrote
+from zot.store import FileChanged
 
 Output: TypeAlias = tuple[TextBlock | ImageBlock, ...]
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-class FailedWith(ToolFailed):
+class ToolFailedWithOutput(ToolFailed):
     """Failure of a tool whose ``output`` the model gets, images included."""
 
     def __init__(self, output: Output) -> None:
@@ -37,7 +37,7 @@ class ToolContext(msgspec.Struct, frozen=True):
     progress: Callable[[str], Awaitable[None]]
     owners: tuple[str, ...] = ()
     last_words: Callable[[str], None] = lambda text: None
-    writing: Callable[[Wrote], Awaitable[None]] | None = None
+    writing: Callable[[FileChanged], Awaitable[None]] | None = None
 
 
 class Tool(Protocol):
@@ -60,7 +60,7 @@ class Tool(Protocol):
 def decode_args(args: dict[str, Any], kind: type[T]) -> T:
     """Return ``args`` converted to ``kind``. Raise ToolFailed that names the invalid field."""
     try:
-        return msgspec.convert(args, learned(kind), strict=True)
+        return msgspec.convert(args, thread_safe_type(kind), strict=True)
     except msgspec.ValidationError as exc:
         raise ToolFailed(f"invalid arguments: {exc}") from exc
 
@@ -73,7 +73,7 @@ def to_utf8(text: str, field: str) -> bytes:
         raise ToolFailed(f"invalid arguments: {field} has a lone surrogate at character {exc.start}") from exc
 
 
-class OnDemand:
+class LazyTool:
     """Tool created by ``make`` on its first call; ``spec`` and ``read_only`` are known before."""
 
     def __init__(self, spec: ToolSpec, make: Callable[[], Tool], *, read_only: bool = False) -> None:

@@ -13,7 +13,7 @@ import msgspec
 from zot.errors import ToolFailed
 from zot.messages import TextBlock
 from zot.tools.base import Output, ToolContext, decode_args, to_utf8
-from zot.tools.command_output import Heard, Spills
+from zot.tools.command_output import OutputCollector, Spills
 from zot.tools.process import Child, Groups, Processes
 from zot.tools.sandbox import Sandbox
 from zot.tools.specs import BASH_MIN_TIMEOUT_S, BASH_TIMEOUT_S, bash
@@ -70,7 +70,7 @@ class Bash:
         timeout_s = self._timeout_s if wanted.timeout is None else wanted.timeout
         started = self._clock()
         child = await self._start(_shell(wanted.command), context)
-        heard = Heard(child, context.progress, self._spills.new() if self._spills is not None else None)
+        heard = OutputCollector(child, context.progress, self._spills.new() if self._spills is not None else None)
 
         def told(ending: str) -> str:
             return f"$ {wanted.command}\n{heard.text()}\n{ending}  Took {_duration(self._clock() - started)}"
@@ -114,7 +114,7 @@ def _shell(command: str) -> list[str | bytes]:
     return ["/bin/sh", "-c", to_utf8(command, "command")]
 
 
-async def _run_to_end(child: Child, heard: Heard, *, timeout_s: float, grace_s: float) -> bool:
+async def _run_to_end(child: Child, heard: OutputCollector, *, timeout_s: float, grace_s: float) -> bool:
     """Collect output until the command exits; end it after ``timeout_s`` and return True.
 
     Also ends a command that lost its keeper: its processes must have ended before the result.

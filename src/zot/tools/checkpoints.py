@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from zot.errors import ToolFailed
-from zot.store import UNKEPT, Wrote
-from zot.text import has_half
-from zot.tools.files import Place, read_at
+from zot.store import NOT_KEPT, FileChanged
+from zot.text import has_surrogate
+from zot.tools.files import FileLocation, read_at
 from zot.tools.paths import Paths
-from zot.tools.read_state import Seen, version_of
+from zot.tools.read_state import ReadState, version_of
 
 #: Larger contents are not kept.
 MAX_KEPT_BYTES = 8 * 1024 * 1024
 
 
-class Content(NamedTuple):
+class FileContent(NamedTuple):
     """Content of a file with its digest: None for no file, `UNKEPT` for one too large or unreadable."""
 
     digest: str | None
@@ -26,19 +26,19 @@ class Content(NamedTuple):
     about: os.stat_result | None = None
 
 
-NOTHING = Content(None)
+NOTHING = FileContent(None)
 
 
-def content_of(data: bytes) -> Content:
+def content_of(data: bytes) -> FileContent:
     """Return a content with its digest, or `UNKEPT`."""
     if len(data) > MAX_KEPT_BYTES:
-        return Content(UNKEPT)
+        return FileContent(NOT_KEPT)
     from hashlib import sha256  # Lazy: start-up budget.
 
-    return Content(sha256(data).hexdigest(), data)
+    return FileContent(sha256(data).hexdigest(), data)
 
 
-def content_at(place: Place) -> Content:
+def content_at(place: FileLocation) -> FileContent:
     """Return the current content of a file. Raise ToolFailed if it is not a regular file."""
     if not place.exists():
         return NOTHING
@@ -46,21 +46,21 @@ def content_at(place: Place) -> Content:
         with place.open() as fd:
             about = os.fstat(fd)
             if about.st_size > MAX_KEPT_BYTES:
-                return Content(UNKEPT, about=about)
+                return FileContent(NOT_KEPT, about=about)
             return content_of(read_at(fd, MAX_KEPT_BYTES + 1, 0))._replace(about=about)
     except ToolFailed as problem:
         if isinstance(problem.__cause__, PermissionError):  # an unreadable file may still be replaced
-            return Content(UNKEPT)
+            return FileContent(NOT_KEPT)
         raise
 
 
-def wrote(path: str, cwd: str, before: Content, after: Content) -> Wrote:
+def wrote(path: str, cwd: str, before: FileContent, after: FileContent) -> FileChanged:
     """Return the record of a change; ``path`` is the file's real path."""
     where = _from_directory(path, os.path.realpath(cwd))
-    if has_half(where):  # not a valid text: record that the file changed, not its contents
-        return Wrote(os.fsencode(where).decode("utf-8", "backslashreplace"), UNKEPT, UNKEPT)
+    if has_surrogate(where):  # not a valid text: record that the file changed, not its contents
+        return FileChanged(os.fsencode(where).decode("utf-8", "backslashreplace"), NOT_KEPT, NOT_KEPT)
     contents = {content.digest: content.data for content in (before, after) if content.digest}
-    return Wrote(where, before.digest, after.digest, contents=contents)
+    return FileChanged(where, before.digest, after.digest, contents=contents)
 
 
 def _from_directory(path: str, root: str) -> str:
@@ -72,9 +72,9 @@ def _from_directory(path: str, root: str) -> str:
 class Restorer:
     """Restores files within ``paths``, and updates the read state ``seen`` for them."""
 
-    def __init__(self, paths: Paths, seen: Seen | None = None) -> None:
+    def __init__(self, paths: Paths, seen: ReadState | None = None) -> None:
         self._paths = paths
-        self._seen = Seen() if seen is None else seen
+        self._seen = ReadState() if seen is None else seen
 
     def problem(self, root: str, path: str, *, found: Sequence[str | None], then: str | None) -> str | None:
         """Return why a file cannot be restored to the digest ``then``; None if it can.
@@ -85,7 +85,7 @@ class Restorer:
             digest = self._look(os.path.join(root, path)).digest
         except ToolFailed as problem:
             return str(problem)
-        if UNKEPT in (digest, *found, then):
+        if NOT_KEPT in (digest, *found, then):
             return "its content was not kept"
         return None if digest in (*found, then) else "somebody else changed it"
 
@@ -109,7 +109,7 @@ class Restorer:
             self._put(place, data, there, mode)
         return there.digest, mode if there.about is None else stat.S_IMODE(there.about.st_mode)
 
-    def _look(self, path: str) -> Content:
+    def _look(self, path: str) -> FileContent:
         """Return the content at ``path``. Raise ToolFailed if it is not a file, or has moved through a link."""
         if os.path.realpath(path) != path:
             raise ToolFailed("a link leads elsewhere now")
@@ -124,7 +124,7 @@ class Restorer:
                 return NOTHING
             raise
 
-    def _put(self, place: Place, data: bytes | None, found: Content, mode: int) -> None:
+    def _put(self, place: FileLocation, data: bytes | None, found: FileContent, mode: int) -> None:
         if data is None:
             assert found.about is not None
             place.remove(expected=found.about)

@@ -256,7 +256,7 @@ def _remove(path: str, directory: int) -> None:
     os.rmdir(path)
 
 
-class Heard:
+class OutputCollector:
     """Collector of one command's output, in bounded memory."""
 
     def __init__(self, child: Child, progress: Callable[[str], Awaitable[None]], spill: Spill | None) -> None:

@@ -21,9 +21,9 @@ from zot.tools.base import Output, ToolContext, decode_args, to_utf8
 from zot.tools.checkpoints import content_of, wrote
 from zot.tools.command_output import Excerpt
 from zot.tools.diff import Change, Row, Skipped, apply, common_start, diff, lines_in_common
-from zot.tools.files import Place, read_at
-from zot.tools.paths import Anywhere, Paths
-from zot.tools.read_state import Seen, version_of
+from zot.tools.files import FileLocation, read_at
+from zot.tools.paths import Paths, UnrestrictedPaths
+from zot.tools.read_state import ReadState, version_of
 from zot.tools.specs import EDIT
 from zot.tools.text_encoding import BROKEN_UTF_8, LATIN_1, UTF_8, WINDOWS_1252, Encoding, detect, to_units
 
@@ -56,9 +56,9 @@ class Edit:
     spec = EDIT
     read_only = False
 
-    def __init__(self, paths: Paths | None = None, seen: Seen | None = None) -> None:
-        self._paths = Anywhere() if paths is None else paths
-        self._seen = Seen() if seen is None else seen
+    def __init__(self, paths: Paths | None = None, seen: ReadState | None = None) -> None:
+        self._paths = UnrestrictedPaths() if paths is None else paths
+        self._seen = ReadState() if seen is None else seen
 
     async def run(self, args: dict[str, Any], context: ToolContext) -> Output:
         """Make all edits and return their diff. Raise ToolFailed, leaving the file unchanged."""
@@ -100,7 +100,7 @@ class _Edit(NamedTuple):
     change: Change
 
 
-def _content(place: Place, shown: str) -> tuple[bytes, os.stat_result]:
+def _content(place: FileLocation, shown: str) -> tuple[bytes, os.stat_result]:
     with place.open() as fd:
         about = os.fstat(fd)
         if stat.S_ISDIR(about.st_mode):
@@ -180,7 +180,7 @@ def _nearly(text: FileText, old: str) -> str:
         return f"the file seems to be {encoding.name}, which has no {character!r} (U+{ord(character):04X})"
 
     start = data[: MAX_COMPARED_CHARACTERS * encoding.unit].removeprefix(encoding.bom)
-    return nearly(encoding.decode(start), old)
+    return explain_near_miss(encoding.decode(start), old)
 
 
 def _several(text: FileText, found: Sequence[Match]) -> str:
@@ -320,7 +320,7 @@ class _Plain:
         return self._units.count(self._crlf, start, end + 1)
 
 
-def nearly(text: str, old: str) -> str:
+def explain_near_miss(text: str, old: str) -> str:
     """Explain how ``old``, which is not in ``text``, nearly matches, and show the place."""
     if not old.split():
         return "it is only whitespace"

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple, Self
 
 from zot.errors import ToolFailed
-from zot.tools.read_state import Keys, version_outside
+from zot.tools.read_state import Keys, version_from_status
 
 #: Attributes set by users and their programs, and access control lists. All others belong to the system.
 _KEPT_ATTRIBUTES = ("user.", "system.posix_acl_access")
@@ -26,7 +26,7 @@ class Replaced(NamedTuple):
     about: os.stat_result
 
 
-class Place:
+class FileLocation:
     """Location of an existing or future file or directory. Owns ``directory``, an open descriptor.
 
     ``shown`` is the model's name for it, used in errors; ``path`` is its real path when it was found.
@@ -246,7 +246,7 @@ def _extended(fd: int) -> list[str]:
 def _differ(one: os.stat_result, other: os.stat_result | None) -> bool:
     if other is None:
         return True
-    return version_outside(one) != version_outside(other)
+    return version_from_status(one) != version_from_status(other)
 
 
 def _write_all(fd: int, data: bytes) -> None:

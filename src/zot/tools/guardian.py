@@ -13,8 +13,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from zot.tools.process import CLOSE_GRACE_S, REAP_S, Child, Groups, Processes, Streams, end_each, resolve
-from zot.tools.warden.kernel import hurry
-from zot.tools.warden.request import Request, encode_request
+from zot.tools.warden.kernel import raise_priority
+from zot.tools.warden.request import SpawnRequest, encode_request
 
 if TYPE_CHECKING:
     import subprocess
@@ -81,7 +81,7 @@ class Guardian:
         self._patience_s = patience_s
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
-        self._children: set[KeptChild] = set()
+        self._children: set[GuardedChild] = set()
         self._idle: list[socket.socket] = []
         self._starting = asyncio.Semaphore(_MAX_STARTING)
         self._closed = False
@@ -97,14 +97,14 @@ class Guardian:
     ) -> Child:
         """See `Processes`."""
         variables = {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
-        request = encode_request(Request([os.fsencode(word) for word in argv], os.fsencode(cwd), variables))
+        request = encode_request(SpawnRequest([os.fsencode(word) for word in argv], os.fsencode(cwd), variables))
         async with self._starting:
             if self._closed:
                 raise ChildProcessError("nothing can be started any more: the guardian has been closed")
             # A guardian killed a moment ago may still accept a request, then refuse, and only then be known as dead:
             # the next guardian takes the command.
             for _ in range(_TRIES - 1):
-                with suppress(NotTaken):
+                with suppress(KeeperEnded):
                     return await self._begin(request, os.fsdecode(argv[0]), cwd, owners, streams)
             return await self._begin(request, os.fsdecode(argv[0]), cwd, owners, streams)
 
@@ -141,12 +141,12 @@ class Guardian:
 
     async def _begin(
         self, request: bytes, program: str, cwd: str, owners: Sequence[str], streams: Streams | None
-    ) -> KeptChild:
+    ) -> GuardedChild:
         """Start a command through a keeper. Leaves no process on failure."""
         control = self._idle_keeper() or self._new_keeper()
         self._wake()
         inlet, outlet = os.pipe()
-        child = KeptChild(control, inlet, owners, self._forget)
+        child = GuardedChild(control, inlet, owners, self._forget)
         self._children.add(child)
         try:
             await self._answered(child.start(request, [outlet, inlet, *(streams or ())], program=program, cwd=cwd))
@@ -172,7 +172,7 @@ class Guardian:
                 self._discard_guardian()
             raise ChildProcessError(f"the guardian did not answer within {self._patience_s:g} s") from exc
 
-    def _forget(self, child: KeptChild, control: socket.socket | None) -> None:
+    def _forget(self, child: GuardedChild, control: socket.socket | None) -> None:
         self._children.discard(child)
         if control is not None and len(self._idle) < _MAX_IDLE and not self._closed:
             self._idle.append(control)
@@ -206,7 +206,7 @@ class Guardian:
             except ConnectionError as exc:
                 ours.close()
                 self._discard_guardian()
-                raise NotTaken(ENDED) from exc
+                raise KeeperEnded(ENDED) from exc
             except BaseException:
                 ours.close()
                 raise
@@ -293,11 +293,11 @@ def _bytecode() -> list[str]:
     return ["-B"] if sys.dont_write_bytecode else []
 
 
-class NotTaken(ChildProcessError):
+class KeeperEnded(ChildProcessError):
     """The keeper ended before it took the command."""
 
 
-class KeptChild(Child):
+class GuardedChild(Child):
     """Command below its own keeper.
 
     Calls ``forget`` when all its processes have ended, with the control socket if the keeper can take another command.
@@ -308,7 +308,7 @@ class KeptChild(Child):
         control: socket.socket,
         output: int,
         owners: Sequence[str],
-        forget: Callable[[KeptChild, socket.socket | None], None],
+        forget: Callable[[GuardedChild, socket.socket | None], None],
     ) -> None:
         super().__init__(output, owners)
         loop = asyncio.get_running_loop()
@@ -397,7 +397,7 @@ class KeptChild(Child):
         if self._keeper:
             with suppress(ProcessLookupError):
                 os.kill(self._keeper, signal.SIGCONT)
-            hurry(self._keeper)
+            raise_priority(self._keeper)
 
     def hang_up(self) -> None:
         """Close the connection to the keeper, which then ends all processes."""
@@ -426,9 +426,9 @@ class KeptChild(Child):
     def _end_strays(self) -> None:
         """End the remaining processes if neither the keeper nor the guardian can."""
         if self._keeper:
-            from zot.tools.process import end_strays
+            from zot.tools.process import kill_orphans
 
-            end_strays(self._mark, self.pid, within_s=REAP_S)
+            kill_orphans(self._mark, self.pid, within_s=REAP_S)
         self.hang_up()
 
     def _ask(self, line: str) -> None:
@@ -488,7 +488,7 @@ class KeptChild(Child):
         if not reusable:
             self._control.close()
         # A keeper that took a command may have been killed by it before it could report that it runs.
-        self._begin(None if self._keeper else NotTaken(ENDED))
+        self._begin(None if self._keeper else KeeperEnded(ENDED))
         self._exited(None)
         self._list([])
         resolve(self._gone)

@@ -35,7 +35,7 @@ _NEEDED_AT_HOME = (".rustup/settings.toml", ".rustup/toolchains")
 _OTHERS_MAY_LOOK = stat.S_IROTH | stat.S_IXOTH
 
 
-def view(
+def locked_mounts(
     cwd: str, *, path: str = "", home: str = "", hidden: Sequence[str] = (), shown: Sequence[str] = ()
 ) -> list[tuple[str, ...]]:
     """Return mounts that show ``cwd`` writable, and the programs with their data read-only.

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from zot.errors import ToolFailed
-from zot.tools.files import Place, failure
+from zot.tools.files import FileLocation, failure
 
 #: The kernel's own limit.
 MAX_LINKS = 40
@@ -21,7 +21,7 @@ _OPEN_BENEATH = OPEN_DIRECTORY | os.O_NOFOLLOW
 class Paths(Protocol):
     """Resolver of paths, which decides where they may lead."""
 
-    def find(self, path: str, cwd: str, *, make_parents: bool = False) -> Place:
+    def find(self, path: str, cwd: str, *, make_parents: bool = False) -> FileLocation:
         """Resolve ``path`` from ``cwd`` through all symbolic links; the file need not exist.
 
         With ``make_parents``, creates missing directories on the way. The caller closes the place. Raise ToolFailed if
@@ -29,10 +29,10 @@ class Paths(Protocol):
         """
 
 
-class Anywhere:
+class UnrestrictedPaths:
     """Resolves all paths as the system does."""
 
-    def find(self, path: str, cwd: str, *, make_parents: bool = False) -> Place:
+    def find(self, path: str, cwd: str, *, make_parents: bool = False) -> FileLocation:
         """Resolve ``path`` as `Paths.find` specifies."""
         where = os.path.join(cwd, checked(path))
         if make_parents and where.startswith(os.path.join(cwd, "")) and not os.path.isdir(cwd):
@@ -42,7 +42,7 @@ class Anywhere:
             for _ in range(MAX_LINKS):
                 head, name = os.path.split(where.rstrip("/") or "/")
                 if name in ("", ".", ".."):
-                    return Place(os.open(where, OPEN_DIRECTORY), ".", path, os.path.realpath(where))
+                    return FileLocation(os.open(where, OPEN_DIRECTORY), ".", path, os.path.realpath(where))
                 directory = _open_parent(head, make=make_parents)
                 try:
                     target = link_target(name, directory)
@@ -50,7 +50,7 @@ class Anywhere:
                     os.close(directory)
                     raise
                 if target is None:
-                    return Place(directory, name, path, os.path.join(os.path.realpath(head), name))
+                    return FileLocation(directory, name, path, os.path.join(os.path.realpath(head), name))
                 os.close(directory)
                 where = os.path.join(head, target)
             raise too_many_links()
@@ -99,7 +99,7 @@ def _open_parent(path: str, *, make: bool) -> int:
     return os.open(real, OPEN_DIRECTORY)
 
 
-class Lock:
+class LockedPaths:
     """Resolves paths in ``root`` and below only, except for ``hidden`` ones there.
 
     Walks from directory to directory by descriptor, and never lets the kernel follow a link: links are read and
@@ -112,7 +112,7 @@ class Lock:
         within = os.path.join(self.root, "")
         self._hidden = [path for path in map(os.path.realpath, hidden) if path.startswith(within)]
 
-    def find(self, path: str, cwd: str, *, make_parents: bool = False) -> Place:
+    def find(self, path: str, cwd: str, *, make_parents: bool = False) -> FileLocation:
         """Resolve ``path`` as `Paths.find` specifies. Raise ToolFailed if it leads outside."""
         names = self._beneath(os.path.join(cwd, checked(path)), path)
         try:
@@ -121,7 +121,7 @@ class Lock:
             raise failure("open", self.root, exc) from exc
         try:
             name = self._follow(walk, names, path)
-            return Place(walk.take(), name, path, os.path.join(walk.path, name))
+            return FileLocation(walk.take(), name, path, os.path.join(walk.path, name))
         except OSError as exc:
             raise failure("write" if make_parents else "read", path, exc) from exc
         finally:
@@ -178,14 +178,14 @@ class Lock:
         )
 
 
-class LockWithMore:
+class LockedPathsForReading:
     """Resolves paths as ``lock`` does, and also in ``more`` directories, each locked separately. For reading only."""
 
-    def __init__(self, lock: Lock, more: Sequence[str]) -> None:
+    def __init__(self, lock: LockedPaths, more: Sequence[str]) -> None:
         self._lock = lock
-        self._more = [Lock(directory) for directory in more]
+        self._more = [LockedPaths(directory) for directory in more]
 
-    def find(self, path: str, cwd: str, *, make_parents: bool = False) -> Place:
+    def find(self, path: str, cwd: str, *, make_parents: bool = False) -> FileLocation:
         """Resolve ``path`` as `Paths.find` specifies. Raise ToolFailed if it leads outside."""
         where = os.path.join(cwd, checked(path))
         lock = next((lock for lock in self._more if lock.holds(where)), self._lock)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from zot.tools.warden import tree
-from zot.tools.warden.kernel import hurry
+from zot.tools.warden.kernel import raise_priority
 
 if TYPE_CHECKING:
     import subprocess
@@ -414,14 +414,14 @@ def _reap(process: subprocess.Popen[bytes], pidfd: int, tell: Callable[[int], No
     tell(process.wait())
 
 
-def end_strays(mark: int, session: int, *, within_s: float) -> None:
+def kill_orphans(mark: int, session: int, *, within_s: float) -> None:
     """Kill every process that has a keeper's ``mark`` or belongs to a command's ``session``; 0 stands for none.
 
     Blocks for ``within_s`` at most, usually for a few milliseconds. Processes that it cannot kill stay.
     """
     deadline = time.monotonic() + within_s
     before = os.sched_getscheduler(0), os.sched_getparam(0)
-    hurry()
+    raise_priority()
     try:
         while tree.end(lambda: _found(mark, session)) and time.monotonic() < deadline:
             time.sleep(_RESTING_S)
@@ -429,7 +429,7 @@ def end_strays(mark: int, session: int, *, within_s: float) -> None:
         os.sched_setscheduler(0, *before)
 
 
-def _found(mark: int, session: int) -> Iterator[tuple[int, tree.Status]]:
+def _found(mark: int, session: int) -> Iterator[tuple[int, tree.ProcessStatus]]:
     for name in os.listdir("/proc"):
         status = tree.status(int(name)) if name.isdigit() else None
         if status is None or status.state in b"ZX":

@@ -27,8 +27,8 @@ from zot.tools.images import (
     is_surely_binary,
     kind_of,
 )
-from zot.tools.paths import Anywhere, Paths, link_target
-from zot.tools.read_state import Seen, version
+from zot.tools.paths import Paths, UnrestrictedPaths, link_target
+from zot.tools.read_state import ReadState, version
 from zot.tools.specs import MAX_BYTES, MAX_LINES, READ
 from zot.tools.text_encoding import (
     LATIN_1,
@@ -70,10 +70,10 @@ class Read:
     read_only = True
 
     def __init__(
-        self, paths: Paths | None = None, seen: Seen | None = None, *, max_skipped_bytes: int = MAX_SKIPPED_BYTES
+        self, paths: Paths | None = None, seen: ReadState | None = None, *, max_skipped_bytes: int = MAX_SKIPPED_BYTES
     ) -> None:
-        self._paths = Anywhere() if paths is None else paths
-        self._seen = Seen() if seen is None else seen
+        self._paths = UnrestrictedPaths() if paths is None else paths
+        self._seen = ReadState() if seen is None else seen
         self._max_skipped_bytes = max_skipped_bytes
 
     async def run(self, args: dict[str, Any], context: ToolContext) -> Output:

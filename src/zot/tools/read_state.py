@@ -17,7 +17,7 @@ MAX_FILES = 10_000
 _SLICE_BYTES = 256 * 1024
 
 
-class Seen:
+class ReadState:
     """Version of each file that the model last read or wrote in a session."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ async def version(fd: int) -> bytes:
     """Return the version of an open file. Yields to the event loop while hashing."""
     about = os.fstat(fd)
     if about.st_size > MAX_HASHED_BYTES:
-        return version_outside(about)
+        return version_from_status(about)
     from hashlib import sha256  # Lazy: start-up budget.
 
     digest, position = sha256(), 0
@@ -63,9 +63,9 @@ def version_of(data: bytes, about: os.stat_result) -> bytes:
     """Return the version of a file with the whole content ``data``, equal to `version`."""
     from hashlib import sha256
 
-    return version_outside(about) if len(data) > MAX_HASHED_BYTES else sha256(data).digest()
+    return version_from_status(about) if len(data) > MAX_HASHED_BYTES else sha256(data).digest()
 
 
-def version_outside(about: os.stat_result) -> bytes:
+def version_from_status(about: os.stat_result) -> bytes:
     """Return a version from a file's status. Unlike the mtime, the ctime cannot be set back."""
     return f"{about.st_ino} {about.st_size} {about.st_mtime_ns} {about.st_ctime_ns}".encode()

@@ -13,7 +13,7 @@ from contextlib import suppress
 from zot.errors import ToolFailed
 from zot.files import make_directory
 from zot.tools.base import ToolContext
-from zot.tools.mounts import view
+from zot.tools.mounts import locked_mounts
 from zot.tools.process import Processes
 
 #: Capabilities that root keeps, for files of other users. All others, such as mounting, are dropped.
@@ -46,7 +46,7 @@ class Sandbox:
     def _wrap(self, argv: Sequence[str | bytes], bwrap: str, context: ToolContext) -> list[str | bytes]:
         self._make_hidden(context.cwd)
         path, home = context.env.get("PATH", os.defpath), context.env.get("HOME", "")
-        mounts = view(context.cwd, path=path, home=home, hidden=self._hidden, shown=self._shown)
+        mounts = locked_mounts(context.cwd, path=path, home=home, hidden=self._hidden, shown=self._shown)
         return sandboxed(argv, bwrap=bwrap, cwd=context.cwd, mounts=mounts)
 
     def _make_hidden(self, cwd: str) -> None:

@@ -11,9 +11,9 @@ from zot.errors import ToolFailed
 from zot.messages import TextBlock
 from zot.tools.base import Output, ToolContext, decode_args, to_utf8
 from zot.tools.checkpoints import content_at, content_of, wrote
-from zot.tools.files import Place, read_at
-from zot.tools.paths import Anywhere, Paths
-from zot.tools.read_state import Seen, version, version_of
+from zot.tools.files import FileLocation, read_at
+from zot.tools.paths import Paths, UnrestrictedPaths
+from zot.tools.read_state import ReadState, version, version_of
 from zot.tools.specs import WRITE
 from zot.tools.text_encoding import PROBE_BYTES, UTF_8, detect
 
@@ -29,9 +29,9 @@ class Write:
     spec = WRITE
     read_only = False
 
-    def __init__(self, paths: Paths | None = None, seen: Seen | None = None) -> None:
-        self._paths = Anywhere() if paths is None else paths
-        self._seen = Seen() if seen is None else seen
+    def __init__(self, paths: Paths | None = None, seen: ReadState | None = None) -> None:
+        self._paths = UnrestrictedPaths() if paths is None else paths
+        self._seen = ReadState() if seen is None else seen
 
     async def run(self, args: dict[str, Any], context: ToolContext) -> Output:
         """Write the file and report its size. Raise ToolFailed, leaving the file unchanged."""
@@ -56,7 +56,7 @@ class Write:
         )
         return (TextBlock("".join([summary, *(f"\n[{note}]" for note in [*changed, *replaced.notes])])),)
 
-    async def _look(self, place: Place, shown: str, data: bytes) -> tuple[os.stat_result | None, list[str]]:
+    async def _look(self, place: FileLocation, shown: str, data: bytes) -> tuple[os.stat_result | None, list[str]]:
         """Return the status of a file that the model has seen, and notes on changes of encoding or line ends.
 
         Raise ToolFailed if the model has not seen its current version.

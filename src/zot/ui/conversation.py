@@ -48,14 +48,14 @@ class ModelInfo(msgspec.Struct, frozen=True):
     context_window: int = 0
 
 
-class Remembered(msgspec.Struct, frozen=True):
+class AllowedCall(msgspec.Struct, frozen=True):
     """A tool call allowed for the rest of the session: ``tool``, and its command or path."""
 
     tool: str
     subject: str
 
 
-class Aside(msgspec.Struct, frozen=True):
+class SideReply(msgspec.Struct, frozen=True):
     """The answer to a side question, and the tokens that it used."""
 
     text: str
@@ -109,10 +109,10 @@ class Conversation(Protocol):
 
     async def approve(self, request: str, decision: Decision) -> None: ...
 
-    async def remembered(self) -> Sequence[Remembered]:
+    async def remembered(self) -> Sequence[AllowedCall]:
         """Return the tool calls that are allowed for the rest of the session."""
 
-    async def forget(self, one: Remembered) -> None:
+    async def forget(self, one: AllowedCall) -> None:
         """Revoke a remembered approval."""
 
     async def commands(self) -> Sequence[CommandInfo]:
@@ -146,7 +146,7 @@ class Conversation(Protocol):
     async def fork(self, messages: int | None = None) -> str:
         """Create a session from the first ``messages``, or from all; return its id."""
 
-    async def aside(self, question: str) -> Aside:
+    async def aside(self, question: str) -> SideReply:
         """Answer a side question from the conversation, without becoming part of it."""
 
     async def close(self) -> None:
@@ -164,7 +164,7 @@ class SessionInfo(msgspec.Struct, frozen=True):
     parent: str = ""
 
 
-def meant(name: str, known: Sequence[str]) -> str | None:
+def match_session_id(name: str, known: Sequence[str]) -> str | None:
     """Return the session with id ``name``, or the only one whose id starts with it; None if there is none.
 
     Raise UserError if several ids start with it.

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from zot.messages import Counters, PastMessage, ShownCall, ShownImage, ShownMessage, ShownResult, TextBlock
-from zot.ui.readable import changes, counted, ended, escaped, one_line, size, summary, when
+from zot.ui.readable import counted, diff_lines, escaped, format_size, format_time, one_line, stop_note, summary
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8886; --soft: #8881; --dim: #6b6b6b; --accent: #2a6fdb; }
@@ -103,20 +103,20 @@ _PIPE = re.compile(r"(?<!\\)\|")
 _CODE = re.compile(r"(?<!`)(`+)(?!`).+?(?<!`)\1(?!`)")
 
 
-def plain(text: str) -> str:
+def escaped_html(text: str) -> str:
     """Return ``text`` escaped for HTML, with invisible characters written as escapes."""
     return escape(escaped(text))
 
 
-def words(text: str, depth: int = 0) -> str:
+def inline_markdown(text: str, depth: int = 0) -> str:
     """Return inline Markdown as HTML. Unrecognised syntax stays text."""
     if depth == _MAX_INLINE_DEPTH:
-        return plain(text)
+        return escaped_html(text)
     parts, at = [], 0
     for found in _INLINE.finditer(text):
-        parts += [plain(text[at : found.start()]), _inline(found, depth + 1)]
+        parts += [escaped_html(text[at : found.start()]), _inline(found, depth + 1)]
         at = found.end()
-    return "".join([*parts, plain(text[at:])])
+    return "".join([*parts, escaped_html(text[at:])])
 
 
 def _inline(found: re.Match[str], depth: int) -> str:
@@ -124,22 +124,22 @@ def _inline(found: re.Match[str], depth: int) -> str:
     text = found[kind]
     match kind:
         case "escaped":
-            return plain(text)
+            return escaped_html(text)
         case "code":
-            return f"<code>{plain(_code(text))}</code>"
+            return f"<code>{escaped_html(_code(text))}</code>"
         case "angled":
-            return _link(text, plain(text.removeprefix("mailto:")), "bare")
+            return _link(text, escaped_html(text.removeprefix("mailto:")), "bare")
         case "url":
             return _labelled_link(found["label"], text, depth)
         case "bare":
             return _bare_link(text)
         case "entity":
-            return plain(unescape(text) if text[1] == "#" or text[1:] in html5 else text)
+            return escaped_html(unescape(text) if text[1] == "#" or text[1:] in html5 else text)
         case "newline":
             return "<br>"
         case _:
             tag = kind.rstrip("_")
-            return f"<{tag}>{words(text, depth)}</{tag}>"
+            return f"<{tag}>{inline_markdown(text, depth)}</{tag}>"
 
 
 def _code(text: str) -> str:
@@ -150,24 +150,24 @@ def _code(text: str) -> str:
 def _labelled_link(label: str, url: str, depth: int) -> str:
     """Return a link if its scheme is allowed, else its label and URL as text."""
     url = re.sub(r"\\([!-/:-@\[-`{-~])", r"\1", url[1:-1] if url[0] == "<" and url[-1] == ">" else url)
-    text = words(label, depth)
+    text = inline_markdown(label, depth)
     if url.lower().startswith(_SCHEMES):
         return _link(url, text, "bare" if label == url else "")
-    return text if label.strip("`") == url else f"{text} ({plain(url)})"
+    return text if label.strip("`") == url else f"{text} ({escaped_html(url)})"
 
 
 def _bare_link(text: str) -> str:
     url = text.rstrip(_AFTER_URL)
-    return _link(url, plain(url), "bare") + plain(text[len(url) :])
+    return _link(url, escaped_html(url), "bare") + escaped_html(text[len(url) :])
 
 
 def _link(url: str, label: str, kind: str) -> str:
     """Return a link. Print shows its URL after it, unless it is of kind ``bare``: the label is the URL."""
     name = f' class="{kind}"' if kind else ""
-    return f'<a{name} href="{plain(url)}" rel="noopener noreferrer">{label}</a>'
+    return f'<a{name} href="{escaped_html(url)}" rel="noopener noreferrer">{label}</a>'
 
 
-class Block(msgspec.Struct):
+class HtmlBlock(msgspec.Struct):
     """An HTML element. ``is_apart``: a blank line follows. ``attributes`` start with a space."""
 
     tag: str
@@ -194,7 +194,7 @@ def dedented(line: str, columns: int) -> str:
     return " " * -columns + line[at:]
 
 
-def next_said(lines: list[str], at: int) -> int:
+def next_nonblank(lines: list[str], at: int) -> int:
     """Return the index of the next line that is not blank, or the end."""
     while at < len(lines) and not lines[at].strip():
         at += 1
@@ -217,8 +217,8 @@ def begins_item(line: str, *, within_text: bool = False) -> bool:
 
 
 def read_list(
-    lines: list[str], at: int, inner: Callable[[list[str]], list[Block]], starts: Callable[[str], bool]
-) -> tuple[Block, int]:
+    lines: list[str], at: int, inner: Callable[[list[str]], list[HtmlBlock]], starts: Callable[[str], bool]
+) -> tuple[HtmlBlock, int]:
     """Return a list, and the index of the line after it.
 
     ``inner`` parses an item's lines into blocks; ``starts`` tells whether a line begins a new block.
@@ -229,7 +229,7 @@ def read_list(
     while at < len(lines) and _mark(lines[at]) == mark:
         items.append(_item(lines, at, starts))
         end = items[-1].end
-        at = next_said(lines, end)
+        at = next_nonblank(lines, end)
         has_room = has_room or (at > end and at < len(lines) and _mark(lines[at]) == mark)
     tasks = [_TASK.match(item.body[0]) for item in items]
     made = [inner([item.body[0][task.end() if task else 0 :], *item.body[1:]])
@@ -238,7 +238,7 @@ def read_list(
     points = (_item_html(blocks, task, has_room=has_room) for blocks, task in zip(made, tasks, strict=True))
     number = "" if mark in "-*+" else lines[first].split(mark)[0].strip().lstrip("0") or "0"
     start = f' start="{number}"' if number not in ("", "1") else ""
-    return Block("ol" if number else "ul", "".join(points), attributes=start), end
+    return HtmlBlock("ol" if number else "ul", "".join(points), attributes=start), end
 
 
 def _mark(line: str) -> str:
@@ -253,7 +253,7 @@ def _item(lines: list[str], at: int, starts: Callable[[str], bool]) -> _Item:
     own, blanks = indent_of(lines[at]), len(found[3] or "")
     column = own + len(found[2]) + (blanks if 1 <= blanks <= 4 else 1)
     item = _Item([found[4] or ""], at + 1)
-    while (at := next_said(lines, item.end)) < len(lines):
+    while (at := next_nonblank(lines, item.end)) < len(lines):
         line = lines[at]
         if indent_of(line) >= min(column, own + 2):  # Two columns are common below a number, too.
             item.body += [*[""] * (at - item.end), dedented(line, column)]
@@ -265,7 +265,7 @@ def _item(lines: list[str], at: int, starts: Callable[[str], bool]) -> _Item:
     return item
 
 
-def _item_html(blocks: Sequence[Block], task: re.Match[str] | None, *, has_room: bool) -> str:
+def _item_html(blocks: Sequence[HtmlBlock], task: re.Match[str] | None, *, has_room: bool) -> str:
     parts = [block.inner if block.tag == "p" and not has_room else block.whole for block in blocks]
     if task is None:
         return f"<li>{''.join(parts)}</li>"
@@ -280,7 +280,7 @@ def begins_table(lines: list[str], at: int) -> bool:
     return _DELIMITER_ROW.fullmatch(rule) is not None and len(_cells(lines[at])) == len(_cells(rule))
 
 
-def read_table(lines: list[str], at: int) -> tuple[Block, int]:
+def read_table(lines: list[str], at: int) -> tuple[HtmlBlock, int]:
     """Return a table, and the index of the line after it."""
     head, sides = _cells(lines[at]), [_side(cell) for cell in _cells(lines[at + 1])]
     end = at + 2
@@ -289,7 +289,7 @@ def read_table(lines: list[str], at: int) -> tuple[Block, int]:
     rows = "".join(_row(_cells_of(line, len(head)), sides, "td") for line in lines[at + 2 : end])
     body = f"<tbody>{rows}</tbody>" if rows else ""
     table = f"<table><thead>{_row(head, sides, 'th')}</thead>{body}</table>"
-    return Block("div", table, attributes=' class="table"'), end
+    return HtmlBlock("div", table, attributes=' class="table"'), end
 
 
 def _cells(row: str) -> list[str]:
@@ -321,7 +321,7 @@ def _side(cell: str) -> str:
 
 
 def _row(cells: list[str], sides: list[str], tag: str) -> str:
-    made = (f"<{tag}{side}>{words(cell)}</{tag}>" for cell, side in zip(cells, sides, strict=True))
+    made = (f"<{tag}{side}>{inline_markdown(cell)}</{tag}>" for cell, side in zip(cells, sides, strict=True))
     return f"<tr>{''.join(made)}</tr>"
 
 
@@ -334,19 +334,19 @@ _QUOTE = re.compile(r" {0,3}>[ \t]?")
 _UNDERLINE = re.compile(r" {0,3}(=+|-+)[ \t]*$")
 
 #: A block that begins at a line, and the index of the line after it; None if it does not begin there.
-_Read: TypeAlias = tuple[Block, int] | None
+_Read: TypeAlias = tuple[HtmlBlock, int] | None
 
 
 def markdown(text: str) -> str:
     return "\n".join(block.whole for block in _blocks(text.replace("\r\n", "\n").split("\n"), 0))
 
 
-def _blocks(lines: list[str], depth: int) -> Iterator[Block]:
-    at = next_said(lines, 0)
+def _blocks(lines: list[str], depth: int) -> Iterator[HtmlBlock]:
+    at = next_nonblank(lines, 0)
     while at < len(lines):
         block, end = next(filter(None, (read(lines, at, depth) for read in _READERS)))
         yield block
-        at = next_said(lines, end)
+        at = next_nonblank(lines, end)
         block.is_apart = at > end
 
 
@@ -375,8 +375,8 @@ def _indented(lines: list[str], at: int, depth: int) -> _Read:
     return _code_block("\n".join(dedented(line, 4) for line in lines[at:end]).rstrip()), end
 
 
-def _code_block(code: str) -> Block:
-    return Block("pre", f"<code>{plain(code)}</code>")
+def _code_block(code: str) -> HtmlBlock:
+    return HtmlBlock("pre", f"<code>{escaped_html(code)}</code>")
 
 
 def _heading(lines: list[str], at: int, depth: int) -> _Read:
@@ -388,12 +388,12 @@ def _heading(lines: list[str], at: int, depth: int) -> _Read:
     return _heading_block(len(heading[1]), bare.rstrip() if not bare or bare[-1] in " \t" else text), at + 1
 
 
-def _heading_block(level: int, text: str) -> Block:
-    return Block(f"h{min(6, level + 1)}", words(text))  # The page's title is the only h1.
+def _heading_block(level: int, text: str) -> HtmlBlock:
+    return HtmlBlock(f"h{min(6, level + 1)}", inline_markdown(text))  # The page's title is the only h1.
 
 
 def _rule(lines: list[str], at: int, depth: int) -> _Read:
-    return (Block("hr", ""), at + 1) if RULE.match(lines[at]) else None
+    return (HtmlBlock("hr", ""), at + 1) if RULE.match(lines[at]) else None
 
 
 def _list(lines: list[str], at: int, depth: int) -> _Read:
@@ -409,14 +409,14 @@ def _quote(lines: list[str], at: int, depth: int) -> _Read:
     while end < len(lines) and _QUOTE.match(lines[end]):
         end += 1
     quoted = [_QUOTE.sub("", line, count=1) for line in lines[at:end]]
-    return Block("blockquote", "".join(block.whole for block in _blocks(quoted, depth + 1))), end
+    return HtmlBlock("blockquote", "".join(block.whole for block in _blocks(quoted, depth + 1))), end
 
 
 def _table(lines: list[str], at: int, depth: int) -> _Read:
     return read_table(lines, at) if begins_table(lines, at) else None
 
 
-def _paragraph(lines: list[str], at: int, depth: int) -> tuple[Block, int]:
+def _paragraph(lines: list[str], at: int, depth: int) -> tuple[HtmlBlock, int]:
     end = at + 1
     while end < len(lines) and lines[end].strip():
         if underline := _UNDERLINE.match(lines[end]):
@@ -424,7 +424,7 @@ def _paragraph(lines: list[str], at: int, depth: int) -> tuple[Block, int]:
         if _starts(lines[end]) or begins_table(lines, end):
             break
         end += 1
-    return Block("p", words(_joined(lines[at:end]))), end
+    return HtmlBlock("p", inline_markdown(_joined(lines[at:end]))), end
 
 
 def _joined(lines: list[str]) -> str:
@@ -460,8 +460,9 @@ def page(title: str, messages: Sequence[ShownMessage], *, model: str = "", usage
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{plain(one_line(title))}</title>\n<style>\n{STYLE}\n</style>\n</head>\n<body>\n"
-        f'<header><h1 dir="auto">{plain(title)}</h1><p>{plain(_about(messages, model, usage))}</p></header>\n'
+        f"<title>{escaped_html(one_line(title))}</title>\n<style>\n{STYLE}\n</style>\n</head>\n<body>\n"
+        f'<header><h1 dir="auto">{escaped_html(title)}</h1>'
+        f"<p>{escaped_html(_about(messages, model, usage))}</p></header>\n"
         f"<main>\n{body}\n</main>\n</body>\n</html>\n"
     )
 
@@ -469,7 +470,7 @@ def page(title: str, messages: Sequence[ShownMessage], *, model: str = "", usage
 def _about(messages: Sequence[ShownMessage], model: str, usage: Counters | None) -> str:
     parts = [model, counted(len(messages), "message")]
     if messages:
-        parts.append(f"{when(messages[0].time)} UTC")
+        parts.append(f"{format_time(messages[0].time)} UTC")
     if usage is not None:
         parts.append(f"{usage.input + usage.cache_read + usage.cache_write} tokens in, {usage.output} out")
         if usage.cost is not None:
@@ -478,11 +479,11 @@ def _about(messages: Sequence[ShownMessage], model: str, usage: Counters | None)
 
 
 def _message(message: ShownMessage, results: dict[str, ShownResult]) -> Iterator[str]:
-    said_at = f"<time>{plain(when(message.time))}</time>" if message.time else ""
+    said_at = f"<time>{escaped_html(format_time(message.time))}</time>" if message.time else ""
     for block in message.content:
         match block:
             case TextBlock(text=text) if message.role == "user":
-                yield f'<section class="user" aria-label="user" dir="auto">{said_at}{plain(text)}</section>'
+                yield f'<section class="user" aria-label="user" dir="auto">{said_at}{escaped_html(text)}</section>'
             case TextBlock(text=text):
                 yield f'<section class="{message.role}" dir="auto">{markdown(text)}</section>'
             case ShownImage():
@@ -492,8 +493,8 @@ def _message(message: ShownMessage, results: dict[str, ShownResult]) -> Iterator
             case ShownResult():
                 pass  # `_call` shows it with its call.
         said_at = ""
-    if isinstance(message, PastMessage) and (mark := ended(message.stop, message.error)):
-        yield f'<p class="ended" dir="auto">{plain(mark)}</p>'
+    if isinstance(message, PastMessage) and (mark := stop_note(message.stop, message.error)):
+        yield f'<p class="ended" dir="auto">{escaped_html(mark)}</p>'
 
 
 def _call(call: ShownCall, result: ShownResult | None) -> str:
@@ -501,23 +502,23 @@ def _call(call: ShownCall, result: ShownResult | None) -> str:
     args = call.args or {}
     failed = ' class="failed"' if result is not None and result.is_error else ""
     content = result.content if result is not None else ()
-    shown = (_image(one) if isinstance(one, ShownImage) else f"<pre>{plain(one.text)}</pre>" for one in content)
+    shown = (_image(one) if isinstance(one, ShownImage) else f"<pre>{escaped_html(one.text)}</pre>" for one in content)
     about = summary(args)
     head = one_line(about, 160)
     below = "".join([*_arguments(args, is_named=head == about), *shown])
-    return f"<details{failed}><summary><b>{plain(call.name)}</b> {plain(head)}</summary>{below}</details>"
+    return f"<details{failed}><summary><b>{escaped_html(call.name)}</b> {escaped_html(head)}</summary>{below}</details>"
 
 
 def _arguments(args: dict[str, Any], *, is_named: bool) -> Iterator[str]:
     """Yield the arguments of a call; ``is_named`` if the heading already shows its summary in full."""
     kinds = {"+": "add", "-": "del"}
-    rows = [f'<span class="{kinds.get(row[:1], "")}">{row}</span>' for row in changes(args, plain)]
+    rows = [f'<span class="{kinds.get(row[:1], "")}">{row}</span>' for row in diff_lines(args, escaped_html)]
     told = {"edits", "content"} if rows else set()
     match args:
         case {"command": str(command)}:
             told.add("command")
             if not is_named:
-                yield f"<pre>{plain(command)}</pre>"
+                yield f"<pre>{escaped_html(command)}</pre>"
         case {"path": str()}:
             told |= {"path"} if is_named else set()
         case _:
@@ -525,8 +526,8 @@ def _arguments(args: dict[str, Any], *, is_named: bool) -> Iterator[str]:
     if rows:
         yield f"<pre>{chr(10).join(rows)}</pre>"
     if rest := {name: value for name, value in args.items() if name not in told}:
-        yield f"<pre>{plain(msgspec.json.format(msgspec.json.encode(rest), indent=2).decode())}</pre>"
+        yield f"<pre>{escaped_html(msgspec.json.format(msgspec.json.encode(rest), indent=2).decode())}</pre>"
 
 
 def _image(image: ShownImage) -> str:
-    return f"[{plain(image.mime_type)}, {size(image.bytes)}]"
+    return f"[{escaped_html(image.mime_type)}, {format_size(image.bytes)}]"

@@ -15,24 +15,24 @@ from zot.events import Done, Error
 from zot.messages import ImageBlock, Message, PastMessage, ResultBlock, text_of
 from zot.panels import CommandAnswer, CommandInfo, OpenPanels
 from zot.runtime.open import HOSTED, open_recorded, open_session
-from zot.runtime.providers import LeftProviders
-from zot.session.abortable import Abortable
-from zot.session.foreign_runs import Overhearing, left_open
+from zot.runtime.providers import EarlierProviders
+from zot.session.abortable import AbortableWaits
+from zot.session.foreign_runs import ForeignRuns, open_foreign_run
 from zot.session.history import Batch, Subscriber
 from zot.session.session import Session
-from zot.session.transcripts import Past, endings, recalled, told
-from zot.store import Locked, Row, Said
+from zot.session.transcripts import TranscriptPast, endings, past_message, past_of
+from zot.store import LockChanged, MessageAdded, Row
 from zot.text import printable
 from zot.ui.conversation import (
-    Aside,
+    AllowedCall,
     Decision,
     ModelInfo,
-    Remembered,
     SessionInfo,
+    SideReply,
     SkillInfo,
     Snapshot,
     Untrusted,
-    meant,
+    match_session_id,
 )
 
 if TYPE_CHECKING:
@@ -55,19 +55,19 @@ class LocalConversation:
         self._unused = unused
         self._config = config
         self._followers: dict[Subscriber, Callable[[], None]] = {}
-        self._foreign_runs: Overhearing | None = None
+        self._foreign_runs: ForeignRuns | None = None
         #: Journal rows of the active run of another process, if there is one.
         self._begun: Sequence[tuple[int, Row]] = ()
         self._panels = _Panels(session)
-        self._left = LeftProviders()
+        self._left = EarlierProviders()
         #: Side questions that are not answered yet.
-        self._asides = Abortable("the answer by the way was aborted")
+        self._asides = AbortableWaits("the answer by the way was aborted")
         session.start()
 
     def follow(self, subscriber: Subscriber) -> Callable[[], None]:
         self._followers[subscriber] = self._session.subscribe(subscriber)
         if self._foreign_runs is None and self._config.session is not None:
-            self._foreign_runs = Overhearing(self._session, self._deliver, self._begun)
+            self._foreign_runs = ForeignRuns(self._session, self._deliver, self._begun)
             self._begun = ()
 
         def stop() -> None:
@@ -102,16 +102,16 @@ class LocalConversation:
 
     async def past(self) -> Sequence[PastMessage]:
         if self._foreign_runs is None and self._config.session is not None:
-            self._begun = await left_open(self._session)
+            self._begun = await open_foreign_run(self._session)
         known = [row for seq, row in self._begun if seq <= self._session.last_seq]
         messages = self._session.transcript.messages
-        before = messages[: len(messages) - sum(isinstance(row, Said) for row in known)]
+        before = messages[: len(messages) - sum(isinstance(row, MessageAdded) for row in known)]
         return await self._recalled(before)
 
     async def _recalled(self, messages: Sequence[Message]) -> Sequence[PastMessage]:
         messages = tuple(messages)  # Messages may be added during the await.
         ended = endings(await self._session.record.troubled())
-        return [recalled(message, ended) for message in messages]
+        return [past_message(message, ended) for message in messages]
 
     async def images(self, place: str) -> Sequence[ImageBlock]:
         for message in reversed(self._session.transcript.messages):
@@ -159,10 +159,10 @@ class LocalConversation:
     async def approve(self, request: str, decision: Decision) -> None:
         self._session.approve(request, decision)
 
-    async def remembered(self) -> Sequence[Remembered]:
-        return [Remembered(one.tool, one.subject) for one in self._session.remembered()]
+    async def remembered(self) -> Sequence[AllowedCall]:
+        return [AllowedCall(one.tool, one.subject) for one in self._session.remembered()]
 
-    async def forget(self, one: Remembered) -> None:
+    async def forget(self, one: AllowedCall) -> None:
         for known in self._session.remembered():
             if (known.tool, known.subject) == (one.tool, one.subject):
                 await self._session.forget(known)
@@ -206,7 +206,7 @@ class LocalConversation:
         if locked != self._session.agent.locked:
             self._check_idle("the lock cannot be changed")
             if self._config.session is not None:  # Record it first: a lock that is not recorded must not seem to hold.
-                await self._session.keep_setting(Locked(locked))
+                await self._session.keep_setting(LockChanged(locked))
             await self._reopen(lock=locked)
 
     async def compact(self) -> None:
@@ -222,14 +222,14 @@ class LocalConversation:
     async def fork(self, messages: int | None = None) -> str:
         return await self._session.fork(messages=messages)
 
-    async def aside(self, question: str) -> Aside:
-        from zot.session.side_question import ask, bare
+    async def aside(self, question: str) -> SideReply:
+        from zot.session.side_question import ask, side_config
 
         def opened() -> Session:
-            return open_session(bare(self._current_config()), past=self._past())
+            return open_session(side_config(self._current_config()), past=self._past())
 
         answer = await self._asides.run(ask(self._session, opened, question))
-        return Aside(answer.text, answer.usage)
+        return SideReply(answer.text, answer.usage)
 
     async def close(self) -> None:
         self._asides.abort()
@@ -278,8 +278,8 @@ class LocalConversation:
         changes = {"provider": provider, "model": agent.model.id, "cwd": agent.cwd, "lock": agent.locked}
         return msgspec.structs.replace(self._config, **changes)
 
-    def _past(self) -> Past:
-        return told(self._session.transcript.messages, self._session.totals)
+    def _past(self) -> TranscriptPast:
+        return past_of(self._session.transcript.messages, self._session.totals)
 
     async def _reopen(self, **changes: Any) -> None:
         """Reopen the session with other settings, then close the old one, which stays if reopening fails."""
@@ -293,7 +293,7 @@ class LocalConversation:
         panels, self._panels = self._panels, _Panels(session)
         former, self._session, self._config = self._session, session, config
         if config.session is not None and self._followers:
-            self._foreign_runs = Overhearing(session, self._deliver)
+            self._foreign_runs = ForeignRuns(session, self._deliver)
         for subscriber, stop in self._followers.items():
             stop()
             self._followers[subscriber] = session.subscribe(subscriber)
@@ -446,14 +446,14 @@ class LocalHome:
         return [name for name, vendor in VENDORS.items() if vendor.key_names]
 
     async def login(self, provider: str, key: str) -> str:
-        from zot.config.auth_file import Entry, path_in, store
+        from zot.config.auth_file import AuthEntry, path_in, store
         from zot.config.credentials import checked
         from zot.config.vendors import endpoint
         from zot.providers.http import HttpTransport
         from zot.providers.listing import probe
 
         vendor, home, env = self._vendor(provider), self._needed_home(), self._config.environment
-        entry = Entry(key=checked(provider, key.strip()))
+        entry = AuthEntry(key=checked(provider, key.strip()))
         transport = HttpTransport(env)
         try:
             where = endpoint(vendor, api=None, base_url=None, env=env)
@@ -538,7 +538,7 @@ class LocalHome:
 
     async def _named(self, name: str) -> str:
         """Return the id ``name``, or the only one that starts with it. Raise NoSuchSession, UserError."""
-        found = meant(name, [one.id for one in await self.sessions()])
+        found = match_session_id(name, [one.id for one in await self.sessions()])
         if found is None:
             raise NoSuchSession(f"there is no session {name!r}; /sessions shows those that there are")
         return found

@@ -33,18 +33,18 @@ def one_line(text: str, limit: int = 0) -> str:
     return escaped(line if not limit or len(line) <= limit else f"{line[: limit - 1]}…")
 
 
-def name(text: str, limit: int = 0) -> str:
+def escaped_id(text: str, limit: int = 0) -> str:
     """Return an id in one line, with unusual white space escaped, cut off like `one_line`."""
     line = _UNUSUAL_SPACE.sub(lambda found: _escape(found) if found[0] != " " else "\\x20", text)
     return escaped(line if not limit or len(line) <= limit else f"{line[: limit - 1]}…")
 
 
-def when(time: str) -> str:
+def format_time(time: str) -> str:
     """Format a timestamp, to the second."""
     return one_line(time[:19].replace("T", " "))
 
 
-def duration(milliseconds: int) -> str:
+def format_duration(milliseconds: int) -> str:
     """Format a duration in seconds, with a decimal below ten seconds."""
     return f"{milliseconds / 1000:.{0 if milliseconds >= 10_000 else 1}f} s"
 
@@ -54,7 +54,7 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def size(count: int) -> str:
+def format_size(count: int) -> str:
     """Format a number of bytes."""
     if count < 1000:
         return counted(count, "byte")
@@ -65,7 +65,7 @@ def size(count: int) -> str:
     return f"{value:.1f} {unit}"
 
 
-def ended(stop: Stop, error: str | None) -> str:
+def stop_note(stop: Stop, error: str | None) -> str:
     """Return the note about a run that failed, was cut short, or whose message was blocked; "" for any other."""
     match stop:
         case "error":
@@ -78,12 +78,12 @@ def ended(stop: Stop, error: str | None) -> str:
             return error or ""
 
 
-def described(message: Message, names: Mapping[str, str], *, full: bool) -> Iterator[str]:
+def message_lines(message: Message, names: Mapping[str, str], *, full: bool) -> Iterator[str]:
     """Yield the lines of a message. ``names`` maps call ids to tool names.
 
     ``full`` omits and cuts nothing but the data of images.
     """
-    yield f"{message.role}  {when(message.time)}"
+    yield f"{message.role}  {format_time(message.time)}"
     said = message.shown_text
     if said is not None and not full:
         yield from _indented(said)
@@ -92,7 +92,7 @@ def described(message: Message, names: Mapping[str, str], *, full: bool) -> Iter
             yield from _block(block, names, full=full)
 
 
-def calls_of(message: Message) -> dict[str, str]:
+def tool_names(message: Message) -> dict[str, str]:
     """Return the names of the tools that a message calls, by call id."""
     return {block.id: block.name for block in message.content if isinstance(block, CallBlock)}
 
@@ -102,7 +102,7 @@ def _block(block: TranscriptBlock, names: Mapping[str, str], *, full: bool) -> I
         case TextBlock(text=text):
             yield from _indented(text)
         case ImageBlock(mime_type=mime_type, data=data):
-            yield f"  [{one_line(mime_type, 40)}, {size(len(data))}]"
+            yield f"  [{one_line(mime_type, 40)}, {format_size(len(data))}]"
         case ThinkingBlock(text=text, redacted=redacted):
             if full:
                 yield "  thinking" if not redacted else "  thinking, sealed"
@@ -155,7 +155,7 @@ def summary(args: dict[str, Any]) -> str:
             return msgspec.json.encode(args).decode() if args else ""
 
 
-def changes(args: dict[str, Any], clean: Callable[[str], str]) -> Iterator[str]:
+def diff_lines(args: dict[str, Any], clean: Callable[[str], str]) -> Iterator[str]:
     """Yield the changes that a call makes to a file as rows of a diff. ``clean`` makes text safe to show."""
     match args:
         case {"path": str(), "edits": list(edits)}:

@@ -16,16 +16,16 @@ from zot.messages import ImageBlock, PastMessage, ShownImage, text_of
 from zot.panels import CommandAnswer, CommandInfo
 from zot.session.history import Batch, Subscriber
 from zot.ui.conversation import (
-    Aside,
+    AllowedCall,
     Decision,
     Home,
     ModelInfo,
-    Remembered,
     SessionInfo,
+    SideReply,
     SkillInfo,
     Snapshot,
     Untrusted,
-    meant,
+    match_session_id,
 )
 from zot.wire.daemon_types import AllowedCalls, Answered, Configured, Forgotten, Lock, Models, Reloaded
 from zot.wire.jsonrpc import SESSION_NOT_FOUND, RpcError
@@ -151,12 +151,12 @@ class ClientConversation:
         async with _user_errors():
             await self._session.approve(request, decision)
 
-    async def remembered(self) -> Sequence[Remembered]:
+    async def remembered(self) -> Sequence[AllowedCall]:
         async with _user_errors():
             found = await self._client.ask("session/allowed", {"sessionId": self._session.id}, AllowedCalls)
-        return [Remembered(one.tool, one.subject) for one in found.allowed]
+        return [AllowedCall(one.tool, one.subject) for one in found.allowed]
 
-    async def forget(self, one: Remembered) -> None:
+    async def forget(self, one: AllowedCall) -> None:
         async with _user_errors():
             wanted = {"sessionId": self._session.id, "tool": one.tool, "subject": one.subject}
             await self._client.ask("session/forget", wanted, Forgotten)
@@ -218,7 +218,7 @@ class ClientConversation:
         async with _user_errors():
             return (await self._session.fork(messages=messages)).id
 
-    async def aside(self, question: str) -> Aside:
+    async def aside(self, question: str) -> SideReply:
         wanted = {"sessionId": self._session.id, "question": question, "promptId": os.urandom(8).hex()}
         self._asides.add(wanted["promptId"])
         try:
@@ -226,7 +226,7 @@ class ClientConversation:
                 answer = await self._client.ask("session/aside", wanted, Answered, within_s=None)
         finally:
             self._asides.discard(wanted["promptId"])
-        return Aside(answer.content, answer.usage.counters)
+        return SideReply(answer.content, answer.usage.counters)
 
     async def close(self) -> None:
         tasks = {*self._followers.values(), *self._tasks}
@@ -335,7 +335,7 @@ class ClientHome:
         Raise UserError, RpcError.
         """
         known = {one.session_id: one for one in await self._client.sessions()}
-        session_id = meant(name, list(known)) or name
+        session_id = match_session_id(name, list(known)) or name
         if (entry := known.get(session_id)) is not None:
             with suppress(RpcError):  # A session that cannot be opened can still be read.
                 return await self._client.session(session_id, entry.agent_alias)  # Reopen it: it may have been closed.

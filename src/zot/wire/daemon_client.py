@@ -9,12 +9,12 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from zot.encoding import learned
+from zot.encoding import thread_safe_type
 from zot.errors import AgentError, ConnectionLost, EpochChanged, PromptLost
 from zot.events import AgentEvent, Done, UserMessage
 from zot.messages import text_of
 from zot.panels import OpenPanels
-from zot.text import without_halves
+from zot.text import replace_surrogates
 from zot.wire.daemon import FEATURES, LOOKS, PROMPT_IDS, TELLS_RESUMED, TELLS_STOPPING
 from zot.wire.daemon_greeting import Initialized
 from zot.wire.daemon_types import Attached, FailedTurn, Prompted
@@ -55,7 +55,7 @@ def shown_from(attached: Attached) -> int:
     return attached.last_seq - (attached.state == "waiting_approval")
 
 
-class Listener:
+class UpdateListener:
     """A subscriber to one session. ``cursor`` is the number of the last event delivered to it.
 
     None starts with the next event. ``wake`` is called when there is something new.
@@ -94,7 +94,7 @@ class Listener:
         self.wake()
 
 
-class Phase(enum.Enum):
+class FollowPhase(enum.Enum):
     """Progress of a prompt."""
 
     WAITING = "its turn has not begun, as far as is known"
@@ -102,7 +102,7 @@ class Phase(enum.Enum):
     OVER = "its turn is over, or there will be none"
 
 
-class Asked(Listener):
+class Asked(UpdateListener):
     """A prompt and its turn, whose events alone it receives.
 
     Its turn is the one that starts with its id, so it is found even if the connection broke before the answer, and the
@@ -113,8 +113,8 @@ class Asked(Listener):
     def __init__(self, prompt_id: str, text: str, cursor: int | None, wake: Callable[[], None]) -> None:
         super().__init__(cursor, wake)
         self.prompt_id = prompt_id
-        self.text = without_halves(text)
-        self.phase = Phase.WAITING
+        self.text = replace_surrogates(text)
+        self.phase = FollowPhase.WAITING
         #: True if the connection broke after it was sent: the answer will never come.
         self.is_doubtful = False
         self.summary: TurnSummary | None = None
@@ -123,7 +123,7 @@ class Asked(Listener):
     @property
     def is_over(self) -> bool:
         """True if no more events will follow."""
-        return self.phase is Phase.OVER or self.problem is not None
+        return self.phase is FollowPhase.OVER or self.problem is not None
 
     def answer(self, answer: msgspec.Raw | AgentError) -> None:
         """Handle the answer to the prompt. The daemon sends it after all events of the turn."""
@@ -131,13 +131,13 @@ class Asked(Listener):
             case ConnectionLost(was_sent=True):
                 self.is_doubtful = True
                 self.wake()
-            case RpcError(data={"stopReason": "error"} as data) if self.phase is not Phase.OVER:
-                failed = msgspec.convert(data, learned(FailedTurn))
+            case RpcError(data={"stopReason": "error"} as data) if self.phase is not FollowPhase.OVER:
+                failed = msgspec.convert(data, thread_safe_type(FailedTurn))
                 self._end(TurnSummary("failed", "error", failed.content, failed.usage.counters, answer.message))
-            case AgentError() if self.phase is not Phase.OVER:
+            case AgentError() if self.phase is not FollowPhase.OVER:
                 self.fail(answer)
-            case msgspec.Raw() if self.phase is not Phase.OVER:
-                done = msgspec.json.decode(answer, type=learned(Prompted))
+            case msgspec.Raw() if self.phase is not FollowPhase.OVER:
+                done = msgspec.json.decode(answer, type=thread_safe_type(Prompted))
                 outcome: OutcomeName = "cancelled" if done.stop_reason == "cancelled" else "completed"
                 usage, notice = done.usage.counters, done.notice or ""
                 self._end(TurnSummary(outcome, done.stop_reason, done.content, usage, notice=notice))
@@ -146,17 +146,17 @@ class Asked(Listener):
 
     def settle(self) -> None:
         """End a prompt without an answer, given that the session is idle: no more of its events can follow."""
-        if self.phase is Phase.RUNNING:
+        if self.phase is FollowPhase.RUNNING:
             self._end(self._turn.summary())
-        elif self.phase is Phase.WAITING:
+        elif self.phase is FollowPhase.WAITING:
             self.fail(PromptLost("the connection broke, and nothing shows that the daemon has got the prompt"))
 
     def _take(self, seq: int, event: AgentEvent) -> None:
-        if isinstance(event, UserMessage) and event.prompt_id == self.prompt_id and self.phase is Phase.WAITING:
-            self.phase = Phase.RUNNING
+        if isinstance(event, UserMessage) and event.prompt_id == self.prompt_id and self.phase is FollowPhase.WAITING:
+            self.phase = FollowPhase.RUNNING
         ends = isinstance(event, Done)
         # An unrecorded `done` may belong to another turn, so only the answer can end this one.
-        if self.phase is Phase.RUNNING and (seq or not ends):
+        if self.phase is FollowPhase.RUNNING and (seq or not ends):
             self._turn.take(event)
             self._put(seq, event)
             if ends:
@@ -168,7 +168,7 @@ class Asked(Listener):
         self._conclude(summary)
 
     def _conclude(self, summary: TurnSummary) -> None:
-        self.summary, self.phase = summary, Phase.OVER
+        self.summary, self.phase = summary, FollowPhase.OVER
         self.wake()
 
 
@@ -187,7 +187,7 @@ class Following:
         self._in_turn = False
         self._panels = OpenPanels()
         #: In order of subscription.
-        self.listeners: dict[Listener, None] = {}
+        self.listeners: dict[UpdateListener, None] = {}
 
     @property
     def after(self) -> int | None:
@@ -195,7 +195,7 @@ class Following:
         cursors = [one.cursor for one in self.listeners if one.cursor is not None]
         return self.cursor if self.cursor is None else min([self.cursor, *cursors])
 
-    def add(self, listener: Listener) -> bool:
+    def add(self, listener: UpdateListener) -> bool:
         """Add a subscriber. Return True if it needs a replay of earlier events."""
         self.listeners[listener] = None
         if listener.cursor is None:
@@ -205,7 +205,7 @@ class Following:
             self._deliver_unrecorded(self._panels.shown, listener)
         return not listener.is_open
 
-    def remove(self, listener: Listener) -> None:
+    def remove(self, listener: UpdateListener) -> None:
         """Remove a subscriber."""
         self.listeners.pop(listener, None)
 
@@ -243,12 +243,12 @@ class Following:
         for listener in self.listeners:
             listener.fail(problem)
 
-    def _deliver_unrecorded(self, events: Sequence[AgentEvent], listener: Listener) -> None:
+    def _deliver_unrecorded(self, events: Sequence[AgentEvent], listener: UpdateListener) -> None:
         for event in events:
             listener.hear(0, event)
 
     def _with_prompt_id(self, begin: UserMessage) -> UserMessage:
-        waiting = (one for one in self.listeners if isinstance(one, Asked) and one.phase is Phase.WAITING)
+        waiting = (one for one in self.listeners if isinstance(one, Asked) and one.phase is FollowPhase.WAITING)
         ours = next((one for one in waiting if one.text == text_of(begin.content)), None)
         return begin if ours is None else msgspec.structs.replace(begin, prompt_id=ours.prompt_id)
 
@@ -361,18 +361,18 @@ class DaemonPeer:
 
         def attached(answer: Answer) -> None:
             if isinstance(answer, msgspec.Raw):
-                following.attached(msgspec.json.decode(answer, type=learned(Attached)))
+                following.attached(msgspec.json.decode(answer, type=thread_safe_type(Attached)))
             answered(answer)
 
         params = {"sessionId": session_id} if after is None else {"sessionId": session_id, "after": after}
         return self.ask("session/attach", params, attached, is_repeatable=is_repeatable)
 
-    def listen(self, session_id: str, listener: Listener) -> None:
+    def listen(self, session_id: str, listener: UpdateListener) -> None:
         """Subscribe to an attached session."""
         if self.following(session_id).add(listener) and self.greeting is not None:
             self._attach_again(self.following(session_id))
 
-    def leave(self, session_id: str, listener: Listener) -> None:
+    def leave(self, session_id: str, listener: UpdateListener) -> None:
         """End a subscription."""
         if (following := self._followed.get(session_id)) is not None:
             following.remove(listener)
@@ -482,7 +482,7 @@ class DaemonPeer:
 
     def _on_update(self, params: msgspec.Raw) -> None:
         try:
-            update = msgspec.json.decode(params, type=learned(_Update))
+            update = msgspec.json.decode(params, type=thread_safe_type(_Update))
         except msgspec.ValidationError:
             return  # An event of a newer version.
         following = self._followed.get(update.session_id)
@@ -501,7 +501,7 @@ class DaemonPeer:
         if isinstance(answer, AgentError):
             self.refused(answer)
             return
-        self.greeting = msgspec.json.decode(answer, type=learned(Initialized))
+        self.greeting = msgspec.json.decode(answer, type=thread_safe_type(Initialized))
         for following in list(self._followed.values()):
             if following.cursor is not None:
                 self._attach_again(following)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from zot.encoding import learned
+from zot.encoding import thread_safe_type
 from zot.errors import (
     AuthFailed,
     ConnectionFailed,
@@ -21,7 +21,7 @@ from zot.errors import (
     Stalled,
     StreamBroken,
 )
-from zot.text import without_half_escapes
+from zot.text import replace_surrogate_escapes
 from zot.wire.lines import may_repeat_type, refuse_repeated_type
 
 PROTOCOL: Final = "v1"
@@ -238,7 +238,7 @@ def _decode_leniently(line: bytes, problem: Exception) -> Request:
     """Decode a request that has lone surrogates; else raise Refused with the readable ids."""
     if b"\\u" in line:
         try:
-            return _requests.decode(without_half_escapes(line))
+            return _requests.decode(replace_surrogate_escapes(line))
         except _UNREADABLE as another:
             problem = another
     raise Refused(f"not a request: {_reason(line, problem)}", _ids_in(line)) from None
@@ -271,7 +271,7 @@ class _Loose(msgspec.Struct, frozen=True):
 def _ids_in(line: bytes) -> Ids:
     """Return the readable ids of a line that is no valid request."""
     try:
-        found = msgspec.json.decode(without_half_escapes(line), type=learned(_Loose))
+        found = msgspec.json.decode(replace_surrogate_escapes(line), type=thread_safe_type(_Loose))
     except _UNREADABLE:
         return Ids()
     request_id = _text(found.request_id)

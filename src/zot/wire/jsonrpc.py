@@ -8,7 +8,7 @@ import msgspec
 
 from zot.encoding import encode
 from zot.errors import AgentError
-from zot.text import without_half_escapes
+from zot.text import replace_surrogate_escapes
 
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
@@ -211,7 +211,7 @@ def _id_in(line: bytes) -> msgspec.Raw | None:
     None if the line is no JSON object even after replacing those.
     """
     try:
-        envelope = _envelopes.decode(without_half_escapes(line.decode("utf-8", "replace").encode()))
+        envelope = _envelopes.decode(replace_surrogate_escapes(line.decode("utf-8", "replace").encode()))
     except _UNREADABLE:
         return None
     # If the replacement changed the id, it is no longer the peer's.

@@ -28,7 +28,7 @@ from zot.events import (
     Usage,
 )
 from zot.messages import Counters
-from zot.text import without_half_escapes
+from zot.text import replace_surrogate_escapes
 from zot.wire.lines import may_repeat_type, not_an_object, refuse_repeated_type
 from zot.wire.rpc_greeting import IDS, UNREADABLE, Command, Hello, Ping, check_id
 
@@ -179,7 +179,7 @@ def _commands() -> msgspec.json.Decoder[AnyCommand]:
 
 def _decode_leniently(line: bytes, problem: Exception) -> AnyCommand:
     """Decode a command whose keys differ in case, as the first zot allowed; else raise ProtocolError."""
-    clean = without_half_escapes(line.decode("utf-8", "replace").encode())
+    clean = replace_surrogate_escapes(line.decode("utf-8", "replace").encode())
     try:
         fields: dict[str, msgspec.Raw] = msgspec.json.decode(clean, type=dict[str, msgspec.Raw])
     except UNREADABLE:

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from zot.encoding import learned
+from zot.encoding import thread_safe_type
 from zot.wire.jsonrpc import INVALID_PARAMS, RpcError
 
 
@@ -44,7 +44,7 @@ def read(kind: type[S], raw: msgspec.Raw, spelling: Spelling = Spelling.CAMEL) -
         value = msgspec.json.decode(raw)
         if not isinstance(value, dict):
             raise RpcError(INVALID_PARAMS, "params must be an object")
-        return msgspec.convert(_named(kind, value, "", spelling), learned(kind))
+        return msgspec.convert(_named(kind, value, "", spelling), thread_safe_type(kind))
     except RecursionError:
         raise RpcError(INVALID_PARAMS, "params are nested too deeply") from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as problem:

@@ -43,7 +43,7 @@ from zot.events import (
     UserMessage,
 )
 from zot.messages import Counters, ShownImage, TextBlock, text_of
-from zot.run_summary import Outcome
+from zot.run_summary import RunSummary
 from zot.wire.daemon import Dialect
 from zot.wire.daemon_types import ABSENT, FailedTurn, PendingApproval, Prompted, Used
 from zot.wire.jsonrpc import INTERNAL_ERROR, RpcError
@@ -86,7 +86,7 @@ class Turn:
     """Accumulate the events of one turn into its summary. `PIECES` may be omitted."""
 
     def __init__(self) -> None:
-        self._outcome = Outcome()
+        self._outcome = RunSummary()
         self._error = ""
         self._has_failed = False
 

@@ -12,7 +12,7 @@ from zot.providers.base import Deadlines, HttpRequest
 from zot.providers.lab.performance import Step
 from zot.providers.lab.script import Script, demo
 from zot.providers.lab.server import serve
-from zot.providers.lab.service import Service
+from zot.providers.lab.service import LabService
 from zot.providers.lab.transport import LabResponse, LabTransport
 
 WAIT_S = 20.0
@@ -66,7 +66,7 @@ def body(*messages: dict[str, Any] | str, tools: Sequence[dict[str, Any]] | bool
 
 def steps(script: Script, request: bytes, target: str = MESSAGES) -> list[Step]:
     """What a fresh service would do with one request."""
-    return list(Service(script).answer("POST", target, {}, request).steps)
+    return list(LabService(script).answer("POST", target, {}, request).steps)
 
 
 def stream(lines: str, request: bytes | None = None, target: str = MESSAGES) -> str:

@@ -12,13 +12,13 @@ from inline_snapshot import snapshot
 from msgspec import Raw
 
 from zot.providers.lab.anthropic import AnthropicApi
-from zot.providers.lab.api import Api, Ask, Tool, UserText
+from zot.providers.lab.api import LabApi, LabRequest, OfferedTool, UserText
 from zot.providers.lab.gemini import GeminiApi
 from zot.providers.lab.openai_chat import ChatApi
 from zot.providers.lab.openai_responses import ResponsesApi
 from zot.providers.lab.performance import Broken, Silence
 from zot.providers.lab.script import Script, demo
-from zot.providers.lab.service import Service
+from zot.providers.lab.service import LabService
 from zot.providers.models import catalogue
 
 from .talk import CHAT, GEMINI, GEMINI_WHOLE, MESSAGES, RESPONSES, body, steps, stream
@@ -294,7 +294,7 @@ def test_errors_inside_a_stream() -> None:
 
 
 def test_outside_a_stream_an_error_event_is_a_status() -> None:
-    plan = Service(Script.parse('say "a"\nerror overloaded_error "Too much"')).answer(
+    plan = LabService(Script.parse('say "a"\nerror overloaded_error "Too much"')).answer(
         "POST", MESSAGES, {}, body("hi", stream=False)
     )
     assert plan.status == 529
@@ -303,7 +303,7 @@ def test_outside_a_stream_an_error_event_is_a_status() -> None:
 
 @pytest.mark.parametrize("api", [AnthropicApi(), ChatApi(), ResponsesApi(), GeminiApi("m", stream=True)])
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 429, 500, 502, 529])
-def test_every_status_has_a_body(api: Api, status: int) -> None:
+def test_every_status_has_a_body(api: LabApi, status: int) -> None:
     error = json.loads(api.failure(status, "why"))["error"]
     assert error["message"] == "why"
     assert error["status" if isinstance(api, GeminiApi) else "type"]
@@ -371,7 +371,9 @@ def test_responses_requests_are_understood(items: Any, said: list[tuple[str, int
     request = json.dumps(
         {"model": "m", "input": items, "tools": [{"type": "web_search"}, {"type": "function", "name": "run"}]}
     ).encode()
-    assert ResponsesApi().read(request) == Ask("m", False, texts(*said), (Tool("run", Raw(b"{}")),), next_call)
+    assert ResponsesApi().read(request) == LabRequest(
+        "m", False, texts(*said), (OfferedTool("run", Raw(b"{}")),), next_call
+    )
 
 
 ASSISTANT = {"role": "assistant", "content": None, "tool_calls": [{"id": "call_lab_2"}, {"id": "other"}]}
@@ -405,7 +407,7 @@ TOOL = {"role": "tool", "tool_call_id": "x", "content": "ok"}
 )
 def test_chat_requests_are_understood(messages: Any, said: list[tuple[str, int]], next_call: int) -> None:
     request = json.dumps({"model": "m", "messages": messages, "stream": True}).encode()
-    assert ChatApi().read(request) == Ask("m", True, texts(*said), (), next_call, wants_usage=False)
+    assert ChatApi().read(request) == LabRequest("m", True, texts(*said), (), next_call, wants_usage=False)
 
 
 SAID = {
@@ -437,8 +439,8 @@ def test_gemini_requests_are_understood(contents: Any, said: list[tuple[str, int
     request = json.dumps(
         {"contents": contents, "tools": [{"googleSearch": {}}, {"functionDeclarations": [{"name": "run"}]}]}
     ).encode()
-    assert GeminiApi("m", stream=True).read(request) == Ask(
-        "m", True, texts(*said), (Tool("run", Raw(b"{}")),), next_call
+    assert GeminiApi("m", stream=True).read(request) == LabRequest(
+        "m", True, texts(*said), (OfferedTool("run", Raw(b"{}")),), next_call
     )
 
 
@@ -486,7 +488,7 @@ GEMINI_CLIENT = {"x-goog-api-key": "k"}
 
 def got(path: str, headers: dict[str, str], method: str = "GET", data: bytes = b"") -> tuple[int, Any]:
     """The status of an answer, and its body."""
-    plan = Service(demo()).answer(method, path, headers, data)
+    plan = LabService(demo()).answer(method, path, headers, data)
     [body_] = plan.steps
     assert isinstance(body_, bytes)
     return plan.status, json.loads(body_)
@@ -570,7 +572,7 @@ def test_each_api_counts_tokens_in_its_own_shape(path: str, data: bytes, counted
     ],
 )
 def test_each_api_phrases_its_own_errors(
-    method: str, path: str, headers: dict[str, str], status: int, kind: type[Api]
+    method: str, path: str, headers: dict[str, str], status: int, kind: type[LabApi]
 ) -> None:
     found, error = got(path, headers, method, b"[")
     assert found == status
@@ -585,7 +587,7 @@ def test_each_api_phrases_its_own_errors(
 def test_each_api_has_its_own_status_for_too_much() -> None:
     requests = ((body("!retry 1"), MESSAGES), (chat(), CHAT), (responses(), RESPONSES), (gemini(), GEMINI))
     script = Script.parse("status overloaded")
-    assert [Service(script).answer("POST", target, {}, request).status for request, target in requests] == [
+    assert [LabService(script).answer("POST", target, {}, request).status for request, target in requests] == [
         529,
         503,
         503,
@@ -598,7 +600,7 @@ def test_each_api_has_its_own_status_for_too_much() -> None:
     [("401", "false"), ("404", "false"), ("429", "true"), ("529", "true"), ("401 x-should-retry=true", "true")],
 )
 def test_anthropic_advises_clients_whether_to_retry(status: str, advice: str) -> None:
-    plan = Service(Script.parse(f"status {status}")).answer("POST", MESSAGES, {}, body("hi"))
+    plan = LabService(Script.parse(f"status {status}")).answer("POST", MESSAGES, {}, body("hi"))
     assert plan.headers["x-should-retry"] == advice
 
 
@@ -613,12 +615,12 @@ def test_gemini_says_in_the_body_when_to_come_again() -> None:
 )
 def test_a_page_of_this_machine_may_ask(origin: str) -> None:
     asked = {"origin": origin, "access-control-request-method": "POST", "access-control-request-headers": "x-api-key"}
-    plan = Service(demo()).answer("OPTIONS", MESSAGES, asked, b"")
+    plan = LabService(demo()).answer("OPTIONS", MESSAGES, asked, b"")
     assert (plan.status, list(plan.steps)) == (204, [])
     assert plan.headers["access-control-allow-origin"] == origin
     assert plan.headers["access-control-allow-headers"] == "x-api-key"
     assert "POST" in plan.headers["access-control-allow-methods"]
-    answer = Service(demo()).answer("POST", MESSAGES, {"origin": origin}, body("!echo x"))
+    answer = LabService(demo()).answer("POST", MESSAGES, {"origin": origin}, body("!echo x"))
     assert answer.headers["access-control-allow-origin"] == origin
 
 
@@ -627,12 +629,12 @@ def test_a_page_of_this_machine_may_ask(origin: str) -> None:
 )
 def test_a_page_from_elsewhere_may_not(origin: str) -> None:
     asked = {"origin": origin, "access-control-request-method": "POST"}
-    plan = Service(demo()).answer("OPTIONS", MESSAGES, asked, b"")
+    plan = LabService(demo()).answer("OPTIONS", MESSAGES, asked, b"")
     assert plan.status == 403
-    answer = Service(demo()).answer("POST", MESSAGES, {"origin": origin}, body("!echo x"))
+    answer = LabService(demo()).answer("POST", MESSAGES, {"origin": origin}, body("!echo x"))
     assert [name for plan in (plan, answer) for name in plan.headers if name.startswith("access-control")] == []
 
 
 def test_options_can_be_asked_for_without_a_page() -> None:
-    plan = Service(demo()).answer("OPTIONS", "/", {}, b"")
+    plan = LabService(demo()).answer("OPTIONS", "/", {}, b"")
     assert (plan.status, plan.headers["allow"]) == (204, "GET, HEAD, POST, OPTIONS")

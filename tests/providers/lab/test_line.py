@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from zot.providers.lab.script import BadLine, Line, Word, parse_line
+from zot.providers.lab.script import BadLine, ScriptLine, Word, parse_line
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from zot.providers.lab.script import BadLine, Line, Word, parse_line
     ],
 )
 def test_a_line_is_a_word_then_arguments_and_options(source: str, args: object, options: object) -> None:
-    assert parse_line(3, source) == Line(3, "say", args, options)  # type: ignore[arg-type]
+    assert parse_line(3, source) == ScriptLine(3, "say", args, options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("source", ["", "   ", "# say", "\t# x", "\r"])
@@ -60,11 +60,11 @@ def test_words_without_quotes_are_told_apart() -> None:
     ("written", "seconds"), [("20ms", 0.02), ("1s", 1.0), ("0.5", 0.5), (".5s", 0.5), ("2m", 120.0), ("3.s", 3.0)]
 )
 def test_durations_have_units(written: str, seconds: float) -> None:
-    assert Line(1, "wait", (written,)).seconds(0) == seconds
+    assert ScriptLine(1, "wait", (written,)).seconds(0) == seconds
 
 
 def test_placeholders_are_filled_wherever_text_stands_and_unknown_ones_stay() -> None:
-    line = Line(1, "call", ("$1", {"a$1": ["$2", "$9 $HOME $$ $0 $model $nope"]}), {"id": "t$1"})
-    assert line.filled({"1": "x", "2": "$1", "model": "m"}) == Line(
+    line = ScriptLine(1, "call", ("$1", {"a$1": ["$2", "$9 $HOME $$ $0 $model $nope"]}), {"id": "t$1"})
+    assert line.filled({"1": "x", "2": "$1", "model": "m"}) == ScriptLine(
         1, "call", ("x", {"ax": ["$1", "$9 $HOME $$ $0 m $nope"]}), {"id": "tx"}
     )

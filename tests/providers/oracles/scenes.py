@@ -9,7 +9,7 @@ import msgspec
 
 from fakes import PNG
 from zot.messages import CallBlock, ImageBlock, Message, ResultBlock, TextBlock, ThinkingBlock, ToolSpec
-from zot.providers.base import Api, EncodedMessages, Request
+from zot.providers.base import Api, EncodedMessages, ModelRequest
 
 Call: TypeAlias = tuple[str, str, Mapping[str, Any]]
 PICTURE = PNG.data
@@ -93,5 +93,5 @@ def told(lines: str) -> str:
 
 def sent(api: Api, model: str) -> Any:
     """What we send for the whole conversation."""
-    request = Request(model, "Be brief.", TALK, (TOOL,), 8000, "medium", EncodedMessages())
+    request = ModelRequest(model, "Be brief.", TALK, (TOOL,), 8000, "medium", EncodedMessages())
     return msgspec.json.decode(api.request(request, "key").body)

@@ -13,7 +13,7 @@ import pytest
 
 from daemons import PATIENCE_S
 from harness import limited
-from zot.serve.daemon.sockets import Acceptor, room_for_clients
+from zot.serve.daemon.sockets import Acceptor, client_limit
 
 
 class Greeter(asyncio.Protocol):
@@ -114,6 +114,6 @@ async def test_one_that_rests_lets_who_comes_wait_and_goes_on(tmp_path: Path, is
 
 def test_clients_leave_descriptors_for_what_they_want_done() -> None:
     with limited(400):
-        assert (room_for_clients(1024), room_for_clients(100)) == (200, 100)
+        assert (client_limit(1024), client_limit(100)) == (200, 100)
     with limited(1000):
-        assert room_for_clients(1024) == 744
+        assert client_limit(1024) == 744

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from daemons import Caller, Frame, Running, order, request, running
-from zot.session.queue import Wish
+from zot.session.queue import RewindTarget
 
 CAMEL: Frame = {"protocolVersion": 1}
 SNAKE: Frame = {"protocol_version": 1}
@@ -277,7 +277,7 @@ async def test_that_the_conversation_became_another_one_is_told_live_and_later(d
     session = daemon.daemon.hub.session("s")
     assert session is not None
     messages = list(session.transcript.messages)
-    assert len((await session.rewind(Wish(messages=2))).files) == 1
+    assert len((await session.rewind(RewindTarget(messages=2))).files) == 1
     await caller.get("session/prompt", sessionId="s", prompt="!echo four")
     session.replace_messages(messages[:3])
     await session.finish()

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from harness import PATIENCE_S
-from zot.serve.daemon.audit import Audit, Refusals, Verified, Who, verify
+from zot.serve.daemon.audit import Audit, Identity, Refusals, Verified, verify
 from zot.serve.daemon.logs import LogFile, log_files
 from zot.serve.daemon.metrics import Metrics
 
-LOCAL = Who("unix", uid=1000, pid=42)
-REMOTE = Who("ws", token="laptop")
+LOCAL = Identity("unix", uid=1000, pid=42)
+REMOTE = Identity("ws", token="laptop")
 
 
 def at_once(action: Callable[[], None]) -> None:
@@ -43,7 +43,7 @@ def test_each_call_is_a_line_that_says_who_and_what(tmp_path: Path) -> None:
     audit.note("connected", LOCAL)
     audit.call(LOCAL, "session/prompt", session="s1")
     audit.call(REMOTE, "session/delete", session="s2", outcome="-32000")
-    audit.note("refused", Who("unix", uid=7, pid=8))
+    audit.note("refused", Identity("unix", uid=7, pid=8))
     audit.close()
     assert plain(path) == [
         {"n": 1, "event": "opened", "pid": os.getpid()},

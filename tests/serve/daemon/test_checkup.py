@@ -16,7 +16,7 @@ from unittest.mock import Mock
 import pytest
 
 from daemons import running
-from zot.serve.daemon.server_methods import Checkup
+from zot.serve.daemon.server_methods import HealthCheck
 
 
 async def test_health_says_if_sessions_can_be_recorded(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ async def test_health_notices_a_disk_with_room_for_a_page_and_not_for_a_turn(
 
 
 async def test_what_does_not_answer_does_not_work() -> None:
-    told = await Checkup(asyncio.Event().wait, within_s=0.01).make()
+    told = await HealthCheck(asyncio.Event().wait, within_s=0.01).make()
     assert (told.status, told.last_ok, told.last_error) == ("error", None, "no answer within 0.01 s")
 
 

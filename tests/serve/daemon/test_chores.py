@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from daemons import PATIENCE_S
-from zot.serve.daemon.lifecycle import Chores
+from zot.serve.daemon.lifecycle import BackgroundTasks
 
 
 async def test_when_the_block_is_left_everything_has_wound_down() -> None:
@@ -22,7 +22,7 @@ async def test_when_the_block_is_left_everything_has_wound_down() -> None:
             told.append("wound down")
 
     async with asyncio.timeout(PATIENCE_S):
-        async with Chores() as chores:
+        async with BackgroundTasks() as chores:
             chores.start(watch(), "watching")
             await begun.wait()
         assert told == ["wound down"]
@@ -38,7 +38,7 @@ async def test_one_that_fails_is_heard_of_at_once_and_costs_nothing_else(caplog:
     async def work() -> None:
         done.set()
 
-    async with asyncio.timeout(PATIENCE_S), Chores() as chores:
+    async with asyncio.timeout(PATIENCE_S), BackgroundTasks() as chores:
         chores.start(fail(), "mending")
         chores.start(work(), "watching")
         await done.wait()
@@ -59,7 +59,7 @@ async def test_one_that_does_not_end_is_not_waited_for_for_ever(caplog: pytest.L
                 continue
 
     async with asyncio.timeout(PATIENCE_S):
-        async with Chores(within_s=0.01) as chores:
+        async with BackgroundTasks(within_s=0.01) as chores:
             chores.start(cling(), "clinging")
             await begun.wait()
         assert caplog.messages == ["zot clinging has not ended within 0.01 s"]

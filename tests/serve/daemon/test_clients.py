@@ -15,7 +15,7 @@ import pytest
 from daemon_process import eventually
 from daemons import PATIENCE_S, Caller, Frame, Running, order, running
 from zot.serve.daemon.backlog import MAX_UNREAD_BYTES
-from zot.serve.daemon.connection import Connection, Handler
+from zot.serve.daemon.connection import ClientConnection, Handler
 from zot.serve.daemon.sockets import LocalWire
 from zot.version import __version__
 
@@ -260,11 +260,11 @@ async def test_who_asks_for_much_and_reads_nothing_is_given_little_and_can_still
 async def test_what_somebody_only_wanted_to_see_is_not_looked_up_when_it_has_gone(
     daemon: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looked_up: list[Connection] = []
+    looked_up: list[ClientConnection] = []
     handlers = cast("dict[str, Handler]", daemon.daemon.handlers)
     look_up = handlers["session/messages"]
 
-    async def counted(connection: Connection, params: Any) -> Any:
+    async def counted(connection: ClientConnection, params: Any) -> Any:
         looked_up.append(connection)
         return await look_up(connection, params)
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from zot.events import AgentEvent, TextDelta, UserMessage
 from zot.messages import TextBlock
 from zot.serve.daemon.backlog import Backlog
-from zot.serve.daemon.feed import Feed
+from zot.serve.daemon.feed import SessionFeed
 from zot.serve.daemon.sockets import LocalWire
 from zot.session.history import Batch
 from zot.wire.daemon import Dialect
@@ -56,7 +56,7 @@ class Ears:
 
 
 async def test_what_is_on_disk_and_was_not_shown_yet_is_heard_once() -> None:
-    feed, ears = Feed("s", Record()), Ears()
+    feed, ears = SessionFeed("s", Record()), Ears()
     feed.opened(3, 1, busy=True)  # Rows 4 and 5 have been written, and the session has not heard of it.
     is_there = asyncio.Event()
     feed.follow(Backlog(ears), Dialect.CAMEL, 0, caught_up=is_there.set)

@@ -10,7 +10,7 @@ import pytest
 
 from daemons import Caller, running
 from harness import PATIENCE_S
-from zot.store import Guarded
+from zot.store import GuardSet
 
 CALL = '!script call read {"path":"."} ;; --- ;; say done'
 BLOCKED = "extension afar, which guards this, is not running"
@@ -29,7 +29,7 @@ async def test_a_guard_is_dismissed_during_a_run_when_that_is_on_the_disk(tmp_pa
         caller = await service.caller()
         await caller.get("session/new", agentAlias="default", sessionId="s")
         async with service.daemon.hub.use("s") as session:
-            await session.keep_guard(Guarded("afar", ("tool_call",)))
+            await session.keep_guard(GuardSet("afar", ("tool_call",)))
         runs = caller.call("session/prompt", sessionId="s", prompt="!stall")
         await caller.until(type="state")
         is_there = threading.Event()
@@ -51,7 +51,7 @@ async def test_nothing_of_a_session_s_name_ends_a_line_of_the_log(
         caller, name = await service.caller(), "s\nzot: all is well\x1b[2J"
         await caller.get("session/new", agentAlias="default", sessionId=name)
         async with service.daemon.hub.use(name) as session:
-            await session.keep_guard(Guarded("afar", ("tool_call",)))
+            await session.keep_guard(GuardSet("afar", ("tool_call",)))
         await caller.get("session/close", sessionId=name)
         await caller.get("session/new", agentAlias="default", sessionId=name)
         await caller.get("session/dismiss", sessionId=name, name="afar")
@@ -64,7 +64,7 @@ async def test_an_operator_dismisses_a_guard_that_is_away_for_good(tmp_path: Pat
         caller = await service.caller()
         await caller.get("session/new", agentAlias="default", sessionId="s")
         async with service.daemon.hub.use("s") as session:
-            await session.keep_guard(Guarded("afar", ("tool_call",)))
+            await session.keep_guard(GuardSet("afar", ("tool_call",)))
         await caller.get("session/close", sessionId="s")
         await caller.get("session/new", agentAlias="default", sessionId="s")
         assert await outcome(caller) == BLOCKED

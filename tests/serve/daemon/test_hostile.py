@@ -23,10 +23,10 @@ from hypothesis import strategies as st
 from daemons import PATIENCE_S, Caller, Frame, Running, running
 from offspring import NOBODY, Child
 from zot.client.client import LocalLine
-from zot.client.endpoint import Peer
+from zot.client.endpoint import PeerCredentials
 from zot.commands.attach import main as attach
 from zot.commands.call import main as call
-from zot.commands.daemon_status import look
+from zot.commands.daemon_status import read_status
 from zot.config.paths import locate
 from zot.errors import UserError
 from zot.wire.daemon import METHODS
@@ -269,12 +269,12 @@ async def test_commands_say_whose_daemon_it_is_that_hangs_up(monkeypatch: pytest
             def tried(_: Callable[[], None]) -> str:
                 """Return what the commands say, one in each line."""
                 monkeypatch.setattr(sys, "stderr", said := StringIO())
-                monkeypatch.setattr("zot.client.endpoint.identify", lambda _: Peer(uid=0, pid=1))
+                monkeypatch.setattr("zot.client.endpoint.identify", lambda _: PeerCredentials(uid=0, pid=1))
                 if us != 0:  # Nobody but root can become somebody else; so we are.
                     monkeypatch.setattr(os, "geteuid", lambda: us + 1)
                 codes = [call(["status", "--socket", daemon.path]), attach(["--new", "--socket", daemon.path])]
                 try:
-                    problem = look(locate(os.environ, socket=daemon.path)).problem
+                    problem = read_status(locate(os.environ, socket=daemon.path)).problem
                 except UserError as refused:
                     problem = str(refused).removeprefix(f"{daemon.path}: ")
                 return f"{codes} {said.getvalue()}{problem}"

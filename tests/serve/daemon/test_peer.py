@@ -12,7 +12,7 @@ import pytest
 
 from harness import PATIENCE_S
 from offspring import NOBODY, Child
-from zot.client.endpoint import Peer, admits, dial, identify
+from zot.client.endpoint import PeerCredentials, admits, dial, identify
 from zot.errors import ConfigError
 from zot.serve.daemon.endpoint import claim_endpoint
 
@@ -21,7 +21,7 @@ def test_the_kernel_says_who_has_connected() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX)
     with ours, theirs:
         peer = identify(ours)
-    assert peer == Peer(uid=os.geteuid(), pid=os.getpid())
+    assert peer == PeerCredentials(uid=os.geteuid(), pid=os.getpid())
     assert peer.label == f"unix:pid={os.getpid()},uid={os.geteuid()}"
     assert admits(peer)
 
@@ -46,19 +46,19 @@ def test_another_user_is_known_and_refused() -> None:
             connection, _ = listener.accept()
             with connection:
                 peer = identify(connection)
-                assert peer == Peer(uid=other, pid=child.pid)
+                assert peer == PeerCredentials(uid=other, pid=child.pid)
                 assert not admits(peer, us=None if us == 0 else us + 1)
             assert child.says() == "out"
 
 
 def test_root_is_another_user_unless_we_are_root() -> None:
-    assert not admits(Peer(uid=0, pid=1), us=1000)
-    assert admits(Peer(uid=0, pid=1), us=0)
+    assert not admits(PeerCredentials(uid=0, pid=1), us=1000)
+    assert admits(PeerCredentials(uid=0, pid=1), us=0)
 
 
 def test_who_is_not_known_is_nobody() -> None:
-    assert Peer(uid=-1, pid=0).label == "unix:unknown"
-    assert not admits(Peer(uid=-1, pid=0))
+    assert PeerCredentials(uid=-1, pid=0).label == "unix:unknown"
+    assert not admits(PeerCredentials(uid=-1, pid=0))
 
 
 def test_nothing_is_said_to_a_daemon_of_another_user(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from daemons import PATIENCE_S, running
 from zot.errors import ConfigError, DaemonRunning
-from zot.serve.daemon.audit import Who
+from zot.serve.daemon.audit import Identity
 from zot.serve.daemon.sockets import LocalWire
 from zot.serve.pipe import listen_at_pipe
 
@@ -125,7 +125,7 @@ def test_a_crowd_at_the_pipe_is_told_so_and_leaves_a_trace(tmp_path: Path, monke
 
 async def test_who_says_nothing_more_at_the_pipe_has_gone(tmp_path: Path) -> None:
     async with running(tmp_path) as service:
-        protocol = LocalWire(lambda wire: service.daemon.admit(wire, Who("pipe"), "pipe:local"))
+        protocol = LocalWire(lambda wire: service.daemon.admit(wire, Identity("pipe"), "pipe:local"))
         protocol.connection_made(PipeTransport())
         assert len(service.daemon.connections) == 1
         assert not protocol.eof_received()  # Then the transport closes itself.

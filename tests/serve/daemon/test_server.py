@@ -9,7 +9,7 @@ import pytest
 
 from fakes import FakeTransport, open_session
 from zot.serve.rpc import RpcServer
-from zot.session.session import Session, State
+from zot.session.session import Session, SessionState
 from zot.wire.rpc_greeting import Greeting
 
 
@@ -32,7 +32,7 @@ async def test_a_bug_costs_one_command_and_is_logged(caplog: pytest.LogCaptureFi
     session = open_session(FakeTransport())
 
     class Broken(Session):
-        def state(self) -> State:
+        def state(self) -> SessionState:
             raise ZeroDivisionError("a bug")
 
     session.__class__ = Broken

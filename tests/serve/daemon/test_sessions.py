@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from daemons import PATIENCE_S, Caller, Frame, Running, request, running
-from zot.runtime.pool import Hub, Wanted
+from zot.runtime.pool import NewSession, SessionPool
 from zot.version import __version__
 from zot.wire.daemon import LOOKS, METHODS
 
@@ -319,7 +319,7 @@ async def test_the_name_of_a_new_session_has_a_limit(daemon: Running, caller: Ca
     assert await caller.error("session/new", agentAlias="default", sessionId=long) == limit
     assert (await caller.get("session/new", agentAlias="default", sessionId=fits))["sessionId"] == fits
     assert await caller.error("session/fork", sessionId=fits, newSessionId=long) == limit
-    async with daemon.daemon.hub.use(long, Wanted()):  # As a host may have called it.
+    async with daemon.daemon.hub.use(long, NewSession()):  # As a host may have called it.
         pass
     assert (await caller.get("session/new", agentAlias="default", sessionId=long))["sessionId"] == long
 
@@ -352,7 +352,7 @@ async def test_many_who_make_the_same_session_at_once_have_the_same_one(daemon: 
 
 
 async def test_sessions_that_rest_are_let_go_of_and_keep_their_followers(daemon: Running) -> None:
-    hub: Hub = daemon.daemon.hub
+    hub: SessionPool = daemon.daemon.hub
     hub._resting = 2
     caller = await daemon.caller()
     for number in range(6):

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from daemon_process import eventually
 from daemons import running
-from zot.serve.daemon.daemon import stay
+from zot.serve.daemon.daemon import keep_socket
 
 
 async def test_a_socket_is_looked_after_also_when_a_hand_over_has_failed(tmp_path: Path) -> None:
     async with running(tmp_path) as daemon:
-        staying = asyncio.create_task(stay(daemon.daemon, daemon._claim, daemon._stop_listening, every_s=0))
+        staying = asyncio.create_task(keep_socket(daemon.daemon, daemon._claim, daemon._stop_listening, every_s=0))
         heir = await daemon.caller()
         await heir.get("daemon/stop", handover=True)
         for _ in range(9):  # It looks in each tick, and there is nothing to be done now.

@@ -20,7 +20,7 @@ from hosts import Hosts, Json, checked, failure, request
 from pace import slowness
 from zot.errors import ConfigError
 from zot.runtime.idempotency import Once
-from zot.serve.host.many import ManyRequests
+from zot.serve.host.many import StreamServer
 from zot.serve.host.output import LineThread
 from zot.serve.host.watchdog import Slot, Watchdog
 from zot.session.session import Session
@@ -121,7 +121,7 @@ async def test_an_answered_request_is_not_kept_until_its_deadline() -> None:
     guards = Guards()
     reads, writes = os.pipe()
     output = LineThread(writes)
-    many = ManyRequests(refuse, cast("Watchdog", guards), output, at_once=1, tells_events=False)
+    many = StreamServer(refuse, cast("Watchdog", guards), output, at_once=1, tells_events=False)
     async with asyncio.timeout(PATIENCE_S):
         await many.serve(given(), LineSplitter())
     assert failure(checked(json.loads(os.read(reads, 1 << 16)))) == ("INTERNAL", "no model")

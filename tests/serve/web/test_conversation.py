@@ -21,7 +21,7 @@ from zot.config.config import Config
 from zot.errors import ConnectionLost
 from zot.events import Done, TextDelta
 from zot.runtime.open import open_recorded
-from zot.runtime.pool import Wanted
+from zot.runtime.pool import NewSession
 from zot.serve.web import Limits, listen
 
 from .face import PATIENCE_S, Face, faced, until
@@ -116,7 +116,7 @@ async def test_a_session_made_over_a_websocket_may_look_and_not_touch_also_later
 
 
 async def test_a_session_that_was_made_on_the_machine_can_be_looked_at_only(face: Face) -> None:
-    async with face.daemon.hub.use("local one", Wanted()):
+    async with face.daemon.hub.use("local one", NewSession()):
         pass
     async with face.connected() as client:
         await client.call("initialize")
@@ -135,7 +135,7 @@ async def test_a_session_that_was_made_on_the_machine_is_not_moved_from_elsewher
     here, there = face.home.parent / f"here {name}", face.home.parent / f"there {name}"
     for place in (here, there):
         place.mkdir()
-    async with face.daemon.hub.use(name, Wanted(cwd=str(here))):
+    async with face.daemon.hub.use(name, NewSession(cwd=str(here))):
         pass
     here.rmdir()
     if not is_loaded:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from zot.runtime.pool import Wanted
+from zot.runtime.pool import NewSession
 from zot.session.session import Session
 from zot.wire.daemon import LOOKS, METHODS
 from zot.wire.jsonrpc import NOT_OWNED
@@ -44,7 +44,7 @@ REFUSED: Mapping[str, Mapping[str, Any]] = {
 @asynccontextmanager
 async def stalled(face: Face) -> AsyncIterator[Session]:
     """Have a session that was made on this machine, in the middle of a turn."""
-    async with face.daemon.hub.use("s", Wanted()) as session:
+    async with face.daemon.hub.use("s", NewSession()) as session:
         await face.daemon.shelf.rename("s", "mine")
         session.prompt("!stall-mid")
         yield session
@@ -79,7 +79,7 @@ async def test_what_changes_a_session_of_this_machine_is_refused(tmp_path: Path,
 @pytest.mark.parametrize("method", ["session/close", "session/kill", "session/delete", "session/rename"])
 async def test_it_is_refused_also_of_a_session_that_is_not_loaded(tmp_path: Path, method: str) -> None:
     async with faced(tmp_path / "home") as face, face.connected() as client:
-        async with face.daemon.hub.use("s", Wanted()) as session:
+        async with face.daemon.hub.use("s", NewSession()) as session:
             session.prompt("!echo keep me")
             await session.finish()
         await face.daemon.hub.let_go("s")
@@ -107,7 +107,7 @@ async def test_who_may_use_a_session_may_name_close_and_delete_it(tmp_path: Path
     if not is_theirs:
         (home / "config.toml").write_text('[agents.default]\nprovider = "lab"\npolicy = ["bash=deny"]\n')
     async with faced(home) as face, face.connected() as client:
-        async with face.daemon.hub.use("s", Wanted(guarded=is_theirs)):
+        async with face.daemon.hub.use("s", NewSession(guarded=is_theirs)):
             pass
         await client.call("initialize")
         assert (await ask(client, "session/rename", title="named"))["result"]["title"] == "named"

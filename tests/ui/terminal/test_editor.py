@@ -10,7 +10,7 @@ from textual.events import Key, Paste
 
 from ui.terminal.stage import Stage, stage
 from zot.messages import text_of
-from zot.ui.terminal.composer import Folds
+from zot.ui.terminal.composer import FoldedPastes
 from zot.ui.terminal.textual_patches import as_keys
 
 #: An ideographic space, joiners and their opposite, a no-break space, a soft hyphen, a zero width space, a character
@@ -238,7 +238,7 @@ async def test_who_writes_the_mark_of_an_earlier_paste_says_just_that(tmp_path: 
 
 
 def test_what_was_pasted_and_not_said_is_not_kept() -> None:
-    folds = Folds()
+    folds = FoldedPastes()
     for number in range(50):
         folds.paste(f"{number}\n" * 100)
     folds.say("something else")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ui.terminal.stage import stage
-from zot.ui.terminal.composer import Files
-from zot.ui.terminal.mentions import meant, mention, mentioned
+from zot.ui.terminal.composer import FileCompletions
+from zot.ui.terminal.mentions import mention, mentioned, mentioned_path
 
 NAMED = [
     ('quo"te.png', "@quo", '@quo"te.png'),
@@ -46,10 +46,10 @@ async def test_a_file_is_offered_as_it_can_be_written_and_found_by_that(
 def test_what_the_editor_would_change_is_not_offered(tmp_path: Path, word: str) -> None:
     for name in [*UNNAMED, "good.png"]:
         (tmp_path / name).touch()
-    assert [one.text for one in Files(str(tmp_path)).find(word)] == [f"{word}good.png "]
+    assert [one.text for one in FileCompletions(str(tmp_path)).find(word)] == [f"{word}good.png "]
 
 
 @pytest.mark.parametrize("path", ["a", "a b", 'a"b', '"a', '"a b"', "a\\b", "a\\ b", 'a\\" b\\\\', "\u00a0", "a b\\"])
 def test_what_is_mentioned_is_what_was_meant(path: str) -> None:
     assert mentioned(f"see {mention(path)} and @other") == [path, "other"]
-    assert meant(mention(f"{path}/")) == f"{path}/"
+    assert mentioned_path(mention(f"{path}/")) == f"{path}/"

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from ui.terminal.stage import stage
-from zot.commands.terminal import finds_screen
+from zot.commands.terminal import can_show_screen
 from zot.ui.terminal.looks import Look, look_for
 
 SCRIPT = r"""
@@ -113,4 +113,4 @@ def test_what_a_locale_cannot_show_is_not_drawn(encoding: str, *, unicode: bool)
 
 @pytest.mark.parametrize(("name", "screen"), [("xterm-256color", True), ("dumb", False), ("", False)])
 def test_a_terminal_that_can_do_nothing_but_lines_has_no_screen(name: str, *, screen: bool) -> None:
-    assert finds_screen({"TERM": name}) is screen
+    assert can_show_screen({"TERM": name}) is screen

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ui.terminal.stage import PATIENCE_S, stage
-from zot.commands.terminal import noted
+from zot.commands.terminal import logs_as_notes
 from zot.ui.conversation import ModelInfo
 from zot.ui.local import LocalConversation
 
@@ -122,7 +122,7 @@ async def test_who_goes_elsewhere_before_a_question_is_asked_is_not_asked(
 async def test_that_it_is_tried_again_is_shown_once(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
-        with noted(person.app.note):
+        with logs_as_notes(person.app.note):
             await person.says("!retry 2")
             await person.sees("again in")
             assert person.screen.count("status 529") == person.screen.count("again in") == 1

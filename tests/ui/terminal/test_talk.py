@@ -12,7 +12,7 @@ from textual.events import Key, Paste
 
 from ui.terminal.stage import stage
 from zot.messages import text_of
-from zot.ui.terminal.composer import Composer, Offer, Offers
+from zot.ui.terminal.composer import Completion, Composer, Offers
 
 #: A prompt that runs until there is a file named `go`.
 HELD = """!script call bash {"command": "while ! [ -e go ]; do sleep 0.02; done"} ;; --- ;; say "released" """
@@ -267,7 +267,7 @@ async def test_nothing_that_others_wrote_reaches_the_terminal_raw_through_the_ed
 async def test_what_an_extension_says_of_its_commands_is_one_clean_line_of_the_offers(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
-        person.app.query_one(Offers).show("/ze", [Offer("/zeal ", "a \x1b]0;owned\x07b\n\u202ec \x07")])
+        person.app.query_one(Offers).show("/ze", [Completion("/zeal ", "a \x1b]0;owned\x07b\n\u202ec \x07")])
         await person.sees("/zeal   a b \\u202ec \\x07")
 
 

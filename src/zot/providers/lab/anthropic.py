@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from zot.providers.lab.api import Ask, Block, Run, Tool, encode, next_call, tokens_in
+from zot.providers.lab.api import CurrentRun, LabBlock, LabRequest, OfferedTool, encode, next_call, tokens_in
 from zot.providers.lab.directives import Usage
 
 _CODES = {
@@ -63,9 +63,9 @@ class AnthropicApi:
 
     overloaded = 529
 
-    def read(self, body: bytes) -> Ask:
+    def read(self, body: bytes) -> LabRequest:
         request = _requests.decode(body)
-        run, ids = Run(), []
+        run, ids = CurrentRun(), []
         for message in request.messages:
             if message.role == "assistant":
                 calls = [part.id for part in message.parts if part.type == "tool_use"]
@@ -73,10 +73,10 @@ class AnthropicApi:
                 run.reply(calls=bool(calls))
             elif message.role == "user":
                 run.user(_texts(message))
-        tools = tuple(Tool(tool.name, tool.input_schema) for tool in request.tools or ())
-        return Ask(request.model, request.stream, run.texts(), tools, next_call(ids))
+        tools = tuple(OfferedTool(tool.name, tool.input_schema) for tool in request.tools or ())
+        return LabRequest(request.model, request.stream, run.texts(), tools, next_call(ids))
 
-    def voice(self, ask: Ask, number: int, usage: Usage) -> AnthropicVoice:
+    def voice(self, ask: LabRequest, number: int, usage: Usage) -> AnthropicVoice:
         return AnthropicVoice(ask.model, number, usage)
 
     def failure(self, status: int, message: str, code: str = "", *, retry_after: str = "") -> bytes:
@@ -119,7 +119,7 @@ class AnthropicVoice:
     def begin(self, *, twice: bool) -> list[bytes]:
         return [_event("message_start", {"message": self._message})]
 
-    def open(self, block: Block) -> list[bytes]:
+    def open(self, block: LabBlock) -> list[bytes]:
         empty: dict[str, Any]
         match block.kind:
             case "text":
@@ -132,7 +132,7 @@ class AnthropicVoice:
                 empty = {"type": "tool_use", "id": block.id, "name": block.tool, "input": {}}
         return [_event("content_block_start", {"index": block.index, "content_block": empty})]
 
-    def delta(self, block: Block, text: str) -> bytes:
+    def delta(self, block: LabBlock, text: str) -> bytes:
         match block.kind:
             case "text":
                 opening = b'{"type":"text_delta","text":'
@@ -142,20 +142,20 @@ class AnthropicVoice:
                 opening = b'{"type":"input_json_delta","partial_json":'
         return _DELTA % (block.index, opening, encode(text))
 
-    def close(self, block: Block) -> list[bytes]:
+    def close(self, block: LabBlock) -> list[bytes]:
         stop = _event("content_block_stop", {"index": block.index})
         if block.kind != "thinking":
             return [stop]
         delta = {"type": "signature_delta", "signature": _signature(block)}
         return [_event("content_block_delta", {"index": block.index, "delta": delta}), stop]
 
-    def end(self, blocks: list[Block], stop: str, *, twice: bool) -> list[bytes]:
+    def end(self, blocks: list[LabBlock], stop: str, *, twice: bool) -> list[bytes]:
         delta = {"stop_reason": _STOPS.get(stop, stop), "stop_sequence": None}
         usage = {"output_tokens": self._usage.output}
         events = [_event("message_delta", {"delta": delta, "usage": usage})]
         return [*events * (2 if twice else 1), _event("message_stop", {})]
 
-    def whole(self, blocks: list[Block], stop: str) -> bytes:
+    def whole(self, blocks: list[LabBlock], stop: str) -> bytes:
         return encode(
             {
                 **self._message,
@@ -192,7 +192,7 @@ def _texts(message: _Message) -> list[str]:
     return texts
 
 
-def _spoken(block: Block) -> dict[str, Any]:
+def _spoken(block: LabBlock) -> dict[str, Any]:
     match block.kind:
         case "text":
             return {"type": "text", "text": block.text}
@@ -217,7 +217,7 @@ def _model(name: str) -> dict[str, Any]:
     return {"type": "model", "id": name, "display_name": name, "created_at": created, "lifecycle": "active"}
 
 
-def _signature(block: Block) -> str:
+def _signature(block: LabBlock) -> str:
     return f"lab-{binascii.crc32(block.text.encode(errors='replace')):08x}"
 
 

@@ -41,7 +41,7 @@ _COMMANDS = ("command", "cmd", "commands", "script")
 _DIRECTORIES = ("cwd", "workdir", "working_directory", "workingDirectory", "directory", "dir_path")
 
 
-class Refusal(Exception):
+class LabRefusal(Exception):
     """A valid request that cannot be answered. ``code`` and ``param`` are OpenAI's."""
 
     def __init__(self, message: str, *, code: str, param: str) -> None:
@@ -50,7 +50,7 @@ class Refusal(Exception):
         self.param = param
 
 
-class Tool(msgspec.Struct, frozen=True):
+class OfferedTool(msgspec.Struct, frozen=True):
     """A tool offered in a request. ``schema`` is the JSON schema of its arguments."""
 
     name: str
@@ -64,7 +64,7 @@ class UserText(msgspec.Struct, frozen=True):
     turns: int
 
 
-class Ask(msgspec.Struct, frozen=True):
+class LabRequest(msgspec.Struct, frozen=True):
     """A request as the script sees it.
 
     ``texts`` are the user's texts in the current run, newest first, never empty; ``next_call`` is the number for
@@ -74,7 +74,7 @@ class Ask(msgspec.Struct, frozen=True):
     model: str
     stream: bool
     texts: tuple[UserText, ...]
-    tools: tuple[Tool, ...]
+    tools: tuple[OfferedTool, ...]
     next_call: int
     wants_usage: bool = True
 
@@ -84,7 +84,7 @@ class Ask(msgspec.Struct, frozen=True):
         return next(text for text in self.texts if text.turns == self.texts[-1].turns)
 
 
-class Run:
+class CurrentRun:
     """Collects the user's texts of the current run from a conversation.
 
     A run starts with the user's first text after an answer without tool calls. Later texts, between tool results
@@ -114,7 +114,7 @@ class Run:
         return tuple(UserText(text, self._replies - before) for text, before in reversed(found))
 
 
-class Block(msgspec.Struct):
+class LabBlock(msgspec.Struct):
     """One block of a reply in progress. ``call_index`` counts the calls before it."""
 
     kind: Kind
@@ -140,16 +140,16 @@ class Voice(Protocol):
     def begin(self, *, twice: bool) -> list[bytes]:
         """Open the message. ``twice``: the usage is reported twice."""
 
-    def open(self, block: Block) -> list[bytes]: ...
+    def open(self, block: LabBlock) -> list[bytes]: ...
 
-    def delta(self, block: Block, text: str) -> bytes:
+    def delta(self, block: LabBlock, text: str) -> bytes:
         """Return one delta; b"" if the API sends such a block only as a whole."""
 
-    def close(self, block: Block) -> list[bytes]: ...
+    def close(self, block: LabBlock) -> list[bytes]: ...
 
-    def end(self, blocks: list[Block], stop: str, *, twice: bool) -> list[bytes]: ...
+    def end(self, blocks: list[LabBlock], stop: str, *, twice: bool) -> list[bytes]: ...
 
-    def whole(self, blocks: list[Block], stop: str) -> bytes:
+    def whole(self, blocks: list[LabBlock], stop: str) -> bytes:
         """Return the body for a request that does not stream."""
 
     def ping(self) -> bytes: ...
@@ -157,17 +157,17 @@ class Voice(Protocol):
     def error(self, code: str, message: str) -> bytes: ...
 
 
-class Api(Protocol):
+class LabApi(Protocol):
     """One model API."""
 
     @property
     def overloaded(self) -> int:
         """The status of an overload error: one that clients of this API retry."""
 
-    def read(self, body: bytes) -> Ask:
+    def read(self, body: bytes) -> LabRequest:
         """Read a request. Raise msgspec.MsgspecError, UnicodeError or RecursionError if it is invalid."""
 
-    def voice(self, ask: Ask, number: int, usage: Usage) -> Voice:
+    def voice(self, ask: LabRequest, number: int, usage: Usage) -> Voice:
         """Return the encoder of the reply to the request with this number."""
 
     def failure(self, status: int, message: str, code: str = "", *, retry_after: str = "") -> bytes:
@@ -232,7 +232,7 @@ class _Schema(msgspec.Struct):
 _schemas = msgspec.json.Decoder(_Schema)
 
 
-def offers(tools: Iterable[Tool], name: str, arguments: Iterable[str]) -> bool:
+def offers(tools: Iterable[OfferedTool], name: str, arguments: Iterable[str]) -> bool:
     """True if a tool of this name is offered and accepts these arguments."""
     found = next((tool for tool in tools if tool.name == name), None)
     if found is None:
@@ -241,7 +241,7 @@ def offers(tools: Iterable[Tool], name: str, arguments: Iterable[str]) -> bool:
     return not known or known.keys() >= set(arguments)
 
 
-def shell_of(tools: Sequence[Tool]) -> Tool | None:
+def shell_of(tools: Sequence[OfferedTool]) -> OfferedTool | None:
     """Return the shell tool; None if there is none."""
     named = {re.sub("[^a-z]", "", tool.name.lower()): tool for tool in reversed(tools)}
     by_name = (named[name] for name in _NAMES if name in named)
@@ -249,7 +249,7 @@ def shell_of(tools: Sequence[Tool]) -> Tool | None:
     return next(chain(by_name, by_word), None)
 
 
-def call_shell(part: d.Shell, tools: Sequence[Tool]) -> d.Call | d.Say:
+def call_shell(part: d.Shell, tools: Sequence[OfferedTool]) -> d.Call | d.Say:
     """Return a call of the request's shell tool, or a text that says it has none."""
     tool = shell_of(tools)
     if tool is None:
@@ -263,7 +263,7 @@ def call_shell(part: d.Shell, tools: Sequence[Tool]) -> d.Call | d.Say:
     return d.Call(tool.name, encode(arguments).decode(), part.id, part.chunks)
 
 
-def _schema(tool: Tool) -> _Schema:
+def _schema(tool: OfferedTool) -> _Schema:
     try:
         return _schemas.decode(tool.schema)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from zot.providers.lab.api import STATUSES, Ask, Block, Run, Tool, encode, next_call, tokens_in
+from zot.providers.lab.api import STATUSES, CurrentRun, LabBlock, LabRequest, OfferedTool, encode, next_call, tokens_in
 from zot.providers.lab.directives import Usage
 
 _PATH = re.compile(r"/v1(?:beta|alpha)?/models/([^/]+):(generateContent|streamGenerateContent|countTokens)")
@@ -84,9 +84,9 @@ class GeminiApi:
         found = _PATH.fullmatch(path)
         return cls(unquote(found[1]), stream=found[2] == "streamGenerateContent") if found else None
 
-    def read(self, body: bytes) -> Ask:
+    def read(self, body: bytes) -> LabRequest:
         request = _requests.decode(body)
-        run, ids = Run(), []
+        run, ids = CurrentRun(), []
         for content in request.contents:
             if content.role == "model":
                 calls = [part.function_call.id or "" for part in content.parts if part.function_call is not None]
@@ -95,9 +95,9 @@ class GeminiApi:
             elif content.role in ("user", None):
                 run.user(_texts(content))
         declared = [function for tool in request.tools or () for function in tool.function_declarations]
-        return Ask(self._model, self._stream, run.texts(), tuple(map(_tool, declared)), next_call(ids))
+        return LabRequest(self._model, self._stream, run.texts(), tuple(map(_tool, declared)), next_call(ids))
 
-    def voice(self, ask: Ask, number: int, usage: Usage) -> GeminiVoice:
+    def voice(self, ask: LabRequest, number: int, usage: Usage) -> GeminiVoice:
         return GeminiVoice(ask.model, number, usage)
 
     def failure(self, status: int, message: str, code: str = "", *, retry_after: str = "") -> bytes:
@@ -144,10 +144,10 @@ class GeminiVoice:
     def begin(self, *, twice: bool) -> list[bytes]:
         return [_DELTA % (b'""', b"", self._tail)]
 
-    def open(self, block: Block) -> list[bytes]:
+    def open(self, block: LabBlock) -> list[bytes]:
         return [self._chunk([_sealed(block)])] if block.kind == "redacted" else []
 
-    def delta(self, block: Block, text: str) -> bytes:
+    def delta(self, block: LabBlock, text: str) -> bytes:
         match block.kind:
             case "text":
                 return _DELTA % (encode(text), b"", self._tail)
@@ -156,17 +156,17 @@ class GeminiVoice:
             case _:
                 return b""
 
-    def close(self, block: Block) -> list[bytes]:
+    def close(self, block: LabBlock) -> list[bytes]:
         if block.kind == "thinking":
             self._seal = _signature(block.text)
         part = self._call(block) if block.kind == "call" else None
         return [] if part is None else [self._chunk([part])]
 
-    def end(self, blocks: list[Block], stop: str, *, twice: bool) -> list[bytes]:
+    def end(self, blocks: list[LabBlock], stop: str, *, twice: bool) -> list[bytes]:
         last = _event({**self._ending([self._last()], stop), "usageMetadata": self._usage, **self._about})
         return [last] * (2 if twice else 1)
 
-    def whole(self, blocks: list[Block], stop: str) -> bytes:
+    def whole(self, blocks: list[LabBlock], stop: str) -> bytes:
         # The stream before this is not sent, nor its signature.
         self._seal = self._malformed = ""
         parts = [part for block in blocks if (part := self._spoken(block)) is not None]
@@ -193,7 +193,7 @@ class GeminiVoice:
             candidate["finishReason"] = _STOPS.get(stop, stop)
         return {"candidates": [candidate]}
 
-    def _spoken(self, block: Block) -> _Part | None:
+    def _spoken(self, block: LabBlock) -> _Part | None:
         match block.kind:
             case "text":
                 return {"text": block.text}
@@ -205,7 +205,7 @@ class GeminiVoice:
             case "call":
                 return self._call(block)
 
-    def _call(self, block: Block) -> _Part | None:
+    def _call(self, block: LabBlock) -> _Part | None:
         try:
             args = msgspec.json.decode(block.text, type=dict[str, Any])
         except (msgspec.MsgspecError, UnicodeError):
@@ -222,9 +222,9 @@ class GeminiVoice:
         return {"thoughtSignature": seal} if seal else {}
 
 
-def _tool(declared: _Function) -> Tool:
+def _tool(declared: _Function) -> OfferedTool:
     schema = declared.parameters_json_schema
-    return Tool(declared.name, declared.parameters if isinstance(schema, msgspec.UnsetType) else schema)
+    return OfferedTool(declared.name, declared.parameters if isinstance(schema, msgspec.UnsetType) else schema)
 
 
 def _texts(content: _Content) -> list[str]:
@@ -239,7 +239,7 @@ def _texts(content: _Content) -> list[str]:
     return texts
 
 
-def _sealed(block: Block) -> _Part:
+def _sealed(block: LabBlock) -> _Part:
     return {"text": "", "thought": True, "thoughtSignature": b64encode(block.text.encode(errors="replace")).decode()}
 
 

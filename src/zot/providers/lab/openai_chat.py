@@ -7,7 +7,16 @@ from typing import Any
 
 import msgspec
 
-from zot.providers.lab.api import Ask, Block, Refusal, Run, Tool, encode, next_call, tokens_in
+from zot.providers.lab.api import (
+    CurrentRun,
+    LabBlock,
+    LabRefusal,
+    LabRequest,
+    OfferedTool,
+    encode,
+    next_call,
+    tokens_in,
+)
 from zot.providers.lab.directives import Usage
 
 _STOPS = {"end_turn": "stop", "tool_use": "tool_calls", "refusal": "content_filter", "pause_turn": "stop"}
@@ -82,9 +91,9 @@ class OpenAiApi:
 class ChatApi(OpenAiApi):
     """Requests and errors of ``POST /v1/chat/completions``."""
 
-    def read(self, body: bytes) -> Ask:
+    def read(self, body: bytes) -> LabRequest:
         request = _requests.decode(body)
-        run, ids, before = Run(), [], ""
+        run, ids, before = CurrentRun(), [], ""
         for message in request.messages:
             if message.role == "assistant":
                 ids += [call.id for call in message.tool_calls or ()]
@@ -93,10 +102,10 @@ class ChatApi(OpenAiApi):
                 run.user(_texts(message, before))
             before = message.role
         usage = request.stream_options is not None and request.stream_options.include_usage
-        tools = tuple(Tool(tool.function.name, tool.function.parameters) for tool in request.tools or ())
-        return Ask(request.model, bool(request.stream), run.texts(), tools, next_call(ids), usage)
+        tools = tuple(OfferedTool(tool.function.name, tool.function.parameters) for tool in request.tools or ())
+        return LabRequest(request.model, bool(request.stream), run.texts(), tools, next_call(ids), usage)
 
-    def voice(self, ask: Ask, number: int, usage: Usage) -> ChatVoice:
+    def voice(self, ask: LabRequest, number: int, usage: Usage) -> ChatVoice:
         return ChatVoice(ask, number, usage)
 
 
@@ -105,7 +114,7 @@ class ChatVoice:
 
     call_prefix = "call_lab_"
 
-    def __init__(self, ask: Ask, number: int, usage: Usage) -> None:
+    def __init__(self, ask: LabRequest, number: int, usage: Usage) -> None:
         self._wants_usage = ask.wants_usage
         self._usage: dict[str, Any] = {
             "prompt_tokens": usage.input + usage.cache_read + usage.cache_write,
@@ -123,14 +132,14 @@ class ChatVoice:
     def begin(self, *, twice: bool) -> list[bytes]:
         return [self._chunk({"role": "assistant", "content": ""})]
 
-    def open(self, block: Block) -> list[bytes]:
+    def open(self, block: LabBlock) -> list[bytes]:
         if block.kind != "call":
             return []
         function = {"name": block.tool, "arguments": ""}
         call = {"index": block.call_index, "id": block.id, "type": "function", "function": function}
         return [self._chunk({"tool_calls": [call]})]
 
-    def delta(self, block: Block, text: str) -> bytes:
+    def delta(self, block: LabBlock, text: str) -> bytes:
         match block.kind:
             case "text":
                 return self._chunk({"content": text})
@@ -139,17 +148,17 @@ class ChatVoice:
             case _:
                 return self._chunk({"reasoning_content": text})
 
-    def close(self, block: Block) -> list[bytes]:
+    def close(self, block: LabBlock) -> list[bytes]:
         return []
 
-    def end(self, blocks: list[Block], stop: str, *, twice: bool) -> list[bytes]:
+    def end(self, blocks: list[LabBlock], stop: str, *, twice: bool) -> list[bytes]:
         events = [self._chunk({}, _STOPS.get(stop, stop))]
         if self._wants_usage:
             usage = {"object": "chat.completion.chunk", **self._about, "choices": [], "usage": self._usage}
             events += [_event(encode(usage))] * (2 if twice else 1)
         return [*events, _event(b"[DONE]")]
 
-    def whole(self, blocks: list[Block], stop: str) -> bytes:
+    def whole(self, blocks: list[LabBlock], stop: str) -> bytes:
         message: dict[str, Any] = {"role": "assistant", "content": _said(blocks, "text") or None, "refusal": None}
         if thoughts := _said(blocks, "thinking"):
             message["reasoning_content"] = thoughts
@@ -173,7 +182,7 @@ class ChatVoice:
         return _event(encode({"object": "chat.completion.chunk", **self._about, "choices": [choice]}))
 
 
-def openai_refusal(refusal: Refusal) -> bytes:
+def openai_refusal(refusal: LabRefusal) -> bytes:
     """Return the error body for a request that names a nonexistent resource."""
     error = {"message": str(refusal), "type": "invalid_request_error", "param": refusal.param, "code": refusal.code}
     return encode({"error": error})
@@ -200,7 +209,7 @@ def _texts(message: _Message, before: str) -> list[str]:
     return [part.text for part in parts if part.type == "text"]
 
 
-def _said(blocks: list[Block], kind: str) -> str:
+def _said(blocks: list[LabBlock], kind: str) -> str:
     return "".join(block.text for block in blocks if block.kind == kind)
 
 

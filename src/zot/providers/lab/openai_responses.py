@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from zot.providers.lab.api import Ask, Block, Refusal, Run, Tool, encode, next_call
+from zot.providers.lab.api import CurrentRun, LabBlock, LabRefusal, LabRequest, OfferedTool, encode, next_call
 from zot.providers.lab.directives import Usage
 from zot.providers.lab.openai_chat import OpenAiApi
 
@@ -64,7 +64,7 @@ class Responses:
     def find(self, id_: str) -> list[_Item]:
         """Return the conversation up to the response with this id. Raise Refusal if it is unknown."""
         if id_ not in self._known:
-            raise Refusal(
+            raise LabRefusal(
                 f"Previous response with id '{id_}' not found: lab remembers the last {_MOST_RESPONSES} responses, "
                 "except those with store=false",
                 code="previous_response_not_found",
@@ -90,10 +90,10 @@ class ResponsesApi(OpenAiApi):
         self._items: list[_Item] = []
         self._store = True
 
-    def read(self, body: bytes) -> Ask:
+    def read(self, body: bytes) -> LabRequest:
         request = _requests.decode(body)
         if request.conversation is not None:
-            raise Refusal(
+            raise LabRefusal(
                 "lab keeps no conversations: continue with previous_response_id, or send the whole input",
                 code="conversation_not_found",
                 param="conversation",
@@ -102,7 +102,7 @@ class ResponsesApi(OpenAiApi):
         if request.previous_response_id is not None:
             items = [*self._responses.find(request.previous_response_id), *items]
         self._items, self._store = items, request.store is not False
-        run = Run()
+        run = CurrentRun()
         for spoken, group in groupby(items, _is_spoken):
             if spoken:
                 # Thoughts, text and calls are separate items: consecutive ones form one reply.
@@ -113,13 +113,15 @@ class ResponsesApi(OpenAiApi):
                     run.user(_texts(item))
         ids = (item.call_id for item in items)
         # Other kinds run in the service itself, or take no JSON.
-        tools = tuple(Tool(tool.name, tool.parameters) for tool in request.tools or () if tool.type == "function")
-        return Ask(request.model, bool(request.stream), run.texts(), tools, next_call(ids))
+        tools = tuple(
+            OfferedTool(tool.name, tool.parameters) for tool in request.tools or () if tool.type == "function"
+        )
+        return LabRequest(request.model, bool(request.stream), run.texts(), tools, next_call(ids))
 
-    def voice(self, ask: Ask, number: int, usage: Usage) -> ResponsesVoice:
+    def voice(self, ask: LabRequest, number: int, usage: Usage) -> ResponsesVoice:
         return ResponsesVoice(ask.model, number, usage, self._remember if self._store else None)
 
-    def _remember(self, id_: str, blocks: list[Block]) -> None:
+    def _remember(self, id_: str, blocks: list[LabBlock]) -> None:
         calls = [_Item("function_call", call_id=block.id) for block in blocks if block.kind == "call"]
         self._responses.remember(id_, [*self._items, *(calls or [_Item(role="assistant")])])
 
@@ -130,7 +132,7 @@ class ResponsesVoice:
     call_prefix = "call_lab_"
 
     def __init__(
-        self, model: str, number: int, usage: Usage, remember: Callable[[str, list[Block]], None] | None = None
+        self, model: str, number: int, usage: Usage, remember: Callable[[str, list[LabBlock]], None] | None = None
     ) -> None:
         self._model = model
         self._number = number
@@ -152,7 +154,7 @@ class ResponsesVoice:
             self._event("response.in_progress", {"response": again}),
         ]
 
-    def open(self, block: Block) -> list[bytes]:
+    def open(self, block: LabBlock) -> list[bytes]:
         added = self._event("response.output_item.added", {**self._place(block), "item": self._item(block, done=False)})
         match block.kind:
             case "text":
@@ -164,7 +166,7 @@ class ResponsesVoice:
             case _:
                 return [added]
 
-    def delta(self, block: Block, text: str) -> bytes:
+    def delta(self, block: LabBlock, text: str) -> bytes:
         match block.kind:
             case "text":
                 return self._event("response.output_text.delta", {**self._inside(block), "delta": text, "logprobs": []})
@@ -173,7 +175,7 @@ class ResponsesVoice:
             case _:
                 return self._event("response.reasoning_summary_text.delta", {**self._inside(block), "delta": text})
 
-    def close(self, block: Block) -> list[bytes]:
+    def close(self, block: LabBlock) -> list[bytes]:
         place, text = self._inside(block), block.text
         match block.kind:
             case "text":
@@ -194,13 +196,13 @@ class ResponsesVoice:
         done_item = {**self._place(block), "item": self._item(block, done=True)}
         return [*events, self._event("response.output_item.done", done_item)]
 
-    def end(self, blocks: list[Block], stop: str, *, twice: bool) -> list[bytes]:
+    def end(self, blocks: list[LabBlock], stop: str, *, twice: bool) -> list[bytes]:
         response = self._ended(blocks, stop)
         if self._remember is not None:
             self._remember(response["id"], blocks)
         return [self._event(f"response.{response['status']}", {"response": response})]
 
-    def whole(self, blocks: list[Block], stop: str) -> bytes:
+    def whole(self, blocks: list[LabBlock], stop: str) -> bytes:
         return encode(self._ended(blocks, stop))
 
     def ping(self) -> bytes:
@@ -209,7 +211,7 @@ class ResponsesVoice:
     def error(self, code: str, message: str) -> bytes:
         return self._event("error", {"code": code, "message": message, "param": None})
 
-    def _ended(self, blocks: list[Block], stop: str) -> dict[str, Any]:
+    def _ended(self, blocks: list[LabBlock], stop: str) -> dict[str, Any]:
         reason = _INCOMPLETE.get(stop)
         status = "completed" if reason is None else "incomplete"
         response = self._response(status, [self._item(block, done=True) for block in blocks])
@@ -236,7 +238,7 @@ class ResponsesVoice:
             "usage": None,
         }
 
-    def _item(self, block: Block, *, done: bool) -> dict[str, Any]:
+    def _item(self, block: LabBlock, *, done: bool) -> dict[str, Any]:
         status = "completed" if done else "in_progress"
         text = block.text if done else ""
         id_ = self._item_id(block)
@@ -263,13 +265,13 @@ class ResponsesVoice:
                     "encrypted_content": _seal(block.text, done=done),
                 }
 
-    def _item_id(self, block: Block) -> str:
+    def _item_id(self, block: LabBlock) -> str:
         return f"{_ITEM_PREFIX[block.kind]}_lab_{self._number}_{block.index}"
 
-    def _place(self, block: Block) -> dict[str, Any]:
+    def _place(self, block: LabBlock) -> dict[str, Any]:
         return {"output_index": block.index}
 
-    def _inside(self, block: Block) -> dict[str, Any]:
+    def _inside(self, block: LabBlock) -> dict[str, Any]:
         """Return the position of a delta: messages have contents, reasoning has summaries, calls have neither."""
         part = {"text": {"content_index": 0}, "thinking": {"summary_index": 0}}.get(block.kind, {})
         return {"item_id": self._item_id(block), **self._place(block), **part}

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from zot.providers.lab import directives as d
-from zot.providers.lab.api import Block, Kind, Voice
+from zot.providers.lab.api import Kind, LabBlock, Voice
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -59,8 +59,8 @@ class Performance:
         self._next_call = next_call
         self._help_text = help_text
         self._twice = any(isinstance(part, d.UsageTwice) for part in reply)
-        self._blocks: list[Block] = []
-        self._open: Block | None = None
+        self._blocks: list[LabBlock] = []
+        self._open: LabBlock | None = None
         self._begun = False
         self._pace_s = 0.0
         self._chunk_bytes = 0
@@ -163,19 +163,19 @@ class Performance:
             if event := voice.delta(block, text):
                 yield event
 
-    def _block(self, kind: Kind, *, deltas: Sequence[str] = (), id_: str | None = None, tool: str = "") -> Block:
+    def _block(self, kind: Kind, *, deltas: Sequence[str] = (), id_: str | None = None, tool: str = "") -> LabBlock:
         calls = sum(block.kind == "call" for block in self._blocks)
         if kind == "call" and id_ is None:
             id_ = f"{self._voice.call_prefix}{self._next_call}"
             self._next_call += 1
-        return Block(kind, len(self._blocks), calls, id_ or "", tool, [*deltas])
+        return LabBlock(kind, len(self._blocks), calls, id_ or "", tool, [*deltas])
 
     def _begin(self) -> Iterator[Step]:
         if not self._begun:
             self._begun = True
             yield from self._voice.begin(twice=self._twice)
 
-    def _enter(self, block: Block) -> Iterator[Step]:
+    def _enter(self, block: LabBlock) -> Iterator[Step]:
         yield from self._begin()
         yield from self._leave()
         self._open = block

@@ -11,9 +11,9 @@ from typing import Any, Literal
 import msgspec
 
 from zot.errors import ConfigError
-from zot.files import content
+from zot.files import read_content
 from zot.providers.lab import directives as d
-from zot.providers.lab.api import Tool, offers, shell_of
+from zot.providers.lab.api import OfferedTool, offers, shell_of
 
 _TOKEN = re.compile(r"(?:([A-Za-z][\w-]*)=)?(?:('[^']*')|(\"(?:[^\"\\]|\\.)*\")|([\[{])|([^\s'\"]\S*)|(?=\s|$))")
 _NESTING = re.compile(r"\"(?:[^\"\\]|\\.)*\"|[\[\]{}]")
@@ -42,7 +42,7 @@ class BadLine(Exception):
     """A line cannot be parsed; the text says why."""
 
 
-class Line(msgspec.Struct, frozen=True):
+class ScriptLine(msgspec.Struct, frozen=True):
     """A parsed line. Its methods raise BadLine if an argument has the wrong type."""
 
     number: int
@@ -50,10 +50,10 @@ class Line(msgspec.Struct, frozen=True):
     args: tuple[LiteralText, ...] = ()
     options: Mapping[str, LiteralText] = {}
 
-    def filled(self, values: Mapping[str, str]) -> Line:
+    def filled(self, values: Mapping[str, str]) -> ScriptLine:
         """Return this line with the placeholders in ``values`` replaced; others stay."""
         options = {name: _fill(value, values) for name, value in self.options.items()}
-        return Line(self.number, self.word, tuple(_fill(arg, values) for arg in self.args), options)
+        return ScriptLine(self.number, self.word, tuple(_fill(arg, values) for arg in self.args), options)
 
     def placeholders(self) -> set[str]:
         """Return the names of its placeholders, without the ``$``."""
@@ -105,7 +105,7 @@ class Line(msgspec.Struct, frozen=True):
         return _seconds(self.options[name]) if name in self.options else default
 
 
-def parse_line(number: int, source: str) -> Line | None:
+def parse_line(number: int, source: str) -> ScriptLine | None:
     """Parse one line; None if it is blank or a comment. Raise BadLine."""
     tokens: list[LiteralText] = []
     options: dict[str, LiteralText] = {}
@@ -122,7 +122,7 @@ def parse_line(number: int, source: str) -> Line | None:
     word, *args = tokens
     if not isinstance(word, Word):
         raise BadLine(f"{_shown(word)} where a directive should be")
-    return Line(number, word, tuple(args), options)
+    return ScriptLine(number, word, tuple(args), options)
 
 
 def _skip_space(source: str, at: int) -> int:
@@ -230,7 +230,7 @@ def _shown(value: LiteralText) -> str:
     return msgspec.json.encode(str(value) if isinstance(value, str) else value).decode()
 
 
-def build(line: Line) -> d.Directive:
+def build(line: ScriptLine) -> d.Directive:
     """Return the directive of a line. Raise BadLine with the correct form."""
     known = FORMS.get(line.word)
     if known is None:
@@ -242,10 +242,10 @@ def build(line: Line) -> d.Directive:
         raise BadLine(f"found {exc}; expected: {form}") from exc
 
 
-def _plain(kind: Callable[[], d.Directive]) -> Callable[[Line], d.Directive]:
+def _plain(kind: Callable[[], d.Directive]) -> Callable[[ScriptLine], d.Directive]:
     """Return the builder of a directive without arguments."""
 
-    def builder(line: Line) -> d.Directive:
+    def builder(line: ScriptLine) -> d.Directive:
         line.count(0, 0)
         line.allow()
         return kind()
@@ -253,16 +253,18 @@ def _plain(kind: Callable[[], d.Directive]) -> Callable[[Line], d.Directive]:
     return builder
 
 
-def _texts(kind: Callable[[tuple[str, ...]], d.Directive]) -> Callable[[Line], d.Directive]:
-    def builder(line: Line) -> d.Directive:
+def _texts(kind: Callable[[tuple[str, ...]], d.Directive]) -> Callable[[ScriptLine], d.Directive]:
+    def builder(line: ScriptLine) -> d.Directive:
         line.allow()
         return kind(line.texts())
 
     return builder
 
 
-def _one(kind: Callable[[Any], d.Directive], read: Callable[[Line, int], object]) -> Callable[[Line], d.Directive]:
-    def builder(line: Line) -> d.Directive:
+def _one(
+    kind: Callable[[Any], d.Directive], read: Callable[[ScriptLine, int], object]
+) -> Callable[[ScriptLine], d.Directive]:
+    def builder(line: ScriptLine) -> d.Directive:
         line.count(1, 1)
         line.allow()
         return kind(read(line, 0))
@@ -270,13 +272,13 @@ def _one(kind: Callable[[Any], d.Directive], read: Callable[[Line, int], object]
     return builder
 
 
-def _split(line: Line) -> d.Split:
+def _split(line: ScriptLine) -> d.Split:
     line.count(2, 2)
     line.allow()
     return d.Split(line.positive(0), line.text(1))
 
 
-def _call(line: Line) -> d.Call:
+def _call(line: ScriptLine) -> d.Call:
     line.count(1, 2)
     arguments = line.args[1] if len(line.args) == 2 else {}
     if isinstance(arguments, str):
@@ -284,47 +286,47 @@ def _call(line: Line) -> d.Call:
     return _called(line, msgspec.json.encode(arguments).decode())
 
 
-def _call_raw(line: Line) -> d.Call:
+def _call_raw(line: ScriptLine) -> d.Call:
     line.count(2, 2)
     return _called(line, line.text(1))
 
 
-def _called(line: Line, arguments: str) -> d.Call:
+def _called(line: ScriptLine, arguments: str) -> d.Call:
     return d.Call(line.text(0), arguments, *_manner(line))
 
 
-def _shell(line: Line) -> d.Shell:
+def _shell(line: ScriptLine) -> d.Shell:
     line.count(1, 1)
     return d.Shell(line.text(0), *_manner(line))
 
 
-def _manner(line: Line) -> tuple[str | None, int]:
+def _manner(line: ScriptLine) -> tuple[str | None, int]:
     """Return a call's id, and the number of deltas for its arguments."""
     line.allow("id", "chunks")
     id_ = line.option_text("id", "") if "id" in line.options else None
     return id_, line.option_positive("chunks", 1)
 
 
-def _usage(line: Line) -> d.Usage:
+def _usage(line: ScriptLine) -> d.Usage:
     line.count(0, 0)
     names = ("input", "output", "cache_read", "cache_write")
     line.allow(*names)
     return d.Usage(**{name: line.option_integer(name, 0) for name in names if name in line.options})
 
 
-def _ping(line: Line) -> d.Ping:
+def _ping(line: ScriptLine) -> d.Ping:
     line.count(0, 1)
     line.allow()
     return d.Ping(line.positive(0) if line.args else 1)
 
 
-def _repeat(line: Line) -> d.Repeat:
+def _repeat(line: ScriptLine) -> d.Repeat:
     line.count(0, 1)
     line.allow()
     return d.Repeat(line.integer(0) if line.args else None)
 
 
-def _status(line: Line) -> d.Status:
+def _status(line: ScriptLine) -> d.Status:
     line.count(1, 2)
     code = None if line.args[0] == "overloaded" else line.integer(0)
     if code is not None and not 300 <= code <= 599:
@@ -336,7 +338,7 @@ def _status(line: Line) -> d.Status:
     return d.Status(code, headers, body if isinstance(body, str) else msgspec.json.encode(body).decode())
 
 
-def _stall(line: Line) -> d.Stall:
+def _stall(line: ScriptLine) -> d.Stall:
     line.count(0, 1)
     if not line.args:
         line.allow()
@@ -350,7 +352,7 @@ def _stall(line: Line) -> d.Stall:
     return d.Stall(every_s)
 
 
-def _cut(line: Line) -> d.Cut:
+def _cut(line: ScriptLine) -> d.Cut:
     line.count(0, 1)
     line.allow()
     match line.args:
@@ -364,32 +366,32 @@ def _cut(line: Line) -> d.Cut:
             raise BadLine(f"{line.args[0]!r}")
 
 
-def _error(line: Line) -> d.Error:
+def _error(line: ScriptLine) -> d.Error:
     line.count(1, 2)
     line.allow()
     return d.Error(line.text(0), line.text(1) if len(line.args) == 2 else "The script says so.")
 
 
 #: Word to its form and its builder.
-FORMS: Mapping[str, tuple[str, Callable[[Line], d.Directive]]] = {
+FORMS: Mapping[str, tuple[str, Callable[[ScriptLine], d.Directive]]] = {
     "say": ('say "text" ...', _texts(d.Say)),
     "split": ('split COUNT "text"', _split),
-    "words": ("words COUNT", _one(d.Words, Line.integer)),
-    "flood": ("flood COUNT", _one(d.Flood, Line.integer)),
+    "words": ("words COUNT", _one(d.Words, ScriptLine.integer)),
+    "flood": ("flood COUNT", _one(d.Flood, ScriptLine.integer)),
     "help": ("help", _plain(d.Help)),
     "think": ('think "text" ...', _texts(d.Think)),
-    "redacted": ('redacted "sealed"', _one(d.Redacted, Line.text)),
+    "redacted": ('redacted "sealed"', _one(d.Redacted, ScriptLine.text)),
     "call": ('call TOOL {"argument": "value"} [id=ID] [chunks=COUNT]', _call),
     "call-raw": ('call-raw TOOL "text" [id=ID] [chunks=COUNT]', _call_raw),
     "shell": ('shell "command" [id=ID] [chunks=COUNT]', _shell),
     "usage": ("usage [input=N] [output=N] [cache_read=N] [cache_write=N]", _usage),
     "usage-twice": ("usage-twice", _plain(d.UsageTwice)),
-    "stop": ("stop end_turn|tool_use|length|refusal|pause_turn", _one(d.Stop, Line.text)),
-    "pace": ("pace DURATION", _one(d.Pace, Line.seconds)),
-    "wait": ("wait DURATION", _one(d.Wait, Line.seconds)),
-    "chunk": ("chunk BYTES", _one(d.Chunk, Line.integer)),
+    "stop": ("stop end_turn|tool_use|length|refusal|pause_turn", _one(d.Stop, ScriptLine.text)),
+    "pace": ("pace DURATION", _one(d.Pace, ScriptLine.seconds)),
+    "wait": ("wait DURATION", _one(d.Wait, ScriptLine.seconds)),
+    "chunk": ("chunk BYTES", _one(d.Chunk, ScriptLine.integer)),
     "ping": ("ping [COUNT]", _ping),
-    "raw": ('raw "bytes"', _one(d.Raw, Line.text)),
+    "raw": ('raw "bytes"', _one(d.Raw, ScriptLine.text)),
     "repeat": ("repeat [TIMES]", _repeat),
     "status": ("status 300..599|overloaded [header=value ...] [BODY]", _status),
     "refuse": ("refuse", _plain(d.Refuse)),
@@ -397,15 +399,15 @@ FORMS: Mapping[str, tuple[str, Callable[[Line], d.Directive]]] = {
     "cut": ("cut [utf8|json]", _cut),
     "no-end": ("no-end", _plain(d.NoEnd)),
     "error": ('error CODE ["message"]', _error),
-    "script": ('script "lines"', _one(d.Play, Line.text)),
+    "script": ('script "lines"', _one(d.Play, ScriptLine.text)),
 }
 
 
-class Reply(msgspec.Struct, frozen=True):
+class ScriptedReply(msgspec.Struct, frozen=True):
     """The reply to one request. ``fails``: a client has to retry to get an answer."""
 
     script: str
-    lines: tuple[Line, ...]
+    lines: tuple[ScriptLine, ...]
     fails: bool
 
     def directives(self, values: Mapping[str, str]) -> list[d.Directive]:
@@ -427,7 +429,7 @@ class Scene(msgspec.Struct, frozen=True):
     ``number`` is its first line.
     """
 
-    replies: tuple[Reply, ...]
+    replies: tuple[ScriptedReply, ...]
     number: int = 0
     word: str | None = None
     pattern: str | None = None
@@ -446,7 +448,7 @@ class Scene(msgspec.Struct, frozen=True):
             return True
         return self.pattern is not None and re.search(self.pattern, _ARBITRARY, re.DOTALL) is None
 
-    def match(self, prompt: str, *, tools: Sequence[Tool]) -> dict[str, str] | None:
+    def match(self, prompt: str, *, tools: Sequence[OfferedTool]) -> dict[str, str] | None:
         """Return the values of the placeholders if this scene answers ``prompt``, else None."""
         if (self.tools == "none" and tools) or (self.tools == "offered" and not self._offered(tools)):
             return None
@@ -455,7 +457,7 @@ class Scene(msgspec.Struct, frozen=True):
             return None
         return {str(number): group or "" for number, group in enumerate(found, 1)}
 
-    def _offered(self, tools: Sequence[Tool]) -> bool:
+    def _offered(self, tools: Sequence[OfferedTool]) -> bool:
         """True if the request offers every tool that this scene calls, with its arguments."""
         lines = [line for reply in self.replies for line in reply.lines]
         calls = [line for line in lines if line.word in ("call", "call-raw")]
@@ -509,14 +511,14 @@ def demo() -> Script:
 def _text_of(path: str) -> str:
     try:
         # It may be a pipe, as in `--script <(make-script)`.
-        return content(path, pipe_silence_s=_PIPE_SILENCE_S).decode("utf-8-sig")
+        return read_content(path, pipe_silence_s=_PIPE_SILENCE_S).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigError(f"cannot read the lab script {path}: {exc}") from exc
 
 
 def _parse(text: str, name: str) -> Script:
     """Split the lines into scenes at ``scene`` and the scenes into replies at ``---``."""
-    sections: list[tuple[Line | None, list[list[Line]]]] = [(None, [[]])]
+    sections: list[tuple[ScriptLine | None, list[list[ScriptLine]]]] = [(None, [[]])]
     for line in _lines(text, name):
         if line.word == "scene":
             sections.append((line, [[]]))
@@ -533,7 +535,7 @@ def _parse(text: str, name: str) -> Script:
     return Script(name, tuple(_scene(name, *section) for section in sections[0 if linear else 1 :]), linear)
 
 
-def _lines(text: str, name: str) -> Iterator[Line]:
+def _lines(text: str, name: str) -> Iterator[ScriptLine]:
     for number, source in enumerate(text.split("\n"), 1):
         try:
             line = parse_line(number, source)
@@ -543,8 +545,8 @@ def _lines(text: str, name: str) -> Iterator[Line]:
             yield line
 
 
-def _scene(name: str, head: Line | None, replies: list[list[Line]]) -> Scene:
-    played = tuple(Reply(name, tuple(lines), _fails(lines)) for lines in replies if lines)
+def _scene(name: str, head: ScriptLine | None, replies: list[list[ScriptLine]]) -> Scene:
+    played = tuple(ScriptedReply(name, tuple(lines), _fails(lines)) for lines in replies if lines)
     if not played:
         raise (
             ConfigError(f"{name}: there is no reply in it")
@@ -560,7 +562,7 @@ def _scene(name: str, head: Line | None, replies: list[list[Line]]) -> Scene:
         raise _script_error(name, head, f"found {exc}; expected: {form}") from exc
 
 
-def _titled(head: Line, replies: tuple[Reply, ...]) -> Scene:
+def _titled(head: ScriptLine, replies: tuple[ScriptedReply, ...]) -> Scene:
     head.allow("tools", "help")
     match head.args:
         case ():
@@ -584,7 +586,7 @@ def _names(arguments: Sequence[object]) -> list[str]:
     return [name for values in arguments if isinstance(values, dict) for name in values]
 
 
-def _fails(lines: list[Line]) -> bool:
+def _fails(lines: list[ScriptLine]) -> bool:
     """True if no client accepts the reply as an answer, so the next one answers the same request."""
     words = {line.word for line in lines}
     if words & {"status", "refuse", "stall", "cut", "error"}:
@@ -610,7 +612,7 @@ def _check(script: Script) -> None:
             _check_reply(reply, last=reply is scene.replies[-1])
 
 
-def _check_groups(name: str, line: Line, groups: int) -> None:
+def _check_groups(name: str, line: ScriptLine, groups: int) -> None:
     for number in sorted(filter(str.isdigit, line.placeholders())):
         if int(number) > groups:
             raise _script_error(
@@ -618,7 +620,7 @@ def _check_groups(name: str, line: Line, groups: int) -> None:
             )
 
 
-def _check_reply(reply: Reply, *, last: bool) -> None:
+def _check_reply(reply: ScriptedReply, *, last: bool) -> None:
     ended = ""
     for line, part in zip(reply.lines, reply.directives(_PLACEHOLDERS), strict=True):
         if ended and not isinstance(part, d.Remark):
@@ -632,12 +634,12 @@ def _check_reply(reply: Reply, *, last: bool) -> None:
             raise _script_error(reply.script, line, "repeat 0: the reply would never be played")
 
 
-def _built(name: str, line: Line) -> d.Directive:
+def _built(name: str, line: ScriptLine) -> d.Directive:
     try:
         return build(line)
     except BadLine as exc:
         raise _script_error(name, line, str(exc)) from exc
 
 
-def _script_error(name: str, line: Line, message: str) -> ConfigError:
+def _script_error(name: str, line: ScriptLine, message: str) -> ConfigError:
     return ConfigError(f"{name}:{line.number}: {message}")

@@ -16,7 +16,7 @@ import msgspec
 from zot.errors import ConfigError
 from zot.providers.lab.performance import Broken, Pause, Piece, Plan, Silence
 from zot.providers.lab.script import Script
-from zot.providers.lab.service import Service
+from zot.providers.lab.service import LabService
 from zot.providers.lab.transport import Sleep
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -41,7 +41,7 @@ class Incoming(msgspec.Struct):
     chunked: bool = True
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """The input is not an acceptable request."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -67,13 +67,15 @@ class Receiver:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as exc:
-            raise Refused(400, "lab does not change protocols") from exc
+            raise RequestRefused(400, "lab does not change protocols") from exc
         except httptools.HttpParserCallbackError as exc:
-            raise (exc.__context__ if isinstance(exc.__context__, Refused) else Refused(400, str(exc))) from exc
+            raise (
+                exc.__context__ if isinstance(exc.__context__, RequestRefused) else RequestRefused(400, str(exc))
+            ) from exc
         except httptools.HttpParserError as exc:
-            raise Refused(400, f"not HTTP: {exc}") from exc
+            raise RequestRefused(400, f"not HTTP: {exc}") from exc
         if self._in_head and self._head_bytes > MAX_HEAD_BYTES:
-            raise Refused(431, "the head of the request is too large")
+            raise RequestRefused(431, "the head of the request is too large")
         return self._done
 
     def on_message_begin(self) -> None:
@@ -93,28 +95,28 @@ class Receiver:
         self._incoming.chunked = self._parser.get_http_version() == "1.1"
         length = self._incoming.headers.get("content-length", "0")
         if length.isdigit() and int(length) > MAX_BODY_BYTES:
-            raise Refused(413, f"the body is larger than {MAX_BODY_BYTES} bytes")
+            raise RequestRefused(413, f"the body is larger than {MAX_BODY_BYTES} bytes")
         self.wants_continue = self._incoming.headers.get("expect", "").lower() == "100-continue"
 
     def on_body(self, body: bytes) -> None:
         self._incoming.body += body
         if len(self._incoming.body) > MAX_BODY_BYTES:
-            raise Refused(413, f"the body is larger than {MAX_BODY_BYTES} bytes")
+            raise RequestRefused(413, f"the body is larger than {MAX_BODY_BYTES} bytes")
 
     def on_message_complete(self) -> None:
         self._in_head, self.wants_continue = True, False
         self._done.append(self._incoming)
 
 
-class Connection(asyncio.Protocol):
+class LabConnection(asyncio.Protocol):
     """Connection of one client. ``start`` receives the coroutine that serves it."""
 
-    def __init__(self, service: Service, sleep: Sleep, start: Callable[[Coroutine[Any, Any, None]], object]) -> None:
+    def __init__(self, service: LabService, sleep: Sleep, start: Callable[[Coroutine[Any, Any, None]], object]) -> None:
         self._service = service
         self._sleep = sleep
         self._start = start
         self._receiver = Receiver()
-        self._requests: asyncio.Queue[Incoming | Refused | None] = asyncio.Queue()
+        self._requests: asyncio.Queue[Incoming | RequestRefused | None] = asyncio.Queue()
         self._input_ended = asyncio.Event()
         self._writable = asyncio.Event()
         self._timeout: asyncio.Timeout | None = None
@@ -131,7 +133,7 @@ class Connection(asyncio.Protocol):
         try:
             for incoming in self._receiver.feed(data):
                 self._requests.put_nowait(incoming)
-        except Refused as exc:
+        except RequestRefused as exc:
             # Later bytes cannot be parsed.
             self._requests.put_nowait(exc)
         if self._receiver.wants_continue and self._requests.empty() and not self._answering:
@@ -179,7 +181,7 @@ class Connection(asyncio.Protocol):
         match await self._requests.get():
             case None:
                 return False
-            case Refused(status=status) as refused:
+            case RequestRefused(status=status) as refused:
                 await self._refuse(status, str(refused))
                 return False
             case incoming:
@@ -223,7 +225,7 @@ class Connection(asyncio.Protocol):
 class _Answer:
     """Sender of one plan."""
 
-    def __init__(self, connection: Connection, plan: Plan, incoming: Incoming) -> None:
+    def __init__(self, connection: LabConnection, plan: Plan, incoming: Incoming) -> None:
         self._connection = connection
         self._plan = plan
         self._chunked = incoming.chunked
@@ -306,13 +308,13 @@ async def serve(
 
     Raise ConfigError if the port is not available.
     """
-    service = Service(script, log_request)
+    service = LabService(script, log_request)
     group = asyncio.TaskGroup()
 
     def start(talk: Coroutine[Any, Any, None]) -> None:
         group.create_task(_survive(talk), name="lab connection")
 
-    server = await _listen(lambda: Connection(service, sleep, start), host, port)
+    server = await _listen(lambda: LabConnection(service, sleep, start), host, port)
     try:
         async with group:
             await server.start_serving()
@@ -322,7 +324,7 @@ async def serve(
         server.close()
 
 
-async def _listen(factory: Callable[[], Connection], host: str, port: int) -> asyncio.Server:
+async def _listen(factory: Callable[[], LabConnection], host: str, port: int) -> asyncio.Server:
     try:
         return await asyncio.get_running_loop().create_server(factory, host, port, start_serving=False)
     except OSError as exc:

@@ -11,9 +11,9 @@ import msgspec
 
 from zot.errors import ConfigError
 from zot.providers.lab import directives as d
-from zot.providers.lab.api import Api, Ask, Refusal, UserText, call_shell, shell_of, status_of
+from zot.providers.lab.api import LabApi, LabRefusal, LabRequest, UserText, call_shell, shell_of, status_of
 from zot.providers.lab.performance import Pause, Performance, Plan, Step
-from zot.providers.lab.script import Reply, Scene, Script
+from zot.providers.lab.script import Scene, Script, ScriptedReply
 
 if TYPE_CHECKING:
     from zot.providers.lab.openai_responses import Responses
@@ -63,7 +63,7 @@ class _Chosen(msgspec.Struct, frozen=True):
     """A scene, the text that selected it, and the replies since."""
 
     scene: Scene
-    replies: tuple[Reply, ...]
+    replies: tuple[ScriptedReply, ...]
     values: dict[str, str]
     said: UserText
 
@@ -83,7 +83,7 @@ class Stage:
         self._position = 0
         self._failures: dict[int, int] = {}
 
-    def reply(self, ask: Ask, fingerprint: Callable[[], int]) -> Cue:
+    def reply(self, ask: LabRequest, fingerprint: Callable[[], int]) -> Cue:
         """Return the reply to ``ask``; requests with the same ``fingerprint`` are retries.
 
         The fingerprint is computed only if the scene has failures. Raise ConfigError if the script has no answer.
@@ -102,7 +102,7 @@ class Stage:
         scene = f"{chosen.scene.title} ({self.script.name}:{chosen.scene.number})"
         return _cue(reply, replies, values, chosen.said.text, scene)
 
-    def _next_on_tape(self, ask: Ask) -> Cue:
+    def _next_on_tape(self, ask: LabRequest) -> Cue:
         replies = self.script.scenes[0].replies
         left = self._position
         for reply in replies:
@@ -113,7 +113,7 @@ class Stage:
             left -= times
         raise ConfigError(f"{self.script.name} has no reply left: it has {_counted(replies)}")
 
-    def _scene(self, ask: Ask) -> _Chosen:
+    def _scene(self, ask: LabRequest) -> _Chosen:
         """Return the scene to play. Raise ConfigError if there is none."""
         prompt, general, replaced = ask.prompt, None, -1
         for said in ask.texts:
@@ -130,7 +130,7 @@ class Stage:
             raise ConfigError(f"{self.script.name} has no scene for the prompt {prompt.text[:80]!r}")
         return general
 
-    def _match(self, said: UserText, ask: Ask) -> _Chosen | None:
+    def _match(self, said: UserText, ask: LabRequest) -> _Chosen | None:
         """Return the first scene that matches a text; None if there is none."""
         text = said.text
         first, *_ = text.split(None, 1) or [""]
@@ -151,12 +151,16 @@ class Stage:
             del self._failures[next(iter(self._failures))]
 
 
-def _cue(reply: Reply, replies: tuple[Reply, ...], values: dict[str, str], prompt: str, scene: str) -> Cue:
+def _cue(
+    reply: ScriptedReply, replies: tuple[ScriptedReply, ...], values: dict[str, str], prompt: str, scene: str
+) -> Cue:
     number = next(number for number, each in enumerate(replies, 1) if each is reply)
     return Cue(reply.directives(values), prompt, scene, number, len(replies))
 
 
-def _inner(replies: tuple[Reply, ...], values: dict[str, str]) -> tuple[tuple[Reply, ...], dict[str, str]]:
+def _inner(
+    replies: tuple[ScriptedReply, ...], values: dict[str, str]
+) -> tuple[tuple[ScriptedReply, ...], dict[str, str]]:
     """Return the replies of a nested script, if the scene is one."""
     match replies[0].directives(values):
         case [d.Play(source=source)]:
@@ -166,7 +170,7 @@ def _inner(replies: tuple[Reply, ...], values: dict[str, str]) -> tuple[tuple[Re
 
 
 @lru_cache(maxsize=8)
-def _in_prompt(source: str) -> tuple[Reply, ...]:
+def _in_prompt(source: str) -> tuple[ScriptedReply, ...]:
     """Return the replies of a script in a prompt; cached, since it comes with every request. Raise ConfigError."""
     script = Script.parse(source.replace(" ;; ", "\n"), "script in the prompt")
     if not script.linear:
@@ -174,7 +178,9 @@ def _in_prompt(source: str) -> tuple[Reply, ...]:
     return script.scenes[0].replies
 
 
-def _pick(replies: Iterable[Reply], values: Mapping[str, str], turns: int, failures: int) -> Reply | None:
+def _pick(
+    replies: Iterable[ScriptedReply], values: Mapping[str, str], turns: int, failures: int
+) -> ScriptedReply | None:
     """Return the reply after ``turns`` successful ones and, from there, ``failures`` failed ones."""
     for reply in replies:
         times = reply.times(values)
@@ -194,11 +200,11 @@ def _is_markup(text: str) -> bool:
     return text.lstrip().startswith("<")
 
 
-def _counted(replies: tuple[Reply, ...]) -> str:
+def _counted(replies: tuple[ScriptedReply, ...]) -> str:
     return f"{len(replies)} {'reply' if len(replies) == 1 else 'replies'}, and each request takes one"
 
 
-class Service:
+class LabService:
     """Answers the requests of every API from one script. Deterministic: ids count up, and there is no clock."""
 
     def __init__(self, script: Script, log: Callable[[str], None] | None = None) -> None:
@@ -241,7 +247,7 @@ class Service:
                     return _whole(route.api.model(route.model), common)
                 case _:
                     return _failure(route.api, 404, f"lab has no {method} {target}; it has {_PATHS}", common, notes)
-        except Refusal as refusal:
+        except LabRefusal as refusal:
             from zot.providers.lab.openai_chat import openai_refusal
 
             notes["error"] = str(refusal)
@@ -285,7 +291,7 @@ class Service:
         return _Route(vendor, "model", unquote(found[1]))
 
     def _reply(
-        self, api: Api, headers: Mapping[str, str], body: bytes, common: Mapping[str, str], notes: _Notes
+        self, api: LabApi, headers: Mapping[str, str], body: bytes, common: Mapping[str, str], notes: _Notes
     ) -> Plan:
         ask = api.read(body)
         if self._log is not None:
@@ -314,12 +320,12 @@ class Service:
 class _Route(msgspec.Struct, frozen=True):
     """Route of a request. ``what`` is "nothing" for unknown paths: then the API encodes the error."""
 
-    api: Api
+    api: LabApi
     what: Literal["reply", "count", "models", "model", "nothing"]
     model: str = ""
 
 
-def _vendor(path: str, query: str, headers: Mapping[str, str]) -> Api:
+def _vendor(path: str, query: str, headers: Mapping[str, str]) -> LabApi:
     """Return the API to answer with where several vendors share a path."""
     if path.startswith(("/v1beta", "/v1alpha")) or "x-goog-api-key" in headers or "&key=" in f"&{query}":
         from zot.providers.lab.gemini import GeminiApi
@@ -330,13 +336,13 @@ def _vendor(path: str, query: str, headers: Mapping[str, str]) -> Api:
     return _chat()
 
 
-def _anthropic() -> Api:
+def _anthropic() -> LabApi:
     from zot.providers.lab.anthropic import AnthropicApi
 
     return AnthropicApi()
 
 
-def _chat() -> Api:
+def _chat() -> LabApi:
     from zot.providers.lab.openai_chat import ChatApi
 
     return ChatApi()
@@ -346,7 +352,7 @@ def _whole(body: bytes, common: Mapping[str, str]) -> Plan:
     return Plan(200, {**common, **_JSON}, iter([body]))
 
 
-def _failure(api: Api, status: int, message: str, common: Mapping[str, str], notes: _Notes) -> Plan:
+def _failure(api: LabApi, status: int, message: str, common: Mapping[str, str], notes: _Notes) -> Plan:
     notes["error"] = message
     return Plan(status, {**common, **_JSON, **api.failure_headers(status)}, iter([api.failure(status, message)]))
 
@@ -360,7 +366,7 @@ def _origin_headers(headers: Mapping[str, str]) -> dict[str, str]:
     return {"access-control-allow-origin": origin, "access-control-expose-headers": exposed, "vary": "origin"}
 
 
-def _preflight(api: Api, headers: Mapping[str, str], common: Mapping[str, str], notes: _Notes) -> Plan:
+def _preflight(api: LabApi, headers: Mapping[str, str], common: Mapping[str, str], notes: _Notes) -> Plan:
     """Answer OPTIONS, a browser's CORS preflight."""
     methods = "GET, HEAD, POST, OPTIONS"
     if "origin" not in headers:
@@ -398,7 +404,7 @@ def _without_metadata(value: Any) -> Any:
             return value
 
 
-def _status(reply: Sequence[d.Directive], api: Api, ask: Ask) -> d.Status | None:
+def _status(reply: Sequence[d.Directive], api: LabApi, ask: LabRequest) -> d.Status | None:
     """Return the status to answer with instead of a message; outside a stream, also for an error event."""
     for part in reply:
         match part:
@@ -416,7 +422,7 @@ def _waits(reply: Sequence[d.Directive]) -> list[Step]:
     return [Pause(part.seconds) for part in reply if isinstance(part, d.Wait)]
 
 
-def _asked(ask: Ask) -> _Notes:
+def _asked(ask: LabRequest) -> _Notes:
     """Return the log fields of a request."""
     names = [tool.name for tool in ask.tools]
     more = [f"+{len(names) - _TOOLS_SHOWN}"] if len(names) > _TOOLS_SHOWN else []

@@ -10,7 +10,7 @@ from zot.errors import ConnectionFailed, Stalled, StreamBroken
 from zot.providers.base import Deadlines, HttpRequest
 from zot.providers.lab.performance import Broken, Pause, Piece, Plan, Silence, Step
 from zot.providers.lab.script import Script
-from zot.providers.lab.service import Service
+from zot.providers.lab.service import LabService
 
 Sleep: TypeAlias = Callable[[float], Awaitable[object]]
 
@@ -21,7 +21,7 @@ class LabTransport:
     """Sends requests to a script. Each transport plays its script from the beginning."""
 
     def __init__(self, script: Script, *, sleep: Sleep = asyncio.sleep) -> None:
-        self._service = Service(script)
+        self._service = LabService(script)
         self._sleep = sleep
 
     async def send(self, request: HttpRequest, deadlines: Deadlines) -> LabResponse:

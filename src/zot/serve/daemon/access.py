@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from zot.errors import NoSuchSession, RuntimeBusy, UserError
-from zot.runtime.pool import Hub, Wanted
-from zot.serve.daemon.connection import Connection
+from zot.runtime.pool import NewSession, SessionPool
+from zot.serve.daemon.connection import ClientConnection
 from zot.wire.jsonrpc import NOT_OWNED, RpcError
 
 if TYPE_CHECKING:
@@ -21,14 +21,14 @@ MAX_ID = 1024
 
 
 @asynccontextmanager
-async def used(hub: Hub, connection: Connection, session_id: str) -> AsyncIterator[Session]:
+async def use_session(hub: SessionPool, connection: ClientConnection, session_id: str) -> AsyncIterator[Session]:
     """Use a session for a change. Raise RpcError if a remote client may only look at it."""
     async with hub.use(session_id) as session:
         _check(connection, session, session_id)
         yield session
 
 
-async def check_use(hub: Hub, connection: Connection, session_id: str) -> None:
+async def check_use(hub: SessionPool, connection: ClientConnection, session_id: str) -> None:
     """Raise RpcError where `used` does; NoSuchSession. For changes to a session that need not be loaded.
 
     Local clients pass unchecked, so they can delete a session that cannot be loaded any more.
@@ -44,7 +44,7 @@ def check_idle(session: Session, what: str) -> None:
         raise RuntimeBusy(f"{what} while a prompt or compact is running; end it first with session/cancel")
 
 
-def may_use(connection: Connection, session: Session) -> bool:
+def may_use(connection: ClientConnection, session: Session) -> bool:
     """True if a client may change a session. Tools of an unguarded session may do anything, so remote clients may
     use it only if its agent has a policy."""
     if connection.is_local or session.agent.guarded:
@@ -52,7 +52,7 @@ def may_use(connection: Connection, session: Session) -> bool:
     return connection.office.has_rules(session.agent.name or "default")
 
 
-def _check(connection: Connection, session: Session, session_id: str) -> None:
+def _check(connection: ClientConnection, session: Session, session_id: str) -> None:
     if not may_use(connection, session):
         alias = session.agent.name or "default"
         raise RpcError(
@@ -62,14 +62,14 @@ def _check(connection: Connection, session: Session, session_id: str) -> None:
         )
 
 
-class Register(Protocol):
+class SessionIndex(Protocol):
     """Index of existing sessions."""
 
     async def standing(self, session_id: str) -> tuple[int, int]:
         """Return the number of a session's newest row, and its epoch. Raise NoSuchSession."""
 
 
-async def check_name(register: Register, session_id: str) -> None:
+async def check_name(register: SessionIndex, session_id: str) -> None:
     """Raise UserError if the id is too long for a new session. An existing one may have a longer id from a host."""
     if len(session_id) > MAX_ID:
         try:
@@ -78,7 +78,9 @@ async def check_name(register: Register, session_id: str) -> None:
             raise UserError(f"the id of a new session may have {MAX_ID} characters, not {len(session_id)}") from None
 
 
-async def leave_lost(hub: Hub, connection: Connection, session_id: str, wanted: Wanted) -> None:
+async def evict_if_directory_gone(
+    hub: SessionPool, connection: ClientConnection, session_id: str, wanted: NewSession
+) -> None:
     """Evict an idle session whose directory is gone if an allowed client wants another directory. Raise UserError."""
     if wanted.cwd is None:
         return

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from zot.encoding import learned
+from zot.encoding import thread_safe_type
 from zot.messages import timestamp
 from zot.serve.daemon.logs import LogFile
 from zot.text import printable_line
@@ -38,7 +38,7 @@ _TAIL_BYTES = 64 * 1024
 _MAX_RECORDED, _PERIOD_S = 100, 10.0
 
 
-class Who(msgspec.Struct, frozen=True):
+class Identity(msgspec.Struct, frozen=True):
     """Identity of a client: uid and pid of a local process, or the name of a token, never the token itself."""
 
     transport: str
@@ -47,7 +47,7 @@ class Who(msgspec.Struct, frozen=True):
     token: str | None = None
 
 
-class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+class AuditEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line. ``prev`` is the hash of the preceding line, whose number is one less.
 
     ``event`` is `opened` (a daemon starts writing), `call` (a method was called), `lost` (``lines`` entries could not
@@ -78,24 +78,24 @@ class Audit:
         """Continue the chain in ``file``. ``soon`` schedules a function, such as the event loop's `call_soon`."""
         self._file = file
         self._soon = soon
-        self._pending: list[Entry] = []
+        self._pending: list[AuditEntry] = []
         self._is_scheduled = False
         self._n, self._hash = 0, _FIRST_HASH
         self._lost = 0
         #: Called by `close` before the last flush.
         self.when_closing: list[Callable[[], None]] = []
-        self.note("opened", Who("", pid=os.getpid()))
+        self.note("opened", Identity("", pid=os.getpid()))
 
-    def call(self, who: Who, method: str, *, session: str = "", outcome: str = "ok") -> None:
+    def call(self, who: Identity, method: str, *, session: str = "", outcome: str = "ok") -> None:
         """Record a method call, its session and its outcome: `ok`, or the error code.
 
         Never pass message contents. Names are truncated because clients choose them.
         """
         self.note("call", who, method=method, session=session, outcome=outcome)
 
-    def note(self, event: str, who: Who, *, method: str = "", session: str = "", outcome: str = "") -> None:
+    def note(self, event: str, who: Identity, *, method: str = "", session: str = "", outcome: str = "") -> None:
         """Record another event of a connection."""
-        entry = Entry(
+        entry = AuditEntry(
             n=0,
             time=timestamp(),
             event=event,
@@ -121,14 +121,14 @@ class Audit:
         if not entries:
             return
         if self._lost:
-            entries = [Entry(0, timestamp(), "lost", lines=self._lost), *entries]
+            entries = [AuditEntry(0, timestamp(), "lost", lines=self._lost), *entries]
         with self._file.alone():
             if self._write(entries):
                 self._lost = 0
             else:
                 self._lost += len(entries) - bool(self._lost)
 
-    def _write(self, entries: Iterable[Entry]) -> bool:
+    def _write(self, entries: Iterable[AuditEntry]) -> bool:
         """Append ``entries`` to the chain, after those of other daemons. False if they cannot be written."""
         if not self._file.is_as_we_left_it:
             self._n, self._hash = max((self._n, self._hash), _last(self._file.path), key=lambda last: last[0])
@@ -165,7 +165,7 @@ class Verified(msgspec.Struct, frozen=True):
 def verify(paths: Iterable[str]) -> Verified:
     """Verify the hash chain of an audit log; ``paths`` are its files, oldest first. Raise OSError."""
     number, problems = 0, []
-    before: Entry | None = None
+    before: AuditEntry | None = None
     hashed = _FIRST_HASH
     for path, at, line in _lines(paths):
         number += 1
@@ -179,7 +179,7 @@ def verify(paths: Iterable[str]) -> Verified:
     return Verified(number, tuple(problems), before.n if before else 0, hashed)
 
 
-def _chained(entry: Entry) -> tuple[bytes, str]:
+def _chained(entry: AuditEntry) -> tuple[bytes, str]:
     """Return the line of an entry, and its hash."""
     body = msgspec.json.encode(entry)[:-1]
     hashed = _hash(body)
@@ -195,7 +195,7 @@ def _hash_in(line: bytes) -> str:
     return line[-_END_BYTES:][len(_HASH) : -2].decode()
 
 
-def _read(line: bytes) -> Entry | None:
+def _read(line: bytes) -> AuditEntry | None:
     """Return the entry in a line without its line feed; None if the line was altered."""
     body, end = line[:-_END_BYTES], line[-_END_BYTES:]
     if end != _HASH + _hash(body).encode() + b'"}':
@@ -203,7 +203,7 @@ def _read(line: bytes) -> Entry | None:
     from zot.files import UNDECODABLE  # Imported lazily: start-up budget.
 
     try:
-        return msgspec.json.decode(line, type=learned(Entry))
+        return msgspec.json.decode(line, type=thread_safe_type(AuditEntry))
     except UNDECODABLE:
         return None
 
@@ -250,7 +250,7 @@ class Refusals:
         self._summing_up: asyncio.TimerHandle | None = None
         audit.when_closing.append(self._sum_up)
 
-    def note(self, who: Who, method: str, outcome: str) -> bool:
+    def note(self, who: Identity, method: str, outcome: str) -> bool:
         """Count a refusal and record its origin. False if the rate limit suppressed the record.
 
         Pass nothing that an unauthenticated client chose.
@@ -273,5 +273,5 @@ class Refusals:
         if self._summing_up is not None:
             self._summing_up.cancel()
             self._summing_up = None
-            self._audit.note("refused", Who(self._transport), outcome=f"{self._count - _MAX_RECORDED} more")
+            self._audit.note("refused", Identity(self._transport), outcome=f"{self._count - _MAX_RECORDED} more")
             self._since, self._count = time.monotonic(), 0

@@ -20,10 +20,10 @@ from zot.journal.journal import Journal
 from zot.journal.queries import SessionRecord
 from zot.journal.search import Spent, spent
 from zot.messages import ZERO, Message, show, timestamp
-from zot.runtime.pool import Hub
+from zot.runtime.pool import SessionPool
 from zot.serve.daemon.access import check_use
-from zot.serve.daemon.connection import Connection, Handler
-from zot.session.transcripts import Endings, endings, everything, recalled, standing
+from zot.serve.daemon.connection import ClientConnection, Handler
+from zot.session.transcripts import Endings, all_messages, current_messages, endings, past_message
 from zot.store import Change, Row
 from zot.wire import daemon_types as said
 from zot.wire.daemon_types import Costs, MessageEntry, Messages
@@ -116,7 +116,7 @@ class _Page(msgspec.Struct, frozen=True):
     days: tuple[_Day, ...]
 
 
-class Ledger:
+class SpendingCache:
     """Cache of every session's spending. Usable in any thread, with any connection to the same journal."""
 
     def __init__(self) -> None:
@@ -164,7 +164,7 @@ def _merged(calls: list[Spent]) -> _Day:
     return _Day(min(times), max(times), Spent(times[0], calls[0].model, whole, len(calls)))
 
 
-class Entry(msgspec.Struct, frozen=True):
+class CatalogEntry(msgspec.Struct, frozen=True):
     """A listed session: its record, newest row, agent, whether any process runs it, and whether a run of another
     process, dead or alive, waits for an approval."""
 
@@ -175,12 +175,12 @@ class Entry(msgspec.Struct, frozen=True):
     is_asked: bool = False
 
 
-class Shelf:
+class SessionCatalog:
     """Sessions stored in a journal."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._ledger = Ledger()
+        self._ledger = SpendingCache()
 
     async def standing(self, session_id: str) -> tuple[int, int]:
         """Return the number of a session's newest row, and its epoch. Raise NoSuchSession."""
@@ -197,18 +197,18 @@ class Shelf:
 
     async def listed(
         self, *, query: str = "", cwd: str | None = None, agent: str | None = None, limit: int | None = None
-    ) -> list[Entry]:
+    ) -> list[CatalogEntry]:
         """Return sessions, newest first; with ``query``, only those with a matching message."""
         found = [hit.session for hit in await self._journal.search(query)] if query else None
 
-        def look(connection: sqlite3.Connection) -> list[Entry]:
-            entries: list[Entry] = []
+        def look(connection: sqlite3.Connection) -> list[CatalogEntry]:
+            entries: list[CatalogEntry] = []
             for record in queries.listed(connection, cwd=cwd):
                 if limit is not None and len(entries) >= limit:
                     break
                 if found is not None and record.id not in found:
                     continue
-                entry = Entry(
+                entry = CatalogEntry(
                     record,
                     queries.last_seq(connection, record.number),
                     replay.agent_of(connection, record),
@@ -235,7 +235,7 @@ class Shelf:
         def look(connection: sqlite3.Connection) -> list[Message]:
             _, rows = queries.all_changes(connection, queries.get(connection, session_id).number)
             changes = [row for row in rows if isinstance(row, Change)]
-            return everything(changes) if every else standing(changes)
+            return all_messages(changes) if every else current_messages(changes)
 
         return await self._journal.reading(look)
 
@@ -243,7 +243,7 @@ class Shelf:
         """Return the endings of unsuccessful runs. Raise NoSuchSession."""
 
         def look(connection: sqlite3.Connection) -> list[Row]:
-            return replay.troubled(connection, queries.get(connection, session_id).number)
+            return replay.failed_runs(connection, queries.get(connection, session_id).number)
 
         return endings(await self._journal.reading(look))
 
@@ -269,16 +269,16 @@ class Shelf:
 
     async def asked_at(self, session_id: str, request_id: str) -> int:
         """Return the row of an approval request of the newest run; 0 if it is not recorded."""
-        return await self._journal.reading(lambda connection: replay.asked_at(connection, session_id, request_id))
+        return await self._journal.reading(lambda connection: replay.approval_row(connection, session_id, request_id))
 
     async def last_told(self, session_id: str, upto: int) -> int:
         """Return the number of the newest event up to ``upto``; 0 if there is none. Raise NoSuchSession."""
-        return await self._journal.reading(lambda connection: replay.last_told(connection, session_id, upto))
+        return await self._journal.reading(lambda connection: replay.last_event(connection, session_id, upto))
 
     def _pending_approval(self, connection: sqlite3.Connection, record: SessionRecord) -> ApprovalRequest | None:
         if record.owner is None or self._journal.is_run_here(record):
             return None  # The session's own worker knows.
-        return replay.question(connection, record, timestamp())
+        return replay.open_approval(connection, record, timestamp())
 
     async def doing(self, session_id: str) -> tuple[bool, ApprovalRequest | None]:
         """Return whether any process runs a session, and the approval request of a run in another process, dead or
@@ -302,12 +302,12 @@ class Shelf:
         """Raise SessionBusy, with its owner, if another process runs a session; NoSuchSession."""
         await self._journal.check_elsewhere(session_id)
 
-    def past(self, session_id: str) -> RecordedPast:
+    def past(self, session_id: str) -> RecordedEvents:
         """Return the recorded events of one session."""
-        return RecordedPast(self._journal, session_id)
+        return RecordedEvents(self._journal, session_id)
 
 
-class RecordedPast:
+class RecordedEvents:
     """Recorded events of one session (`feed.Past`)."""
 
     def __init__(self, journal: Journal, session_id: str) -> None:
@@ -406,10 +406,10 @@ class _EncodedPage(Spelled, frozen=True):
     last_seq: int | said.Absent = said.ABSENT
 
 
-class KeptMethods:
+class CatalogMethods:
     """Handlers of the methods on stored sessions."""
 
-    def __init__(self, hub: Hub, shelf: Shelf, is_mended: asyncio.Event) -> None:
+    def __init__(self, hub: SessionPool, shelf: SessionCatalog, is_mended: asyncio.Event) -> None:
         self._hub = hub
         self._shelf = shelf
         self._is_recovered = is_mended
@@ -426,7 +426,7 @@ class KeptMethods:
             "session/git_branch": self._git_branch,
         }
 
-    async def _list(self, connection: Connection, asked: said.List) -> said.Sessions:
+    async def _list(self, connection: ClientConnection, asked: said.List) -> said.Sessions:
         del connection
         with suppress(TimeoutError):  # Recovery shows which sessions wait for an approval.
             async with asyncio.timeout(_RECOVERY_S):
@@ -436,7 +436,7 @@ class KeptMethods:
         )
         return said.Sessions(tuple(map(self._entry, entries)))
 
-    def _entry(self, entry: Entry) -> said.SessionEntry:
+    def _entry(self, entry: CatalogEntry) -> said.SessionEntry:
         record, session = entry.record, self._hub.session(entry.record.id)
         state: said.SessionState = "idle"
         if session is not None and session.busy:
@@ -460,7 +460,7 @@ class KeptMethods:
             parent_id=record.parent or said.ABSENT,
         )
 
-    async def _messages(self, connection: Connection, asked: Messages) -> _EncodedPage:
+    async def _messages(self, connection: ClientConnection, asked: Messages) -> _EncodedPage:
         last_seq: int | said.Absent = said.ABSENT
         ended: Endings | None = None
         try:
@@ -491,7 +491,7 @@ class KeptMethods:
         kept = await self._shelf.messages(asked.session_id, every=asked.view == "full")
         return [msgspec.structs.replace(one, shown_text=None) for one in kept] if asked.view == "full" else kept
 
-    async def _delete(self, connection: Connection, asked: said.OfSession) -> said.Deleted:
+    async def _delete(self, connection: ClientConnection, asked: said.OfSession) -> said.Deleted:
         with suppress(NoSuchSession):  # Already deleted: nothing to do.
             await check_use(self._hub, connection, asked.session_id)
             await self._hub.let_go(asked.session_id)
@@ -503,13 +503,13 @@ class KeptMethods:
         connection.unfollow(asked.session_id)
         return said.Deleted(asked.session_id)
 
-    async def _rename(self, connection: Connection, asked: said.Rename) -> said.Renamed:
+    async def _rename(self, connection: ClientConnection, asked: said.Rename) -> said.Renamed:
         self._hub.check_not_closed(asked.session_id)
         await check_use(self._hub, connection, asked.session_id)
         await self._shelf.rename(asked.session_id, asked.title)
         return said.Renamed(asked.session_id, (await self._shelf.find(asked.session_id)).title)
 
-    async def _git_branch(self, connection: Connection, asked: said.OfSession) -> said.GitBranch:
+    async def _git_branch(self, connection: ClientConnection, asked: said.OfSession) -> said.GitBranch:
         del connection
         record = await self._shelf.find(asked.session_id)
         branch, commit = await asyncio.to_thread(checked_out, record.cwd)
@@ -523,7 +523,7 @@ async def _encoded(messages: Sequence[Message], spelling: Spelling, ended: Endin
     found: list[msgspec.Raw] = []
     size = 0
     for message in messages:
-        entry = MessageEntry.of(show(message) if ended is None else recalled(message, ended))
+        entry = MessageEntry.of(show(message) if ended is None else past_message(message, ended))
         data = encode(spelled(spelling, entry))
         found.append(msgspec.Raw(data))
         size += len(data)

@@ -21,7 +21,7 @@ from zot.errors import (
     TooManySessions,
     UserError,
 )
-from zot.serve.daemon.audit import Who
+from zot.serve.daemon.audit import Identity
 from zot.serve.daemon.backlog import Backlog, Wire
 from zot.wire import jsonrpc
 from zot.wire.daemon import (
@@ -41,7 +41,7 @@ from zot.wire.spelling import Spelling, read
 
 if TYPE_CHECKING:
     from zot.events import AgentEvent
-    from zot.serve.daemon.feed import Feed, Follower
+    from zot.serve.daemon.feed import Follower, SessionFeed
 
 log = logging.getLogger("zot")
 
@@ -64,7 +64,7 @@ _READS_AT_ONCE = 4
 _MAX_UNREAD_BYTES = 1 << 20
 
 #: Executes a method: returns the result, or a `Deferred`, `Later` or `Told`. Raises AgentError.
-Handler: TypeAlias = Callable[["Connection", Any], Awaitable[Any]]
+Handler: TypeAlias = Callable[["ClientConnection", Any], Awaitable[Any]]
 
 
 class Deferred:
@@ -88,14 +88,14 @@ class Deferred:
             call(self._outcome[0])
 
 
-class Later:
+class SlowAnswer:
     """Answer to await without blocking the client's other requests on the session."""
 
     def __init__(self, work: Awaitable[Any]) -> None:
         self.work = work
 
 
-class Told:
+class AnswerThen:
     """Answer with a callback to run right after sending it."""
 
     def __init__(self, result: Any, then: Callable[[], object]) -> None:
@@ -125,16 +125,16 @@ class Office(Protocol):
     def handlers(self) -> Mapping[str, Handler]:
         """Handlers by method."""
 
-    def feed(self, session_id: str) -> Feed:
+    def feed(self, session_id: str) -> SessionFeed:
         """Return the feed of a session's updates."""
 
-    def welcome(self, connection: Connection, params: Initialize) -> Initialized:
+    def welcome(self, connection: ClientConnection, params: Initialize) -> Initialized:
         """Return the answer to `initialize`. Raise RpcError."""
 
-    def note(self, connection: Connection, method: str, params: Any, problem: RpcError | None) -> None:
+    def note(self, connection: ClientConnection, method: str, params: Any, problem: RpcError | None) -> None:
         """Record a call in the audit log."""
 
-    def left(self, connection: Connection) -> None:
+    def left(self, connection: ClientConnection) -> None:
         """Remove a client that has gone."""
 
     def cut_off(self) -> None:
@@ -147,10 +147,10 @@ class Office(Protocol):
         """Call when a session's turn is over or waits for an approval; at once if none runs."""
 
 
-class Connection:
+class ClientConnection:
     """One client: its identity, its spelling of names, and the sessions it follows."""
 
-    def __init__(self, office: Office, wire: ClientWire, who: Who, *, label: str, is_local: bool = True) -> None:
+    def __init__(self, office: Office, wire: ClientWire, who: Identity, *, label: str, is_local: bool = True) -> None:
         self.office = office
         self.wire = wire
         self._backlog = Backlog(wire, cut_off=office.cut_off)
@@ -330,7 +330,7 @@ class Connection:
             if isinstance(result, Deferred):
                 await self._answer_later(request, result)
                 return
-            if isinstance(result, Later):
+            if isinstance(result, SlowAnswer):
                 result = await result.work
         except AgentError as problem:
             self._fail(request, params, as_rpc_error(problem))
@@ -341,7 +341,7 @@ class Connection:
             log.exception("unexpected error in %s", request.method)
             self._fail(request, params, RpcError(jsonrpc.INTERNAL_ERROR, "internal error; the log has the details"))
         else:
-            told = result if isinstance(result, Told) else None
+            told = result if isinstance(result, AnswerThen) else None
             self._answer(request, result if told is None else told.result)
             if told is not None:
                 told.then()

@@ -16,12 +16,12 @@ from msgspec import UNSET
 
 from zot.client.endpoint import admits, identify
 from zot.errors import ConfigError, DaemonRunning, Stopping
-from zot.serve.daemon.audit import Refusals, Who
-from zot.serve.daemon.connection import Connection, Handler
-from zot.serve.daemon.lifecycle import Farewell
+from zot.serve.daemon.audit import Identity, Refusals
+from zot.serve.daemon.connection import ClientConnection, Handler
+from zot.serve.daemon.lifecycle import ClientShutdown
 from zot.serve.daemon.logs import LogFeed
 from zot.serve.daemon.metrics import Metrics, rss_bytes, size_of_database
-from zot.serve.daemon.sockets import Acceptor, LocalWire, room_for_clients
+from zot.serve.daemon.sockets import Acceptor, LocalWire, client_limit
 from zot.version import __version__
 from zot.wire.daemon import FEATURES, LOOKS, PROTOCOL_VERSION, STOPPING, capabilities, check_version
 from zot.wire.daemon_greeting import Initialize, Initialized
@@ -29,15 +29,15 @@ from zot.wire.jsonrpc import NULL, TOO_MANY_CLIENTS, RpcError, encode_error
 from zot.wire.lines import MAX_LINE_BYTES
 
 if TYPE_CHECKING:
-    from zot.config.agents import Agents
-    from zot.runtime.pool import Hub
-    from zot.serve.daemon.catalog import Shelf
+    from zot.config.agents import AgentConfigs
+    from zot.runtime.pool import SessionPool
+    from zot.serve.daemon.catalog import SessionCatalog
     from zot.serve.daemon.endpoint import Claim
-    from zot.serve.daemon.feed import Feed
-    from zot.serve.daemon.parts import Establishment
+    from zot.serve.daemon.feed import SessionFeed
+    from zot.serve.daemon.parts import DaemonParts
     from zot.serve.daemon.server_methods import ServerMethods
-    from zot.serve.daemon.watch import Watch
-    from zot.serve.host.request import Answered, Respondent
+    from zot.serve.daemon.watch import ForeignRunWatcher
+    from zot.serve.host.request import RequestAnswered, RequestServer
     from zot.wire.host import Request
 
 log = logging.getLogger("zot")
@@ -56,7 +56,7 @@ _CHECK_S = 2.0
 class Daemon:
     """State shared by all connections (`connection.Office`)."""
 
-    def __init__(self, parts: Establishment, *, ephemeral: bool = False, max_line_bytes: int = MAX_LINE_BYTES) -> None:
+    def __init__(self, parts: DaemonParts, *, ephemeral: bool = False, max_line_bytes: int = MAX_LINE_BYTES) -> None:
         self.parts = parts
         self.place = parts.place
         self.server_version = parts.settings.server_version or __version__
@@ -68,15 +68,15 @@ class Daemon:
         self.listens: list[str] = []
         self.log_feed = LogFeed()
         self._refusals = Refusals(parts.audit, self.metrics)
-        self._respondent: Respondent | None = None
+        self._respondent: RequestServer | None = None
         self._server: ServerMethods | None = None
-        self._connections: dict[Connection, None] = {}
+        self._connections: dict[ClientConnection, None] = {}
         self._began = time.monotonic()
         self._ephemeral = ephemeral
         #: Longest accepted line or WebSocket message.
         self.max_line_bytes = max_line_bytes
         self._leaving: asyncio.TimerHandle | None = None
-        self._farewell = Farewell(self._leaving_clients)
+        self._farewell = ClientShutdown(self._leaving_clients)
         self._stopping = asyncio.Event()
         #: Set if a stop was withdrawn; replaced for each stop.
         self._resumed = asyncio.Event()
@@ -88,17 +88,17 @@ class Daemon:
         #: Set when the first client has initialized.
         self._has_greeted = asyncio.Event()
         #: Client that takes the endpoint over.
-        self.heir: Connection | None = None
+        self.heir: ClientConnection | None = None
 
     # Created on first use, with lazy imports: `initialize` is answered before they load.
 
     @cached_property
-    def hub(self) -> Hub:
+    def hub(self) -> SessionPool:
         """Pool of loaded sessions."""
-        from zot.runtime.pool import Hub
+        from zot.runtime.pool import SessionPool
 
         settings = self.parts.settings
-        return Hub(
+        return SessionPool(
             self.parts.opening,
             self._new_feed,
             limit=settings.max_sessions,
@@ -107,36 +107,36 @@ class Daemon:
         )
 
     @cached_property
-    def shelf(self) -> Shelf:
+    def shelf(self) -> SessionCatalog:
         """Catalogue of stored sessions."""
-        from zot.serve.daemon.catalog import Shelf
+        from zot.serve.daemon.catalog import SessionCatalog
 
-        return Shelf(self.parts.journal)
+        return SessionCatalog(self.parts.journal)
 
     @cached_property
-    def watch(self) -> Watch:
+    def watch(self) -> ForeignRunWatcher:
         """Follower of runs in other processes."""
-        from zot.serve.daemon.watch import Watch
+        from zot.serve.daemon.watch import ForeignRunWatcher
 
         followed, is_any = self._followed_elsewhere, self._has_followers
-        return Watch(self.parts.journal, followed, is_any=is_any, take_up=self.hub.take_up)
+        return ForeignRunWatcher(self.parts.journal, followed, is_any=is_any, take_up=self.hub.take_up)
 
     @cached_property
     def handlers(self) -> Mapping[str, Handler]:
         """Handlers by method."""
 
-        self._server, table = made_for(self)
+        self._server, table = make_handlers(self)
         return table
 
     # Status.
 
     @property
-    def agents(self) -> Agents:
+    def agents(self) -> AgentConfigs:
         """Configured agents."""
         return self.parts.agents
 
     @property
-    def connections(self) -> Sequence[Connection]:
+    def connections(self) -> Sequence[ClientConnection]:
         """Connected clients."""
         return tuple(self._connections)
 
@@ -168,30 +168,30 @@ class Daemon:
 
     # Clients.
 
-    def accept(self, wire: LocalWire) -> Connection | None:
+    def accept(self, wire: LocalWire) -> ClientConnection | None:
         """Return the connection of a client at the local socket; None if it is refused."""
         try:
             peer = identify(wire.transport.get_extra_info("socket"))
         except OSError:
             return None
-        who = Who("unix", uid=peer.uid, pid=peer.pid)
+        who = Identity("unix", uid=peer.uid, pid=peer.pid)
         if not admits(peer):
             self._refuse(who, "uid", f"{peer.label}: this daemon serves uid {os.geteuid()} and nobody else")
             return None
         return self.admit(wire, who, peer.label)
 
-    def admit(self, wire: LocalWire, who: Who, label: str) -> Connection | None:
+    def admit(self, wire: LocalWire, who: Identity, label: str) -> ClientConnection | None:
         """Return the connection of a local client; None, after sending an error, if there are too many clients."""
-        connection = self.connect(Connection(self, wire, who, label=label))
+        connection = self.connect(ClientConnection(self, wire, who, label=label))
         if connection is None:
             self._refuse(who, "clients", f"{label}: there are {len(self._connections)} already")
             wire.send(encode_error(NULL, RpcError(TOO_MANY_CLIENTS, "there are too many clients; try again later")))
             wire.finish()
         return connection
 
-    def connect(self, connection: Connection) -> Connection | None:
+    def connect(self, connection: ClientConnection) -> ClientConnection | None:
         """Register a client; None if there are too many."""
-        if len(self._connections) >= room_for_clients(MAX_CLIENTS) and not self._make_room():
+        if len(self._connections) >= client_limit(MAX_CLIENTS) and not self._make_room():
             return None
         self._connections[connection] = None
         self.metrics.connections += 1
@@ -201,7 +201,7 @@ class Daemon:
             self._leaving = None
         return connection
 
-    def _refuse(self, who: Who, outcome: str, why: str) -> None:
+    def _refuse(self, who: Identity, outcome: str, why: str) -> None:
         """Log the refusal of a local client, up to a rate limit."""
         if self._refusals.note(who, "", outcome):
             log.warning("refused a connection of %s", why)
@@ -216,7 +216,7 @@ class Daemon:
                 return True
         return False
 
-    def left(self, connection: Connection) -> None:
+    def left(self, connection: ClientConnection) -> None:
         """Remove a client that has gone; resume if it was to take over."""
         self._connections.pop(connection, None)
         self._farewell.left(connection)
@@ -233,15 +233,15 @@ class Daemon:
 
     def behind_turn(self, session_id: str, call: Callable[[], None]) -> None:
         """Call when a session's turn is over or waits for an approval; at once if none runs."""
-        from zot.serve.daemon.lifecycle import behind_turn
+        from zot.serve.daemon.lifecycle import after_turn
 
-        behind_turn(self.hub, session_id, call, in_run=self.feed(session_id).in_run)
+        after_turn(self.hub, session_id, call, in_run=self.feed(session_id).in_run)
 
     def cut_off(self) -> None:
         """Count a client that was cut off because it did not read."""
         self.metrics.cut_off += 1
 
-    def welcome(self, connection: Connection, asked: Initialize) -> Initialized:
+    def welcome(self, connection: ClientConnection, asked: Initialize) -> Initialized:
         """Return the answer to `initialize`. Raise RpcError."""
         check_version(asked)
         self._has_greeted.set()
@@ -257,7 +257,7 @@ class Daemon:
             max_line_bytes=UNSET if self.max_line_bytes == MAX_LINE_BYTES else self.max_line_bytes,
         )
 
-    def note(self, connection: Connection, method: str, params: Any, problem: RpcError | None) -> None:
+    def note(self, connection: ClientConnection, method: str, params: Any, problem: RpcError | None) -> None:
         """Record a call in the audit log, except successful read-only ones."""
         self.metrics.errors += problem is not None
         if method not in LOOKS or problem is not None:
@@ -268,22 +268,22 @@ class Daemon:
 
     # Sessions and configuration.
 
-    def feed(self, session_id: str) -> Feed:
+    def feed(self, session_id: str) -> SessionFeed:
         """Return the feed of a session's updates."""
-        return cast("Feed", self.hub.channel(session_id))
+        return cast("SessionFeed", self.hub.channel(session_id))
 
-    def _new_feed(self, session_id: str) -> Feed:
-        from zot.serve.daemon.feed import Feed
+    def _new_feed(self, session_id: str) -> SessionFeed:
+        from zot.serve.daemon.feed import SessionFeed
 
-        return Feed(session_id, self.shelf.past(session_id), self.metrics)
+        return SessionFeed(session_id, self.shelf.past(session_id), self.metrics)
 
-    async def respond(self, request: Request, *, age_s: float = 0.0, behind: bool = False) -> Answered:
+    async def respond(self, request: Request, *, age_s: float = 0.0, behind: bool = False) -> RequestAnswered:
         """Answer a request of the host protocol. Raise Stopping if the next daemon should be asked."""
         self.hub.check_open()
         if self._respondent is None:
-            from zot.serve.host.request import Respondent  # Few daemons need it.
+            from zot.serve.host.request import RequestServer  # Few daemons need it.
 
-            self._respondent = Respondent(self.parts.opening_by)
+            self._respondent = RequestServer(self.parts.opening_by)
         answered = await self._respondent.answer(request, age_s=age_s, behind=behind)
         self.metrics.responses += 1
         return answered
@@ -321,7 +321,7 @@ class Daemon:
     def _has_followers(self) -> bool:
         return any(connection.followed for connection in self._connections)
 
-    def _followed_elsewhere(self) -> dict[str, Feed]:
+    def _followed_elsewhere(self) -> dict[str, SessionFeed]:
         """Return the feeds of followed sessions that do not run in this process."""
         followed = {one for connection in self._connections for one in connection.followed}
         running = {one for one in followed if (session := self.hub.session(one)) is not None and session.busy}
@@ -329,7 +329,7 @@ class Daemon:
 
     # Shutdown.
 
-    def stop(self, *, grace_s: float | None = None, heir: Connection | None = None) -> None:
+    def stop(self, *, grace_s: float | None = None, heir: ClientConnection | None = None) -> None:
         """Start to stop. ``heir`` takes the endpoint over; if it leaves in the grace period, the daemon resumes."""
         if heir is not None and heir not in self._connections:
             return  # It has disconnected already.
@@ -396,7 +396,7 @@ class Daemon:
 
             await wind_down(lambda: self.hub.sessions, self._respondent, within_s=self.grace_s)
 
-    def _leaving_clients(self) -> list[Connection]:
+    def _leaving_clients(self) -> list[ClientConnection]:
         return [one for one in self._connections if one is not self.heir]
 
 
@@ -407,27 +407,27 @@ async def listen(daemon: Daemon, listener: socket.socket) -> Callable[[], None]:
     return acceptor.close
 
 
-def made_for(daemon: Daemon) -> tuple[ServerMethods, Mapping[str, Handler]]:
+def make_handlers(daemon: Daemon) -> tuple[ServerMethods, Mapping[str, Handler]]:
     """Return the server methods, which must learn of disconnects, and the handlers of all methods."""
     # Start-up budget: `initialize` is answered before any of these is imported.
-    from zot.serve.daemon.catalog import KeptMethods
+    from zot.serve.daemon.catalog import CatalogMethods
     from zot.serve.daemon.server_methods import ServerMethods
-    from zot.serve.daemon.session_methods import Asides, SessionMethods
+    from zot.serve.daemon.session_methods import SessionMethods, SideQuestions
     from zot.serve.daemon.settings_methods import ExtensionMethods, SettingsMethods
 
-    server, asides = ServerMethods(daemon), Asides(daemon.hub, daemon.parts.opening_aside)
+    server, asides = ServerMethods(daemon), SideQuestions(daemon.hub, daemon.parts.opening_aside)
     daemon.when_stopping(asides.stop)
     return server, {
         **SessionMethods(daemon.hub, daemon.shelf, asides).table,
         **asides.table,
         **SettingsMethods(daemon.hub, daemon.parts).table,
         **ExtensionMethods(daemon.hub).table,
-        **KeptMethods(daemon.hub, daemon.shelf, daemon.is_mended).table,
+        **CatalogMethods(daemon.hub, daemon.shelf, daemon.is_mended).table,
         **server.table,
     }
 
 
-async def stay(daemon: Daemon, claim: Claim, leave: Callable[[], None], *, every_s: float = _CHECK_S) -> None:
+async def keep_socket(daemon: Daemon, claim: Claim, leave: Callable[[], None], *, every_s: float = _CHECK_S) -> None:
     """Restore the daemon's socket whenever its file was removed. ``leave`` stops accepting at the current socket.
 
     Connected clients are not affected.

@@ -89,7 +89,7 @@ class Claim:
             log.warning("the socket %s could not be removed: %s", self.path, problem.strerror)
         lock, self.lock = self.lock, -1
         self._stop_listening()
-        endpoint.let_go(lock)
+        endpoint.release(lock)
 
     def forget(self) -> None:
         """Close our descriptors and nothing else: another process owns the endpoint now."""
@@ -124,10 +124,10 @@ def claim_endpoint(path: str) -> Claim:
         _remove_dead(path)
         return Claim(path, _bound(path, _bind), lock, removes=True)
     except OSError as problem:
-        endpoint.let_go(lock)
+        endpoint.release(lock)
         raise ConfigError(f"the daemon cannot listen at {path}: {problem.strerror or problem}") from None
     except BaseException:
-        endpoint.let_go(lock)
+        endpoint.release(lock)
         raise
 
 

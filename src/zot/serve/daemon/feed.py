@@ -28,7 +28,7 @@ _PIECE_BYTES = 256 << 10
 _CATCH_UP_S = 1.0
 
 
-class Past(Protocol):
+class ReplaySource(Protocol):
     """Recorded events of one session."""
 
     async def events_after(self, after: int, limit: int, epoch: int = 0) -> Sequence[tuple[int, AgentEvent]]:
@@ -43,7 +43,7 @@ class Follower:
 
     def __init__(
         self,
-        feed: Feed,
+        feed: SessionFeed,
         backlog: Backlog,
         dialect: Dialect,
         after: int,
@@ -164,14 +164,14 @@ class Follower:
             call()
 
 
-class Feed:
+class SessionFeed:
     """Followers of one session (`hub.Channel`). None of them slows the session or another follower down."""
 
     #: A client may subscribe and answer at any time before the timeout.
     can_approve = True
     full = False
 
-    def __init__(self, session_id: str, past: Past, metrics: Metrics | None = None) -> None:
+    def __init__(self, session_id: str, past: ReplaySource, metrics: Metrics | None = None) -> None:
         self.session_id = session_id
         self.past = past
         self.metrics = metrics or Metrics()

@@ -17,9 +17,9 @@ from zot.wire.daemon import TELLS_RESUMED, TELLS_STOPPING
 from zot.wire.jsonrpc import encode_notification
 
 if TYPE_CHECKING:
-    from zot.runtime.pool import Hub
-    from zot.serve.daemon.connection import Connection
-    from zot.serve.host.request import Respondent
+    from zot.runtime.pool import SessionPool
+    from zot.serve.daemon.connection import ClientConnection
+    from zot.serve.host.request import RequestServer
     from zot.session.history import Batch
     from zot.session.session import Session
 
@@ -38,20 +38,20 @@ _FIRST_DESCRIPTOR = 3
 _MAX_DESCRIPTORS = 64
 
 
-class Farewell:
+class ClientShutdown:
     """Announces the end to clients and disconnects them. ``leaving`` returns all clients to disconnect."""
 
-    def __init__(self, leaving: Callable[[], Collection[Connection]]) -> None:
+    def __init__(self, leaving: Callable[[], Collection[ClientConnection]]) -> None:
         self._leaving = leaving
         #: Clients that want to be notified of a stop, and those that have been.
-        self._curious: set[Connection] = set()
-        self._warned: set[Connection] = set()
+        self._curious: set[ClientConnection] = set()
+        self._warned: set[ClientConnection] = set()
         #: Set when a client has initialized or gone.
         self._has_changed = asyncio.Event()
         #: Set when the last client to disconnect has gone.
         self._is_empty = asyncio.Event()
 
-    def greeted(self, connection: Connection, *, is_curious: bool) -> None:
+    def greeted(self, connection: ClientConnection, *, is_curious: bool) -> None:
         """Register a client that has initialized; a curious one is notified of a stop."""
         self._has_changed.set()
         if is_curious:
@@ -59,7 +59,7 @@ class Farewell:
         else:
             self._curious.discard(connection)
 
-    def left(self, connection: Connection) -> None:
+    def left(self, connection: ClientConnection) -> None:
         """Remove a client that has gone."""
         self._curious.discard(connection)
         self._warned.discard(connection)
@@ -98,7 +98,7 @@ class Farewell:
                 await self._is_empty.wait()
 
 
-class Chores:
+class BackgroundTasks:
     """Background tasks that live as long as an ``async with`` block. A failing task affects no other."""
 
     def __init__(self, *, within_s: float = _END_S) -> None:
@@ -136,7 +136,7 @@ def _log_failure(task: asyncio.Task[None]) -> None:
             log.error("%s has failed", task.get_name(), exc_info=problem)
 
 
-class Pause:
+class RunWaiter:
     """Waits for a run's end or approval request (`history.Subscriber`): callers must not wait for a person."""
 
     can_approve = False
@@ -162,7 +162,7 @@ class Pause:
         """Return at once: never full."""
 
 
-def behind_turn(hub: Hub, session_id: str, call: Callable[[], None], *, in_run: bool) -> None:
+def after_turn(hub: SessionPool, session_id: str, call: Callable[[], None], *, in_run: bool) -> None:
     """Call when a session's turn is over or waits for an approval; at once if none runs.
 
     ``in_run``: the start of a turn was sent, but not its end.
@@ -175,13 +175,13 @@ def behind_turn(hub: Hub, session_id: str, call: Callable[[], None], *, in_run: 
         call()
         return
     loop = asyncio.get_running_loop()
-    pause = Pause(session, lambda: loop.call_soon(call))
+    pause = RunWaiter(session, lambda: loop.call_soon(call))
     if begins:
         hub.when_ended(session_id, pause.reach)
 
 
 async def wind_down(
-    sessions: Callable[[], Iterable[Session]], respondent: Respondent | None, *, within_s: float
+    sessions: Callable[[], Iterable[Session]], respondent: RequestServer | None, *, within_s: float
 ) -> None:
     """Wait until all runs have ended or wait for an approval; ``within_s`` at most."""
     with suppress(TimeoutError):
@@ -201,7 +201,7 @@ async def _settle_all(sessions: Callable[[], Iterable[Session]]) -> None:
 
 async def _settle(session: Session) -> None:
     paused = asyncio.Event()
-    pause = Pause(session, paused.set)
+    pause = RunWaiter(session, paused.set)
     waits = [asyncio.ensure_future(session.finish()), asyncio.ensure_future(paused.wait())]
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from zot.config.agents import Agents
+from zot.config.agents import AgentConfigs
 from zot.config.config import DEFAULT_AGENT, OF_PROVIDER, RECORDED, Config, journal_path, resumed
 from zot.config.file import DaemonSettings
-from zot.config.paths import Place
+from zot.config.paths import DaemonPaths
 from zot.errors import DirectoryGone, NoSuchAgent, NoSuchSession, UserError
 
 if TYPE_CHECKING:
     from zot.journal.journal import Journal
     from zot.providers.models import Model
     from zot.runtime.idempotency import Once
-    from zot.runtime.open import Choice
-    from zot.runtime.pool import Wanted
-    from zot.runtime.shared import Premises
+    from zot.runtime.open import SessionChoice
+    from zot.runtime.pool import NewSession
+    from zot.runtime.shared import SharedResources
     from zot.serve.daemon.audit import Audit
     from zot.session.session import Session
     from zot.store import Configured
@@ -37,16 +37,16 @@ _ANOTHER_PLACE = "session/new with its id and a cwd, or zot attach SESSION --cwd
 _TTL_S = 60.0
 
 
-class Establishment:
+class DaemonParts:
     """Opens a daemon's sessions as their agents are configured. ``flags`` override files."""
 
     def __init__(
         self,
-        place: Place,
-        agents: Agents,
+        place: DaemonPaths,
+        agents: AgentConfigs,
         *,
         journal: Journal,
-        premises: Premises,
+        premises: SharedResources,
         audit: Audit,
         flags: Mapping[str, Any],
     ) -> None:
@@ -66,13 +66,13 @@ class Establishment:
         """Settings of the daemon itself."""
         return self.agents.daemon
 
-    async def opening(self, session_id: str, wanted: Wanted | None) -> Session:
+    async def opening(self, session_id: str, wanted: NewSession | None) -> Session:
         """Load a session, or create it as ``wanted``. Raise NoSuchSession if it does not exist and none is wanted."""
-        from zot.runtime.open import HOSTED, Choice, open_chosen
+        from zot.runtime.open import HOSTED, SessionChoice, open_chosen
 
         cwd = None if wanted is None else wanted.cwd
 
-        def choose(recorded: Configured | None) -> Choice:
+        def choose(recorded: Configured | None) -> SessionChoice:
             alias = _alias(recorded, wanted, session_id)
             made = wanted is not None and wanted.guarded if recorded is None else recorded.guarded
             guarded = made or session_id.startswith(HOSTED)  # Earlier versions did not record it.
@@ -81,7 +81,7 @@ class Establishment:
             place = cwd if recorded is None or (may_move and not os.path.isdir(recorded.cwd)) else None
             given = {*self._given(session_id), *(() if place is None else ("cwd",))}
             config = self._config(alias, session_id, place)
-            return Choice(config, given, agent=alias, guarded=guarded, joinable=self.joinable, reloadable=True)
+            return SessionChoice(config, given, agent=alias, guarded=guarded, joinable=self.joinable, reloadable=True)
 
         first = self._config(DEFAULT_AGENT if wanted is None else wanted.agent, session_id, cwd)
         try:
@@ -101,23 +101,25 @@ class Establishment:
     async def _conclude(self, session_id: str) -> None:
         """Recover a dead process's run in a session that is read-only because its agent is gone."""
         from zot.messages import timestamp
-        from zot.session.recovery import conclude
-        from zot.session.transcripts import Past
+        from zot.session.recovery import end_run_of_unusable_session
+        from zot.session.transcripts import TranscriptPast
 
         with suppress(NoSuchSession):
             if (await self.journal.find(session_id)).owner is not None:
                 record, past = await self.journal.resume(session_id, create=False)
-                await conclude(record, Past(past.changes, past.rows, record.totals), now=timestamp)
+                await end_run_of_unusable_session(
+                    record, TranscriptPast(past.changes, past.rows, record.totals), now=timestamp
+                )
 
     async def opening_by(self, request: Request, came: float, deadline: float) -> tuple[Session, Once]:
         """Return the session of a host request, and its idempotency guard."""
-        from zot.runtime.idempotency import Demand
+        from zot.runtime.idempotency import IdempotentRequest
         from zot.runtime.open import open_hosted
 
         assert request.session_id is not None
         assert request.prompt is not None
         alias = request.agent_name if request.agent_name in self.agents.names else DEFAULT_AGENT
-        demand = Demand(
+        demand = IdempotentRequest(
             request.session_id,
             request.ids.request_id,
             request.prompt,
@@ -134,9 +136,9 @@ class Establishment:
 
         Reads files.
         """
-        from zot.runtime.providers import LeftProviders, models_of
+        from zot.runtime.providers import EarlierProviders, models_of
 
-        config, left = self._config(session.agent.name or DEFAULT_AGENT, None, None), LeftProviders()
+        config, left = self._config(session.agent.name or DEFAULT_AGENT, None, None), EarlierProviders()
         if config.provider != session.agent.provider.name:
             with suppress(UserError):  # The configuration may be wrong.
                 left.leave(config.provider, config, models_of(config, self.premises).find(config.model))
@@ -145,14 +147,14 @@ class Establishment:
     def opening_aside(self, session: Session) -> Session:
         """Return an unrecorded session without tools that has another session's history. Reads files."""
         from zot.runtime.open import open_session
-        from zot.session.side_question import bare
-        from zot.session.transcripts import told
+        from zot.session.side_question import side_config
+        from zot.session.transcripts import past_of
 
         now = session.agent.configured()
         config = self._config(now.agent or DEFAULT_AGENT, None, None)
         recorded = {name: getattr(now, name) for name in RECORDED}
-        config = bare(resumed(config, recorded, self._flags.keys() - _CHOSEN))
-        past = told(session.transcript.messages, session.totals)
+        config = side_config(resumed(config, recorded, self._flags.keys() - _CHOSEN))
+        past = past_of(session.transcript.messages, session.totals)
         return open_session(config, past=past, premises=self.premises)
 
     def check(self, session_id: str, wanted: Configured) -> None:
@@ -204,12 +206,12 @@ class Establishment:
         return config if cwd is None else msgspec.structs.replace(config, cwd=cwd)
 
 
-def journal_of(place: Place, agents: Agents) -> str:
+def journal_of(place: DaemonPaths, agents: AgentConfigs) -> str:
     """Return the path of a daemon's journal. Raise ConfigError."""
     return place.journal or journal_path(agents.config(DEFAULT_AGENT))
 
 
-def _alias(recorded: Configured | None, wanted: Wanted | None, session_id: str) -> str:
+def _alias(recorded: Configured | None, wanted: NewSession | None, session_id: str) -> str:
     """Return the agent of a session. Raise UserError if another one is wanted."""
     if recorded is None:
         return DEFAULT_AGENT if wanted is None else wanted.agent

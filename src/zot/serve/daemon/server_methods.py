@@ -13,7 +13,7 @@ import msgspec
 from zot.errors import AgentError, UserError
 from zot.messages import timestamp
 from zot.serve.daemon.catalog import Span
-from zot.serve.daemon.connection import Connection, Handler, Later, Told
+from zot.serve.daemon.connection import AnswerThen, ClientConnection, Handler, SlowAnswer
 from zot.serve.daemon.metrics import rss_bytes
 from zot.wire import daemon_types as said
 from zot.wire.daemon import PROTOCOL_VERSION
@@ -22,13 +22,13 @@ from zot.wire.host import Refused, Request, check
 
 if TYPE_CHECKING:
     from zot.serve.daemon.daemon import Daemon
-    from zot.serve.host.request import Answered
+    from zot.serve.host.request import RequestAnswered
 
 #: Limit for a check.
 _WITHIN_S = 5.0
 
 
-class Checkup:
+class HealthCheck:
     """Health check of one part, with the time of its last success and its last error."""
 
     def __init__(self, attempt: Callable[[], Awaitable[object]], *, within_s: float = _WITHIN_S) -> None:
@@ -63,11 +63,11 @@ class ServerMethods:
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
-        self._journal = Checkup(daemon.shelf.check)
+        self._journal = HealthCheck(daemon.shelf.check)
         #: Answers without a confirmed delivery.
-        self._undelivered: dict[tuple[int, str], Answered] = {}
+        self._undelivered: dict[tuple[int, str], RequestAnswered] = {}
         #: Clients that wait for an answer, each with the task that makes it.
-        self._responding: set[tuple[Connection, asyncio.Task[Any]]] = set()
+        self._responding: set[tuple[ClientConnection, asyncio.Task[Any]]] = set()
 
     @property
     def table(self) -> Mapping[str, Handler]:
@@ -89,7 +89,7 @@ class ServerMethods:
             "daemon/stop": self._stop,
         }
 
-    def left(self, connection: Connection) -> None:
+    def left(self, connection: ClientConnection) -> None:
         """Handle a disconnect: unconfirmed answers count as undelivered, and pending requests are cancelled."""
         self._daemon.log_feed.leave(connection.wire)
         for waiting, task in list(self._responding):
@@ -98,7 +98,7 @@ class ServerMethods:
         for place in [place for place in self._undelivered if place[0] == id(connection)]:
             self._undelivered.pop(place).delivered(False)
 
-    async def _status(self, connection: Connection, asked: said.Nothing) -> said.Status:
+    async def _status(self, connection: ClientConnection, asked: said.Nothing) -> said.Status:
         daemon = self._daemon
         ids = daemon.hub.ids
         config_dir = daemon.agents.directory or msgspec.UNSET
@@ -118,7 +118,7 @@ class ServerMethods:
             data_dir=daemon.place.data_dir,
         )
 
-    async def _health(self, connection: Connection, asked: said.Nothing) -> said.Health:
+    async def _health(self, connection: ClientConnection, asked: said.Nothing) -> said.Health:
         now = timestamp()
         ok = said.Component(status="ok", updated_at=now, last_ok=now)
         process = said.Process(rss_bytes=rss_bytes(), system_ram_total_bytes=_ram(), num_cpus=os.cpu_count() or 1)
@@ -130,7 +130,7 @@ class ServerMethods:
             process=process,
         )
 
-    async def _agents(self, connection: Connection, asked: said.Nothing) -> said.Agents:
+    async def _agents(self, connection: ClientConnection, asked: said.Nothing) -> said.Agents:
         daemon = self._daemon
         live = Counter(daemon.agent_of(session_id) for session_id in daemon.hub.ids)
         kept = Counter(entry.agent for entry in await daemon.shelf.listed())
@@ -147,7 +147,7 @@ class ServerMethods:
             )
         )
 
-    async def _clients(self, connection: Connection, asked: said.Nothing) -> said.Clients:
+    async def _clients(self, connection: ClientConnection, asked: said.Nothing) -> said.Clients:
         return said.Clients(
             tuple(
                 said.ClientEntry(
@@ -161,26 +161,26 @@ class ServerMethods:
             )
         )
 
-    async def _costs(self, connection: Connection, asked: said.CostQuery) -> said.Costs:
+    async def _costs(self, connection: ClientConnection, asked: said.CostQuery) -> said.Costs:
         return await self._daemon.shelf.spent(Span(asked.since, asked.until), agent=asked.agent)
 
-    async def _subscribe(self, connection: Connection, asked: said.Nothing) -> Told:
-        return Told(said.Subscribed(), lambda: self._daemon.log_feed.subscribe(connection.wire))
+    async def _subscribe(self, connection: ClientConnection, asked: said.Nothing) -> AnswerThen:
+        return AnswerThen(said.Subscribed(), lambda: self._daemon.log_feed.subscribe(connection.wire))
 
-    async def _entries(self, connection: Connection, asked: said.ConfigList) -> said.ConfigEntries:
+    async def _entries(self, connection: ClientConnection, asked: said.ConfigList) -> said.ConfigEntries:
         return said.ConfigEntries()
 
-    async def _sections(self, connection: Connection, asked: said.Nothing) -> said.Sections:
+    async def _sections(self, connection: ClientConnection, asked: said.Nothing) -> said.Sections:
         return said.Sections()
 
-    async def _templates(self, connection: Connection, asked: said.Nothing) -> said.Templates:
+    async def _templates(self, connection: ClientConnection, asked: said.Nothing) -> said.Templates:
         return said.Templates()
 
-    async def _reload(self, connection: Connection, asked: said.Nothing) -> said.Reloading:
+    async def _reload(self, connection: ClientConnection, asked: said.Nothing) -> said.Reloading:
         self._daemon.reload()
         return said.Reloading(self._daemon.agents.names)
 
-    async def _respond(self, connection: Connection, asked: said.HostRespond) -> Later:
+    async def _respond(self, connection: ClientConnection, asked: said.HostRespond) -> SlowAnswer:
         _check_run(asked)
 
         async def respond() -> said.HostAnswered:
@@ -195,19 +195,19 @@ class ServerMethods:
             self._undelivered[id(connection), asked.ids.request_id] = answered
             return said.HostAnswered(answered.reply.response, answered.reply.code)
 
-        return Later(respond())
+        return SlowAnswer(respond())
 
-    async def _delivered(self, connection: Connection, asked: said.HostDelivered) -> said.Noted:
+    async def _delivered(self, connection: ClientConnection, asked: said.HostDelivered) -> said.Noted:
         answered = self._undelivered.pop((id(connection), asked.request_id), None)
         if answered is None:
             raise UserError(f"no answer to a request {asked.request_id!r} is on its way to you")
         answered.delivered()
         return said.Noted()
 
-    async def _stop(self, connection: Connection, asked: said.Stop) -> Told:
+    async def _stop(self, connection: ClientConnection, asked: said.Stop) -> AnswerThen:
         heir = connection if asked.handover else None
         grace_s = self._daemon.grace_s if asked.grace_s is None else asked.grace_s
-        return Told(said.Stopping(grace_s=grace_s), lambda: self._daemon.stop(grace_s=asked.grace_s, heir=heir))
+        return AnswerThen(said.Stopping(grace_s=grace_s), lambda: self._daemon.stop(grace_s=asked.grace_s, heir=heir))
 
 
 def _check_run(request: Request) -> None:

@@ -13,12 +13,12 @@ import msgspec
 
 from zot.errors import AgentError, DirectoryGone, NoSuchAgent, NoSuchSession, RunCancelled, UserError
 from zot.events import AssistantMessage, AssistantStart, Done, Reconfigured, TextDelta
-from zot.files import content
+from zot.files import read_content
 from zot.messages import ZERO, ImageBlock
-from zot.runtime.pool import Hub, Wanted
-from zot.serve.daemon.access import check_idle, check_name, check_use, leave_lost, used
-from zot.serve.daemon.connection import Connection, Deferred, Handler, Later, Told, as_rpc_error
-from zot.session.abortable import Abortable
+from zot.runtime.pool import NewSession, SessionPool
+from zot.serve.daemon.access import check_idle, check_name, check_use, evict_if_directory_gone, use_session
+from zot.serve.daemon.connection import AnswerThen, ClientConnection, Deferred, Handler, SlowAnswer, as_rpc_error
+from zot.session.abortable import AbortableWaits
 from zot.session.history import Batch
 from zot.tools.images import MAX_IMAGE_BYTES, image_type
 from zot.wire import daemon_types as said
@@ -44,14 +44,14 @@ Ended: TypeAlias = Callable[[TurnSummary, int], None]
 _TRIES = 8
 
 
-class Asides:
+class SideQuestions:
     """Side questions in progress. ``opening`` returns a session with another one's history and no tools."""
 
-    def __init__(self, hub: Hub, opening: Callable[[Session], Session]) -> None:
+    def __init__(self, hub: SessionPool, opening: Callable[[Session], Session]) -> None:
         self._hub = hub
         self._opening = opening
-        self._open: dict[tuple[str, str], Abortable] = {}
-        self._unnamed = Abortable(_ABORTED)
+        self._open: dict[tuple[str, str], AbortableWaits] = {}
+        self._unnamed = AbortableWaits(_ABORTED)
 
     @property
     def table(self) -> Mapping[str, Handler]:
@@ -70,16 +70,16 @@ class Asides:
         for asked in (self._unnamed, *self._open.values()):
             asked.abort()
 
-    async def _aside(self, connection: Connection, asked: said.Ask) -> Later:
-        return Later(self._answer(connection, asked))
+    async def _aside(self, connection: ClientConnection, asked: said.Ask) -> SlowAnswer:
+        return SlowAnswer(self._answer(connection, asked))
 
-    async def _answer(self, connection: Connection, asked: said.Ask) -> said.Answered:
+    async def _answer(self, connection: ClientConnection, asked: said.Ask) -> said.Answered:
         from zot.session.side_question import ask
 
         place = asked.session_id, asked.prompt_id or ""
-        waits = self._open.setdefault(place, Abortable(_ABORTED)) if asked.prompt_id else self._unnamed
+        waits = self._open.setdefault(place, AbortableWaits(_ABORTED)) if asked.prompt_id else self._unnamed
         try:
-            async with used(self._hub, connection, asked.session_id) as session:
+            async with use_session(self._hub, connection, asked.session_id) as session:
                 self._hub.check_open()
                 answer = await waits.run(ask(session, lambda: self._opening(session), asked.question))
         finally:
@@ -126,7 +126,7 @@ def _data(attachment: Attachment, is_local: bool) -> bytes:
         try:
             if os.path.getsize(attachment.path) > _MAX_BYTES:
                 raise UserError(f"{attachment.path}: an attachment may have {_MAX_BYTES} bytes at most")
-            data = content(attachment.path)
+            data = read_content(attachment.path)
         except OSError as problem:
             raise UserError(f"{attachment.path}: {problem.strerror}") from None
     if len(data) > _MAX_BYTES:
@@ -151,7 +151,7 @@ def _name(attachment: Attachment) -> str:
     return attachment.filename or os.path.basename(attachment.path or "") or "attachment"
 
 
-class Reply:
+class RunSummarizer:
     """Summarizes one run (`history.Subscriber`). Subscribes after the feed, so clients get each event first."""
 
     can_approve = False
@@ -191,7 +191,7 @@ class Reply:
         """Return at once: never full."""
 
 
-class Shelf(Protocol):
+class SessionShelf(Protocol):
     """Stored sessions, which need not be loaded."""
 
     async def standing(self, session_id: str) -> tuple[int, int]:
@@ -225,7 +225,7 @@ class _Callbacks(NamedTuple):
 class SessionMethods:
     """Handlers of the methods on one session. ``hub`` has loaded sessions, ``shelf`` stored ones."""
 
-    def __init__(self, hub: Hub, shelf: Shelf, asides: Asides) -> None:
+    def __init__(self, hub: SessionPool, shelf: SessionShelf, asides: SideQuestions) -> None:
         self._hub = hub
         self._shelf = shelf
         self._asides = asides
@@ -254,19 +254,19 @@ class SessionMethods:
 
     # Open, attach, close.
 
-    async def _new(self, connection: Connection, asked: said.New) -> Told:
+    async def _new(self, connection: ClientConnection, asked: said.New) -> AnswerThen:
         from zot.session.session import new_session_id  # Imported lazily: start-up budget.
 
-        wanted = Wanted(asked.agent_alias, asked.cwd, guarded=not connection.is_local)
+        wanted = NewSession(asked.agent_alias, asked.cwd, guarded=not connection.is_local)
         session_id = asked.session_id or new_session_id()
         await check_name(self._shelf, session_id)
-        await leave_lost(self._hub, connection, session_id, wanted)
+        await evict_if_directory_gone(self._hub, connection, session_id, wanted)
         for _ in range(_TRIES):
             with suppress(NoSuchSession):  # Another client has just deleted it: create it again.
                 return await self._opened(connection, session_id, wanted)
         return await self._opened(connection, session_id, wanted)
 
-    async def _opened(self, connection: Connection, session_id: str, wanted: Wanted | None) -> Told:
+    async def _opened(self, connection: ClientConnection, session_id: str, wanted: NewSession | None) -> AnswerThen:
         # Looking at an existing session must not evict another one.
         async with self._hub.use(session_id, wanted, looks=wanted is None) as session:
             if wanted is not None and session.agent.name not in ("", wanted.agent):
@@ -284,9 +284,9 @@ class SessionMethods:
             )
             question = session.pending
             after = await self._start_after(session_id, seq, None if question is None else question.id)
-        return Told(opened, lambda: connection.follow(session_id, after))
+        return AnswerThen(opened, lambda: connection.follow(session_id, after))
 
-    async def _attach(self, connection: Connection, asked: said.Attach) -> Told:
+    async def _attach(self, connection: ClientConnection, asked: said.Attach) -> AnswerThen:
         session_id = asked.session_id
         await self._recover(session_id)
         seq, epoch = await self._position(connection, session_id)
@@ -300,21 +300,21 @@ class SessionMethods:
         attached = said.Attached(
             session_id=session_id, last_seq=seq, epoch=epoch, asked_seq=asked_seq, last_event_seq=last_event, **activity
         )
-        return Told(attached, lambda: connection.follow(session_id, after, again=True))
+        return AnswerThen(attached, lambda: connection.follow(session_id, after, again=True))
 
-    async def _detach(self, connection: Connection, asked: said.OfSession) -> said.Detached:
+    async def _detach(self, connection: ClientConnection, asked: said.OfSession) -> said.Detached:
         is_detached = connection.unfollow(asked.session_id)
         if not is_detached:
             self._hub.check_not_closed(asked.session_id)
         return said.Detached(asked.session_id, is_detached)
 
-    async def _close(self, connection: Connection, asked: said.OfSession) -> said.Closed:
+    async def _close(self, connection: ClientConnection, asked: said.OfSession) -> said.Closed:
         self._hub.check_not_closed(asked.session_id)
         await check_use(self._hub, connection, asked.session_id)
         await self._evict(connection, asked.session_id)
         return said.Closed(asked.session_id)
 
-    async def _kill(self, connection: Connection, asked: said.OfSession) -> said.Killed:
+    async def _kill(self, connection: ClientConnection, asked: said.OfSession) -> said.Killed:
         self._hub.check_not_closed(asked.session_id)
         await check_use(self._hub, connection, asked.session_id)
         with suppress(AgentError):
@@ -324,7 +324,7 @@ class SessionMethods:
         await self._evict(connection, asked.session_id)
         return said.Killed(asked.session_id)
 
-    async def _evict(self, connection: Connection, session_id: str) -> None:
+    async def _evict(self, connection: ClientConnection, session_id: str) -> None:
         self._hub.mark_closed(session_id)
         try:
             await self._end(connection, session_id)
@@ -332,7 +332,7 @@ class SessionMethods:
             self._hub.unmark_closed(session_id)
             raise
 
-    async def _end(self, connection: Connection, session_id: str) -> None:
+    async def _end(self, connection: ClientConnection, session_id: str) -> None:
         with suppress(AgentError):  # A session that was deleted or cannot be opened is closed all the same.
             await self._recover(session_id)
         was_loaded = await self._hub.let_go(session_id)
@@ -344,14 +344,14 @@ class SessionMethods:
             if not was_loaded:
                 raise
 
-    async def _fork(self, connection: Connection, asked: said.Fork) -> Told:
+    async def _fork(self, connection: ClientConnection, asked: said.Fork) -> AnswerThen:
         await check_name(self._shelf, asked.new_session_id or "")
-        async with used(self._hub, connection, asked.session_id) as session:
+        async with use_session(self._hub, connection, asked.session_id) as session:
             made = await session.fork(asked.new_session_id, messages=asked.messages)
         self._hub.unmark_closed(made)
         return await self._opened(connection, made, None)
 
-    async def _state(self, connection: Connection, asked: said.OfSession) -> said.State:
+    async def _state(self, connection: ClientConnection, asked: said.OfSession) -> said.State:
         await self._recover(asked.session_id)
         seq, epoch = await self._position(connection, asked.session_id)
         await self._hub.refresh(asked.session_id, seq, epoch)
@@ -402,7 +402,7 @@ class SessionMethods:
         at = 0 if request_id is None else await self._shelf.asked_at(session_id, request_id)
         return min(seq, at - 1) if at else seq
 
-    async def _position(self, connection: Connection, session_id: str) -> tuple[int, int]:
+    async def _position(self, connection: ClientConnection, session_id: str) -> tuple[int, int]:
         """Return the number of the newest event that was sent, and the epoch. Raise NoSuchSession."""
         seq, epoch = await self._shelf.standing(session_id)
         feed, session = connection.office.feed(session_id), self._hub.session(session_id)
@@ -414,7 +414,7 @@ class SessionMethods:
 
     # Prompt, steer, cancel, approve.
 
-    async def _prompt(self, connection: Connection, asked: said.Prompt) -> Deferred:
+    async def _prompt(self, connection: ClientConnection, asked: said.Prompt) -> Deferred:
         words, images = await read_attachments(asked.attachments, is_local=connection.is_local)
         text = "\n\n".join(part for part in (asked.prompt, *words) if part)
 
@@ -430,7 +430,7 @@ class SessionMethods:
 
         return await self._run(connection, asked.session_id, run, lambda turn: turn.reply(asked.session_id))
 
-    async def _compact(self, connection: Connection, asked: said.OfSession) -> Deferred:
+    async def _compact(self, connection: ClientConnection, asked: said.OfSession) -> Deferred:
         session_id = asked.session_id
 
         def compacted(turn: TurnSummary) -> said.Compacted:
@@ -444,14 +444,14 @@ class SessionMethods:
 
     async def _run(
         self,
-        connection: Connection,
+        connection: ClientConnection,
         session_id: str,
         run: Callable[[Session, _Callbacks], Job],
         result: Callable[[TurnSummary], Any],
     ) -> Deferred:
         """Start a run, subscribe the client, and answer with its ``result`` right after its last update."""
         deferred = Deferred()
-        async with used(self._hub, connection, session_id) as session:
+        async with use_session(self._hub, connection, session_id) as session:
             self._hub.check_open()
             connection.follow(session_id)
 
@@ -467,14 +467,16 @@ class SessionMethods:
                     connection.lament(session_id, str(why), job.prompt_id, then=lambda: deferred.resolve(problem))
 
             # A parked run outlives this daemon, and so the connection: resolve without an answer.
-            callbacks = _Callbacks(Reply(session, ended).started, dropped, parked=lambda: deferred.resolve(None))
+            callbacks = _Callbacks(
+                RunSummarizer(session, ended).started, dropped, parked=lambda: deferred.resolve(None)
+            )
             job = run(session, callbacks)
         return deferred
 
-    async def _steer(self, connection: Connection, asked: said.Steer) -> Deferred:
+    async def _steer(self, connection: ClientConnection, asked: said.Steer) -> Deferred:
         words, images = await read_attachments(asked.attachments, is_local=connection.is_local)
         text, deferred = "\n\n".join(part for part in (asked.prompt, *words) if part), Deferred()
-        async with used(self._hub, connection, asked.session_id) as session:
+        async with use_session(self._hub, connection, asked.session_id) as session:
             self._hub.check_open()
             connection.follow(asked.session_id)
             try:
@@ -489,13 +491,13 @@ class SessionMethods:
                 raise _not_begun(why, SESSION_NOT_FOUND) from None
         return deferred
 
-    async def _take_back(self, connection: Connection, asked: said.TakeBack) -> said.TakenBack:
-        async with used(self._hub, connection, asked.session_id) as session:
+    async def _take_back(self, connection: ClientConnection, asked: said.TakeBack) -> said.TakenBack:
+        async with use_session(self._hub, connection, asked.session_id) as session:
             if not self._asides.abort(asked.session_id, asked.prompt_id):
                 session.take_back(asked.prompt_id)
         return said.TakenBack(asked.session_id, asked.prompt_id)
 
-    async def _cancel(self, connection: Connection, asked: said.OfSession) -> said.Cancelled:
+    async def _cancel(self, connection: ClientConnection, asked: said.OfSession) -> said.Cancelled:
         del connection
         self._hub.check_not_closed(asked.session_id)
         await self._recover(asked.session_id)
@@ -506,8 +508,8 @@ class SessionMethods:
         session.abort()
         return said.Cancelled(asked.session_id)
 
-    async def _approve(self, connection: Connection, asked: said.Approve) -> said.Approved:
-        async with used(self._hub, connection, asked.session_id) as session:
+    async def _approve(self, connection: ClientConnection, asked: said.Approve) -> said.Approved:
+        async with use_session(self._hub, connection, asked.session_id) as session:
             if session.pending is None:
                 await self._shelf.check_elsewhere(asked.session_id)
             session.approve(asked.request_id, asked.verdict, by=connection.label)
@@ -515,9 +517,9 @@ class SessionMethods:
 
     # Conversation and remembered approvals.
 
-    async def _clear(self, connection: Connection, asked: said.OfSession) -> Deferred:
+    async def _clear(self, connection: ClientConnection, asked: said.OfSession) -> Deferred:
         deferred = Deferred()
-        async with used(self._hub, connection, asked.session_id) as session:
+        async with use_session(self._hub, connection, asked.session_id) as session:
             check_idle(session, "the conversation cannot be changed")
             session.clear(
                 started=lambda: deferred.resolve(said.Cleared(asked.session_id)),
@@ -525,15 +527,15 @@ class SessionMethods:
             )
         return deferred
 
-    async def _allowed(self, connection: Connection, asked: said.OfSession) -> said.AllowedCalls:
+    async def _allowed(self, connection: ClientConnection, asked: said.OfSession) -> said.AllowedCalls:
         del connection
         async with self._hub.use(asked.session_id, looks=True) as session:
             known = session.remembered()
         entries = (said.AllowedEntry(one.tool, one.subject) for one in known)
         return said.AllowedCalls(asked.session_id, tuple(entries))
 
-    async def _forget(self, connection: Connection, asked: said.Forget) -> said.Forgotten:
-        async with used(self._hub, connection, asked.session_id) as session:
+    async def _forget(self, connection: ClientConnection, asked: said.Forget) -> said.Forgotten:
+        async with use_session(self._hub, connection, asked.session_id) as session:
             for one in session.remembered():
                 if (one.tool, one.subject) == (asked.tool, asked.subject):
                     await session.forget(one)

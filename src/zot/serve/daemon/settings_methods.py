@@ -13,10 +13,10 @@ from zot.errors import UserError
 from zot.events import Reconfigured
 from zot.panels import CommandAnswer
 from zot.runtime.extensions import reloadable
-from zot.runtime.pool import Hub
-from zot.serve.daemon.access import check_idle, used
-from zot.serve.daemon.connection import Connection, Handler, Later, Told
-from zot.store import Locked
+from zot.runtime.pool import SessionPool
+from zot.serve.daemon.access import check_idle, use_session
+from zot.serve.daemon.connection import AnswerThen, ClientConnection, Handler, SlowAnswer
+from zot.store import LockChanged
 from zot.text import printable
 from zot.wire import daemon_types as said
 from zot.wire.daemon_types import OfSession, Reloaded
@@ -49,7 +49,7 @@ class Choices(Protocol):
 class SettingsMethods:
     """Handlers of the methods on a session's settings."""
 
-    def __init__(self, hub: Hub, choices: Choices) -> None:
+    def __init__(self, hub: SessionPool, choices: Choices) -> None:
         self._hub = hub
         self._choices = choices
 
@@ -63,7 +63,7 @@ class SettingsMethods:
             "session/reload": self._reload,
         }
 
-    async def _models(self, connection: Connection, asked: said.ListModels) -> said.Models:
+    async def _models(self, connection: ClientConnection, asked: said.ListModels) -> said.Models:
         async with self._hub.use(asked.session_id, looks=True) as session:
             known = session.agent.catalogue.models
             others = self._choices.others
@@ -71,9 +71,9 @@ class SettingsMethods:
         entries = (said.ModelEntry(one.provider, one.id, one.name, one.context_window) for one in (*known, *away))
         return said.Models(asked.session_id, tuple(entries))
 
-    async def _configure(self, connection: Connection, asked: said.Configure) -> said.Configured:
+    async def _configure(self, connection: ClientConnection, asked: said.Configure) -> said.Configured:
         wanted, session_id = asked.overrides, asked.session_id
-        async with used(self._hub, connection, session_id) as session:
+        async with use_session(self._hub, connection, session_id) as session:
             moves = wanted.model_provider not in (None, session.agent.provider.name)
             if not moves and wanted != said.Overrides():
                 await self._choose(session_id, session, wanted)
@@ -93,7 +93,7 @@ class SettingsMethods:
         self._choices.chosen(session_id)
         await session.keep_choice()
 
-    async def _switch_provider(self, connection: Connection, session_id: str, wanted: said.Overrides) -> None:
+    async def _switch_provider(self, connection: ClientConnection, session_id: str, wanted: said.Overrides) -> None:
         """Switch to another provider. Remote clients may only spend their agent's own budget."""
         if not connection.is_local:
             raise RpcError(NOT_OWNED, "over the network a session keeps its provider")
@@ -102,7 +102,7 @@ class SettingsMethods:
         changes = {"provider": wanted.model_provider, "model": wanted.model}
         if wanted.reasoning is not None:
             changes["reasoning"] = wanted.reasoning
-        async with used(self._hub, connection, session_id) as session:
+        async with use_session(self._hub, connection, session_id) as session:
             check_idle(session, "another provider cannot be used")
             changed = msgspec.structs.replace(session.agent.configured(), **changes)
             await asyncio.to_thread(self._choices.check, session_id, changed)
@@ -110,30 +110,30 @@ class SettingsMethods:
         self._choices.chosen(session_id)
         await self._hub.reopen(session_id)
 
-    async def _lock(self, connection: Connection, asked: said.Lock) -> said.Lock:
-        async with used(self._hub, connection, asked.session_id) as session:
+    async def _lock(self, connection: ClientConnection, asked: said.Lock) -> said.Lock:
+        async with use_session(self._hub, connection, asked.session_id) as session:
             changes = session.agent.locked != asked.locked
             if changes:
                 check_idle(session, "the lock cannot be changed")
-                await session.keep_setting(Locked(asked.locked))
+                await session.keep_setting(LockChanged(asked.locked))
         if changes:
             self._choices.chosen(asked.session_id)
             await self._hub.reopen(asked.session_id)
             self._notify(connection, asked.session_id)
         return asked
 
-    async def _reload(self, connection: Connection, asked: said.OfSession) -> Later:
+    async def _reload(self, connection: ClientConnection, asked: said.OfSession) -> SlowAnswer:
         async def reload() -> Reloaded:
-            async with used(self._hub, connection, asked.session_id) as session:
+            async with use_session(self._hub, connection, asked.session_id) as session:
                 what = "extensions cannot be reloaded"
                 check_idle(session, what)
                 names = await reloadable(session.agent.extensions).reload(lambda: check_idle(session, what))
             self._notify(connection, asked.session_id)
             return Reloaded(asked.session_id, tuple(names))
 
-        return Later(reload())
+        return SlowAnswer(reload())
 
-    def _notify(self, connection: Connection, session_id: str) -> None:
+    def _notify(self, connection: ClientConnection, session_id: str) -> None:
         """Notify all followers of a session that its settings have changed."""
         connection.office.feed(session_id).mention(Reconfigured())
 
@@ -141,7 +141,7 @@ class SettingsMethods:
 class ExtensionMethods:
     """Handlers of the methods on a session's extensions."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: SessionPool) -> None:
         self._hub = hub
 
     @property
@@ -155,7 +155,7 @@ class ExtensionMethods:
             "session/dismiss": self._dismiss,
         }
 
-    async def _commands(self, connection: Connection, asked: OfSession) -> Later:
+    async def _commands(self, connection: ClientConnection, asked: OfSession) -> SlowAnswer:
         del connection
 
         async def list_commands() -> said.Commands:
@@ -164,18 +164,20 @@ class ExtensionMethods:
             entries = (said.CommandEntry(one.name, one.description, one.extension) for one in found)
             return said.Commands(asked.session_id, tuple(entries))
 
-        return Later(list_commands())
+        return SlowAnswer(list_commands())
 
-    async def _run_command(self, connection: Connection, asked: said.RunCommand) -> Later:
-        async def run_command() -> Told:
-            async with used(self._hub, connection, asked.session_id) as session:
+    async def _run_command(self, connection: ClientConnection, asked: said.RunCommand) -> SlowAnswer:
+        async def run_command() -> AnswerThen:
+            async with use_session(self._hub, connection, asked.session_id) as session:
                 connection.follow(asked.session_id)
                 answer = await session.run_command(asked.name, asked.args)
-                return Told(_command_run(asked.session_id, answer), lambda: self._run_prompt(connection, asked, answer))
+                return AnswerThen(
+                    _command_run(asked.session_id, answer), lambda: self._run_prompt(connection, asked, answer)
+                )
 
-        return Later(run_command())
+        return SlowAnswer(run_command())
 
-    def _run_prompt(self, connection: Connection, asked: said.RunCommand, answer: CommandAnswer) -> None:
+    def _run_prompt(self, connection: ClientConnection, asked: said.RunCommand, answer: CommandAnswer) -> None:
         """Run the prompt that an extension's answer contains, if any; the client applies the rest."""
         session = self._hub.session(asked.session_id)
         if answer.prompt and session is not None:
@@ -185,18 +187,18 @@ class ExtensionMethods:
             except UserError as problem:
                 connection.lament(asked.session_id, str(problem))
 
-    async def _panel_key(self, connection: Connection, asked: said.PanelKey) -> said.PanelTold:
-        async with used(self._hub, connection, asked.session_id) as session:
+    async def _panel_key(self, connection: ClientConnection, asked: said.PanelKey) -> said.PanelTold:
+        async with use_session(self._hub, connection, asked.session_id) as session:
             session.press(asked.panel_id, asked.key, asked.text)
         return said.PanelTold(asked.session_id, asked.panel_id)
 
-    async def _panel_close(self, connection: Connection, asked: said.PanelClose) -> said.PanelTold:
-        async with used(self._hub, connection, asked.session_id) as session:
+    async def _panel_close(self, connection: ClientConnection, asked: said.PanelClose) -> said.PanelTold:
+        async with use_session(self._hub, connection, asked.session_id) as session:
             session.close_panel(asked.panel_id)
         return said.PanelTold(asked.session_id, asked.panel_id)
 
-    async def _dismiss(self, connection: Connection, asked: said.Dismiss) -> said.Dismissed:
-        async with used(self._hub, connection, asked.session_id) as session:
+    async def _dismiss(self, connection: ClientConnection, asked: said.Dismiss) -> said.Dismissed:
+        async with use_session(self._hub, connection, asked.session_id) as session:
             await session.dismiss_guard(asked.name)
         log.warning("the guard %s of session %s was dismissed", printable(asked.name), printable(asked.session_id))
         return said.Dismissed(asked.session_id)

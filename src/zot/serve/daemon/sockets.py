@@ -45,7 +45,7 @@ _LOG_EVERY_S = 60.0
 _RESERVE = 256
 
 
-class Listener(Protocol):
+class LocalListener(Protocol):
     """Receiver of a client's lines (`connection.Connection`)."""
 
     def take(self, line: bytes | TooLong) -> None:
@@ -61,11 +61,13 @@ class Listener(Protocol):
 class LocalWire(asyncio.Protocol):
     """One client on a stream socket (`backlog.Wire`). ``connected`` returns its listener."""
 
-    def __init__(self, connected: Callable[[LocalWire], Listener | None], *, max_line: int = MAX_LINE_BYTES) -> None:
+    def __init__(
+        self, connected: Callable[[LocalWire], LocalListener | None], *, max_line: int = MAX_LINE_BYTES
+    ) -> None:
         self._connected = connected
         self._lines = LineSplitter(max_line_bytes=max_line)
         self._loop = asyncio.get_running_loop()
-        self._listener: Listener | None = None
+        self._listener: LocalListener | None = None
         self._pieces: list[bytes] = []
         self._size = 0
         self._sent = 0
@@ -315,7 +317,7 @@ class Acceptor:
         self._loop.add_reader(self._listener.fileno(), self._accept)
 
 
-def room_for_clients(most: int) -> int:
+def client_limit(most: int) -> int:
     """Return the limit of clients: ``most``, or fewer if this process may not open enough descriptors."""
     if sys.platform == "win32":
         return most

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from zot.errors import AgentError
 from zot.journal.journal import Journal
-from zot.journal.queries import Stirred, find, last_seq, marked, stirred
+from zot.journal.queries import ChangedSession, changed_since, find, last_seq, owned
 from zot.messages import timestamp
-from zot.serve.daemon.feed import Feed
+from zot.serve.daemon.feed import SessionFeed
 
 log = logging.getLogger("zot")
 
@@ -22,13 +22,13 @@ _CHECK_S = 0.5
 _RECENT_S = 4.0
 
 
-class Watch:
+class ForeignRunWatcher:
     """Polls the journal for rows that other processes add to followed sessions, and notifies their feeds."""
 
     def __init__(
         self,
         journal: Journal,
-        followed: Callable[[], Mapping[str, Feed]],
+        followed: Callable[[], Mapping[str, SessionFeed]],
         *,
         is_any: Callable[[], bool],
         take_up: Callable[[str], Awaitable[None]],
@@ -62,7 +62,7 @@ class Watch:
                 except AgentError as problem:  # The next check may succeed.
                     log.debug("the rows of other processes cannot be read: %s", problem)
 
-    async def _check(self, feeds: Mapping[str, Feed], since: str) -> None:
+    async def _check(self, feeds: Mapping[str, SessionFeed], since: str) -> None:
         newest = await self._journal.reading(lambda connection: self._newest(connection, feeds, since))
         if newest:
             followed = self._followed()
@@ -74,7 +74,7 @@ class Watch:
 
     async def _recover_dead(self) -> None:
         """Recover sessions whose process died. Needs two checks: an ending process may not have released its lease."""
-        begun = await self._journal.reading(marked) if self._running else ()
+        begun = await self._journal.reading(owned) if self._running else ()
         missing = {one.id for one in begun if one.id in self._running and not self._journal.is_running(one)}
         for session_id in missing & self._missing - self._unrecoverable:
             try:
@@ -92,10 +92,10 @@ class Watch:
         return bool(before != version)
 
     def _newest(
-        self, connection: sqlite3.Connection, feeds: Mapping[str, Feed], since: str
+        self, connection: sqlite3.Connection, feeds: Mapping[str, SessionFeed], since: str
     ) -> dict[str, tuple[int, int]]:
         """Return the newest row and the epoch of the followed sessions with rows that were not sent here."""
-        found = stirred(connection, since)
+        found = changed_since(connection, since)
         ahead = {one.id for one in found if one.id in feeds and _is_new_to(feeds[one.id], one)}
         over = self._elsewhere.difference(one.id for one in found).intersection(feeds)
         self._elsewhere = {one.id for one in found if one.is_run}
@@ -104,6 +104,6 @@ class Watch:
         return {one.id: (last_seq(connection, one.number), one.epoch) for one in sessions if one is not None}
 
 
-def _is_new_to(feed: Feed, found: Stirred) -> bool:
+def _is_new_to(feed: SessionFeed, found: ChangedSession) -> bool:
     """True if a session has rows that were not sent here, or is a new one of the same id."""
     return found.last_seq > feed.seq or feed.epoch not in (0, found.epoch)

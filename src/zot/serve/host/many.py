@@ -9,7 +9,7 @@ from functools import partial
 
 from zot.events import AgentEvent
 from zot.serve.host.output import LineThread
-from zot.serve.host.request import Answering, Line, Listener, Nobody, OpeningBy, Place
+from zot.serve.host.request import NullListener, OpenSession, RequestQueue, RequestRun, RequestTurn, RunListener
 from zot.serve.host.watchdog import Slot, Watchdog
 from zot.wire.host import EventLine, Ids, Refused, Request, Response, decode_request, encode_event, encode_response
 from zot.wire.lines import LineSplitter, TooLong
@@ -18,7 +18,7 @@ from zot.wire.lines import LineSplitter, TooLong
 _MAX_UNANSWERED = 256
 
 
-class Narrator:
+class EventWriter:
     """Write one request's events as lines."""
 
     def __init__(self, slot: Slot, output: LineThread) -> None:
@@ -40,19 +40,19 @@ class Narrator:
         await self._output.room()
 
 
-class ManyRequests:
+class StreamServer:
     """Serve one client until its input ends, running ``at_once`` requests concurrently."""
 
     def __init__(
-        self, opening: OpeningBy, watchdog: Watchdog, output: LineThread, *, at_once: int, tells_events: bool
+        self, opening: OpenSession, watchdog: Watchdog, output: LineThread, *, at_once: int, tells_events: bool
     ) -> None:
         self._opening = opening
         self._watchdog = watchdog
         self._output = output
-        self._queue = Line(at_once)
+        self._queue = RequestQueue(at_once)
         self._tells_events = tells_events
         self._loop = asyncio.get_running_loop()
-        self._running: dict[str, tuple[Request, Answering]] = {}
+        self._running: dict[str, tuple[Request, RequestRun]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self, chunks: AsyncIterator[bytes], lines: LineSplitter) -> None:
@@ -110,9 +110,9 @@ class ManyRequests:
         if request.request_id in self._running:
             raise Refused("a request with this request_id is running", request.ids)
         slot = Slot(request.ids, began + request.timeout_s)
-        listener: Listener = Narrator(slot, self._output) if self._tells_events else Nobody()
+        listener: RunListener = EventWriter(slot, self._output) if self._tells_events else NullListener()
         place = self._queue.join(request)
-        answering = Answering(request, lambda one: self._opening(one, began, slot.deadline), listener, place)
+        answering = RequestRun(request, lambda one: self._opening(one, began, slot.deadline), listener, place)
         slot.usage, slot.waits = answering.usage, lambda: answering.waits
         slot.expired = partial(self._expire, answering)
         self._running[request.request_id] = request, answering
@@ -121,7 +121,7 @@ class ManyRequests:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _follow(self, request: Request, slot: Slot, answering: Answering, place: Place) -> None:
+    async def _follow(self, request: Request, slot: Slot, answering: RequestRun, place: RequestTurn) -> None:
         """Await a request's answer, write it, record the delivery and close the session."""
         try:
             reply = await answering.answer()
@@ -136,7 +136,7 @@ class ManyRequests:
             place.leave()
             self._running.pop(request.request_id or "", None)
 
-    def _expire(self, answering: Answering) -> None:
+    def _expire(self, answering: RequestRun) -> None:
         """In the watchdog's thread: end a late request, and its tools' processes even if the loop hangs."""
         self._loop.call_soon_threadsafe(answering.cancel)
         answering.kill()

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import msgspec
 
-from zot.encoding import learned
+from zot.encoding import thread_safe_type
 from zot.errors import (
     AgentError,
     AlreadyAnswered,
     ConfigError,
+    InternalError,
     NoAnswer,
     PromptTooLong,
     RunCancelled,
@@ -22,11 +23,10 @@ from zot.errors import (
     Stopping,
     StoreFailed,
     SystemFailed,
-    Unforeseen,
 )
 from zot.events import AgentEvent
-from zot.run_summary import Outcome
-from zot.runtime.idempotency import Answer, Once, answer_of
+from zot.run_summary import RunSummary
+from zot.runtime.idempotency import Once, StoredAnswer, answer_of
 from zot.serve.notices import show_notices
 from zot.wire.host import TIMEOUT_MESSAGE, WAITED_MESSAGE, Request, Response, Usage, code_of
 
@@ -47,7 +47,7 @@ _CLOSE_S = 1.0
 Opening: TypeAlias = "Callable[[Request], Awaitable[tuple[Session, Once]]]"
 
 #: Opens a request's session; takes the request, its arrival time and its deadline.
-OpeningBy: TypeAlias = "Callable[[Request, float, float], Awaitable[tuple[Session, Once]]]"
+OpenSession: TypeAlias = "Callable[[Request, float, float], Awaitable[tuple[Session, Once]]]"
 
 #: Number of requests that do work concurrently.
 _AT_ONCE = 64
@@ -60,10 +60,10 @@ _STOPPING_MESSAGE = "the daemon is stopping"
 _NEXT_MESSAGE = "the daemon is stopping; ask the next one the same, with the same key, and the request goes on there"
 
 
-class Place:
+class RequestTurn:
     """A request's place in the queue. Its owner calls `leave` when the request has run or never will."""
 
-    def __init__(self, slots: asyncio.Semaphore | None = None, before: Place | None = None) -> None:
+    def __init__(self, slots: asyncio.Semaphore | None = None, before: RequestTurn | None = None) -> None:
         #: Held only while a request does work, not while it waits.
         self.slots = slots or asyncio.Semaphore()
         self._before = before
@@ -93,22 +93,22 @@ class Place:
         return self._left.is_set()
 
 
-class Line:
+class RequestQueue:
     """Queues of requests, one per session. A repetition of a queued request takes the place right after it: it gets the
     same answer and need not wait for later requests."""
 
     def __init__(self, at_once: int) -> None:
         self._slots = asyncio.Semaphore(at_once)
-        self._last: dict[str, Place] = {}
-        self._same: dict[tuple[str | None, ...], Place] = {}
+        self._last: dict[str, RequestTurn] = {}
+        self._same: dict[tuple[str | None, ...], RequestTurn] = {}
 
-    def join(self, request: Request) -> Place:
+    def join(self, request: Request) -> RequestTurn:
         """Enqueue a new request and return its place."""
         session = request.session_id or ""
         same = (session, request.key, request.prompt, request.agent_name)
         last = self._last.get(session)
         before = self._same.get(same, last) if request.key is not None else last
-        place = Place(self._slots, before)
+        place = RequestTurn(self._slots, before)
         if before is last:
             self._last[session] = place
         if request.key is not None:
@@ -116,9 +116,9 @@ class Line:
         self._drop_left()
         return place
 
-    def beside(self) -> Place:
+    def beside(self) -> RequestTurn:
         """Return a place outside of the queue."""
-        return Place(self._slots)
+        return RequestTurn(self._slots)
 
     def _drop_left(self) -> None:
         """Drop places that have been left: sessions come and go."""
@@ -126,14 +126,14 @@ class Line:
         self._same = {same: place for same, place in self._same.items() if not place.has_left}
 
 
-class Reply(msgspec.Struct, frozen=True):
+class HostReply(msgspec.Struct, frozen=True):
     """A response with its exit code."""
 
     response: Response
     code: int = 0
 
 
-class Listener(Protocol):
+class RunListener(Protocol):
     """Receiver of a request's events."""
 
     def hear(self, events: Sequence[AgentEvent]) -> None:
@@ -147,7 +147,7 @@ class Listener(Protocol):
         """Wait until it can."""
 
 
-class Nobody:
+class NullListener:
     """Listener that ignores all events."""
 
     full = False
@@ -159,7 +159,7 @@ class Nobody:
         return
 
 
-class Answering:
+class RequestRun:
     """Answer one request. A `Subscriber` of its session.
 
     Waits for earlier requests in ``place`` and for other users of the session; the caller enforces the deadline.
@@ -172,17 +172,17 @@ class Answering:
         self,
         request: Request,
         opening: Opening,
-        listener: Listener | None = None,
-        place: Place | None = None,
+        listener: RunListener | None = None,
+        place: RequestTurn | None = None,
         *,
         behind: bool = False,
     ) -> None:
         self._request = request
         self._opening = opening
-        self._listener = listener or Nobody()
-        self._place = place or Place()
+        self._listener = listener or NullListener()
+        self._place = place or RequestTurn()
         self._is_behind = behind
-        self._outcome = Outcome()
+        self._outcome = RunSummary()
         self._session: Session | None = None
         self._once: Once | None = None
         #: True while it waits for other requests. Read from any thread.
@@ -191,14 +191,14 @@ class Answering:
         self.has_begun = False
         self._is_running = False
         self._is_cancelled = False
-        self._task: asyncio.Task[Reply] | None = None
+        self._task: asyncio.Task[HostReply] | None = None
 
     def usage(self) -> Usage:
         """Return the tokens used so far. Safe in any thread."""
         used = self._outcome.usage
         return Usage.of(used.input + used.cache_read + used.cache_write, used.output)
 
-    async def answer(self) -> Reply:
+    async def answer(self) -> HostReply:
         """Return the answer; failures are answers, too."""
         if self._is_cancelled:
             return self._failure(RunCancelled("the request was cancelled"))
@@ -257,7 +257,7 @@ class Answering:
 
     # The run.
 
-    async def _attempt(self) -> Reply:
+    async def _attempt(self) -> HostReply:
         try:
             self.waits = True
             await self._place.reached()
@@ -274,11 +274,11 @@ class Answering:
             return self._failure(SystemFailed.of(problem))
         except Exception as problem:  # The outermost boundary: every request gets an answer.
             log.exception("unexpected error in a request")
-            return self._failure(Unforeseen(f"internal error ({type(problem).__name__}); the log has the details"))
+            return self._failure(InternalError(f"internal error ({type(problem).__name__}); the log has the details"))
         usage = Usage.of(answer.prompt_tokens, answer.completion_tokens)
-        return Reply(self._request.ids.success(answer.text, usage, replayed=replayed))
+        return HostReply(self._request.ids.success(answer.text, usage, replayed=replayed))
 
-    async def _run(self, session: Session, once: Once) -> tuple[Answer, bool]:
+    async def _run(self, session: Session, once: Once) -> tuple[StoredAnswer, bool]:
         """Return the answer, and whether it was stored by an earlier request."""
         assert self._request.prompt is not None
         while True:
@@ -292,7 +292,7 @@ class Answering:
                 self._is_running = False
             match job.error:
                 case AlreadyAnswered(answer=data):
-                    answer = msgspec.json.decode(data, type=learned(Answer))
+                    answer = msgspec.json.decode(data, type=thread_safe_type(StoredAnswer))
                     await self._store(once, answer)  # The process that ran it may have died before storing it.
                     return answer, True
                 case SessionBusy() if not self._is_cancelled:
@@ -302,7 +302,7 @@ class Answering:
                 case problem:
                     raise problem
 
-    async def _conclude(self, once: Once, *, aborted: bool) -> Answer:
+    async def _conclude(self, once: Once, *, aborted: bool) -> StoredAnswer:
         """Return the answer of a finished run after storing it. Raise RunCancelled, NoAnswer."""
         if aborted or self._is_cancelled:
             raise RunCancelled("the request was cancelled")
@@ -314,15 +314,15 @@ class Answering:
         await self._store(once, answer)
         return answer
 
-    async def _store(self, once: Once, answer: Answer) -> None:
+    async def _store(self, once: Once, answer: StoredAnswer) -> None:
         try:
             await once.keep(answer)
         except StoreFailed as problem:  # Deliver the answer all the same.
             log.warning("cannot store the answer, so a repetition would run again: %s", problem)
 
-    def _failure(self, problem: AgentError) -> Reply:
+    def _failure(self, problem: AgentError) -> HostReply:
         response = self._request.ids.failure(code_of(problem), str(problem), self.usage())
-        return Reply(response, _exit_code(problem))
+        return HostReply(response, _exit_code(problem))
 
 
 def _exit_code(problem: AgentError) -> int:
@@ -331,16 +331,16 @@ def _exit_code(problem: AgentError) -> int:
             return BAD_INPUT
         case ConfigError():
             return NOT_SET_UP
-        case StoreFailed() | Unforeseen():
+        case StoreFailed() | InternalError():
             return FAILED
         case _:
             return 0
 
 
-class Answered:
+class RequestAnswered:
     """An answer to deliver. The caller reports once whether it was delivered."""
 
-    def __init__(self, reply: Reply, conclude: Callable[[bool], None]) -> None:
+    def __init__(self, reply: HostReply, conclude: Callable[[bool], None]) -> None:
         self.reply = reply
         self._conclude = conclude
 
@@ -352,12 +352,12 @@ class Answered:
 class _Pending:
     """A request without a confirmed delivery."""
 
-    def __init__(self, request: Request, answering: Answering, place: Place) -> None:
+    def __init__(self, request: Request, answering: RequestRun, place: RequestTurn) -> None:
         self.request = request
         self.answering = answering
         self.place = place
         #: Stopping if the next daemon is to answer.
-        self.reply: asyncio.Future[Reply | Stopping] = asyncio.get_running_loop().create_future()
+        self.reply: asyncio.Future[HostReply | Stopping] = asyncio.get_running_loop().create_future()
         self.delivery: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
     def end(self) -> None:
@@ -379,12 +379,12 @@ class _Pending:
             self.delivery.set_result(got_out)
 
 
-class Respondent:
+class RequestServer:
     """Answer requests, each once and by its deadline; requests of one session run one after the other."""
 
-    def __init__(self, opening: OpeningBy) -> None:
+    def __init__(self, opening: OpenSession) -> None:
         self._opening = opening
-        self._queue = Line(_AT_ONCE)
+        self._queue = RequestQueue(_AT_ONCE)
         self._tasks: dict[asyncio.Task[None], _Pending] = {}
         #: Number of callers waiting for an answer; the event is set while there are none.
         self._callers = 0
@@ -392,7 +392,7 @@ class Respondent:
         self._all_answered.set()
         self._is_closed = False
 
-    async def answer(self, request: Request, *, age_s: float = 0.0, behind: bool = False) -> Answered:
+    async def answer(self, request: Request, *, age_s: float = 0.0, behind: bool = False) -> RequestAnswered:
         """Return the answer to a request that arrived ``age_s`` ago, by its deadline; failures are answers, too.
 
         Cancelling the caller cancels the request. Raise Stopping if the next daemon should be asked. ``behind`` says
@@ -404,7 +404,7 @@ class Respondent:
         came = time.monotonic() - age_s
         deadline = came + request.timeout_s
         place = self._queue.join(request) if not behind else self._queue.beside()
-        answering = Answering(request, lambda one: self._opening(one, came, deadline), None, place, behind=behind)
+        answering = RequestRun(request, lambda one: self._opening(one, came, deadline), None, place, behind=behind)
         pending = _Pending(request, answering, place)
         task = asyncio.get_running_loop().create_task(self._follow(pending), name="zot respond")
         self._tasks[task] = pending
@@ -419,7 +419,7 @@ class Respondent:
                 self._all_answered.set()
         if isinstance(reply, Stopping):
             raise reply
-        return Answered(reply, pending.set_delivered)
+        return RequestAnswered(reply, pending.set_delivered)
 
     async def finish(self) -> None:
         """Wait until all callers have their answers."""
@@ -438,7 +438,7 @@ class Respondent:
                 task.cancel()
         await self._all_answered.wait()
 
-    async def _reply(self, pending: _Pending, deadline: float) -> Reply | Stopping:
+    async def _reply(self, pending: _Pending, deadline: float) -> HostReply | Stopping:
         """Return the answer, a failure at the deadline, or Stopping if the next daemon is to answer."""
         answering = pending.answering
         try:
@@ -450,7 +450,7 @@ class Respondent:
             answering.kill()
             message = TIMEOUT_MESSAGE + (WAITED_MESSAGE if waited else "")
             pending.set_delivered(False)
-            return Reply(pending.request.ids.failure("TIMEOUT", message, answering.usage()))
+            return HostReply(pending.request.ids.failure("TIMEOUT", message, answering.usage()))
         except asyncio.CancelledError:
             answering.cancel()
             answering.kill()
@@ -476,5 +476,5 @@ class Respondent:
             pending.place.leave()
 
 
-def _stopping(request: Request, answering: Answering) -> Reply:
-    return Reply(request.ids.failure("INTERNAL", _STOPPING_MESSAGE, answering.usage()), FAILED)
+def _stopping(request: Request, answering: RequestRun) -> HostReply:
+    return HostReply(request.ids.failure("INTERNAL", _STOPPING_MESSAGE, answering.usage()), FAILED)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
-from zot.serve.stdio import SIGNALS, abandoned, heed_signals, leave
+from zot.serve.stdio import SIGNALS, is_closed_by_peer, leave, unblock_signals
 from zot.wire.host import TIMEOUT_MESSAGE, WAITED_MESSAGE, Ids, Response, Usage
 
 #: At the deadline, an answer that the main thread is writing has this long to get out.
@@ -34,7 +34,7 @@ class Signals:
         signal.set_wakeup_fd(self._outgoing, warn_on_full_buffer=False)
         for number in SIGNALS:
             signal.signal(number, lambda *_: None)
-        heed_signals()
+        unblock_signals()
 
     def wake(self) -> None:
         """Wake the watchdog so that it checks its slots."""
@@ -149,7 +149,7 @@ class Watchdog:
             self._expire()
             if name := self._signals.taken():
                 self._end(f"zot was ended by {name}", 0)
-            if abandoned(self._outgoing):
+            if is_closed_by_peer(self._outgoing):
                 self._give_up()
             if os.getppid() != self._parent and not self._stays and _has_ended(self._incoming):
                 self._end("whoever asked has gone", 4)
@@ -202,4 +202,4 @@ class Watchdog:
 def _has_ended(incoming: int) -> bool:
     """True if no more input can arrive: the descriptor is no pipe or socket, or its other end is closed."""
     mode = os.fstat(incoming).st_mode
-    return not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)) or abandoned(incoming)
+    return not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)) or is_closed_by_peer(incoming)

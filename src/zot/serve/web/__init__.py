@@ -3,6 +3,6 @@
 from zot.config.file import Tls
 from zot.serve.web.app import app_for, open_daemon
 from zot.serve.web.gate import Limits, Tokens
-from zot.serve.web.listen import Listening, listen, of_use, reserve
+from zot.serve.web.listen import Listening, listen, matching, reserve
 
-__all__ = ["Limits", "Listening", "Tls", "Tokens", "app_for", "listen", "of_use", "open_daemon", "reserve"]
+__all__ = ["Limits", "Listening", "Tls", "Tokens", "app_for", "listen", "matching", "open_daemon", "reserve"]

@@ -13,19 +13,19 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
-from zot.config.agents import Agents
-from zot.config.paths import Place
+from zot.config.agents import AgentConfigs
+from zot.config.paths import DaemonPaths
 from zot.config.tokens import path_in
 from zot.journal.journal import Journal
-from zot.runtime.shared import Premises
-from zot.serve.daemon.audit import Audit, Refusals, Who
+from zot.runtime.shared import SharedResources
+from zot.serve.daemon.audit import Audit, Identity, Refusals
 from zot.serve.daemon.daemon import Daemon
-from zot.serve.daemon.lifecycle import Chores
+from zot.serve.daemon.lifecycle import BackgroundTasks
 from zot.serve.daemon.logs import LogFile
-from zot.serve.daemon.parts import Establishment, journal_of
+from zot.serve.daemon.parts import DaemonParts, journal_of
 from zot.serve.web.gate import Gate, Limits, Tokens
 from zot.serve.web.respond import Respond
-from zot.serve.web.websocket import Conversation, Extending, Message, Receive, Send, refuse
+from zot.serve.web.websocket import ClientEndpoint, ExtensionEndpoint, Message, Receive, Send, refuse
 
 _HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
@@ -56,7 +56,7 @@ class App(Protocol):
         """Serve one request, or one WebSocket."""
 
 
-class Outer:
+class OriginGuard:
     """Refuse requests with a wrong host or origin, and count all refusals (an ASGI application)."""
 
     def __init__(self, app: App, gate: Gate, refusals: Refusals) -> None:
@@ -89,10 +89,10 @@ class Outer:
 
     def _note(self, scope: Any, outcome: str) -> None:
         transport = "ws" if scope["type"] == "websocket" else "http"
-        self._refusals.note(Who(transport, token=scope.get("zot.bearer")), scope.get("zot.route", ""), outcome)
+        self._refusals.note(Identity(transport, token=scope.get("zot.bearer")), scope.get("zot.route", ""), outcome)
 
 
-class Inner:
+class TokenGuard:
     """Refuse requests without a valid token (an ASGI application). ``route`` names the path in the audit log."""
 
     def __init__(self, app: App, gate: Gate, route: str) -> None:
@@ -127,19 +127,19 @@ def app_for(
     daemon.parts.joinable = True
     known = tokens or Tokens(path_in(daemon.place.data_dir))
     gate = Gate(known, hosts=(*hosts, *settings.hosts), origins=(*origins, *settings.origins))
-    conversation = Conversation(daemon, limits)
+    conversation = ClientEndpoint(daemon, limits)
     routes: list[BaseRoute] = [
         Route("/healthz", healthz),
-        Route("/metrics", Inner(MetricsPage(daemon), gate, "/metrics"), methods=["GET"]),
-        Route("/v1/respond", Inner(Respond(daemon, limits), gate, "/v1/respond"), methods=["POST"]),
-        WebSocketRoute("/", Inner(conversation, gate, "/")),
-        WebSocketRoute("/ws", Inner(conversation, gate, "/ws")),
-        WebSocketRoute("/ext", Inner(Extending(daemon), gate, "/ext")),
+        Route("/metrics", TokenGuard(MetricsPage(daemon), gate, "/metrics"), methods=["GET"]),
+        Route("/v1/respond", TokenGuard(Respond(daemon, limits), gate, "/v1/respond"), methods=["POST"]),
+        WebSocketRoute("/", TokenGuard(conversation, gate, "/")),
+        WebSocketRoute("/ws", TokenGuard(conversation, gate, "/ws")),
+        WebSocketRoute("/ext", TokenGuard(ExtensionEndpoint(daemon), gate, "/ext")),
     ]
     app = Starlette(routes=routes)
     app.router.redirect_slashes = False
     app.router.default = _not_found
-    return Outer(_Mounted(path, app), gate, Refusals(daemon.parts.audit, daemon.metrics))
+    return OriginGuard(_Mounted(path, app), gate, Refusals(daemon.parts.audit, daemon.metrics))
 
 
 class _Mounted:
@@ -175,16 +175,16 @@ async def open_daemon(config_dir: str | os.PathLike[str], **settings: Any) -> As
     On exit, runs get the configured grace period and are then ended. Raise ConfigError, StoreFailed.
     """
     place = _place_in(config_dir)
-    agents = Agents.load(place.config_dir)
+    agents = AgentConfigs.load(place.config_dir)
     journal = await Journal.open(journal_of(place, agents))
-    premises = Premises()
+    premises = SharedResources()
     # `zot ext logs` looks in zot's home, but an embedded daemon keeps everything in one directory.
     flags = {**settings, "data": place.data_dir}
     audit = Audit(LogFile(os.path.join(place.logs, "audit.log")), soon=asyncio.get_running_loop().call_soon)
-    parts = Establishment(place, agents, journal=journal, premises=premises, audit=audit, flags=flags)
+    parts = DaemonParts(place, agents, journal=journal, premises=premises, audit=audit, flags=flags)
     daemon = Daemon(parts)
     try:
-        async with Chores() as chores:
+        async with BackgroundTasks() as chores:
             chores.start(daemon.mend(), "mending")
             chores.start(daemon.watch.run(), "watching")
             yield daemon
@@ -195,8 +195,8 @@ async def open_daemon(config_dir: str | os.PathLike[str], **settings: Any) -> As
         audit.close()
 
 
-def _place_in(config_dir: str | os.PathLike[str]) -> Place:
+def _place_in(config_dir: str | os.PathLike[str]) -> DaemonPaths:
     """Return the paths of a daemon without a local socket."""
     directory = os.path.abspath(config_dir)
     data_dir = os.path.join(directory, "data")
-    return Place("", data_dir, directory, os.path.join(data_dir, "journal.db"))
+    return DaemonPaths("", data_dir, directory, os.path.join(data_dir, "journal.db"))

@@ -20,10 +20,10 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import Frame
 from websockets.http11 import Request
 
-from zot.config.file import ListenAddress, Tls, checked
+from zot.config.file import ListenAddress, Tls, checked_listen_address
 from zot.config.tokens import path_in
 from zot.errors import ConfigError
-from zot.serve.daemon.audit import Refusals, Who
+from zot.serve.daemon.audit import Identity, Refusals
 from zot.serve.daemon.sockets import Acceptor, Handshake
 from zot.serve.web.app import app_for
 from zot.serve.web.gate import Limits, Tokens
@@ -291,17 +291,17 @@ async def listen(
     If one of the ``inherited`` sockets listens there, a copy of it is used.
     """
     limits = limits or Limits(message=daemon.max_line_bytes)
-    address = checked(url, tls)
+    address = checked_listen_address(url, tls)
     context = _context(tls) if tls is not None and address.is_secure else None
     tokens = Tokens(path_in(daemon.place.data_dir))
     listener = await _bound(address, inherited)
     try:
         app = app_for(daemon, tokens=tokens, hosts=(address.host,), limits=limits, path=address.path)
         refusals = Refusals(daemon.parts.audit, daemon.metrics)
-        config = ServerConfig(app, limits, lambda outcome: refusals.note(Who("http"), "", outcome))
+        config = ServerConfig(app, limits, lambda outcome: refusals.note(Identity("http"), "", outcome))
         server = _Server(config)
         handshake = None if context is None else Handshake(context, limits.head_s, limits.connections)
-        server.accept(listener, handshake, lambda reason: refusals.note(Who("http"), "", "tls"))
+        server.accept(listener, handshake, lambda reason: refusals.note(Identity("http"), "", "tls"))
     except BaseException:
         listener.close()
         raise
@@ -322,7 +322,7 @@ async def reserve(
     found: list[socket.socket] = []
     try:
         for url, tls in listens:
-            address = checked(url, tls)
+            address = checked_listen_address(url, tls)
             if tls is not None and address.is_secure:
                 _context(tls)
             try:
@@ -337,7 +337,7 @@ async def reserve(
     return found
 
 
-async def of_use(inherited: Sequence[socket.socket], urls: Iterable[str]) -> Sequence[socket.socket]:
+async def matching(inherited: Sequence[socket.socket], urls: Iterable[str]) -> Sequence[socket.socket]:
     """Return the ``inherited`` sockets that listen at one of ``urls``. Raise ConfigError."""
     places = [await _place_of(ListenAddress.parse(url)) for url in urls] if inherited else []
     return [one for one in inherited if (one.family, one.getsockname()) in places]

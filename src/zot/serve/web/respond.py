@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from zot.errors import Stopping
-from zot.serve.daemon.audit import Who
+from zot.serve.daemon.audit import Identity
 from zot.serve.web.gate import Limits
 from zot.serve.web.websocket import Receive, Send, refuse
 from zot.wire.host import Refused, Request, Response, decode_request, encode_response
@@ -75,7 +75,7 @@ class Respond:
         self._note(scope, request, answered.reply.response.error_code or "ok")
 
     def _note(self, scope: Any, request: Request, outcome: str) -> None:
-        who = Who("http", token=scope["zot.bearer"])
+        who = Identity("http", token=scope["zot.bearer"])
         self._daemon.parts.audit.call(who, "/v1/respond", session=request.ids.session_id, outcome=outcome)
 
     async def _body(self, receive: Receive) -> bytes | None:

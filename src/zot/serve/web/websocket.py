@@ -12,13 +12,13 @@ from urllib.parse import parse_qs
 import msgspec
 
 from zot.errors import AgentError, NoSuchSession, UserError
-from zot.extensions.connection import Link
+from zot.extensions.connection import RemoteCarrier
 from zot.runtime.extensions import join
-from zot.serve.daemon.audit import Who
+from zot.serve.daemon.audit import Identity
 from zot.serve.daemon.backlog import MAX_UNREAD_BYTES
-from zot.serve.daemon.connection import Connection
+from zot.serve.daemon.connection import ClientConnection
 from zot.serve.web.gate import Limits, subprotocol_of
-from zot.store import Guarded
+from zot.store import GuardSet
 
 if TYPE_CHECKING:
     from zot.serve.daemon.daemon import Daemon
@@ -60,7 +60,7 @@ _BINARY, _TOO_BIG = 1003, 1009
 _PAUSES_S = (0.05, 0.25, 1.0, 4.0)
 
 
-class Below(Protocol):
+class FrameTransport(Protocol):
     """Transport of the frames, if our own server runs the application."""
 
     @property
@@ -81,7 +81,7 @@ class Below(Protocol):
 class WebWire:
     """One client (`connection.ClientWire`). With ``below`` it is faster and can be cut off during a write."""
 
-    def __init__(self, send: Send, below: Below | None = None) -> None:
+    def __init__(self, send: Send, below: FrameTransport | None = None) -> None:
         self._send = send
         self._below = below
         self._pieces: list[bytes] = []
@@ -224,7 +224,7 @@ async def refuse(scope: Any, send: Send, status: int, message: str) -> None:
     await send({"type": f"{kind}http.response.body", "body": body, "more_body": False})
 
 
-class Conversation:
+class ClientEndpoint:
     """WebSocket endpoint for clients (an ASGI application)."""
 
     def __init__(self, daemon: Daemon, limits: Limits) -> None:
@@ -235,8 +235,10 @@ class Conversation:
         """Serve one client until it leaves or is cut off."""
         await receive()  # websocket.connect
         wire = WebWire(send, (scope.get("extensions") or {}).get(BELOW))
-        who = Who("ws", token=scope["zot.bearer"])
-        connection = self._daemon.connect(Connection(self._daemon, wire, who, label=_label(scope), is_local=False))
+        who = Identity("ws", token=scope["zot.bearer"])
+        connection = self._daemon.connect(
+            ClientConnection(self._daemon, wire, who, label=_label(scope), is_local=False)
+        )
         if connection is None:
             await refuse(scope, send, 503, "there are too many clients, or the daemon is stopping")
             return
@@ -247,7 +249,7 @@ class Conversation:
             wire.end()
             connection.close()
 
-    async def _receive(self, connection: Connection, wire: WebWire, receive: Receive, send: Send) -> None:
+    async def _receive(self, connection: ClientConnection, wire: WebWire, receive: Receive, send: Send) -> None:
         while (message := await receive())["type"] == "websocket.receive":
             if (code := self._close_code(message)) is not None:
                 self._refused(connection, code)
@@ -267,7 +269,7 @@ class Conversation:
             return _BINARY
         return _TOO_BIG if len(text) > self._limits.message else None
 
-    def _refused(self, connection: Connection, code: int) -> None:
+    def _refused(self, connection: ClientConnection, code: int) -> None:
         self._daemon.metrics.refused += 1
         self._daemon.parts.audit.note("refused", connection.who, method="frame", outcome=str(code))
 
@@ -278,7 +280,7 @@ def _label(scope: Any) -> str:
     return f"ws:{scope['zot.bearer']}@{client[0] if client else 'unknown'}"
 
 
-class Extending:
+class ExtensionEndpoint:
     """WebSocket endpoint for extensions (an ASGI application). The query names the session and the extension."""
 
     def __init__(self, daemon: Daemon) -> None:
@@ -307,16 +309,16 @@ class Extending:
     async def _serve(self, scope: Any, session: Session, named: tuple[str, str], receive: Receive, send: Send) -> None:
         """Exchange frames with the extension. Raise UserError before accepting it."""
         session_id, name = named
-        below: Below | None = (scope.get("extensions") or {}).get(BELOW)
+        below: FrameTransport | None = (scope.get("extensions") or {}).get(BELOW)
         wire = WebWire(send, below)
-        link = Link(lambda data: _send_or_cut(wire, data), lambda: wire.finish(extension.problem))
+        link = RemoteCarrier(lambda data: _send_or_cut(wire, data), lambda: wire.finish(extension.problem))
         keeping: set[asyncio.Task[None]] = set()
 
-        def guards(guarded: Guarded) -> None:
+        def guards(guarded: GuardSet) -> None:
             keeping.add(asyncio.get_running_loop().create_task(_record_guard(session, guarded), name="zot guard"))
 
         extension = join(session.agent.extensions, name, link, guards)
-        who = Who("ws", token=scope["zot.bearer"])
+        who = Identity("ws", token=scope["zot.bearer"])
         self._daemon.parts.audit.note("connected", who, method="/ext", session=session_id)
         try:
             await send({"type": "websocket.accept", "subprotocol": subprotocol_of(scope)})
@@ -329,7 +331,7 @@ class Extending:
                 await asyncio.wait(keeping)
 
 
-async def _record_guard(session: Session, guarded: Guarded) -> None:
+async def _record_guard(session: Session, guarded: GuardSet) -> None:
     """Record a guard of the session; retry while another process writes."""
     for pause_s in (*_PAUSES_S, None):
         try:
@@ -341,7 +343,7 @@ async def _record_guard(session: Session, guarded: Guarded) -> None:
                 await asyncio.sleep(pause_s)
 
 
-async def _receive(link: Link, below: Below | None, receive: Receive, send: Send) -> None:
+async def _receive(link: RemoteCarrier, below: FrameTransport | None, receive: Receive, send: Send) -> None:
     """Receive until the extension has gone. The connection's loss may be known before all messages are read."""
     if below is None:
         return await _receive_all(link, receive, send)
@@ -352,12 +354,12 @@ async def _receive(link: Link, below: Below | None, receive: Receive, send: Send
         watching.cancel()
 
 
-async def _watch_loss(link: Link, below: Below) -> None:
+async def _watch_loss(link: RemoteCarrier, below: FrameTransport) -> None:
     await below.gone.wait()
     link.lost()
 
 
-async def _receive_all(link: Link, receive: Receive, send: Send) -> None:
+async def _receive_all(link: RemoteCarrier, receive: Receive, send: Send) -> None:
     while (message := await receive())["type"] == "websocket.receive":
         text = message.get("text")
         if text is None:

@@ -21,7 +21,7 @@ from contextlib import suppress
 from socket import socket
 
 from zot.tools.warden import kernel, tree
-from zot.tools.warden.request import Request, receive_request
+from zot.tools.warden.request import SpawnRequest, receive_request
 
 #: Grace for a tree after zot or the guardian has ended.
 ORPHAN_GRACE_S = 0.5
@@ -61,7 +61,7 @@ def keep(control: socket, guardian: int) -> None:
         os.close(fds[1])
 
 
-def _run(request: Request, control: socket, output: Sequence[int], guardian: int, wakeups: int) -> None:
+def _run(request: SpawnRequest, control: socket, output: Sequence[int], guardian: int, wakeups: int) -> None:
     outlet, inlet, *streams = output
     try:
         pid = _start(request, outlet, streams)
@@ -76,7 +76,7 @@ def _run(request: Request, control: socket, output: Sequence[int], guardian: int
     _Tree(pid, control, inlet, guardian, wakeups).run()
 
 
-def _start(request: Request, outlet: int, streams: Sequence[int]) -> int:
+def _start(request: SpawnRequest, outlet: int, streams: Sequence[int]) -> int:
     """Start the command in its own session. Raise OSError, with the directory as its filename if that is the cause."""
     os.chdir(request.cwd)
     try:
@@ -168,12 +168,12 @@ class _Tree:
         self._pause_s = min(2 * pause_s, _LAST_LOOK_S)
         return pause_s * 1000
 
-    def _look(self) -> Iterable[tuple[int, tree.Status]]:
+    def _look(self) -> Iterable[tuple[int, tree.ProcessStatus]]:
         return tree.below(tree.children(os.getpid()))
 
     def _end(self, grace_s: float) -> None:
         """Send SIGTERM to the tree; kill the rest after ``grace_s``. The shortest grace of several calls counts."""
-        kernel.hurry()
+        kernel.raise_priority()
         kill_at = time.monotonic() + grace_s
         self._kill_at = kill_at if self._kill_at is None else min(kill_at, self._kill_at)
         if grace_s > 0:

@@ -48,7 +48,7 @@ def mark_processes() -> int:
     return mark
 
 
-def hurry(pid: int = 0) -> None:
+def raise_priority(pid: int = 0) -> None:
     """Give a process, or this one, real-time priority if permitted, to win against a crowd of processes.
 
     Its children do not inherit it. Without permission it does nothing.

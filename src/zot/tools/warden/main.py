@@ -131,11 +131,11 @@ class _Guardian:
         if self._leave_at is not None and time.monotonic() > self._leave_at:
             tree.kill(list(self._keepers))
         if self._lost:
-            kernel.hurry()
+            kernel.raise_priority()
             if not tree.end(self._strays):
                 self._report_lost()
 
-    def _strays(self) -> Iterable[tuple[int, tree.Status]]:
+    def _strays(self) -> Iterable[tuple[int, tree.ProcessStatus]]:
         return tree.below([pid for pid in tree.children(os.getpid()) if pid not in self._keepers])
 
     def _report_lost(self) -> None:

@@ -10,7 +10,7 @@ _SIZE_BYTES = 4
 _CHUNK_BYTES = 1 << 20
 
 
-class Request:
+class SpawnRequest:
     """Program with its arguments, its whole environment, and its working directory."""
 
     def __init__(self, argv: list[bytes], cwd: bytes, env: dict[bytes, bytes]) -> None:
@@ -19,7 +19,7 @@ class Request:
         self.env = env
 
 
-def encode_request(request: Request) -> bytes:
+def encode_request(request: SpawnRequest) -> bytes:
     """Encode a request. Raise ValueError if the kernel would not accept it."""
     pairs = [b"%s=%s" % pair for pair in request.env.items()]
     fields = [request.cwd, b"%d" % len(request.argv), *request.argv, *pairs]
@@ -31,7 +31,7 @@ def encode_request(request: Request) -> bytes:
     return len(body).to_bytes(_SIZE_BYTES, "big") + body
 
 
-def receive_request(control: socket) -> tuple[Request, list[int]]:
+def receive_request(control: socket) -> tuple[SpawnRequest, list[int]]:
     """Read a request and its descriptors. Raise EOFError at a premature end."""
     data, fds = b"", []
     while len(data) < _SIZE_BYTES or len(data) < _SIZE_BYTES + int.from_bytes(data[:_SIZE_BYTES], "big"):
@@ -45,7 +45,7 @@ def receive_request(control: socket) -> tuple[Request, list[int]]:
         fds += more
     cwd, count, *rest = data[_SIZE_BYTES:].split(b"\0")
     argv, pairs = rest[: int(count)], rest[int(count) :]
-    return Request(argv, cwd, dict(_pair(pair) for pair in pairs)), fds
+    return SpawnRequest(argv, cwd, dict(_pair(pair) for pair in pairs)), fds
 
 
 def receive_with_descriptors(source: socket, max_bytes: int, max_descriptors: int) -> tuple[bytes, list[int]]:

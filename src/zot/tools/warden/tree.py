@@ -22,7 +22,7 @@ _BETWEEN_LOOKS_S = 0.0005
 _AT_REST = b"TtZX"
 
 
-class Status:
+class ProcessStatus:
     """Fields of /proc/PID/stat: the state as a letter, group, session and number of threads."""
 
     def __init__(self, text: bytes) -> None:
@@ -39,10 +39,10 @@ class Status:
         return self.state in _AT_REST
 
 
-def status(pid: int) -> Status | None:
+def status(pid: int) -> ProcessStatus | None:
     """Return the status of a process; None if it has ended and been reaped."""
     text = _read(f"/proc/{pid}/stat")
-    return Status(text) if text else None
+    return ProcessStatus(text) if text else None
 
 
 def children(pid: int, *, threads: int = 0) -> list[int]:
@@ -58,7 +58,7 @@ def children(pid: int, *, threads: int = 0) -> list[int]:
     return found
 
 
-def below(roots: list[int]) -> Iterator[tuple[int, Status]]:
+def below(roots: list[int]) -> Iterator[tuple[int, ProcessStatus]]:
     """Yield these processes and their descendants, parents first. Reads children only after yielding their parent."""
     found: set[int] = set()
     unseen = list(roots)
@@ -72,7 +72,7 @@ def below(roots: list[int]) -> Iterator[tuple[int, Status]]:
             break
 
 
-def end(look: Callable[[], Iterable[tuple[int, Status]]]) -> list[int]:
+def end(look: Callable[[], Iterable[tuple[int, ProcessStatus]]]) -> list[int]:
     """Kill all processes that ``look`` finds, without letting them fork meanwhile. Return their pids.
 
     Killing one after the other would lose against a fork loop, which replaces processes faster than they are found.
@@ -84,7 +84,7 @@ def end(look: Callable[[], Iterable[tuple[int, Status]]]) -> list[int]:
     return found
 
 
-def _stop(look: Callable[[], Iterable[tuple[int, Status]]]) -> list[int]:
+def _stop(look: Callable[[], Iterable[tuple[int, ProcessStatus]]]) -> list[int]:
     """Stop all processes that ``look`` finds, until two looks find the same ones, all at rest."""
     before: set[int] = set()
     not_ours: set[int] = set()

@@ -29,18 +29,18 @@ from zot.messages import text_of
 from zot.panels import CommandInfo
 from zot.ui.conversation import Conversation, Home, Snapshot
 from zot.ui.terminal import slash
-from zot.ui.terminal.composer import Composer, Editor, Files
-from zot.ui.terminal.live import Following
+from zot.ui.terminal.composer import Composer, Editor, FileCompletions
+from zot.ui.terminal.live import LiveConversation
 from zot.ui.terminal.looks import Level, Look, look_for, safe
 from zot.ui.terminal.panels import Panel, PanelEvent, Panels
-from zot.ui.terminal.questions import Approvals, Asking, Question
+from zot.ui.terminal.questions import Approvals, Question, QuestionQueue
 from zot.ui.terminal.slash import Option, Terminal, ask_trust
 from zot.ui.terminal.status import Status
-from zot.ui.terminal.textual_patches import Ground, keep_short, when_over
+from zot.ui.terminal.textual_patches import Ground, collect_briefly, on_worker_end
 from zot.ui.terminal.transcript import Pace, Transcript
 
 if TYPE_CHECKING:
-    from zot.ui.terminal.entries import Story
+    from zot.ui.terminal.entries import TranscriptBuilder
 
 KEYS = """\
 **Keys**
@@ -64,7 +64,7 @@ _AWAITED_BY_COMMAND = {"btw": ("start", "intercept"), "reload-ext": ("start",)}
 T = TypeVar("T")
 
 
-class Twice:
+class DoublePress:
     """Detects a key pressed twice with no other input between. ``clock`` returns seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -86,12 +86,12 @@ class Twice:
         self._pressed_s = None
 
 
-def wanted_by(command: str, *, is_ours: bool) -> tuple[str, ...]:
+def awaited_by(command: str, *, is_ours: bool) -> tuple[str, ...]:
     """Return the `ExtWaiting` reasons that a command waits for."""
     return _AWAITED_BY_COMMAND.get(command, ()) if is_ours else ("start", f"command {command}")
 
 
-class Awaiting:
+class ExtensionWaits:
     """This terminal's slow tasks, and the extension that they wait for."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
@@ -140,12 +140,12 @@ class Awaiting:
         return event.what in self._awaited or event.what.partition(" ")[0] in self._awaited
 
 
-class Speech:
+class PromptSender:
     """Sends prompts one after the other, in the order in which they were submitted."""
 
     def __init__(
         self,
-        following: Following,
+        following: LiveConversation,
         composer: Composer,
         *,
         do: Callable[[Coroutine[Any, Any, None]], None],
@@ -261,12 +261,12 @@ class ZotApp(Ground):
         self.composer = Composer()
         self.editor, self.queue = self.composer.editor, self.composer.queue
         heard = Pace(self, self._show_events).want
-        self.following = Following(self.transcript, self.editor, heard, send=self.send, do=self._do)
-        self.asking = Asking(self.composer, clock)
+        self.following = LiveConversation(self.transcript, self.editor, heard, send=self.send, do=self._do)
+        self.asking = QuestionQueue(self.composer, clock)
         self._clock = clock
         self.panels = Panels(self.editor, clock)
-        self.speech = Speech(self.following, self.composer, do=self._do, changed=self._show_doing)
-        self._awaiting, self._leaving = Awaiting(self._show_doing), Twice(clock)
+        self.speech = PromptSender(self.following, self.composer, do=self._do, changed=self._show_doing)
+        self._awaiting, self._leaving = ExtensionWaits(self._show_doing), DoublePress(clock)
         self.status.hint = lambda: "Ctrl+C again leaves; Esc aborts what runs" if self._leaving.is_pressed else ""
         #: The final state of the conversation, read when the app closes.
         self.left: Snapshot | None = None
@@ -292,7 +292,7 @@ class ZotApp(Ground):
         return self.following.conversation
 
     @property
-    def story(self) -> Story:
+    def story(self) -> TranscriptBuilder:
         return self.following.story
 
     @property
@@ -318,7 +318,7 @@ class ZotApp(Ground):
             from zot.ui.terminal.markdown import warm
 
             await asyncio.to_thread(warm)
-            keep_short()
+            collect_briefly()
 
     async def _enter(self, conversation: Conversation) -> None:
         """Show and follow a conversation."""
@@ -329,7 +329,7 @@ class ZotApp(Ground):
         former = await self.following.enter(conversation)
         await self._refresh_state()
         now = await conversation.state()
-        self.composer.files = Files(now.cwd)
+        self.composer.files = FileCompletions(now.cwd)
         if now.pending is not None:
             self._do(self._approvals.ask(now.pending))
         self._do(self._learn_commands())
@@ -397,9 +397,9 @@ class ZotApp(Ground):
         """A run is over: send the next queued prompt, or offer another model if this one failed."""
         await self._refresh_state()
         if failure and not self.queue.waiting:
-            from zot.ui.terminal.slash import rescue
+            from zot.ui.terminal.slash import offer_retry
 
-            await rescue(self, failure)
+            await offer_retry(self, failure)
         else:
             self.speech.go_on()
 
@@ -452,7 +452,7 @@ class ZotApp(Ground):
         name = line[1:].split(maxsplit=1)[0]
         if name != "exit":  # Leaving must not wait.
             await self.following.opened.wait()
-        with self._awaiting.wait(*wanted_by(name, is_ours=name in slash.COMMANDS)):
+        with self._awaiting.wait(*awaited_by(name, is_ours=name in slash.COMMANDS)):
             await slash.run(self, line)
         if name == "reload-ext":
             await self._learn_commands()
@@ -559,7 +559,7 @@ class ZotApp(Ground):
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work`` as a task; show its errors as notes."""
         # A Textual worker cancelled before it starts never awaits its coroutine.
-        when_over(self.run_worker(partial(self._told, work)), work.close)
+        on_worker_end(self.run_worker(partial(self._told, work)), work.close)
 
     async def _told(self, work: Coroutine[Any, Any, None]) -> None:
         try:

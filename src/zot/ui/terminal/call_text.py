@@ -11,7 +11,7 @@ import msgspec
 from zot.events import ApprovalAnswer, ApprovalRequest, Done, ToolProgress, ToolResult, TurnEnd, TurnStart
 from zot.text import printable
 from zot.ui import readable
-from zot.ui.terminal.looks import frank
+from zot.ui.terminal.looks import unabridged
 
 _STYLES = {"+": "green", "-": "red"}
 
@@ -26,7 +26,7 @@ _ARGUMENT = "yellow"
 
 def changes(args: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the lines of the diff that a call makes, each with its style."""
-    return ((row, _STYLES.get(row[:1], "dim")) for row in readable.changes(args, frank))
+    return ((row, _STYLES.get(row[:1], "dim")) for row in readable.diff_lines(args, unabridged))
 
 
 def in_full(request: ApprovalRequest) -> list[Line]:
@@ -34,13 +34,13 @@ def in_full(request: ApprovalRequest) -> list[Line]:
     args = request.args
     match args:
         case {"command": str(command)}:
-            said = [(line, "") for line in frank(command).rstrip("\n").split("\n")]
+            said = [(line, "") for line in unabridged(command).rstrip("\n").split("\n")]
             return [*said, *_others(args, {"command"})]
         case {"path": str()} if diff := [*changes(args)]:
             return [*diff, *_others(args, _shown_by_diff(args))]
         case _:
             written = msgspec.json.format(msgspec.json.encode(args), indent=2).decode()
-            return [(line, "") for line in frank(written).split("\n")]
+            return [(line, "") for line in unabridged(written).split("\n")]
 
 
 def until(request: ApprovalRequest) -> str:
@@ -55,7 +55,7 @@ def called_with(args: dict[str, Any], *, is_named: bool) -> Iterator[Line]:
     match args:
         case {"command": str(command)}:
             if not is_named:
-                yield from ((f"$ {line}", "cyan") for line in frank(command).strip("\n").split("\n"))
+                yield from ((f"$ {line}", "cyan") for line in unabridged(command).strip("\n").split("\n"))
             yield from _others(args, {"command"})
         case {"path": str()}:
             told = _shown_by_diff(args) if diff else {"path"}
@@ -63,7 +63,7 @@ def called_with(args: dict[str, Any], *, is_named: bool) -> Iterator[Line]:
             yield from diff
         case _ if not is_named:
             written = msgspec.json.format(msgspec.json.encode(args), indent=2).decode()
-            yield from ((line, _ARGUMENT) for line in frank(written).split("\n"))
+            yield from ((line, _ARGUMENT) for line in unabridged(written).split("\n"))
         case _:
             return
 
@@ -91,7 +91,7 @@ def _shown_by_diff(args: dict[str, Any]) -> set[str]:
 def _is_shown(edit: object) -> bool:
     match edit:
         case {"oldText": str(old), "newText": str(new), **rest}:
-            return not rest and frank(old) != frank(new)
+            return not rest and unabridged(old) != unabridged(new)
         case _:
             return False
 

@@ -23,8 +23,8 @@ from zot.panels import CommandInfo
 from zot.ui.readable import escaped, one_line
 from zot.ui.terminal import slash
 from zot.ui.terminal.looks import safe
-from zot.ui.terminal.mentions import BEGUN, can_be_named, meant, mention
-from zot.ui.terminal.textual_patches import obey
+from zot.ui.terminal.mentions import UNFINISHED, is_mentionable, mention, mentioned_path
+from zot.ui.terminal.textual_patches import run_binding
 
 _MAX_FILES = 20_000
 _FRESH_S = 10.0
@@ -47,13 +47,13 @@ _VISIBLE_CHARACTERS = 200
 MARK = re.compile(r"\[pasted #\d+: [^\]]*\]")
 
 #: A word that can be completed: a command or a file.
-_WORD = re.compile(rf"(?:^|(?<=\s))({BEGUN}|/\S*)$")
+_WORD = re.compile(rf"(?:^|(?<=\s))({UNFINISHED}|/\S*)$")
 _NEWLINE_KEYS = ("ctrl+j", "shift+enter", "alt+enter", "ctrl+enter")
 
 _MAX_QUEUED_SHOWN = 4
 
 
-class Offer(msgspec.Struct, frozen=True):
+class Completion(msgspec.Struct, frozen=True):
     """A completion for a word."""
 
     text: str
@@ -69,18 +69,18 @@ class Offers(Static):
 
     def __init__(self) -> None:
         super().__init__()
-        self.offers: Sequence[Offer] = ()
+        self.offers: Sequence[Completion] = ()
         self.word = ""
         #: The text and cursor that the offers were made for.
         self.place: Place | None = None
         self._at = 0
 
     @property
-    def chosen(self) -> Offer | None:
+    def chosen(self) -> Completion | None:
         """The selected completion."""
         return self.offers[self._at] if self.offers else None
 
-    def show(self, word: str, offers: Sequence[Offer], place: Place | None = None) -> None:
+    def show(self, word: str, offers: Sequence[Completion], place: Place | None = None) -> None:
         """Offer completions for ``word`` at ``place``."""
         if not offers and not self.offers:  # The case of nearly every key.
             return
@@ -110,7 +110,7 @@ class Offers(Static):
         self.update(text)
 
 
-class Files:
+class FileCompletions:
     """The files below a directory, for completion."""
 
     def __init__(self, cwd: str) -> None:
@@ -118,12 +118,12 @@ class Files:
         self._known: list[str] = []
         self._until = 0.0
 
-    def find(self, word: str) -> list[Offer]:
+    def find(self, word: str) -> list[Completion]:
         """Return the files whose paths contain the letters of ``word`` in order, best match first.
 
         A path that starts with ``/``, ``~``, ``.`` or ``..`` is completed in its own directory.
         """
-        path = meant(word)
+        path = mentioned_path(word)
         if path.startswith(_PATH_PREFIXES):
             return [_offer(one) for one in self._beside(path)]
         if time.monotonic() > self._until:
@@ -139,7 +139,7 @@ class Files:
         place = place if place.endswith("/") else f"{place}/"
         try:
             with os.scandir(os.path.join(self._cwd, os.path.expanduser(place))) as found:
-                fits = [one for one in found if one.name.startswith(name) and can_be_named(one.name)]
+                fits = [one for one in found if one.name.startswith(name) and is_mentionable(one.name)]
         except OSError:
             return []  # An unreadable directory has no completions.
         hidden = name.startswith(".")
@@ -157,7 +157,7 @@ class Files:
                 if count > _MAX_FILES:
                     return
                 path = name if inside == "." else os.path.join(inside, name)
-                if can_be_named(path):
+                if is_mentionable(path):
                     yield path
 
 
@@ -166,8 +166,8 @@ def _shown(text: str) -> str:
     return safe(text).replace("\n", " ")
 
 
-def _offer(path: str) -> Offer:
-    return Offer(mention(path) if path.endswith("/") else f"{mention(path)} ")
+def _offer(path: str) -> Completion:
+    return Completion(mention(path) if path.endswith("/") else f"{mention(path)} ")
 
 
 def _fits(path: str, wanted: str) -> bool:
@@ -184,7 +184,7 @@ def _rank(path: str, wanted: str) -> int:
     return 2 if wanted in path else 3
 
 
-class Folds:
+class FoldedPastes:
     """The folded texts that can still be brought back."""
 
     def __init__(self) -> None:
@@ -295,7 +295,7 @@ class Editor(TextArea):
         self._draft = ""
         #: The text that was recalled last.
         self._recalled: str | None = None
-        self._folds = Folds()
+        self._folds = FoldedPastes()
 
     # All text enters the editor through these two methods, which clean it.
 
@@ -401,7 +401,7 @@ class Editor(TextArea):
             if self.offers:
                 self._accept()
         else:
-            await obey(self, event)
+            await run_binding(self, event)
 
     def _enter(self) -> None:
         row, column = self.cursor_location
@@ -566,7 +566,7 @@ class Composer(Vertical):
         self.editor = Editor(self._offers)
         super().__init__(self.editor)
         self.queue = Queue()
-        self.files: Files | None = None
+        self.files: FileCompletions | None = None
         #: Names of the steering messages that are being withdrawn.
         self._withdrawn: set[str] = set()
         #: The commands of extensions that are known so far.
@@ -641,8 +641,8 @@ class Composer(Vertical):
         else:
             self._offers.show("", ())
 
-    def _fitting(self, word: str) -> list[Offer]:
+    def _fitting(self, word: str) -> list[Completion]:
         known = [(name, one.help) for name, one in slash.COMMANDS.items()]
         known += [(one.name, one.description) for one in self.commands if one.name not in slash.COMMANDS]
         fits = sorted((one for one in known if one[0].startswith(word)), key=lambda one: one[0] != word)
-        return [] if [word] == [name for name, _ in fits] else [Offer(f"/{name} ", help_) for name, help_ in fits]
+        return [] if [word] == [name for name, _ in fits] else [Completion(f"/{name} ", help_) for name, help_ in fits]

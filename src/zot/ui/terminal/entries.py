@@ -33,9 +33,9 @@ from zot.events import (
     UserMessage,
 )
 from zot.messages import PastMessage, ShownBlock, ShownCall, ShownImage, ShownResult, Stop, TextBlock, text_of
-from zot.ui.readable import counted, duration, ended, one_line, size, summary
+from zot.ui.readable import counted, format_duration, format_size, one_line, stop_note, summary
 from zot.ui.terminal.call_text import called_with, changes
-from zot.ui.terminal.looks import Level, Look, frank, safe, written
+from zot.ui.terminal.looks import Level, Look, program_output, safe, unabridged
 from zot.ui.terminal.markdown import Flow, drawn, plain_line, with_prefix
 
 _LEVELS: dict[Level, str] = {"info": "dim", "success": "green", "warn": "yellow", "error": "red"}
@@ -214,7 +214,7 @@ class DisplayEntry(AnswerEntry):
 
 def image(mime_type: str, count: int) -> str:
     """Return the placeholder of an image."""
-    return f"[{safe(mime_type)}, {size(count)}]"
+    return f"[{safe(mime_type)}, {format_size(count)}]"
 
 
 def height(lines: Iterable[Line], width: int) -> int:
@@ -308,7 +308,7 @@ class CallEntry(Entry):
 
     def finish(self, text: str, *, is_error: bool, extension: str = "") -> None:
         """Set the result."""
-        self._result, self._extension = written(text), safe(extension)
+        self._result, self._extension = program_output(text), safe(extension)
         self.state = "failed" if is_error else "done"
         self._live = ""
         self.touch()
@@ -364,7 +364,7 @@ class CallEntry(Entry):
         """True if the heading shows the whole summary at this width."""
         about = self._raw.strip() if self._args is None else summary(self._args)
         head = self._head()
-        return head.startswith(frank(about)) and cell_len(f"  {self.name}  {head}") <= width
+        return head.startswith(unabridged(about)) and cell_len(f"  {self.name}  {head}") <= width
 
     def _body(self, *, is_named: bool = False) -> Iterator[Line]:
         """Yield the lines below the heading, each with its style."""
@@ -374,9 +374,9 @@ class CallEntry(Entry):
             yield from called_with(args, is_named=is_named)
         elif self.state != "failed":
             yield from changes(args)
-        text = self._result if self._result is not None else written(self._live)
+        text = self._result if self._result is not None else program_output(self._live)
         if isinstance(command, str):  # The heading shows the command that the result repeats for the model.
-            text = text.removeprefix(f"$ {written(command)}\n\n")
+            text = text.removeprefix(f"$ {program_output(command)}\n\n")
         if text and not (self.state == "done" and self.folded and _is_quiet(self.name, args)):
             style = "red" if self.state == "failed" else "dim"
             yield from ((line, style) for line in text.rstrip("\n").split("\n"))
@@ -396,7 +396,7 @@ def _indented(lines: Iterable[Line], width: int, look: Look) -> list[Strip]:
     ]
 
 
-class Story:
+class TranscriptBuilder:
     """Turns messages and then events of a conversation into entries, and passes them to ``add``."""
 
     def __init__(self, add: Callable[[Entry], None], pictured: Callable[[Entry, str], None]) -> None:
@@ -484,7 +484,7 @@ class Story:
             self._add(NoteEntry(event.message, "error"))
 
     def _retry(self, event: Retry) -> None:
-        when = f"again in {duration(event.delay_ms)} (try {event.attempt + 1})"
+        when = f"again in {format_duration(event.delay_ms)} (try {event.attempt + 1})"
         self.doing = f"{when}: {event.reason}"
 
     def _wait(self, event: ExtWaiting) -> None:
@@ -531,10 +531,10 @@ class Story:
         self._end_thought()
         self._note_end(event.stop, event.error)
         if event.stop == "error":
-            self._error = ended(event.stop, event.error)
+            self._error = stop_note(event.stop, event.error)
 
     def _note_end(self, stop: Stop, error: str | None) -> None:
-        if mark := ended(stop, error):
+        if mark := stop_note(stop, error):
             self._add(NoteEntry(mark, "error" if stop == "error" else "warn"))
 
     def _end(self, event: Done) -> None:
@@ -584,23 +584,23 @@ class Story:
                 self._known(block.id, block.name).called(block.args)
 
 
-_HANDLERS: dict[type[AgentEvent], Callable[[Story, Any], None]] = {
-    UserMessage: Story._asked,
-    TurnStart: Story._begin_turn,
-    AssistantStart: Story._begin_answer,
-    TextDelta: Story._say,
-    ThinkingDelta: Story._think,
-    ToolUseStart: Story._begin_call,
-    ToolUseArgs: Story._write_call,
-    ToolCall: Story._call,
-    ToolProgress: Story._progress,
-    ToolResult: Story._result,
-    AssistantMessage: Story._message,
-    TurnEnd: Story._end_turn,
-    Error: Story._fail,
-    Done: Story._end,
-    CompactDone: Story._compacted,
-    Retry: Story._retry,
-    ExtWaiting: Story._wait,
-    ExtNotify: Story._notice,
+_HANDLERS: dict[type[AgentEvent], Callable[[TranscriptBuilder, Any], None]] = {
+    UserMessage: TranscriptBuilder._asked,
+    TurnStart: TranscriptBuilder._begin_turn,
+    AssistantStart: TranscriptBuilder._begin_answer,
+    TextDelta: TranscriptBuilder._say,
+    ThinkingDelta: TranscriptBuilder._think,
+    ToolUseStart: TranscriptBuilder._begin_call,
+    ToolUseArgs: TranscriptBuilder._write_call,
+    ToolCall: TranscriptBuilder._call,
+    ToolProgress: TranscriptBuilder._progress,
+    ToolResult: TranscriptBuilder._result,
+    AssistantMessage: TranscriptBuilder._message,
+    TurnEnd: TranscriptBuilder._end_turn,
+    Error: TranscriptBuilder._fail,
+    Done: TranscriptBuilder._end,
+    CompactDone: TranscriptBuilder._compacted,
+    Retry: TranscriptBuilder._retry,
+    ExtWaiting: TranscriptBuilder._wait,
+    ExtNotify: TranscriptBuilder._notice,
 }

@@ -82,7 +82,7 @@ def transmission(shown: Picture, data: bytes) -> str:
     )
 
 
-class Gallery:
+class ImageLoader:
     """Loads the images of entries, each when its entry is first drawn."""
 
     def __init__(

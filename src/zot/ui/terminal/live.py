@@ -14,15 +14,15 @@ from zot.ui.conversation import Conversation
 if TYPE_CHECKING:
     from zot.session.history import Batch
     from zot.ui.terminal.composer import Editor
-    from zot.ui.terminal.entries import Entry, Story
-    from zot.ui.terminal.images import Gallery
+    from zot.ui.terminal.entries import Entry, TranscriptBuilder
+    from zot.ui.terminal.images import ImageLoader
     from zot.ui.terminal.transcript import Transcript
 
 #: A feed with more undrawn events pauses the run.
 _MAX_PENDING = 20_000
 
 
-class Feed:
+class EventFeed:
     """A `Subscriber` for a screen. ``arrived`` is called when events can be taken."""
 
     can_approve = True
@@ -78,7 +78,7 @@ def _joined(events: list[AgentEvent]) -> list[AgentEvent]:
     return joined
 
 
-class Following:
+class LiveConversation:
     """The conversation on screen and its subscription. ``arrived`` is called when events can be taken."""
 
     def __init__(
@@ -93,14 +93,14 @@ class Following:
         """``send`` writes escape sequences to the terminal, ``do`` runs a coroutine as a task."""
         self._transcript = transcript
         self._send, self._do = send, do
-        self._gallery: Gallery | None = None
+        self._gallery: ImageLoader | None = None
         self._editor = editor
-        self._feed = Feed(arrived)
+        self._feed = EventFeed(arrived)
         self._unfollow: Callable[[], None] = lambda: None
         self._conversation: Conversation | None = None
         #: Set when the first conversation is shown completely: earlier commands wait for it.
         self.opened = asyncio.Event()
-        self._story: Story | None = None
+        self._story: TranscriptBuilder | None = None
 
     @property
     def conversation(self) -> Conversation:
@@ -110,18 +110,18 @@ class Following:
         return self._conversation
 
     @property
-    def story(self) -> Story:
+    def story(self) -> TranscriptBuilder:
         """The transcript's entries, created on first use, after the first frame."""
-        from zot.ui.terminal.entries import Story
+        from zot.ui.terminal.entries import TranscriptBuilder
 
         if self._story is None:
-            self._story = Story(self._transcript.add, self._pictured)
+            self._story = TranscriptBuilder(self._transcript.add, self._pictured)
         return self._story
 
     def _pictured(self, entry: Entry, place: str) -> None:
-        from zot.ui.terminal.images import Gallery
+        from zot.ui.terminal.images import ImageLoader
 
-        self._gallery = self._gallery or Gallery(self._send, self._do, self._images, self._transcript.settle)
+        self._gallery = self._gallery or ImageLoader(self._send, self._do, self._images, self._transcript.settle)
         self._gallery.offer(entry, place)
 
     async def _images(self, place: str) -> Sequence[ImageBlock]:

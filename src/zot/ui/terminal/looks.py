@@ -85,7 +85,7 @@ def safe(text: str) -> str:
     return escaped(text).expandtabs(4)
 
 
-def written(text: str) -> str:
+def program_output(text: str) -> str:
     """Return a program's output as `safe` text, with the last state of lines that it overwrote."""
     if "\r" in text:
         lines = text.replace("\r\n", "\n").split("\n")
@@ -93,7 +93,7 @@ def written(text: str) -> str:
     return safe(text)
 
 
-def frank(text: str) -> str:
+def unabridged(text: str) -> str:
     """Return a call's text unabridged: every invisible character but LF and TAB written as its escape."""
     return "\n".join(printable(line.expandtabs(4)) for line in text.split("\n"))
 

@@ -14,7 +14,7 @@ from zot.ui.readable import escaped
 _INSIDE = r'(?:[^"\\\n]|\\.)*'
 _MENTION = re.compile(rf'(?:^|(?<=\s))@(?:"({_INSIDE})"|(\S+))')
 #: An unfinished mention at the end of a line.
-BEGUN = rf'@"{_INSIDE}\\?|@\S*'
+UNFINISHED = rf'@"{_INSIDE}\\?|@\S*'
 _ESCAPED = re.compile(r'\\(["\\])')
 _NEEDS_QUOTES = re.compile(r'\s|^"')
 
@@ -22,7 +22,7 @@ _TYPES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".gi
 _MAX_BYTES = 20 * 1024 * 1024
 
 
-def can_be_named(path: str) -> bool:
+def is_mentionable(path: str) -> bool:
     """True if the editor shows a path unescaped: no control characters or direction marks."""
     return "\n" not in path and "\t" not in path and escaped(path) == path
 
@@ -35,7 +35,7 @@ def mention(path: str) -> str:
     return f'@"{inside}' if path.endswith("/") else f'@"{inside}"'
 
 
-def meant(word: str) -> str:
+def mentioned_path(word: str) -> str:
     """Return the path that a possibly unfinished mention names."""
     return _unescaped(word[2:]) if word.startswith('@"') else word[1:]
 

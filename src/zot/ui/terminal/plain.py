@@ -36,12 +36,12 @@ from zot.messages import text_of
 from zot.panels import CommandInfo
 from zot.text import printable
 from zot.ui.conversation import Conversation, Decision, Home, Snapshot
-from zot.ui.readable import counted, duration, escaped, one_line, summary
+from zot.ui.readable import counted, escaped, format_duration, one_line, summary
 from zot.ui.terminal import slash
 from zot.ui.terminal.call_text import Decided, beyond_summary, until
 from zot.ui.terminal.looks import Level
 from zot.ui.terminal.mentions import named_images
-from zot.ui.terminal.slash import Option, ask_trust, rescue
+from zot.ui.terminal.slash import Option, ask_trust, offer_retry
 
 if TYPE_CHECKING:
     from zot.session.history import Batch
@@ -311,7 +311,7 @@ class PlainTerminal:
             case Error(message=message):
                 self._say(f"-- failed: {one_line(message)}")
             case Retry(reason=reason, delay_ms=delay_ms):
-                self._say(f"-- again in {duration(delay_ms)}: {one_line(reason)}")
+                self._say(f"-- again in {format_duration(delay_ms)}: {one_line(reason)}")
             case CompactDone():
                 self._say("-- the conversation was made shorter")
             case ConversationReplaced(messages=messages):
@@ -360,7 +360,7 @@ class PlainTerminal:
         await self._run(self.conversation.prompt(text, await named_images(text, self.conversation)))
         while self._failure and not self._leaving:
             failure, self._failure = self._failure, ""
-            await rescue(self, failure)
+            await offer_retry(self, failure)
 
     async def retry(self) -> None:
         await self._run(self.conversation.retry())

@@ -21,10 +21,10 @@ from zot.ui.conversation import Decision
 from zot.ui.readable import counted
 from zot.ui.terminal.call_text import Decided, in_full, until
 from zot.ui.terminal.composer import Composer
-from zot.ui.terminal.looks import frank, safe
+from zot.ui.terminal.looks import safe, unabridged
 from zot.ui.terminal.panels import Panels
 from zot.ui.terminal.slash import Option
-from zot.ui.terminal.textual_patches import DEAD_S, as_keys, obey
+from zot.ui.terminal.textual_patches import IGNORE_KEYS_S, as_keys, run_binding
 
 if TYPE_CHECKING:
     from zot.ui.terminal.app import ZotApp
@@ -79,7 +79,7 @@ class Question(Vertical, can_focus=True):
         self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._title = safe(title)
         self._options = options
-        self._body = Text(frank(body).rstrip("\n"))
+        self._body = Text(unabridged(body).rstrip("\n"))
         for number, (line, style) in enumerate(diff):
             self._body.append(f"{chr(10) if number or body else ''}{line}", style)
         self._filter = ""
@@ -255,7 +255,7 @@ class Line(Input):
     """A one-line input."""
 
     async def on_key(self, event: events.Key) -> None:
-        await obey(self, event)
+        await run_binding(self, event)
 
 
 class Form(Vertical):
@@ -294,7 +294,7 @@ class Form(Vertical):
             self.close(None)
 
 
-class Asking:
+class QuestionQueue:
     """Shows questions one after the other, and restores the focus."""
 
     def __init__(self, composer: Composer, clock: Callable[[], float] = time.monotonic) -> None:
@@ -361,7 +361,7 @@ class Asking:
 
     async def _pause(self, question: Question) -> None:
         """Wait until the user pauses typing."""
-        at = self._clock() + DEAD_S
+        at = self._clock() + IGNORE_KEYS_S
         while not question.answer.done() and (left := max(at, self._keyed + _PAUSE_S) - self._clock()) > 0:
             await asyncio.wait([question.answer], timeout=left)
 

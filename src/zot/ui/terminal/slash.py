@@ -15,7 +15,7 @@ import msgspec
 from zot.errors import NoSuchCommand, UserError
 from zot.panels import CommandInfo
 from zot.ui.conversation import Conversation, Home, ModelInfo, SessionInfo, Snapshot, Untrusted
-from zot.ui.readable import counted, one_line, when
+from zot.ui.readable import counted, format_time, one_line
 from zot.ui.terminal.looks import Level, tokens
 
 T = TypeVar("T")
@@ -118,7 +118,7 @@ _COUNT = re.compile(r"[0-9]{0,9}")
 Action: TypeAlias = Callable[[Terminal, str], Awaitable[None]]
 
 
-class Command(msgspec.Struct, frozen=True):
+class SlashCommand(msgspec.Struct, frozen=True):
     """A slash command: its action, the usage of its arguments, and its help."""
 
     action: Action
@@ -243,7 +243,7 @@ async def _sessions(terminal: Terminal, args: str) -> None:
 
 def _session_label(one: SessionInfo, cwd: str) -> str:
     place = "" if one.cwd == cwd else f"  {one.cwd}"
-    return f"{when(one.updated)}  {counted(one.messages, 'message')}  {one_line(one.title, 60) or one.id}{place}"
+    return f"{format_time(one.updated)}  {counted(one.messages, 'message')}  {one_line(one.title, 60) or one.id}{place}"
 
 
 async def _session(terminal: Terminal, args: str) -> None:
@@ -425,25 +425,25 @@ async def _exit(terminal: Terminal, args: str) -> None:
     terminal.leave()
 
 
-COMMANDS: Mapping[str, Command] = {
-    "help": Command(_help, "", "these commands, and the keys"),
-    "model": Command(_model, "[ID]", "ask another model"),
-    "login": Command(_login, "[PROVIDER]", "store the key of a provider"),
-    "logout": Command(_logout, "[PROVIDER]", "forget it"),
-    "sessions": Command(_sessions, "[ID]", "go to another session"),
-    "session": Command(_session, "[new|export|import|fork|tree]", "this session: about it, or a copy of it"),
-    "compact": Command(_compact, "", "summarise the conversation, to make room"),
-    "clear": Command(_clear, "", "forget the conversation"),
-    "jump": Command(_jump, "", "go to something you said before"),
-    "btw": Command(_btw, "QUESTION", "ask something that does not become part of the conversation"),
-    "skills": Command(_skills, "", "what the model can look up"),
-    "lock": Command(_lock, "", "keep the tools inside the directory"),
-    "unlock": Command(_unlock, "", "let them out"),
-    "reload-ext": Command(_reload, "", "start the extensions anew, as they are now"),
-    "approvals": Command(_approvals, "", "what you have allowed for good; take it back"),
-    "cost": Command(_cost, "", "what it used so far"),
-    "export": Command(_export, "[FILE]", "the conversation as one HTML file"),
-    "exit": Command(_exit, "", "leave"),
+COMMANDS: Mapping[str, SlashCommand] = {
+    "help": SlashCommand(_help, "", "these commands, and the keys"),
+    "model": SlashCommand(_model, "[ID]", "ask another model"),
+    "login": SlashCommand(_login, "[PROVIDER]", "store the key of a provider"),
+    "logout": SlashCommand(_logout, "[PROVIDER]", "forget it"),
+    "sessions": SlashCommand(_sessions, "[ID]", "go to another session"),
+    "session": SlashCommand(_session, "[new|export|import|fork|tree]", "this session: about it, or a copy of it"),
+    "compact": SlashCommand(_compact, "", "summarise the conversation, to make room"),
+    "clear": SlashCommand(_clear, "", "forget the conversation"),
+    "jump": SlashCommand(_jump, "", "go to something you said before"),
+    "btw": SlashCommand(_btw, "QUESTION", "ask something that does not become part of the conversation"),
+    "skills": SlashCommand(_skills, "", "what the model can look up"),
+    "lock": SlashCommand(_lock, "", "keep the tools inside the directory"),
+    "unlock": SlashCommand(_unlock, "", "let them out"),
+    "reload-ext": SlashCommand(_reload, "", "start the extensions anew, as they are now"),
+    "approvals": SlashCommand(_approvals, "", "what you have allowed for good; take it back"),
+    "cost": SlashCommand(_cost, "", "what it used so far"),
+    "export": SlashCommand(_export, "[FILE]", "the conversation as one HTML file"),
+    "exit": SlashCommand(_exit, "", "leave"),
 }
 
 
@@ -451,7 +451,7 @@ COMMANDS: Mapping[str, Command] = {
 _MAX_SAME_PROVIDER = 4
 
 
-async def rescue(terminal: Terminal, failure: str) -> None:
+async def offer_retry(terminal: Terminal, failure: str) -> None:
     """Offer to retry a failed run, with this model or another."""
     conversation = terminal.conversation
     now = await conversation.state()

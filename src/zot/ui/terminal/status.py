@@ -12,7 +12,7 @@ from textual.widgets import Static
 from zot.text import printable, printable_line
 from zot.ui.conversation import Snapshot
 from zot.ui.terminal.looks import Look, shortened, tokens
-from zot.ui.terminal.textual_patches import is_behind
+from zot.ui.terminal.textual_patches import is_backlogged
 
 _NO_CONNECTION = "no connection to the daemon, trying again"
 
@@ -51,7 +51,7 @@ class Status(Static):
 
     def tick(self) -> None:
         """Advance the spinner and the seconds."""
-        if is_behind(self.app):
+        if is_backlogged(self.app):
             return
         if self._doing or self._hinted or not self._was_reachable or not self.is_reachable():
             self._tick += 1

@@ -51,7 +51,7 @@ _MAX_QUEUED_FRAMES = 2
 _ALT_ENTER = "\x1b\r"
 
 #: A widget that the user did not open takes keys only after this time: they may be meant for something else.
-DEAD_S = 0.6
+IGNORE_KEYS_S = 0.6
 
 #: Garbage collection thresholds while running: few objects at a time.
 _OFTEN = (4_000, 10, 60)
@@ -81,10 +81,10 @@ class Driver(LinuxDriver):
 
 def as_keys(text: str) -> str | None:
     """Return a paste as typed characters in one line; None if it is too long."""
-    return None if len(text) > _MAX_KEYS else "".join(filter(is_written, _BLANKS.sub(" ", text.strip("\r\n"))))
+    return None if len(text) > _MAX_KEYS else "".join(filter(is_text, _BLANKS.sub(" ", text.strip("\r\n"))))
 
 
-def is_written(character: str) -> bool:
+def is_text(character: str) -> bool:
     """True if a character is text.
 
     `str.isprintable` rejects some text: white space other than the space, joiners that Persian and Hindi spelling
@@ -93,7 +93,7 @@ def is_written(character: str) -> bool:
     return unicodedata.category(character) not in _NO_TEXT_CATEGORIES
 
 
-class WholePastes(XTermParser):
+class PasteParser(XTermParser):
     """A terminal input parser that writes ESC in a paste as its escape."""
 
     def __init__(self, debug: bool = False) -> None:
@@ -142,7 +142,7 @@ def _partial_end(text: str) -> str:
     return text[at:] if at >= 0 and BRACKETED_PASTE_END.startswith(text[at:]) else ""
 
 
-def write_only_known(file: object) -> None:
+def replace_unencodable(file: object) -> None:
     """Encode characters outside of the locale's charset as question marks of the same width."""
     if isinstance(file, io.TextIOWrapper):
         codecs.register_error(_AS_WIDE, _as_wide)
@@ -189,32 +189,32 @@ class Ground(App[int]):
 def prepare() -> None:
     """Patch Textual's frame rate, parser, decoder and keys, for all apps."""
     screen.UPDATE_PERIOD = _DRAW_S  # type: ignore[misc]  # it has no other place for it
-    linux_driver.XTermParser = WholePastes  # type: ignore[attr-defined]  # the same
+    linux_driver.XTermParser = PasteParser  # type: ignore[attr-defined]  # the same
     linux_driver.getincrementaldecoder = decoder  # type: ignore[attr-defined,assignment]  # the same
-    Key.is_printable = property(writes)  # type: ignore[method-assign,assignment]  # the same
+    Key.is_printable = property(is_text_key)  # type: ignore[method-assign,assignment]  # the same
     if isinstance(ANSI_SEQUENCES_KEYS, dict):
         ANSI_SEQUENCES_KEYS.setdefault(_ALT_ENTER, (Keys.ControlJ,))
 
 
-def writes(key: Key) -> bool:
+def is_text_key(key: Key) -> bool:
     """True if a key is text. Textual would drop characters that Python does not call printable."""
-    return key.character is not None and all(map(is_written, key.character))
+    return key.character is not None and all(map(is_text, key.character))
 
 
-def reach(widget: Widget, size: Size) -> None:
+def set_scroll_size(widget: Widget, size: Size) -> None:
     """Set the scrollable size of a widget without a new layout, which a stable scrollbar does not need."""
     if size != widget.virtual_size:
         widget.set_reactive(Widget.virtual_size, size)
         widget._scroll_update(size)
 
 
-def when_over(worker: Worker[None], call: Callable[[], None]) -> None:
+def on_worker_end(worker: Worker[None], call: Callable[[], None]) -> None:
     """Call ``call`` when a worker has ended, also if it was cancelled before its first step."""
     if worker._task is not None:
         worker._task.add_done_callback(lambda _: call())
 
 
-def is_behind(app: App[Any]) -> bool:
+def is_backlogged(app: App[Any]) -> bool:
     """True while the terminal has not read earlier frames, because it is slow or stopped.
 
     More frames would delay the response to keys, and finally block: Textual's writer waits when its queue is full.
@@ -223,7 +223,7 @@ def is_behind(app: App[Any]) -> bool:
     return writer is not None and writer._queue.qsize() > _MAX_QUEUED_FRAMES
 
 
-async def obey(widget: Widget, event: Key) -> None:
+async def run_binding(widget: Widget, event: Key) -> None:
     """Run the action that ``widget`` binds to a key at once.
 
     Textual would first look for bindings in all ancestors, and process later keys meanwhile: of `x`, backspace and `y`
@@ -246,12 +246,12 @@ def _bound(kind: type[Widget]) -> dict[str, str]:
     return actions
 
 
-def put_off() -> None:
+def collect_rarely() -> None:
     """Collect garbage rarely until start-up is complete."""
     gc.set_threshold(*_SELDOM)
 
 
-def keep_short() -> None:
+def collect_briefly() -> None:
     """Collect garbage often but briefly, and exempt the objects of start-up: modules and styles."""
     gc.freeze()
     gc.set_threshold(*_OFTEN)

@@ -20,7 +20,7 @@ from textual.selection import Selection
 from textual.strip import Strip
 
 from zot.ui.terminal.looks import Level, Look
-from zot.ui.terminal.textual_patches import is_behind, reach
+from zot.ui.terminal.textual_patches import is_backlogged, set_scroll_size
 
 if TYPE_CHECKING:
     from zot.ui.terminal.entries import Entry
@@ -70,7 +70,7 @@ class Pace:
         if not self._wanted:
             self._resting = False
             return
-        if is_behind(self._pump.app):
+        if is_backlogged(self._pump.app):
             self._rest(self._frame_s)
             return
         self._wanted = False
@@ -192,7 +192,7 @@ class Transcript(ScrollView, can_focus=True):
                 if not self._measure(top, top + height):
                     break
                 self._lay_out()
-            reach(self, Size(self._width + 2, self._offsets[-1]))
+            set_scroll_size(self, Size(self._width + 2, self._offsets[-1]))
             self.scroll_to(y=top, animate=False, immediate=True, force=True)
         finally:
             self._settling = False
