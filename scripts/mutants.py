@@ -59,7 +59,7 @@ AREAS: dict[str, tuple[str, ...]] = {
     "wire/lines.py wire/jsonrpc.py": ("wire/test_lines.py", "wire/test_jsonrpc.py"),
 }  # fmt: skip
 #: Modules that send signals to processes by their number.
-DANGEROUS = ("tools/", "serve/claim.py", "serve/lock_file.py")
+DANGEROUS = ("tools/", "serve/daemon/endpoint.py", "client/endpoint.py")
 
 _COPIED = ("src", "tests", "docs", "examples", "scripts", "sdk", "bench")
 _NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")

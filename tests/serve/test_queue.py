@@ -168,6 +168,20 @@ def test_an_abort_drops_what_was_to_steer_its_run(
     assert process.finish() == []
 
 
+def test_an_abort_of_a_compact_drops_what_was_to_steer_after_it(zot: Callable[..., Zot], tmp_path: Path) -> None:
+    script = tmp_path / "stalls.lab"
+    script.write_text("scene tools=none\nstall\n\nscene '(.*)'\nsay \"yes\"\n")
+    process = zot("--script", str(script))
+    process.send(*(prompt(f"prompt {number}") for number in range(3)))
+    runs(process, 3)
+    process.send({"type": "compact", "id": "c"}, steer("steered", "s"), {"type": "abort"})
+    process.until(type="done")
+    answers = {frame["id"]: frame["success"] for frame in process.frames if "id" in frame and "success" in frame}
+    assert (answers["c"], answers["s"]) == (True, False)
+    assert "steered" not in json.dumps(process.ask({"type": "get_messages"}))
+    assert process.finish() == []
+
+
 def test_steering_a_run_that_is_being_aborted_fails(zot: Callable[..., Zot]) -> None:
     process = zot()
     process.send(prompt("!stall", "1"), {"type": "abort"}, steer("!say 1 steered", "2"))

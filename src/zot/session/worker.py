@@ -205,9 +205,10 @@ class Worker:
     def steer(self, job: Job) -> None:
         """Add a message to the running prompt before its next model call; when idle, enqueue it as a prompt.
 
-        Raise RunCancelled if that prompt is being aborted.
+        During a compact it waits for the end, and an abort of the compact drops it. Raise RunCancelled if the running
+        prompt or compact is being aborted.
         """
-        if self._closed or self._running is None or self._running.is_compact or self._running.is_quiet:
+        if self._closed or self._running is None or self._running.is_quiet:
             self.accept(job)
         elif self._ended_by is not None and self._store_failure is None:
             raise _steer_aborted()
