@@ -85,7 +85,7 @@ async def test_a_session_that_runs_is_not_rewound_and_one_that_died_is(
     record.end()
     assert await rewind(journal, Request(("s",), {"messages": 0})) == 0
     rows = [row for _, row in await record.read(record.last_seq - 1, 100)]
-    assert [type(row).__name__ for row in rows] == ["UserMessage", "TurnEnd", "Done", "Spliced", "Wrote"]
+    assert [type(row).__name__ for row in rows] == ["UserMessage", "TurnEnd", "Done", "MessagesReplaced", "FileChanged"]
     assert json.loads(capsysbinary.readouterr().out)["messages"] == 0
     assert not (tmp_path / "a.txt").exists()
 

@@ -139,9 +139,9 @@ def test_daemons_that_share_a_log_write_one_chain(tmp_path: Path) -> None:
 def test_processes_that_write_a_log_at_the_same_time_write_one_chain(tmp_path: Path) -> None:
     path = str(tmp_path / "a")
     writes = (
-        "import sys\nfrom zot.serve.daemon.audit import Audit, Who\nfrom zot.serve.daemon.logs import LogFile\n"
+        "import sys\nfrom zot.serve.daemon.audit import Audit, Identity\nfrom zot.serve.daemon.logs import LogFile\n"
         "audit = Audit(LogFile(sys.argv[1]), soon=lambda call: call())\n"
-        "for number in range(300): audit.call(Who('unix'), 'm')\naudit.close()\n"
+        "for number in range(300): audit.call(Identity('unix'), 'm')\naudit.close()\n"
     )
     processes = [subprocess.Popen([sys.executable, "-c", writes, path]) for _ in range(3)]
     assert [process.wait(PATIENCE_S) for process in processes] == [0, 0, 0]

@@ -13,10 +13,10 @@ import os, sys, threading
 from zot.events import Done, TextDelta
 from zot.journal.chunks import pack, unpack
 from zot.messages import Message, TextBlock
-from zot.store import Said
+from zot.store import MessageAdded
 
 message = Message("user", (TextBlock("hello"),), "2026-01-01T12:00:00.000Z")
-rows = [[Said(message)], [TextDelta("a"), Done()]]
+rows = [[MessageAdded(message)], [TextDelta("a"), Done()]]
 chunks = [pack(some, session=1, first=1, run=1)[0][0] for some in rows]
 sys.setswitchinterval(1e-6)
 
