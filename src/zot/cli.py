@@ -116,6 +116,8 @@ def run(argv: Sequence[str]) -> int:
     command = _COMMANDS.get(word)
     if command is None and _asks_once(argv):
         return _run("once", argv)
+    if command is None and "--rpc" in argv:
+        return _run("rpc", [one for one in argv if one != "--rpc"])
     if command is None and (not word or word.startswith("-")) and _is_terminal():
         return _run("terminal", argv)
     if command is None and word.startswith("-") and not _misplaced(argv):

@@ -179,3 +179,9 @@ def test_people_at_a_terminal_are_told_what_rpc_is() -> None:
     os.close(theirs)
     hint = b"zot: this speaks JSON, one object a line, and Ctrl-D ends it; zot -p PROMPT answers people\n"
     assert (process.returncode, first, errors) == (0, hint, b"")
+
+
+def test_the_flag_rpc_may_stand_anywhere() -> None:
+    done = forked.run(["--no-yolo", "--provider", "lab", "--rpc"], given=b'{"type":"ping","id":1}\n', env=os.environ)
+    assert (done.returncode, b'"id":1' in done.stdout) == (0, True)
+    assert b"--no-yolo" in done.stderr

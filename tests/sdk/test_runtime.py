@@ -549,3 +549,22 @@ def test_errors_are_part_of_the_sdk() -> None:
     assert issubclass(zot.RuntimeClosed, zot.UserError)
     assert issubclass(ConfigError, zot.UserError)
     assert issubclass(zot.UserError, zot.AgentError)
+
+
+@pytest.mark.parametrize("number", [1, 3])
+async def test_a_listener_that_raises_costs_the_run_nothing(
+    runtime: zot.Runtime, caplog: pytest.LogCaptureFixture, number: int
+) -> None:
+    heard: list[zot.AgentEvent] = []
+
+    def hear(event: zot.AgentEvent) -> None:
+        heard.append(event)
+        if len(heard) == number:
+            raise ZeroDivisionError
+
+    runtime.listen(hear)
+    events = [event async for event in runtime.prompt("!say 1 hello")]
+    assert events == heard
+    assert type(events[-1]).__name__ == "Done"
+    assert not runtime.state.busy
+    assert "ZeroDivisionError" in caplog.text

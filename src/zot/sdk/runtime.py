@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 #: Most undelivered events before the run pauses.
 _MAX_UNREAD = 10_000
+
+
+log = logging.getLogger("zot")
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -165,7 +169,8 @@ class Runtime:
     def listen(self, hear: Callable[[AgentEvent], None]) -> Callable[[], None]:
         """Call ``hear`` with every event from now on, including notices and panels between prompts.
 
-        Return a function that ends the subscription. ``hear`` must not block and must not raise.
+        Return a function that ends the subscription. ``hear`` must not block; if it raises, the log has the
+        traceback and the run continues.
         """
         return self._open().subscribe(Ear(hear))
 
@@ -251,7 +256,9 @@ class Events:
 
 
 class Ear:
-    """A subscriber that passes every event to a callback and never pauses the run."""
+    """A subscriber that passes every event to a callback and never pauses the run. A callback that raises costs the
+    run nothing: the log has the traceback.
+    """
 
     can_approve = False
     full = False
@@ -261,7 +268,10 @@ class Ear:
 
     def deliver(self, batch: Batch) -> None:
         for event in batch.events:
-            self._hear(event)
+            try:
+                self._hear(event)
+            except Exception:  # the embedder's code
+                log.exception("a listener of zot.Runtime raised")
 
     async def room(self) -> None:
         return

@@ -117,9 +117,9 @@ def _data(attachment: Attachment, is_local: bool) -> bytes:
     if attachment.data_b64 is not None:
         data = attachment.data_b64
     elif attachment.path is None:
-        raise UserError("an attachment needs path or dataB64")
+        raise UserError("an attachment needs a path or base64 data")
     elif not is_local:
-        raise UserError("a path means nothing over the network; send the file as dataB64")
+        raise UserError("a path means nothing over the network; send the file as base64 data")
     elif not os.path.isabs(attachment.path):
         raise UserError(f"{attachment.path}: the path of an attachment must be absolute")
     else:
