@@ -14,11 +14,11 @@ from pathlib import Path
 from abort import abort
 from daemon import daemon
 from growth import endurance, growth
-from journal import journal
 from measure import Row, table
 from memory import memory
 from questions import extensions
 from startup import bad_request, extension, first_delta, hello, version
+from storage import journal
 from stream import apis, latency, throughput
 from subject import ROOT, Subject, install
 from terminal import terminal
