@@ -129,6 +129,24 @@ def test_what_is_piped_in_answers_the_questions_of_the_prompts_before_it(kept: K
     assert (said.code, "nothing is asked" in said.err) == (0, True)
 
 
+def test_a_command_that_is_piped_in_is_shown_to_the_end_of_its_run(tmp_path: Path, nursery: Nursery) -> None:
+    kept = Kept(tmp_path, nursery)
+    extension = tmp_path / "home" / "extensions" / "asker"
+    extension.mkdir(parents=True)
+    (extension / "extension.json").write_text(
+        '{"name":"asker","version":"1","exec":"zot-python","args":["main.py"],"enabled":true}'
+    )
+    (extension / "main.py").write_text(
+        "from zot import ext\nasker = ext.Extension('asker')\n"
+        "@asker.command\ndef ask(args): return ext.prompt(f'!echo asked {args}')\nasker.run()\n"
+    )
+    with kept.serving():
+        said = kept.run("attach", "--new", typed=b"/ask once\n")
+        unknown = kept.run("attach", "--new", typed=b"/nonsense\n")
+    assert (said.code, "asked once\n" in said.out) == (0, True), said
+    assert (unknown.code, "nonsense" in unknown.err) == (1, True)
+
+
 def test_a_turn_that_fails_fails_what_was_piped_in(kept: Kept) -> None:
     said = kept.run("attach", "--new", typed=b"!script status 400\n!echo after it\n")
     assert ("after it" in said.out, said.code) == (True, 1)

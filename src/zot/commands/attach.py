@@ -131,6 +131,8 @@ something to it: each line is a prompt. When the input ends, what was asked is w
   /NAME WORDS         run a command of an extension
   //WORDS             a prompt that begins with a slash"""
 _FAILED, _NOT_RUNNING = 1, 3
+#: How long to wait for an event before looking whether the session is idle.
+_LOOK_S = 1.0
 
 
 def main(argv: Sequence[str]) -> int:
@@ -290,6 +292,8 @@ class AttachedSession:
         #: Sequence numbers of the last event shown, and of the last one to show before the end.
         self._shown = self._due = 0
         self._moved = asyncio.Event()
+        #: How many runs have been shown to their end.
+        self._ended = 0
 
     async def serve(self, after: int | None) -> int:
         """Show events and run typed lines, until /quit, or until the input and its prompts end.
@@ -330,6 +334,7 @@ class AttachedSession:
                     write(text)
                     sys.stdout.flush()
                 self._shown = seq or self._shown
+                self._ended += isinstance(event, Done)
                 self._moved.set()
 
     async def _read_input(self) -> None:
@@ -397,9 +402,22 @@ class AttachedSession:
             await asyncio.wait([moved])
 
     async def _command(self, name: str, args: str) -> None:
-        answer = await self._session.run_command(name, args)
+        ended = self._ended
+        try:
+            answer = await self._session.run_command(name, args)
+        except AgentError:
+            self._failed = True
+            raise
         for text in filter(None, (answer.display, answer.insert)):
             write(f"{printable(text)}\n")
+        while self._patient and answer.prompt and self._ended == ended:
+            try:
+                async with asyncio.timeout(_LOOK_S):
+                    await self._until_moved()
+            except TimeoutError:
+                # A prompt that the daemon could not start ends without an event.
+                if (await self._session.state()).state == "idle":
+                    return
 
     def _prompt(self, text: str) -> None:
         turn = self._session.prompt(text)
