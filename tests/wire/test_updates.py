@@ -291,7 +291,7 @@ ENDINGS: list[tuple[str, Sequence[AgentEvent], tuple[str, str, str, str], str]] 
         "held back by a guard",
         [TurnStart(1), USED, BLOCKED, TurnEnd("end_turn")],
         ("completed", "end_turn", "", ""),
-        "rude",
+        "",
     ),
     (
         "held back, then said better",

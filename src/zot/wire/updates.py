@@ -71,8 +71,8 @@ class TurnSummary(msgspec.Struct, frozen=True):
 
     @property
     def shown(self) -> str:
-        """The one text for a client to show: the model's message, or why there is none."""
-        return self.error if self.outcome == "failed" else self.content or self.notice
+        """The one text for a client to show: the model's message, or the error. A notice is no message."""
+        return self.error if self.outcome == "failed" else self.content
 
     def reply(self, session_id: str) -> Prompted:
         """Return the result of `session/prompt`. Raise RpcError if the turn failed."""
