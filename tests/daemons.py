@@ -98,7 +98,7 @@ async def running(
     claim = claim_endpoint(place.socket)
     service = Running(daemon, journal, claim, await listen(daemon, claim.listener))
     if mends:
-        await daemon.mend()
+        await daemon.recover()
     complaints: list[str] = []
     handler = _Complaints(complaints)
     logging.getLogger("zot").addHandler(handler)

@@ -12,7 +12,7 @@ import claude
 from zot.agent.compaction import AutoCompact
 from zot.agent.hooks import ApprovalQuestion, Approver, CallDecision, Extensions, MessageDecision, NoExtensions
 from zot.agent.loop import Agent, Budget
-from zot.errors import StoreFailed, UserError
+from zot.errors import AgentError, StoreFailed, UserError
 from zot.events import AgentEvent
 from zot.messages import CallBlock, ImageBlock, ToolSpec
 from zot.providers.anthropic import AnthropicMessages
@@ -20,8 +20,9 @@ from zot.providers.base import Deadlines, HttpRequest, Model, Provider, Reasonin
 from zot.providers.models import Catalogue, catalogue
 from zot.providers.service import Service
 from zot.session.history import Batch
+from zot.session.queue import JobObserver
 from zot.session.session import Session
-from zot.store import Change, MemoryStore, PermissionGranted, Row, Store
+from zot.store import Acquired, Change, FindAnswer, MemoryStore, PermissionGranted, Row, Store
 from zot.tools.base import Output, Tool, ToolContext
 
 #: How long anything may take before a test fails. Never how long it does take.
@@ -250,6 +251,22 @@ class ListStore(MemoryStore):
         self._error = None
 
 
+class Reports(JobObserver):
+    """Calls back what becomes of a job."""
+
+    def __init__(
+        self, started: Callable[[], object] = lambda: None, dropped: Callable[[AgentError], object] = lambda why: None
+    ) -> None:
+        self._started = started
+        self._dropped = dropped
+
+    def started(self) -> None:
+        self._started()
+
+    def dropped(self, why: AgentError) -> None:
+        self._dropped(why)
+
+
 class SlowStore:
     """A store that makes nothing safe until it is told to, as a disk would: `commit` and `lose` are the disk."""
 
@@ -270,8 +287,8 @@ class SlowStore:
         self._safe: Callable[[int], None] = lambda seq: None
         self._failed: Callable[[StoreFailed], None] = lambda problem: None
 
-    async def begin(self) -> Sequence[tuple[int, Row]]:
-        return ()
+    async def begin(self, find_answer: FindAnswer | None = None) -> Acquired:
+        return Acquired()
 
     def end(self, *, parked: bool = False) -> None:
         pass
@@ -384,7 +401,7 @@ def listen(session: Session, points: Points | None = None) -> Listener:
 
 async def finish(session: Session) -> None:
     async with asyncio.timeout(PATIENCE_S):
-        await session.finish()
+        await session.worker.finish()
 
 
 async def talk(session: Session, text: str = "hi", images: Sequence[ImageBlock] = ()) -> list[AgentEvent]:

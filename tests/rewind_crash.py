@@ -15,9 +15,8 @@ from tools.meddled import Meddled
 from zot.agent.loop import Agent
 from zot.journal.journal import Journal
 from zot.providers.models import catalogue
-from zot.session.queue import RewindTarget
 from zot.session.session import Session
-from zot.session.transcripts import TranscriptPast
+from zot.session.transcripts import RewindTarget, TranscriptPast
 from zot.tools.base import Tool
 from zot.tools.checkpoints import Restorer
 from zot.tools.paths import UnrestrictedPaths

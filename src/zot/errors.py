@@ -97,14 +97,6 @@ class DaemonRunning(UserError):
         self.pid = pid
 
 
-class AlreadyAnswered(UserError):
-    """The answer to an idempotent request is on record; no run is needed. ``answer`` is the stored answer."""
-
-    def __init__(self, message: str, *, answer: bytes) -> None:
-        super().__init__(message)
-        self.answer = answer
-
-
 class NoSuchCommand(UserError):
     """No running extension has the command. ``absent`` says which extensions do not run, and why; "" if all run."""
 

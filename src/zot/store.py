@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Final, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
 from zot.errors import StoreFailed, UserError
 from zot.events import AgentEvent
 from zot.messages import Counters, Message
+
+if TYPE_CHECKING:
+    import sqlite3  # Only the journal needs it.
 
 
 class MessageAdded(msgspec.Struct, frozen=True, gc=False, tag="said", tag_field="type"):
@@ -142,6 +145,21 @@ Change: TypeAlias = (
 Row: TypeAlias = AgentEvent | Change
 
 
+class Acquired(msgspec.Struct, frozen=True):
+    """What `Store.begin` found: the rows that others added since the last look.
+
+    If ``answer`` is set, the prompt to run has been answered already, and the lease was not acquired.
+    """
+
+    rows: Sequence[tuple[int, Row]] = ()
+    answer: bytes | None = None
+
+
+#: Looks, in the thread of the writer that holds the lease, for the stored answer of a prompt, given the number of the
+#: newest run. Its writes join the transaction that acquires the lease.
+FindAnswer: TypeAlias = "Callable[[sqlite3.Connection, int], bytes | None]"
+
+
 class Store(Protocol):
     """Append-only history of one session. A row is *safe* once it survives any failure the store can survive."""
 
@@ -153,8 +171,8 @@ class Store(Protocol):
     def keeps(self) -> bool:
         """True if rows can be read back later, so file contents are worth recording."""
 
-    async def begin(self) -> Sequence[tuple[int, Row]]:
-        """Become the only writer for a run; return the rows that others added since the last look.
+    async def begin(self, find_answer: FindAnswer | None = None) -> Acquired:
+        """Become the only writer for a run, unless ``find_answer`` finds that it is not needed.
 
         Raise SessionBusy if another writer is active, or StoreFailed.
         """
@@ -256,9 +274,10 @@ class MemoryStore:
         self.last_run = 0
         self._run_began = 0
 
-    async def begin(self) -> Sequence[tuple[int, Row]]:
+    async def begin(self, find_answer: FindAnswer | None = None) -> Acquired:
         """Return nothing: there are no other writers."""
-        return ()
+        del find_answer
+        return Acquired()
 
     def end(self, *, parked: bool = False) -> None:
         """Do nothing: there are no other writers."""

@@ -74,7 +74,7 @@ class House:
     def leave(self) -> None:
         """Nobody who listens can answer any more."""
         self.listener.can_approve = False
-        self.session.approver_left()
+        self.session.worker.approver_left()
 
     async def results(self) -> list[str]:
         self.session.prompt("go")
@@ -335,7 +335,7 @@ async def test_a_question_is_over_when_the_last_who_could_answer_has_left() -> N
 
     def leave(event: AgentEvent) -> None:
         if isinstance(event, ApprovalRequest):
-            house.session.approver_left()
+            house.session.worker.approver_left()
             house.leave()
 
     house.listener.on_event = leave

@@ -99,7 +99,7 @@ class Stage:
         """Play ``script`` and return the events of that; without who was waited for, which is up to the machine."""
         start = len(self.events)
         self.session.prompt(f"!script {script}")
-        await self.session.finish()
+        await self.session.worker.finish()
         return [event for event in self.events[start:] if not is_wait(event)]
 
     async def until(self, true: Callable[[], bool]) -> None:

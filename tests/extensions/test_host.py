@@ -168,7 +168,7 @@ async def test_why_a_message_was_blocked_is_kept_with_the_session(tmp_path: Path
     )
     async with Stage(tmp_path, guard, kept=True) as stage:
         await stage.prompt("say hi")
-        ended = endings(await stage.session.record.troubled())
+        ended = endings(await stage.session.store.troubled())
         past = [past_message(message, ended) for message in stage.session.transcript.messages]
     assert [(message.content, message.stop, message.error) for message in past[1:]] == [
         ((), "end_turn", "held back by guard: secret")
@@ -218,11 +218,11 @@ async def test_a_command_says_what_is_to_be_done(tmp_path: Path) -> None:
 async def test_a_panel_is_open_until_either_side_closes_it(tmp_path: Path) -> None:
     async with Stage(tmp_path, Extension(tmp_path, "menu", PANEL)) as stage:
         await stage.session.run_command("open", "")
-        stage.session.press("p", "rune", "x")
+        stage.session.extensions.press("p", "rune", "x")
         await stage.until(lambda: len(stage.events) == 2)
-        stage.session.close_panel("p")
+        stage.session.extensions.close_panel("p")
         with pytest.raises(UserError, match="no panel 'p' is open"):
-            stage.session.press("p", "up")
+            stage.session.extensions.press("p", "up", "")
     about = {"extension": "menu", "panel_id": "p"}
     assert stage.events == [
         {"type": "panel_open", **about, "title": "T", "lines": ["one"], "footer": "f"},
@@ -256,7 +256,7 @@ async def test_who_does_not_keep_up_misses_notices_but_no_panel(tmp_path: Path) 
         assert typed(stage.events)[-1] == "panel_open"
         heard = len(stage.notices())
         stage.full = True
-        stage.session.close_panel("p")
+        stage.session.extensions.close_panel("p")
         await stage.session.run_command("open", "")
     assert len(stage.notices()) == heard > 0
     assert [kind for kind in typed(stage.events) if kind != "ext_notify"] == ["panel_open", "panel_close"] * 2
@@ -281,7 +281,7 @@ async def test_a_panel_is_not_taken_from_the_extension_that_has_it(tmp_path: Pat
         await stage.session.run_command("open", "")
         with pytest.raises(UserError, match="extension menu has a panel 'p' open; close that first"):
             await stage.session.run_command("show", "")
-        stage.session.close_panel("p")
+        stage.session.extensions.close_panel("p")
         assert (await stage.session.run_command("show", "")).extension == "other"
 
 
@@ -344,7 +344,7 @@ async def test_of_a_panel_that_changes_too_fast_the_newest_content_is_shown(tmp_
     )
     async with Stage(tmp_path, Extension(tmp_path, "menu", hasty)) as stage:
         await stage.session.run_command("open", "")
-        stage.session.press("p", "up")
+        stage.session.extensions.press("p", "up", "")
         await stage.until(lambda: stage.events[-1].get("lines") == ["4999"])
     rendered = [int(event["lines"][0]) for event in stage.events if event["type"] == "panel_render"]
     assert rendered == sorted(rendered)
@@ -421,7 +421,7 @@ async def test_an_abort_ends_the_wait_for_a_guard_at_once(tmp_path: Path) -> Non
         while "tool_call ?" not in guard.heard_types():
             await asyncio.sleep(0.01)
         stage.session.abort()
-        await stage.session.finish()
+        await stage.session.worker.finish()
     assert typed(stage.events)[-2:] == ["turn_end", "done"]
     assert stage.events[-2]["stop"] == "aborted"
 
@@ -433,7 +433,7 @@ async def test_an_abort_ends_the_wait_for_a_tool_at_once(tmp_path: Path) -> None
         while "tool_call" not in mute.heard_types():
             await asyncio.sleep(0.01)
         stage.session.abort()
-        await stage.session.finish()
+        await stage.session.worker.finish()
     assert stage.events[-2]["stop"] == "aborted"
 
 
@@ -443,7 +443,7 @@ async def test_it_does_not_see_our_keys(tmp_path: Path) -> None:
     async with Stage(
         tmp_path, Extension(tmp_path, "nosy", script + "next(frames())\nnext(frames())"), env=env
     ) as stage:
-        stage.session.start()
+        stage.session.extensions.start()
         await stage.until(lambda: bool(stage.notices()))
     assert stage.notices() == [("nosy", "MINE")]
 
@@ -469,7 +469,7 @@ async def test_for_one_that_is_started_again_the_session_begins_again(tmp_path: 
 
 async def test_one_that_stops_listening_because_it_exits_has_exited(tmp_path: Path) -> None:
     async with Stage(tmp_path, Extension(tmp_path, "hasty", "os.close(0); hello(); sys.exit(3)")) as stage:
-        stage.session.start()
+        stage.session.extensions.start()
         await stage.until(lambda: bool(stage.notices()))
     assert stage.notices() == [("hasty", "exited with 3")]
 

@@ -252,7 +252,7 @@ async def test_who_decides_about_messages_decides_about_what_is_shown_of_a_summa
         for _ in range(4):
             await stage.prompt("say hi")
         stage.session.compact()
-        await stage.session.finish()
+        await stage.session.worker.finish()
         [summary] = [event["summary"] for event in stage.events if event["type"] == "compact_done"]
         first = stage.session.transcript.messages[0]
     assert summary == shown

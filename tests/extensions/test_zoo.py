@@ -141,6 +141,6 @@ async def test_one_that_is_being_started_ends_with_its_session(tmp_path: Path) -
     async with Stage(
         tmp_path, Extension(tmp_path, "slow", "time.sleep(60)"), env=env, ext_deadlines={"shutdown": 0.1}
     ) as stage:
-        stage.session.start()
+        stage.session.extensions.start()
         await asyncio.sleep(0)
     assert left(mark) == []

@@ -271,7 +271,7 @@ async def test_a_session_runs_in_one_place_and_the_owner_is_named(journal: Journ
     with pytest.raises(SessionBusy, match=rf"'a' is running in process {os.getpid()}, since 20"):
         await journal.delete("a")
     one.end()
-    assert await other.begin() == []
+    assert (await other.begin()).rows == []
     other.end()
 
 
@@ -280,7 +280,7 @@ async def test_who_begins_hears_what_others_added(journal: Journal) -> None:
     for run in (1, 3):
         for record, other_record, seq in ((one, other, run), (other, one, run + 1)):
             del other_record
-            missed = await record.begin()
+            missed = (await record.begin()).rows
             assert list(missed) == ([(seq - 1, TextDelta(str(seq - 1)))] if seq > 1 else [])
             assert record.append([TextDelta(str(seq))], run=seq) == seq
             await record.settled()
@@ -293,7 +293,7 @@ async def test_ending_early_writes_what_is_on_its_way_first(journal: Journal) ->
     one.append([Done()], run=1)
     one.end()
     # In order behind the append, and behind the end.
-    assert list(await other.begin()) == [(1, Done())]
+    assert list((await other.begin()).rows) == [(1, Done())]
     other.end()
 
 
@@ -438,7 +438,7 @@ async def test_a_wait_does_not_outlast_the_patience(tmp_path: Path) -> None:
     await asyncio.wrap_future(sleeping)
     record.end()
     # What was on its way has arrived all the same; whoever comes next sees it.
-    assert list(await other.begin()) == [(1, Done())]
+    assert list((await other.begin()).rows) == [(1, Done())]
     await journal.close()
 
 

@@ -33,7 +33,7 @@ from zot.journal.queries import put
 from zot.journal.repair import check_file
 from zot.journal.writer import Writer
 from zot.messages import CallBlock, ImageBlock, Message, ResultBlock, TextBlock
-from zot.session.recovery import recover
+from zot.session.recovery import Interrupted, inspect
 from zot.store import Change, Configured, MessageAdded, MessagesReplaced, Row
 
 NOON = "2026-01-01T12:00:00.000Z"
@@ -326,7 +326,8 @@ async def check_damaged(path: Path, everything: dict[str, list[tuple[int, Row]]]
         for change in past.changes:
             assert isinstance(change, MessageAdded | MessagesReplaced | Configured)
             transcript.apply(change)
-        recovery = recover(transcript, past.rows, now=NOON)
+        found = inspect(transcript, past.rows, now=NOON)
+        ending = found.ending if isinstance(found, Interrupted) else []
         if session_id == SESSIONS[0]:
             try:
                 await record.begin()
@@ -336,10 +337,10 @@ async def check_damaged(path: Path, everything: dict[str, list[tuple[int, Row]]]
                 journal = await Journal.open(path)
                 record, _ = await journal.resume(session_id)
                 await record.begin()
-            record.append([*recovery.rows, Done()], run=past.run + 1)
+            record.append([*ending, Done()], run=past.run + 1)
             await record.settled()
             record.end()
-        apply(transcript, recovery.rows)
+        apply(transcript, ending)
         assert repaired(transcript.messages) == list(transcript.messages), what
     report = await journal.check()
     if any("the file" in problem for problem in report.problems):

@@ -19,6 +19,7 @@ from fakes import (
     FakeTransport,
     Guard,
     Points,
+    Reports,
     finish,
     listen,
     no_sleep,
@@ -73,11 +74,11 @@ class Conversation:
         assert [_problems(self.spoken.problems, body) for body in bodies] == [[] for _ in bodies]
 
     async def _prompt(self, text: str, *images: ImageBlock) -> None:
-        self.session.prompt(text, images, started=self.accepted)
+        self.session.prompt(text, images, observer=Reports(started=self.accepted))
         await finish(self.session)
 
     async def _compact(self) -> None:
-        self.session.compact(started=lambda: self.accepted("compact"))
+        self.session.compact(observer=Reports(started=lambda: self.accepted("compact")))
         await finish(self.session)
 
     def accepted(self, command: str = "prompt") -> None:
@@ -96,7 +97,7 @@ class Conversation:
         await context.progress("looking")
         await self.points.reach()
         if args.get("steer"):
-            self.session.steer("a word in between", [PNG], started=lambda: self.accepted("steer"))
+            self.session.steer("a word in between", [PNG], observer=Reports(started=lambda: self.accepted("steer")))
         await self.points.reach()
         return (TextBlock("seen"), PNG)
 
@@ -243,7 +244,7 @@ async def _disturbed(conversation: Conversation, turns: int) -> bool:
 async def test_an_abort_before_the_first_step_is_said_by_the_owner(*, queue: bool) -> None:
     conversation = Conversation("anthropic", Points())
     conversation.transport.skip_to_the_end()
-    conversation.session.prompt("hi", started=conversation.accepted)
+    conversation.session.prompt("hi", observer=Reports(started=conversation.accepted))
     conversation.session.abort(queue=queue)
     await finish(conversation.session)
     assert [type(event).__name__ for event in conversation.listener.events] == ["UserMessage", "TurnEnd", "Done"]

@@ -1,4 +1,4 @@
-"""Once: which request must run, which goes on, and which is answered from the record; by a clock of its own."""
+"""Idempotent requests: which must run, which continues, and which is answered from the journal; with its own clock."""
 
 from __future__ import annotations
 
@@ -11,18 +11,26 @@ import pytest
 
 from harness import PATIENCE_S
 from zot.agent.compaction import Summary, summary_of
-from zot.errors import AlreadyAnswered, SessionBusy
+from zot.errors import SessionBusy
 from zot.events import AgentEvent, AssistantMessage, Done, Error, TurnEnd, TurnStart, Usage, UserMessage
 from zot.journal.answers import Clock
 from zot.journal.journal import Journal
 from zot.journal.record import Record
 from zot.messages import ZERO, Message, TextBlock
 from zot.run_summary import RunSummary
-from zot.runtime.idempotency import IdempotentRequest, Once, QueuePosition, StoredAnswer, answer_of, fingerprint
+from zot.runtime.idempotency import (
+    IdempotentRequest,
+    IdempotentRun,
+    PromptPosition,
+    StoredAnswer,
+    answer_of,
+    fingerprint,
+)
 from zot.store import MessageAdded
 
 NOW = "2026-01-31T12:00:00.000Z"
 HELLO = StoredAnswer("Hello", 3, 2)
+ENCODED_HELLO = b'{"text":"Hello","prompt_tokens":3,"completion_tokens":2}'
 
 
 class Machine:
@@ -62,18 +70,18 @@ class Bench:
         ttl_s: float = 60.0,
         polite_s: float = PATIENCE_S,
         again_s: float = PATIENCE_S,
-    ) -> tuple[Once, Record]:
+    ) -> tuple[IdempotentRun, Record]:
         record, _ = await self.journal.resume("s")
         self.came += 1.0
         demand = IdempotentRequest("s", "r", prompt, "a", key, ttl_s, came=self.came, deadline=0.0)
-        return Once(
+        return IdempotentRun(
             self.journal, record, demand, clock=self.machine.clock(), polite_s=polite_s, again_s=again_s
         ), record
 
-    async def run(self, *events: AgentEvent, key: str | None = "k", prompt: str = "hi") -> Once:
+    async def run(self, *events: AgentEvent, key: str | None = "k", prompt: str = "hi") -> IdempotentRun:
         """Let a request run and say these events; nobody puts its answer on record."""
         once, record = await self.once(key, prompt)
-        await record.begin()
+        await record.begin(once.stored_answer)
         message = Message("user", (TextBlock(prompt),), NOW)
         rows = [MessageAdded(message), UserMessage((TextBlock(prompt),), NOW), *events]
         record.append(rows, run=record.last_run + 1)
@@ -84,9 +92,9 @@ class Bench:
     async def stands(self, key: str | None = "k", prompt: str = "hi") -> bool:
         """True if a request would go on with what was said; it is then given up."""
         once, record = await self.once(key, prompt)
-        await record.begin()
+        await record.begin(once.stored_answer)
         record.end()
-        return once.standing is QueuePosition.LAST
+        return once.position is PromptPosition.LAST
 
 
 @pytest.fixture
@@ -106,14 +114,12 @@ async def test_an_answer_that_got_out_is_given_again_for_its_time(bench: Bench) 
     again, record = await bench.once()
     bench.machine.wait(59.9)
     assert await again.kept() == HELLO
-    with pytest.raises(AlreadyAnswered) as caught:
-        await record.begin()
-    assert caught.value.answer == b'{"text":"Hello","prompt_tokens":3,"completion_tokens":2}'
+    assert (await record.begin(again.stored_answer)).answer == ENCODED_HELLO
     bench.machine.wait(0.2)
     assert await again.kept() is None
-    await record.begin()
+    await record.begin(again.stored_answer)
     record.end()
-    assert again.standing is QueuePosition.NOWHERE
+    assert again.position is PromptPosition.NOWHERE
 
 
 @pytest.mark.parametrize("step_s", [-3600.0, 3600.0])
@@ -128,13 +134,12 @@ async def test_setting_the_clock_neither_repeats_a_request_nor_makes_its_answer_
     bench.machine.wall -= 2 * step_s
     bench.machine.wait(59.9)
     assert await again.kept() == HELLO
-    with pytest.raises(AlreadyAnswered):
-        await record.begin()
+    assert (await record.begin(again.stored_answer)).answer is not None
     bench.machine.wait(0.2)
     assert await again.kept() is None
-    await record.begin()
+    await record.begin(again.stored_answer)
     record.end()
-    assert again.standing is QueuePosition.NOWHERE
+    assert again.position is PromptPosition.NOWHERE
 
 
 async def test_after_a_restart_with_the_clock_set_back_an_answer_is_given_for_its_time(bench: Bench) -> None:
@@ -144,10 +149,9 @@ async def test_after_a_restart_with_the_clock_set_back_an_answer_is_given_for_it
     bench.machine.boot, bench.machine.up, bench.machine.wall = "second", 1.0, -5000.0
     again, record = await bench.once()
     assert await again.kept() == HELLO
-    with pytest.raises(AlreadyAnswered):
-        await record.begin()
+    assert (await record.begin(again.stored_answer)).answer is not None
     other, record = await bench.once("another key")  # the first to be written since the restart
-    await record.begin()
+    await record.begin(other.stored_answer)
     record.end()
     bench.machine.wait(59.0)
     assert await again.kept() == HELLO
@@ -175,10 +179,8 @@ async def test_one_that_did_not_is_given_again_for_longer(bench: Bench) -> None:
 
 async def test_whoever_died_before_the_answer_was_on_record_has_given_it(bench: Bench) -> None:
     await bench.run(*said("Hello"), Done())
-    _, record = await bench.once()
-    with pytest.raises(AlreadyAnswered) as caught:
-        await record.begin()
-    assert caught.value.answer == b'{"text":"Hello","prompt_tokens":3,"completion_tokens":2}'
+    once, record = await bench.once()
+    assert (await record.begin(once.stored_answer)).answer == ENCODED_HELLO
 
 
 async def test_an_answer_is_put_on_record_once(bench: Bench) -> None:
@@ -213,59 +215,57 @@ async def test_what_stands_above_what_others_said_is_not_said_again(bench: Bench
     assert await bench.stands() is True  # it may have been the second run, but never began it
     await bench.run(TurnStart(1), key=None, prompt="other")
     once, record = await bench.once()
-    await record.begin()
+    await record.begin(once.stored_answer)
     record.end()
-    assert once.standing is QueuePosition.EARLIER
+    assert once.position is PromptPosition.EARLIER
     said = [Message("user", (TextBlock(text),), NOW) for text in ("hi", "other")]
-    words = once.words(said)
+    words = once.text_after(said)
     assert words is not None
     assert words.startswith("Your answer to an earlier message of mine was interrupted.")
-    assert once.words([summary_of(Summary("They said hi.", "They said hi."), NOW), said[1]]) == words
-    assert once.words(said[1:]) == "hi"  # It was cleared away.
+    assert once.text_after([summary_of(Summary("They said hi.", "They said hi."), NOW), said[1]]) == words
+    assert once.text_after(said[1:]) == "hi"  # It was cleared away.
 
 
 async def test_an_answer_above_what_others_said_is_given(bench: Bench) -> None:
     await bench.run(*said("Hello"), Done())
     await bench.run(*said("Bye"), Done(), key=None, prompt="other")
-    _, record = await bench.once()
-    with pytest.raises(AlreadyAnswered) as caught:
-        await record.begin()
-    assert caught.value.answer == b'{"text":"Hello","prompt_tokens":3,"completion_tokens":2}'
+    once, record = await bench.once()
+    assert (await record.begin(once.stored_answer)).answer == ENCODED_HELLO
 
 
 async def test_nothing_is_gone_on_with_after_a_long_time(bench: Bench) -> None:
     await bench.run(TurnStart(1))
     bench.machine.wait(600)
     patient, record = await bench.once(ttl_s=601)
-    await record.begin()
+    await record.begin(patient.stored_answer)
     record.end()
-    assert patient.standing is QueuePosition.LAST
+    assert patient.position is PromptPosition.LAST
     bench.machine.wait(600)
     assert await bench.stands() is False
 
 
 async def test_a_session_that_is_in_use_is_busy_until_it_is_free(bench: Bench) -> None:
-    _, holding = await bench.once()
-    await holding.begin()
+    first, holding = await bench.once()
+    await holding.begin(first.stored_answer)
     waiting, record = await bench.once("k2")
     assert record.is_free is False
     with pytest.raises(SessionBusy):
-        await record.begin()
+        await record.begin(waiting.stored_answer)
     holding.end()
     assert await waiting.turn() is None
     assert record.is_free is True
 
 
 async def test_whoever_came_first_has_the_first_turn(bench: Bench) -> None:
-    _, holding = await bench.once()
-    await holding.begin()
+    first, holding = await bench.once()
+    await holding.begin(first.stored_answer)
     requests = [await bench.once(f"k{n}") for n in range(5)]
     went: list[int] = []
 
     async def go(n: int) -> None:
         once, record = requests[n]
         await once.turn()
-        await record.begin()
+        await record.begin(once.stored_answer)
         went.append(n)
         record.end()
 
@@ -296,9 +296,9 @@ async def test_who_was_behind_somebody_lets_it_come_again_first_but_does_not_wai
     first, second = await bench.once("k1"), await bench.once("k2")
     went: list[str] = []
 
-    async def go(name: str, one: tuple[Once, Record], *, behind: bool) -> None:
+    async def go(name: str, one: tuple[IdempotentRun, Record], *, behind: bool) -> None:
         assert await one[0].turn(behind=behind) is None
-        await one[1].begin()
+        await one[1].begin(one[0].stored_answer)
         went.append(name)
         one[1].end()
 

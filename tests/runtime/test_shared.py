@@ -114,7 +114,7 @@ async def test_a_session_rests_when_nothing_of_it_runs(house: House) -> None:
     assert [session.is_resting] == [True]
     session.prompt("!bash sleep 60 >/dev/null & echo $!")
     assert [session.is_resting] == [False]
-    await session.finish()
+    await session.worker.finish()
     assert (session.busy, session.is_resting) == (False, False)
     [pid] = [int(line) for line in results(heard.events)[0].split("\n") if line.isdigit()]
     os.kill(pid, signal.SIGKILL)

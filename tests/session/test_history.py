@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import claude
-from fakes import FakeTool, FakeTransport, Listener, SlowStore, finish, kinds, listen, open_session
+from fakes import FakeTool, FakeTransport, Listener, Reports, SlowStore, finish, kinds, listen, open_session
 from zot.errors import AuthFailed, StoreFailed
 from zot.events import Done, Error
 from zot.messages import TextBlock
@@ -87,8 +87,8 @@ async def test_a_run_is_not_over_before_its_end_is_safe() -> None:
         FakeTransport([claude.reply(claude.text("a")), claude.reply(claude.text("b"))])
     )
     started: list[str] = []
-    session.prompt("one", started=lambda: started.append("one"))
-    session.prompt("two", started=lambda: started.append("two"))
+    session.prompt("one", observer=Reports(started=lambda: started.append("one")))
+    session.prompt("two", observer=Reports(started=lambda: started.append("two")))
     await until_quiet()
     assert (started, session.busy) == (["one"], True)
     store.commit()

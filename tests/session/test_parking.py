@@ -29,6 +29,7 @@ from zot.journal.journal import Journal
 from zot.messages import CallBlock, TextBlock
 from zot.providers.models import catalogue
 from zot.runtime.open import open_recorded
+from zot.session.recovery import WaitingRuns
 from zot.session.session import Session
 from zot.session.transcripts import TranscriptPast
 from zot.store import CallStarted, Change, Row
@@ -78,7 +79,7 @@ class House:
             agent, record, now=lambda: NOON, past=TranscriptPast(past.changes, past.rows, record.totals, journal.close)
         )
         self.listener = listen(session)
-        await (session.take_up(clock=clock) if parks else session.mend())
+        await session.recover(WaitingRuns.RESUME if parks else WaitingRuns.LEAVE, clock=clock)
         return session
 
     async def die_with(self, rows: Sequence[Row], session_id: str) -> None:
@@ -450,7 +451,7 @@ async def test_a_question_waits_also_while_nobody_listens_who_could_answer(house
     session = await house.live(ASKING, ANSWERED)
     session.prompt("go")
     request = await asked(session)
-    session.approver_left()
+    session.worker.approver_left()
     assert session.pending == request
     session.approve(request.id, "allow_once")
     with pytest.raises(UserError, match=r"is waiting: the answer was allow_once$"):

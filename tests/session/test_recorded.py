@@ -299,7 +299,7 @@ async def test_a_run_that_somebody_else_left_without_an_end_gets_one_although_so
     tmp_path: Path,
 ) -> None:
     session = await kept_session(tmp_path, FakeTransport([claude.reply(claude.text("Well."))]))
-    await session.mend()
+    await session.recover()
     journal = await Journal.open(tmp_path / "journal.db")
     other = await journal.record("s")
     await other.begin()
@@ -339,7 +339,7 @@ async def test_room_is_made_when_an_uninterrupted_process_would_make_it(tmp_path
                 await talk(session, f"{text} ".ljust(4000, "."))
             else:
                 session.compact()
-                await session.finish()
+                await session.worker.finish()
         await session.close()
         sent[interrupted] = transport.bodies
     summaries = [b"hand-over notes" in body for body in sent[False]]

@@ -12,6 +12,7 @@ import pytest
 import claude
 from fakes import NOON, PATIENCE_S, Doorman, FakeTool, FakeTransport, ListStore, finish, kinds, listen, open_session
 from grammar import Grammar
+from zot.agent.approvals import WaitingForApproval
 from zot.agent.transcript import Transcript, repaired
 from zot.encoding import encode
 from zot.events import (
@@ -25,7 +26,7 @@ from zot.events import (
     TurnEnd,
 )
 from zot.messages import CallBlock, Message, ResultBlock, TextBlock
-from zot.session.recovery import LOST_RESULT, Recovery, recover
+from zot.session.recovery import LOST_RESULT, Clean, Findings, Interrupted, inspect
 from zot.store import Configured, MessageAdded, MessagesReplaced, Row
 from zot.tools.base import Output, ToolContext
 
@@ -42,8 +43,19 @@ def transcript_of(rows: Sequence[Row]) -> Transcript:
     return transcript
 
 
-def recovered(rows: Sequence[Row]) -> Recovery:
-    return recover(transcript_of(rows), rows, now=NOON)
+def found(rows: Sequence[Row]) -> Findings:
+    return inspect(transcript_of(rows), rows, now=NOON)
+
+
+def ending(rows: Sequence[Row]) -> Sequence[Row]:
+    """Return the rows that end the run; none if there is nothing to recover."""
+    match found(rows):
+        case Interrupted(ending=rows):
+            return rows
+        case Clean():
+            return ()
+        case WaitingForApproval():
+            pytest.fail("the run waits for an approval")
 
 
 class Moments(ListStore):
@@ -83,14 +95,14 @@ async def test_any_prefix_of_a_run_is_brought_to_an_end_that_a_provider_accepts(
     assert len(rows) > 25
     for length in range(1, len(rows) + 1):
         prefix = rows[:length]
-        whole = [*prefix, *recovered(prefix).rows]
+        whole = [*prefix, *ending(prefix)]
         messages = transcript_of(whole).messages
         assert repaired(messages) == list(messages)
         if any(not isinstance(row, MessageAdded) for row in prefix):
             assert whole[-1] == Done()
             assert whole.count(Done()) == 1
         # Repaired once is repaired for good.
-        assert recovered(whole) == Recovery([])
+        assert found(whole) == Clean()
 
 
 async def test_clients_see_a_run_that_was_cut_off_as_one_that_was_aborted() -> None:
@@ -99,7 +111,7 @@ async def test_clients_see_a_run_that_was_cut_off_as_one_that_was_aborted() -> N
     for length in store.lengths:
         grammar = Grammar()
         grammar.take({"type": "response", "command": "prompt", "success": True, "data": {"started": True}})
-        for row in [*rows[:length], *recovered(rows[:length]).rows]:
+        for row in [*rows[:length], *ending(rows[:length])]:
             if not isinstance(row, MessageAdded | MessagesReplaced | Configured):
                 grammar.take(msgspec.json.decode(encode(row)))
         grammar.finish()
@@ -109,7 +121,7 @@ async def test_what_the_model_had_said_is_kept() -> None:
     rows = (await one_run()).rows
     at = max(index for index, row in enumerate(rows) if isinstance(row, TextDelta))
     prefix = rows[:at]
-    said = transcript_of([*prefix, *recovered(prefix).rows]).messages[-1]
+    said = transcript_of([*prefix, *ending(prefix)]).messages[-1]
     assert said == Message("assistant", (TextBlock("All is "),), NOON)
 
 
@@ -120,7 +132,7 @@ def test_open_calls_get_a_result_each_in_order() -> None:
         ToolResult("c1", False, ()),
     ]  # fmt: skip
     lost = (TextBlock(LOST_RESULT),)
-    assert recovered(rows).rows == [
+    assert ending(rows) == [
         MessageAdded(Message("tool", (ResultBlock("c2", True, lost),), NOON)),
         ToolResult("c2", True, lost),
         TurnEnd("aborted"),
@@ -132,13 +144,15 @@ def test_open_calls_get_a_result_each_in_order() -> None:
     "rows", [[], [MessageAdded(USER)], [TurnEnd("end_turn"), Done()], [Done(), MessagesReplaced(0, 0, (USER,))]]
 )
 def test_what_is_over_needs_nothing(rows: list[Row]) -> None:
-    assert recovered(rows) == Recovery([])
+    assert found(rows) == Clean()
 
 
 def test_a_run_that_waits_for_an_answer_is_parked() -> None:
     rows: list[Row] = [MessageAdded(USER), MessageAdded(CALLING), TurnEnd("tool_use"), ASKED]
-    assert recovered(rows) == Recovery(parked=ASKED)
-    assert recovered([*rows, ExtNotify("x", "info", "still there")]) == Recovery(parked=ASKED)
+    for later in ([], [ExtNotify("x", "info", "still there")]):
+        waiting = found([*rows, *later])
+        assert isinstance(waiting, WaitingForApproval)
+        assert (waiting.request, waiting.answer, waiting.call.id) == (ASKED, None, "c1")
 
 
 def test_a_run_whose_question_was_answered_is_not_parked() -> None:
@@ -149,15 +163,13 @@ def test_a_run_whose_question_was_answered_is_not_parked() -> None:
         ASKED,
         ToolProgress("c1", "working"),
     ]
-    assert recovered(rows).parked is None
-    assert recovered(rows).rows[-2:] == [TurnEnd("aborted"), Done()]
+    assert ending(rows)[-2:] == [TurnEnd("aborted"), Done()]
 
 
 def test_a_transcript_that_lost_messages_is_made_whole() -> None:
     orphan = Message("tool", (ResultBlock("gone", False, (TextBlock("ok"),)),), NOON)
     rows: list[Row] = [MessageAdded(USER), MessageAdded(orphan), MessageAdded(CALLING), MessageAdded(USER), Done()]
-    recovery = recovered(rows)
-    messages = transcript_of([*rows, *recovery.rows]).messages
+    messages = transcript_of([*rows, *ending(rows)]).messages
     assert [message.role for message in messages] == ["user", "assistant", "tool", "user"]
     assert repaired(messages) == list(messages)
 
@@ -175,7 +187,9 @@ async def test_a_question_of_a_real_session_is_parked_at_the_moment_it_is_asked(
     async with asyncio.timeout(PATIENCE_S):
         while not isinstance(store.rows[-1], ApprovalRequest):
             await asyncio.sleep(0)
-        assert recovered(store.rows).parked == store.rows[-1]
+        waiting = found(store.rows)
+        assert isinstance(waiting, WaitingForApproval)
+        assert waiting.request == store.rows[-1]
         session.approve("approval_1_1", "allow_once")
         await finish(session)
     assert kinds(listener.events)[-1] == "done"

@@ -23,7 +23,7 @@ from rewind_crash import session_with
 from zot import RestoredFile, RewindRefused
 from zot.errors import SessionBusy, ToolFailed, UserError
 from zot.journal.journal import Journal
-from zot.session.queue import RewindTarget
+from zot.session.transcripts import RewindTarget
 from zot.store import FileChanged
 from zot.tools.base import ToolContext
 from zot.tools.checkpoints import MAX_KEPT_BYTES, Restorer

@@ -23,6 +23,7 @@ from fakes import (
     Guard,
     Listener,
     ListStore,
+    Reports,
     finish,
     forever,
     kinds,
@@ -421,10 +422,10 @@ async def test_an_abort_ends_the_run_in_every_phase(script: list[Any], ready: st
     session.abort()
     session.abort()
     assert session.busy
-    assert session.aborting
+    assert session.worker.aborting
     await finish(session)
     assert kinds(listener.events)[before:] == [*ending, "done"]
-    assert (job.aborted, job.error, session.busy, session.aborting) == (True, None, False, False)
+    assert (job.aborted, job.error, session.busy, session.worker.aborting) == (True, None, False, False)
 
 
 async def test_a_second_abort_does_not_interrupt_the_clean_up_after_the_first() -> None:
@@ -506,7 +507,7 @@ async def test_an_abort_when_idle_does_nothing() -> None:
     listener = listen(session)
     session.abort()
     session.abort(queue=True)
-    assert (listener.events, session.aborting) == ([], False)
+    assert (listener.events, session.worker.aborting) == ([], False)
     assert (await talk(session))[-2:] == [TurnEnd("end_turn"), Done()]
 
 
@@ -536,9 +537,9 @@ async def test_prompts_wait_for_each_other_and_start_in_order() -> None:
     listener = listen(session)
     started: list[str] = []
     for text in ("one", "two", "three"):
-        session.prompt(text, started=lambda text=text: started.append(text))  # type: ignore[misc]
+        session.prompt(text, observer=Reports(started=partial(started.append, text)))
     assert started == ["one"]
-    session.compact(started=lambda: started.append("compact"))
+    session.compact(observer=Reports(started=lambda: started.append("compact")))
     await finish(session)
     assert started == ["one", "two", "three", "compact"]
     borders = [kind for kind in kinds(listener.events) if kind in ("user_message", "compact_done", "done")]
@@ -550,7 +551,7 @@ async def test_only_so_many_may_wait() -> None:
     dropped: list[AgentError] = []
     session.prompt("running")
     for number in range(MAX_QUEUE):
-        (session.steer if number % 2 else session.prompt)("waiting", dropped=dropped.append)
+        (session.steer if number % 2 else session.prompt)("waiting", observer=Reports(dropped=dropped.append))
     for ask in (session.prompt, session.steer):
         with pytest.raises(QueueFull, match=f"^{MAX_QUEUE} prompts are waiting already"):
             ask("one too many")
@@ -577,13 +578,13 @@ async def test_a_job_can_be_cancelled_before_it_began_while_it_runs_and_after() 
     listener = listen(session)
     dropped: list[AgentError] = []
     running = session.prompt("one")
-    waiting = session.prompt("two", dropped=dropped.append)
-    session.cancel(waiting)
+    waiting = session.prompt("two", observer=Reports(dropped=dropped.append))
+    session.worker.cancel(waiting)
     assert [(type(one), str(one)) for one in dropped] == [(RunCancelled, "cancelled before it began")]
-    session.cancel(running)
+    session.worker.cancel(running)
     await finish(session)
-    session.cancel(running)
-    session.cancel(waiting)
+    session.worker.cancel(running)
+    session.worker.cancel(waiting)
     assert listener.events == [user("one"), TurnEnd("aborted"), Done()]
     assert (running.aborted, waiting.aborted) == (True, True)
 
@@ -642,7 +643,7 @@ async def test_steering_a_run_that_fails_is_a_prompt_ahead_of_the_others() -> No
     def steer(event: AgentEvent) -> None:
         if event == TextDelta("bye"):
             for text in ("first", "second"):
-                session.steer(text, started=partial(started.append, text))
+                session.steer(text, observer=Reports(started=partial(started.append, text)))
 
     listener.on_event = steer
     session.prompt("one")
@@ -663,8 +664,8 @@ async def test_an_abort_drops_what_was_to_steer_and_nothing_else() -> None:
     await until(lambda: bool(transport.requests))
     await asyncio.sleep(0)
     session.prompt("later")
-    session.steer("first", dropped=dropped.append)
-    session.steer("second", dropped=dropped.append)
+    session.steer("first", observer=Reports(dropped=dropped.append))
+    session.steer("second", observer=Reports(dropped=dropped.append))
     session.abort()
     assert [type(why) for why in dropped] == [RunCancelled, RunCancelled]
     with pytest.raises(RunCancelled, match="was aborted"):
@@ -992,7 +993,7 @@ async def test_closing_ends_what_runs_drops_what_waits_and_lets_go_of_the_servic
     listener = listen(session)
     dropped: list[AgentError] = []
     session.prompt("one")
-    waiting = session.prompt("two", dropped=dropped.append)
+    waiting = session.prompt("two", observer=Reports(dropped=dropped.append))
     async with asyncio.timeout(PATIENCE_S):
         await session.close()
         await session.close()
@@ -1013,25 +1014,23 @@ async def test_who_cannot_be_told_costs_nobody_behind_them(caplog: pytest.LogCap
     session = open_session(FakeTransport())
     listener = listen(session)
     heard: list[str] = []
-    session.prompt("one", started=deaf)
+    session.prompt("one", observer=Reports(started=deaf))
     for ask in (session.prompt, session.steer):
-        ask("two", dropped=deaf)
-        ask("three", dropped=lambda why: heard.append(str(why)))
+        ask("two", observer=Reports(dropped=deaf))
+        ask("three", observer=Reports(dropped=lambda why: heard.append(str(why))))
     session.abort(queue=True)
     for text in ("four", "five"):
-        session.prompt(text, started=deaf)
+        session.prompt(text, observer=Reports(started=deaf))
     await finish(session)
     assert heard == ["dropped by an abort"] * 2
     assert [kind for kind in kinds(listener.events) if kind in ("user_message", "done")] == ["user_message", "done"] * 3
     session.prompt("six")
-    session.prompt("seven", dropped=deaf)
-    session.prompt("eight", dropped=lambda why: heard.append(str(why)))
+    session.prompt("seven", observer=Reports(dropped=deaf))
+    session.prompt("eight", observer=Reports(dropped=lambda why: heard.append(str(why))))
     async with asyncio.timeout(PATIENCE_S):
         await session.close()
     assert heard[2:] == ["the session was closed"]
-    assert {record.getMessage() for record in caplog.records if record.exc_info} == {
-        "what became of a job could not be told to whoever asked for it"
-    }
+    assert {record.getMessage() for record in caplog.records if record.exc_info} == {"the observer of a job raised"}
 
 
 async def test_finish_waits_for_everything_that_was_accepted() -> None:
@@ -1057,7 +1056,7 @@ async def test_an_abort_is_heard_even_if_what_it_left_running_cannot_be_ended() 
             raise ChildProcessError("it does not end")
 
     agent = open_session(FakeTransport([None])).agent
-    session = Session(agent, jobs=Stubborn())
+    session = Session(agent, background=Stubborn())
     listener = listen(session)
     session.prompt("hi")
     session.abort()
@@ -1080,7 +1079,7 @@ async def test_an_abort_between_the_last_turn_and_done_is_an_abort_that_ends_wha
             if self.events[-1] == TurnEnd("end_turn"):
                 asyncio.get_running_loop().call_soon(session.abort)
 
-    session = Session(open_session(FakeTransport()).agent, jobs=Jobs(), key="s")
+    session = Session(open_session(FakeTransport()).agent, background=Jobs(), key="s")
     listener = Late()
     session.subscribe(listener)
     job = session.prompt("hi")

@@ -14,12 +14,11 @@ import msgspec
 
 from zot.agent.hooks import ApprovalQuestion, ApprovalVerdict, Approver
 from zot.agent.run import Run
-from zot.agent.transcript import Transcript
 from zot.config.policy import CommandSubject, NoSubject, Nowhere, PathSubject, Policy, Subject, subject_of
 from zot.errors import UserError
-from zot.events import ApprovalAnswer, ApprovalRequest, ExtNotify, ToolResult, TurnStart
-from zot.messages import CallBlock, Message, ResultBlock, TextBlock, show_result_content, timestamp
-from zot.store import Configured, GuardSet, LockChanged, MessageAdded, PermissionGranted, Row, UsageCounted
+from zot.events import ApprovalAnswer, ApprovalRequest
+from zot.messages import CallBlock, timestamp
+from zot.store import PermissionGranted, Row
 from zot.text import has_surrogate, printable_line
 
 log = logging.getLogger("zot")
@@ -182,54 +181,26 @@ def _written(args: dict[str, Any]) -> str:
     return json.dumps(args, sort_keys=True, ensure_ascii=False)
 
 
-class Parked(msgspec.Struct, frozen=True):
-    """A run that stopped at a ``call`` of turn ``step`` to ask a person, with the answer if there is one."""
+class WaitingForApproval(msgspec.Struct, frozen=True):
+    """A run, with ``rows`` so far, that stopped at a ``call`` of turn ``step`` to ask a person.
+
+    ``answer`` is the person's, if there is one: the call has not started since.
+    """
 
     request: ApprovalRequest
     answer: ApprovalAnswer | None
     call: CallBlock
     step: int
+    rows: Sequence[Row]
 
     def left_s(self, now: float) -> float:
         """Return the seconds until the deadline; negative if it has passed."""
         return datetime.fromisoformat(self.request.deadline).timestamp() - now
 
 
-def find_parked(transcript: Transcript, run: Sequence[Row]) -> Parked | None:
-    """Return where the newest run, with rows ``run``, is parked.
-
-    None if the run is over, or if the call may have started since.
-    """
-    calls = transcript.unanswered()
-    answer: ApprovalAnswer | None = None
-    for row in reversed(run if calls else ()):
-        match row:
-            case ApprovalAnswer() if answer is None and row.decision != "aborted":
-                answer = row
-            case ApprovalRequest() if (answer is None or answer.id == row.id) and row.tool == calls[0].name:
-                return Parked(row, answer, calls[0], _step(run))
-            case ExtNotify() | Configured() | PermissionGranted() | GuardSet() | LockChanged() | UsageCounted():
-                pass
-            case _:
-                return None
-    return None
-
-
-def expiry_rows(parked: Parked, now: str) -> list[Row]:
-    """Return the rows to record for a question whose deadline passed while zot was not running."""
-    content = (TextBlock(expiry_text(parked.request)),)
-    message = Message("tool", (ResultBlock(parked.call.id, True, content),), now)
-    result = ToolResult(parked.call.id, True, show_result_content(content))
-    return [ApprovalAnswer(parked.request.id, "expired"), MessageAdded(message), result]
-
-
 def expiry_text(request: ApprovalRequest) -> str:
     """Return the result for the model of a call not approved by its deadline."""
     return f"not run: nobody approved it by {request.deadline}"
-
-
-def _step(run: Sequence[Row]) -> int:
-    return next((row.step for row in reversed(run) if isinstance(row, TurnStart)), 1)
 
 
 class ParkedElsewhere(Exception):
@@ -286,26 +257,26 @@ class PendingApprovals:
         finally:
             self._open = None
 
-    def reopen(self, run: Run, parked: Parked, newest: Sequence[Row], *, left_s: float) -> None:
-        """Reopen a question asked in an earlier process of ``run``, whose rows are ``newest``."""
-        for row in newest:
+    def reopen(self, run: Run, waiting: WaitingForApproval, *, left_s: float) -> None:
+        """Reopen the question of a run whose process is gone, for ``left_s`` seconds."""
+        for row in waiting.rows:
             if isinstance(row, ApprovalRequest):
                 self._asked = max(self._asked, _number(row.id))
             elif isinstance(row, ApprovalAnswer):
                 self._remember(row)
-        question = self._approver.judge(parked.call, parked.request.args)
-        is_same = isinstance(question, ApprovalQuestion) and question.summary == parked.request.summary
+        question = self._approver.judge(waiting.call, waiting.request.args)
+        is_same = isinstance(question, ApprovalQuestion) and question.summary == waiting.request.summary
         self._open = _opened(
             run,
-            parked.request,
+            waiting.request,
             question if isinstance(question, ApprovalQuestion) and is_same else None,
             left_s,
-            expiry_text(parked.request),
+            expiry_text(waiting.request),
         )
-        if parked.answer is not None:
-            self._open.outcome.set_result(parked.answer.decision)
+        if waiting.answer is not None:
+            self._open.outcome.set_result(waiting.answer.decision)
 
-    async def resume(self, parked: Parked) -> ApprovalVerdict | None:
+    async def resume(self, waiting: WaitingForApproval) -> ApprovalVerdict | None:
         """Return the outcome of a reopened question; None if the call that was allowed has changed since."""
         reopened = self._open
         assert reopened is not None
@@ -316,7 +287,7 @@ class PendingApprovals:
         refusal = self._refusal(decision, reopened.refusal)
         if reopened.question is None and refusal is None:
             return None
-        return ApprovalVerdict(reopened.question or ApprovalQuestion(parked.call, parked.request.args, ""), refusal)
+        return ApprovalVerdict(reopened.question or ApprovalQuestion(waiting.call, waiting.request.args, ""), refusal)
 
     def answer(self, request_id: str, decision: str, by: str = "") -> None:
         """Record a person's decision. Raise UserError if it is invalid or no such question is open, or StoreFailed."""

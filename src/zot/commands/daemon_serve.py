@@ -132,7 +132,7 @@ async def _serve_until_stopped(
     """Serve until the daemon is stopped, then wind down. False if an address could not be bound."""
     web: list[Listening] = []
     async with BackgroundTasks() as chores:
-        chores.start(daemon.mend(patience_s=_LOAD_S), "mending")
+        chores.start(daemon.recover(patience_s=_LOAD_S), "recovery")
         chores.start(_watch(daemon), "watching")
         is_there = await _listen_elsewhere(daemon, claim, listens, web)
         if is_there:

@@ -26,7 +26,7 @@ from zot.wire.host import (
 )
 
 if TYPE_CHECKING:
-    from zot.runtime.idempotency import Once
+    from zot.runtime.idempotency import IdempotentRun
     from zot.serve.host.watchdog import Signals, Slot
     from zot.session.session import Session
 
@@ -303,7 +303,9 @@ class _Host:
         check(config)
         return config
 
-    async def _open(self, request: Request, config: Config, came: float, deadline: float) -> tuple[Session, Once]:
+    async def _open(
+        self, request: Request, config: Config, came: float, deadline: float
+    ) -> tuple[Session, IdempotentRun]:
         from zot.runtime.idempotency import IdempotentRequest
         from zot.runtime.open import open_hosted
 

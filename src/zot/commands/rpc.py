@@ -126,7 +126,7 @@ async def _serve(
         lifetime.input_ended = True
         server.end_input()
         await server.finish()
-        await opened.finish()
+        await opened.worker.finish()
         await output.drained()
 
     code = 0

@@ -35,12 +35,11 @@ from zot.journal.queries import SessionRecord, last_seq, rows_after
 from zot.journal.record import Record, busy
 from zot.messages import CallBlock, Message, ResultBlock, TextBlock, show, text_of, timestamp
 from zot.session.history import History
-from zot.session.queue import RewindTarget
-from zot.session.recovery import recover
+from zot.session.recovery import WaitingRuns, recover
 from zot.session.rewind import Branches, FilePair, RestoredFile, compare, plan_rewind, restored
 from zot.session.rewind import rewind as go_back
 from zot.session.session import new_session_id
-from zot.session.transcripts import CONCLUSION, all_messages, endings, fork_end, fork_point, past_message
+from zot.session.transcripts import CONCLUSION, RewindTarget, all_messages, endings, fork_end, fork_point, past_message
 from zot.store import NOT_KEPT, Change, Configured, MessageAdded, MessagesReplaced, Store
 from zot.text import printable
 from zot.tools.checkpoints import Restorer
@@ -321,20 +320,11 @@ async def rewind(journal: Journal, asked: Asked) -> int:
 async def _exclusive(journal: Journal, session_id: str) -> AsyncIterator[tuple[Record, History]]:
     """Acquire a session's lease and load its history, recovering an interrupted run first."""
     record, past = await journal.resume(session_id, create=False)
-    history = History(
-        record,
-        charge=lambda used: used,
-        measured=lambda usage, transcript: None,
-        recall=lambda allowed: None,
-        observe=lambda events: None,
-        on_failure=lambda problem: None,
-    )
+    history = History(record)
     history.learn(past.changes)
-    history.learn(row for _, row in await record.begin())
+    acquired = await record.begin()
     try:
-        history.run = record.last_run
-        rows = [row for _, row in await record.newest()]
-        history.amend(recover(history.transcript, rows, now=timestamp(), parks=False).rows)
+        await recover(history, record, acquired.rows, WaitingRuns.END, now=timestamp, clock=time.time)
         yield record, history
     finally:
         record.end()

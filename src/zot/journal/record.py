@@ -29,7 +29,7 @@ from zot.journal.queries import (
 )
 from zot.journal.writer import Append, Writer
 from zot.messages import timestamp
-from zot.store import Change, PermissionGranted, Row
+from zot.store import Acquired, Change, FindAnswer, PermissionGranted, Row
 
 T = TypeVar("T")
 
@@ -101,9 +101,6 @@ class Record:
         self._owner: Owner | None = None
         #: Whether the run's `done` was appended, which also clears our owner mark.
         self._has_ended = False
-        #: Called in the writer's thread with the newest run while the lease is being acquired. Its writes join that
-        #: transaction; if it raises, `begin` raises the same and the lease is released.
-        self.admit: Callable[[sqlite3.Connection, int], None] | None = None
         self._failure: StoreFailed | None = None
         #: Whether the session was found deleted.
         self._is_deleted = False
@@ -111,23 +108,23 @@ class Record:
         self._safe: Callable[[int], None] = lambda seq: None
         self._failed: Callable[[StoreFailed], None] = lambda problem: None
 
-    async def begin(self) -> Sequence[tuple[int, Row]]:
-        """Acquire the lease for a run; return the rows that others added since we last read."""
+    async def begin(self, find_answer: FindAnswer | None = None) -> Acquired:
+        """Acquire the lease for a run; return the rows that others added since we last read, or a stored answer."""
         self._check()
         owner = current_owner()
         if self._owner is not None:
             raise SessionBusy(f"session {self.id!r} is running here already", pid=owner.pid, host=owner.host)
         taken: list[Owner] = []
         taking = self._files.writer.run(
-            lambda connection: self._take(connection, owner, taken),
+            lambda connection: self._take(connection, owner, taken, find_answer),
             durable=True,
             session=self.number,
-            plain=self.admit is None,
+            plain=find_answer is None,
             loop=self.loop,
         )
         try:
             async with asyncio.timeout(self._patience_s):
-                self.epoch, last, self.last_run, rows = await self._files.writer.mail.heard(taking)
+                self.epoch, last, run, acquired = await self._files.writer.mail.heard(taking)
         except BaseException as problem:
             # Whatever the failure, the lease must not stay taken.
             taking.add_done_callback(lambda _: self._files.leases.let_go(self.number) if taken else None)
@@ -137,14 +134,18 @@ class Record:
             if isinstance(problem, TimeoutError):
                 raise StoreFailed(f"{self._files.path} has not answered for {self._patience_s:g} s") from None
             raise
+        if acquired.answer is not None:
+            self._files.leases.let_go(self.number)
+            return acquired
         self._owner, self._has_ended = owner, False
-        self._messages = self._counted(last, rows)
+        self._messages = self._counted(last, acquired.rows)
         self.last_seq = self._safe_seq = last
-        return rows
+        self.last_run = run
+        return acquired
 
     def _take(
-        self, connection: sqlite3.Connection, owner: Owner, taken: list[Owner]
-    ) -> tuple[int, int, int, list[tuple[int, Row]]]:
+        self, connection: sqlite3.Connection, owner: Owner, taken: list[Owner], find_answer: FindAnswer | None
+    ) -> tuple[int, int, int, Acquired]:
         """Acquire the lease in the writer's thread, store the owner, and read the rows of others."""
         self._files.writer.check_file()
         session = find(connection, self.id)
@@ -156,16 +157,16 @@ class Record:
         taken.append(owner)
         self.left_behind = self.left_behind or session.owner is not None
         last, run = newest_row_and_run(connection, self.number)
-        rows = rows_after(connection, self.number, self._safe_seq, _ALL) if last > self._safe_seq else []
         epoch = checked_epoch(connection, session, self._files, last)
         disown(connection, self.number, run + 1)
-        if self.admit is not None:
-            self.admit(connection, run)
+        if find_answer is not None and (answer := find_answer(connection, run)) is not None:
+            return epoch, last, run, Acquired(answer=answer)
+        rows = rows_after(connection, self.number, self._safe_seq, _ALL) if last > self._safe_seq else []
         # Another version may have counted differently: correct it.
         query = "UPDATE sessions SET owner = ?, updated = ?, messages = coalesce(?, messages) WHERE number = ?"
         mark, now = msgspec.json.encode(owner), used_at(connection, session.cwd, owner.since, number=self.number)
         connection.execute(query, (mark, max(now, session.updated), self._counted(last, rows), self.number))
-        return epoch, last, run, rows
+        return epoch, last, run, Acquired(rows)
 
     def _counted(self, last: int, rows: Sequence[tuple[int, Row]]) -> int | None:
         """Return the number of messages after ``rows`` up to ``last``; None if unknown."""

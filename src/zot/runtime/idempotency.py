@@ -13,7 +13,6 @@ import msgspec
 
 from zot.agent.compaction import first_new
 from zot.encoding import thread_safe_type
-from zot.errors import AlreadyAnswered
 from zot.events import AgentEvent, Done, Error
 from zot.journal import answers
 from zot.journal.answers import Clock, StoredReply, StoredRequest
@@ -23,6 +22,7 @@ from zot.journal.queries import key_of, rows_of
 from zot.journal.record import Record
 from zot.messages import Message, text_of
 from zot.run_summary import RunSummary
+from zot.session.queue import RepeatedPrompt
 from zot.store import Change
 from zot.text import printable_line
 
@@ -99,15 +99,15 @@ class IdempotentRequest(msgspec.Struct, frozen=True):
         return self.deadline - time.monotonic()
 
 
-class QueuePosition(enum.Enum):
+class PromptPosition(enum.Enum):
     """Where a request's prompt is in the transcript when its run begins."""
 
-    NOWHERE = "it was not said"
-    LAST = "it was said, and nobody has said anything since"
-    EARLIER = "it was said, and others have spoken since"
+    NOWHERE = "not in the transcript"
+    LAST = "the newest prompt in the transcript"
+    EARLIER = "in the transcript, and other prompts follow"
 
 
-class Once:
+class IdempotentRun(RepeatedPrompt):
     """One request on its way to its answer. Its owner calls `leave` in the end."""
 
     def __init__(
@@ -120,7 +120,7 @@ class Once:
         polite_s: float = _POLITE_S,
         again_s: float = _AGAIN_S,
     ) -> None:
-        self.standing = QueuePosition.NOWHERE
+        self.position = PromptPosition.NOWHERE
         self._journal = journal
         self._record = record
         self._asked: StoredRequest | None = None
@@ -133,7 +133,6 @@ class Once:
         self._polite_s = polite_s
         self._again_s = again_s
         self._ticket: Ticket | None = None
-        record.admit = self._admit
 
     async def kept(self) -> StoredAnswer | None:
         """Return the stored answer if it may be replayed."""
@@ -174,14 +173,14 @@ class Once:
         if self._ticket is not None:
             self._ticket.leave()
 
-    def words(self, messages: Sequence[Message]) -> str | None:
+    def text_after(self, messages: Sequence[Message]) -> str | None:
         """Return the text to add to the conversation; None if the prompt is the newest one in it.
 
         A prompt that was cleared since is added again; one that was summarised is not.
         """
-        if self.standing is QueuePosition.NOWHERE or not self._is_in(messages):
+        if self.position is PromptPosition.NOWHERE or not self._is_in(messages):
             return self._prompt
-        return None if self.standing is QueuePosition.LAST else _continuation(self._prompt)
+        return None if self.position is PromptPosition.LAST else _continuation(self._prompt)
 
     async def keep(self, answer: StoredAnswer) -> None:
         """Store the answer, durably, before it is sent. Raise StoreFailed."""
@@ -200,21 +199,22 @@ class Once:
 
         await self._journal.writing(note)
 
-    def _admit(self, connection: sqlite3.Connection, newest: int) -> None:
-        """Decide, in the writer's thread and with the lease, whether the request must run, and from where."""
+    def stored_answer(self, connection: sqlite3.Connection, newest_run: int) -> bytes | None:
+        """Return the answer if there is one; otherwise note that the request runs, and where its prompt is."""
         self.leave()  # The next waiter may be polling for our place.
         asked = self._asked
         if asked is not None:
             self._clock.anchor(connection)
         now = self._clock.now(connection)
         kept = None if asked is None else answers.find(connection, asked)
-        self.standing = self._find_prompt(kept, newest, now)
+        self.position = self._find_prompt(kept, newest_run, now)
         if (answer := self._replay(kept, now) or self._finished(connection, kept)) is not None:
-            raise AlreadyAnswered("the request has been answered", answer=msgspec.json.encode(answer))
+            return msgspec.json.encode(answer)
         if asked is not None:
-            first = newest + 1 if kept is None or self.standing is QueuePosition.NOWHERE else kept.first_run
-            answers.begin(connection, asked, first_run=first, latest_run=newest + 1, now=now)
+            first = newest_run + 1 if kept is None or self.position is PromptPosition.NOWHERE else kept.first_run
+            answers.begin(connection, asked, first_run=first, latest_run=newest_run + 1, now=now)
             answers.forget(connection, before=now - max(_DAY_S, 2 * self._ttl_s))
+        return None
 
     def _is_in(self, messages: Sequence[Message]) -> bool:
         said = (text_of(message.content) for message in messages if message.role == "user")
@@ -229,20 +229,20 @@ class Once:
         assert since is not None
         return msgspec.json.decode(kept.answer, type=thread_safe_type(StoredAnswer)) if now - since < ttl_s else None
 
-    def _find_prompt(self, kept: StoredReply | None, newest: int, now: float) -> QueuePosition:
+    def _find_prompt(self, kept: StoredReply | None, newest: int, now: float) -> PromptPosition:
         """Say whether a run added this prompt without reaching an answer, and whether other prompts followed.
 
         Runs that were announced but never began have been disowned by now.
         """
         if kept is None or kept.answer is not None or now - kept.began >= max(LOST_TTL_S, self._ttl_s):
-            return QueuePosition.NOWHERE
+            return PromptPosition.NOWHERE
         if kept.first_run > min(newest, kept.latest_run):
-            return QueuePosition.NOWHERE
-        return QueuePosition.LAST if newest <= kept.latest_run else QueuePosition.EARLIER
+            return PromptPosition.NOWHERE
+        return PromptPosition.LAST if newest <= kept.latest_run else PromptPosition.EARLIER
 
     def _finished(self, connection: sqlite3.Connection, kept: StoredReply | None) -> StoredAnswer | None:
         """Return the answer of a run that ended, but whose process died before it stored the answer."""
-        if kept is None or self.standing is QueuePosition.NOWHERE:
+        if kept is None or self.position is PromptPosition.NOWHERE:
             return None
         rows = [row for _, row in rows_of(connection, self._record.number, kept.latest_run)]
         events: Sequence[AgentEvent] = [row for row in rows if not isinstance(row, Change)]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from zot.agent.output_schema import Expected
     from zot.journal.journal import Journal
     from zot.journal.record import Record
-    from zot.runtime.idempotency import IdempotentRequest, Once
+    from zot.runtime.idempotency import IdempotentRequest, IdempotentRun
     from zot.runtime.shared import SharedResources
     from zot.runtime.toolbox import Toolbox
     from zot.session.session import Session
@@ -168,19 +168,19 @@ HOSTED = "host:"
 
 async def open_hosted(
     config: Config, demand: IdempotentRequest, premises: SharedResources | None = None
-) -> tuple[Session, Once]:
+) -> tuple[Session, IdempotentRun]:
     """Return the session of a chat, and the object that answers its request once.
 
     The current configuration counts, not the recorded settings. Raise ConfigError, StoreFailed.
     """
-    from zot.runtime.idempotency import Once
+    from zot.runtime.idempotency import IdempotentRun
 
     hosted = msgspec.structs.replace(config, session=f"{HOSTED}{demand.session_id}")
     chosen = SessionChoice(hosted, {*RECORDED, *_PROMPTING, "lock"}, guarded=True)
     return await _open_recorded(
         hosted,
         lambda _: chosen,
-        lambda journal, record: Once(journal, record, demand),
+        lambda journal, record: IdempotentRun(journal, record, demand),
         own_process=True,
         demand=demand,
         premises=premises,
@@ -210,6 +210,7 @@ async def _open_recorded(
         journal = await Journal.open(journal_path(config))
         try:
             record, past = await journal.resume(config.session, cwd=_directory(config.cwd), create=creates)
+            from zot.session.recovery import WaitingRuns
             from zot.session.transcripts import TranscriptPast
 
             changes = past.changes if premises is None else premises.same_prompts(past.changes)
@@ -217,7 +218,7 @@ async def _open_recorded(
             draw = partial(_plan, choice, own_process=own_process, system=system, demand=demand, premises=premises)
             plan = draw() if premises is None else await asyncio.to_thread(draw)
             session = _build(plan, record, TranscriptPast(changes, past.rows, record.totals, journal.close))
-            await (session.take_up() if parks else session.mend())
+            await session.recover(WaitingRuns.RESUME if parks else WaitingRuns.LEAVE)
         except BaseException:
             await journal.close()
             raise
@@ -352,7 +353,7 @@ def _build(plan: SessionParts, store: Store | None, past: TranscriptPast | None)
     from zot.session.session import Session
 
     toolbox = plan.toolbox
-    return Session(plan.agent, store, jobs=toolbox, key=plan.key, now=plan.now, past=past, files=toolbox.files)
+    return Session(plan.agent, store, background=toolbox, key=plan.key, now=plan.now, past=past, files=toolbox.files)
 
 
 def _tool_environment(config: Config, premises: SharedResources | None) -> Mapping[str, str]:

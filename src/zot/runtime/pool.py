@@ -60,7 +60,7 @@ class Channel(Subscriber, Protocol):
         ``epoch`` tells it apart from other sessions that had its id.
         """
 
-    def overheard(self, upto: int) -> None:
+    def on_foreign_rows(self, upto: int) -> None:
         """Take note of stored rows up to ``upto`` that were not delivered."""
 
     def closed(self) -> None:
@@ -150,7 +150,7 @@ class SessionPool:
         return tuple(
             session_id
             for session_id, live in self._live.items()
-            if not live.session.is_broken and not self._is_closed(session_id)
+            if not live.session.store.is_broken and not self._is_closed(session_id)
         )
 
     @property
@@ -248,23 +248,25 @@ class SessionPool:
         await asyncio.wait({self._start_closing(session_id, parks=parks)})
         return True
 
-    async def take_up(self, session_id: str) -> None:
+    async def recover(self, session_id: str) -> None:
         """Recover a run that a dead process left: end it, or resume it if it waits for an approval. Raise like
         `use`."""
         live = self._live.get(session_id)
         async with self.use(session_id, looks=True) as session:
             if live is not None and live.session is session:  # Loading has just recovered any other.
-                await session.take_up()
+                from zot.session.recovery import WaitingRuns  # Imported lazily: start-up budget.
 
-    async def take_up_all(self, session_ids: Iterable[str]) -> None:
+                await session.recover(WaitingRuns.RESUME)
+
+    async def recover_all(self, session_ids: Iterable[str]) -> None:
         """Recover many sessions; log failures and continue with the next."""
         for session_id in session_ids:
             try:
-                await self.take_up(session_id)
+                await self.recover(session_id)
             except AgentError as problem:
-                log.warning("session %r could not be mended: %s", session_id, problem)
+                log.warning("session %r could not be recovered: %s", session_id, problem)
             except Exception:  # An unexpected error must not stop the others.
-                log.exception("session %r could not be mended", session_id)
+                log.exception("session %r could not be recovered", session_id)
 
     async def reopen(self, session_id: str) -> None:
         """Close a session and open it with its current settings. Raise RuntimeBusy while it runs, and like `use`."""
@@ -305,11 +307,11 @@ class SessionPool:
         """Refuse new runs and drop queued ones; running ones continue. Idempotent."""
         self._is_stopping = True
         for session_id, live in self._live.items():
-            if waiting := live.session.waiting:
+            if waiting := len(live.session.queue):
                 log.warning(
                     "session %r: %d that wait will not begin, because the daemon is stopping", session_id, waiting
                 )
-            live.session.drop_prompts(Stopping(STOPPING))
+            live.session.queue.drop_prompts(Stopping(STOPPING))
 
     def resume(self) -> None:
         """Allow new runs again. Dropped ones stay dropped."""
@@ -355,7 +357,7 @@ class SessionPool:
 
     def _must_reopen(self, live: LoadedSession) -> bool:
         """True if a session must be opened anew and can be closed now."""
-        if live.session.is_broken:  # It was deleted, or failed to store rows, as on a full disk.
+        if live.session.store.is_broken:  # It was deleted, or failed to store rows, as on a full disk.
             return not live.session.busy and not live.users
         return live.edition != self._edition and live.can_go(before=0.0)
 
@@ -373,7 +375,7 @@ class SessionPool:
         channel = self.channel(session_id)
         channel.opened(session.last_seq, session.epoch, busy=session.busy)
         session.subscribe(channel)
-        session.overhear(channel.overheard)
+        session.history.on_foreign_rows = channel.on_foreign_rows
         live = self._live[session_id] = LoadedSession(session, edition)
         self._look_later()
         return live

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import msgspec
 
@@ -19,8 +19,9 @@ from zot.providers.base import Model
 from zot.run_summary import RunSummary
 from zot.runtime.open import open_recorded, open_session
 from zot.session.history import Batch
-from zot.session.queue import Job, RewindTarget
+from zot.session.queue import CompactJob, Completion, JobObserver, PromptJob
 from zot.session.session import Session, SessionState
+from zot.session.transcripts import RewindTarget
 
 if TYPE_CHECKING:
     from zot.session.rewind import Rewound
@@ -30,6 +31,8 @@ _MAX_UNREAD = 10_000
 
 
 log = logging.getLogger("zot")
+
+_RunJob: TypeAlias = PromptJob | CompactJob
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -56,7 +59,7 @@ class Runtime:
         # Opening the journal must be awaited, so a recorded session is opened by `async with`.
         self._session = open_session(self._config) if self._config.session is None else None
         self._closed = False
-        self._failure: str | None = None
+        self._replacement = _Replacement()
 
     async def __aenter__(self) -> Self:
         if self._session is None and not self._closed:
@@ -70,7 +73,7 @@ class Runtime:
         """Start a prompt and return its events. Raise RuntimeBusy while another one runs."""
         session = self._idle()
         inbox = Inbox(session, can_approve=self._config.approvals)
-        return Events(inbox, session.prompt(text, images, started=inbox.open, dropped=inbox.drop))
+        return Events(inbox, session.prompt(text, images, observer=inbox))
 
     async def run(self, text: str, images: Sequence[ImageBlock] = ()) -> Answer:
         """Run a prompt to its end and return the answer. Raise what made it fail, or RunCancelled."""
@@ -88,20 +91,13 @@ class Runtime:
         """Start to summarise the conversation and return the events. Raise RuntimeBusy while a prompt runs."""
         session = self._idle()
         inbox = Inbox(session, can_approve=self._config.approvals)
-        return Events(inbox, session.compact(started=inbox.open, dropped=inbox.drop))
+        return Events(inbox, session.compact(inbox))
 
     async def undo_compact(self) -> None:
         """Restore the messages that the newest compaction replaced, before later ones. Raise UserError if none."""
-        over, reasons = asyncio.Event(), list[str]()
-
-        def drop(why: AgentError) -> None:
-            reasons.append(str(why))
-            over.set()
-
-        self._idle().undo_compact(started=over.set, dropped=drop)
-        await over.wait()
-        if reasons:
-            raise UserError(reasons[0])
+        completion = Completion()
+        self._idle().undo_compact(completion)
+        await completion.over
 
     def steer(self, text: str, images: Sequence[ImageBlock] = ()) -> None:
         """Steer the running prompt: add a message before its next model call. Raise AgentError if none is running."""
@@ -141,7 +137,7 @@ class Runtime:
 
         In a recorded session this takes effect before the next prompt; if it fails, the next call raises the reason.
         """
-        self._open().replace_messages(messages, dropped=self._fail_later)
+        self._open().replace_messages(messages, self._replacement)
 
     async def rewind(self, *, messages: int | None = None, at: int | None = None, files: bool = True) -> Rewound:
         """Go back to the first ``messages``, or to the row ``at``; restore the files that tools have changed since.
@@ -160,11 +156,11 @@ class Runtime:
 
     def press(self, panel_id: str, key: str, text: str = "") -> None:
         """Send a key to an extension's panel. Raise UserError if there is no such panel or key."""
-        self._open().press(panel_id, key, text)
+        self._open().extensions.press(panel_id, key, text)
 
     def close_panel(self, panel_id: str) -> None:
         """Close an extension's panel. Raise UserError if it is not open."""
-        self._open().close_panel(panel_id)
+        self._open().extensions.close_panel(panel_id)
 
     def listen(self, hear: Callable[[AgentEvent], None]) -> Callable[[], None]:
         """Call ``hear`` with every event from now on, including notices and panels between prompts.
@@ -188,21 +184,28 @@ class Runtime:
     def _open(self) -> Session:
         if self._closed:
             raise RuntimeClosed("this Runtime has been closed")
-        if (reason := self._failure) is not None:
-            self._failure = None
-            raise AgentError(f"the conversation could not be replaced: {reason}")
+        if (why := self._replacement.failure) is not None:
+            self._replacement.failure = None
+            raise AgentError(f"the conversation could not be replaced: {why}")
         if self._session is None:
             raise UserError("a Runtime with a session is used in `async with`: that opens it")
         return self._session
 
-    def _fail_later(self, why: AgentError) -> None:
-        self._failure = str(why)
-
     def _idle(self) -> Session:
         session = self._open()
-        if session.busy and not (session.aborting and not session.waiting):
+        if session.busy and not (session.worker.aborting and not session.queue):
             raise RuntimeBusy("a prompt or compact is running; wait for its done, cancel it, or use another Runtime")
         return session
+
+
+class _Replacement(JobObserver):
+    """Keeps the failure of `Runtime.set_messages`, which has returned by then."""
+
+    def __init__(self) -> None:
+        self.failure: AgentError | None = None
+
+    def dropped(self, why: AgentError) -> None:
+        self.failure = why
 
 
 class Events:
@@ -212,7 +215,7 @@ class Events:
     Unread events pause the run; none is dropped.
     """
 
-    def __init__(self, inbox: Inbox, job: Job) -> None:
+    def __init__(self, inbox: Inbox, job: _RunJob) -> None:
         self._inbox = inbox
         self._job = inbox.job = job
 
@@ -277,12 +280,12 @@ class Ear:
         return
 
 
-class Inbox:
+class Inbox(JobObserver):
     """The subscriber that buffers one run's events for `Events`."""
 
     def __init__(self, session: Session, *, can_approve: bool) -> None:
         self.can_approve = can_approve
-        self.job: Job | None = None
+        self.job: _RunJob | None = None
         self._session = session
         self._loop = asyncio.get_running_loop()
         self._unread: deque[AgentEvent] = deque()
@@ -291,11 +294,11 @@ class Inbox:
         self._unsubscribe: Callable[[], None] = lambda: None
         self.over = False
 
-    def open(self) -> None:
+    def started(self) -> None:
         """Subscribe: the run starts."""
         self._unsubscribe = self._session.subscribe(self)
 
-    def drop(self, why: AgentError) -> None:
+    def dropped(self, why: AgentError) -> None:
         """End: the run will never start. Unless it was cancelled, emit the reason and `done`."""
         if not isinstance(why, RunCancelled):
             self._unread.extend((Error(str(why)), Done()))
@@ -337,13 +340,13 @@ class Inbox:
         _resolve(self._taken)
         return events
 
-    async def abandon(self, job: Job) -> None:
+    async def abandon(self, job: _RunJob) -> None:
         """Cancel the run and wait until it has stopped."""
         self._end()
-        self._session.cancel(job)
-        await self._session.finish()
+        self._session.worker.cancel(job)
+        await self._session.worker.finish()
 
-    def abandon_soon(self, job: Job) -> None:
+    def abandon_soon(self, job: _RunJob) -> None:
         """Cancel the run from any thread: the garbage collector may call this in another one."""
         try:
             here = asyncio.get_running_loop() is self._loop
@@ -351,9 +354,9 @@ class Inbox:
             here = False
         if here:
             self._end()
-            self._session.cancel(job)
+            self._session.worker.cancel(job)
         elif not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._session.cancel, job)
+            self._loop.call_soon_threadsafe(self._session.worker.cancel, job)
 
     def _end(self) -> None:
         self.over = True

@@ -88,7 +88,11 @@ async def _closed(session: Session) -> None:
 async def wind_down(session: Session, output: StreamWriter) -> None:
     """Abort the run and the queue, flush the last frames and close the session, each within its limit."""
     session.abort(queue=True)
-    for step, seconds in ((session.finish(), _ABORT_S), (output.drained(), _FLUSH_S), (session.close(), _CLOSE_S)):
+    for step, seconds in (
+        (session.worker.finish(), _ABORT_S),
+        (output.drained(), _FLUSH_S),
+        (session.close(), _CLOSE_S),
+    ):
         try:
             await asyncio.wait_for(step, seconds)
         except TimeoutError:

@@ -15,6 +15,7 @@ from zot.run_summary import CUT_OFF, RunSummary
 from zot.serve.notices import show_notices
 from zot.serve.streams import StreamWriter, read_chunks
 from zot.session.history import Batch
+from zot.session.queue import JobObserver
 from zot.session.session import Session
 from zot.wire.rpc import EventEncoder
 
@@ -102,7 +103,7 @@ class FinalText:
         self._output.write(data if data.endswith(b"\n") else data + b"\n")
 
 
-class OneRun:
+class OneRun(JobObserver):
     """Run one prompt and show it. A `Subscriber`: the run waits for a slow reader."""
 
     can_approve = False
@@ -112,7 +113,7 @@ class OneRun:
         self._output = output
         self._face = face
         self._outcome = RunSummary()
-        self._dropped = ""
+        self._drop_reason = ""
         session.subscribe(self)
 
     async def run(self, prompt: str) -> None:
@@ -130,7 +131,7 @@ class OneRun:
         try:
             answer = await self._session.run_command(name, args)
             if answer.panel_id:
-                self._session.close_panel(answer.panel_id)
+                self._session.extensions.close_panel(answer.panel_id)
                 raise UserError(f"/{name} opens a panel, and there is nobody to look at it")
         except NoSuchCommand as problem:
             if not problem.absent:  # No extension could provide it: treat it as a prompt.
@@ -146,10 +147,10 @@ class OneRun:
         return answer
 
     async def _ask(self, prompt: str) -> None:
-        job = self._session.prompt(prompt, dropped=self._drop)
-        await self._session.finish()
-        if self._dropped:
-            raise UserError(self._dropped)
+        job = self._session.prompt(prompt, observer=self)
+        await self._session.worker.finish()
+        if self._drop_reason:
+            raise UserError(self._drop_reason)
         if job.error is not None:
             raise job.error
         if job.aborted:
@@ -170,9 +171,9 @@ class OneRun:
     async def room(self) -> None:
         await self._output.room()
 
-    def _drop(self, why: AgentError) -> None:
-        self._dropped = str(why)
-        self._face.refuse(self._dropped)
+    def dropped(self, why: AgentError) -> None:
+        self._drop_reason = str(why)
+        self._face.refuse(self._drop_reason)
 
 
 def _command_in(prompt: str) -> tuple[str, str]:

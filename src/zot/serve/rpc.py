@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol, TypedDict
+from typing import Any, Protocol
 
 import msgspec
 
@@ -16,8 +16,9 @@ from zot.events import Done, Error, ExtNotify
 from zot.messages import ImageBlock, show
 from zot.panels import CommandAnswer
 from zot.session.history import Batch
-from zot.session.queue import Dropped, RewindTarget, Started
+from zot.session.queue import JobObserver
 from zot.session.session import Session
+from zot.session.transcripts import RewindTarget
 from zot.wire import rpc
 from zot.wire.lines import TooLong
 from zot.wire.rpc import EventEncoder
@@ -35,13 +36,6 @@ class Output(Protocol):
     def full(self) -> bool: ...
 
     async def room(self) -> None: ...
-
-
-class JobCallbacks(TypedDict):
-    """Callbacks for a queued command: it starts, or it is dropped."""
-
-    started: Started
-    dropped: Dropped
 
 
 class NotAuthorized(AgentError):
@@ -65,7 +59,7 @@ class RpcServer:
         self._input_ended = False
         session.subscribe(self)
         if not greeting.locked:
-            session.start()
+            session.extensions.start()
 
     # Subscriber.
 
@@ -104,7 +98,7 @@ class RpcServer:
         if refusal is not None:
             self._output.write(fail(command, refusal))
             raise NotAuthorized(refusal)
-        self._session.start()
+        self._session.extensions.start()
         if self._pending or self._held:
             self._hold(command)
         else:
@@ -117,7 +111,7 @@ class RpcServer:
     def end_input(self) -> None:
         """Handle the end of the client's input: it can no longer answer approvals."""
         self._input_ended = True
-        self._session.approver_left()
+        self._session.worker.approver_left()
 
     def _hold(self, command: rpc.AnyCommand) -> None:
         """Queue a command after the unfinished ones, so answers keep their order. An abort takes effect at once."""
@@ -155,7 +149,7 @@ class RpcServer:
     def _takes_a_while(self, command: rpc.AnyCommand) -> bool:
         match command:
             case rpc.Prompt() | rpc.Steer() | rpc.Compact() | rpc.Clear() | rpc.UndoCompact():
-                return self._session.begins_later
+                return self._session.worker.begins_later
             case rpc.Fork() | rpc.Rewind() | rpc.GetMessages(view="full") | rpc.RunCommand() | rpc.GetCommands():
                 return True
             case _:
@@ -180,11 +174,11 @@ class RpcServer:
             case Hello() | Ping():
                 self._output.write(self._greeting.answer(command))
             case rpc.Prompt():
-                session.prompt(command.message or "", _images(command.images), **self._callbacks(command))
+                session.prompt(command.message or "", _images(command.images), observer=self._observer(command))
             case rpc.Steer():
-                session.steer(command.message or "", _images(command.images), **self._callbacks(command))
+                session.steer(command.message or "", _images(command.images), observer=self._observer(command))
             case rpc.Compact():
-                session.compact(**self._callbacks(command))
+                session.compact(self._observer(command))
             case rpc.Abort(queue=queue):
                 self._succeed(command)
                 session.abort(queue=bool(queue))
@@ -205,9 +199,9 @@ class RpcServer:
                 session.approve(request or "", decision or "")
                 self._succeed(command)
             case rpc.Clear():
-                session.clear(**self._callbacks(command))
+                session.clear(self._observer(command))
             case rpc.UndoCompact():
-                session.undo_compact(**self._callbacks(command))
+                session.undo_compact(self._observer(command))
             case rpc.SetModel(model=model):
                 if not model:
                     raise UserError("set_model needs a model")
@@ -230,10 +224,10 @@ class RpcServer:
             case rpc.RunCommand(name=name, args=args):
                 self._later(command, session.run_command(name or "", args or ""), then=self._run_prompt)
             case rpc.PanelKey(panel_id=panel_id, key=key, text=text):
-                session.press(panel_id or "", key or "", text or "")
+                session.extensions.press(panel_id or "", key or "", text or "")
                 self._succeed(command)
             case rpc.PanelClose(panel_id=panel_id):
-                session.close_panel(panel_id or "")
+                session.extensions.close_panel(panel_id or "")
                 self._succeed(command)
 
     async def _all_messages(self) -> dict[str, Any]:
@@ -246,14 +240,11 @@ class RpcServer:
     def _run_prompt(self, answer: CommandAnswer) -> None:
         """Run the prompt that an extension's answer contains, if any; the client applies the rest."""
         if answer.prompt:
+            observer = _CommandPrompt(self)
             try:
-                self._session.prompt(answer.prompt, dropped=self._dropped)
+                self._session.prompt(answer.prompt, observer=observer)
             except UserError as problem:
-                self._dropped(problem)
-
-    def _dropped(self, why: AgentError) -> None:
-        """Emit the error of an extension's prompt that will never run; its command has been answered already."""
-        self.deliver(Batch(0, 0, [Error(str(why)), Done()]))
+                observer.dropped(problem)
 
     async def _fork(self, new_id: str | None, messages: int | None) -> dict[str, Any]:
         return {"session": await self._session.fork(new_id, messages=messages)}
@@ -287,24 +278,42 @@ class RpcServer:
         log.error("unexpected error in %s", name_of(command), exc_info=problem)
         return "internal error; standard error has the details"
 
-    def _callbacks(self, command: Command) -> JobCallbacks:
-        """Return the callbacks that answer ``command`` when its job starts or is dropped."""
+    def _observer(self, command: Command) -> JobObserver:
+        """Return the observer that answers ``command`` when its job starts or is dropped."""
         data = () if isinstance(command, rpc.Clear | rpc.UndoCompact) else (rpc.STARTED,)
-        then = self._answered if self._session.begins_later else _do_nothing
+        return _CommandJob(self, command, data, holds=self._session.worker.begins_later)
 
-        def started() -> None:
-            self._succeed(command, *data)
-            asyncio.get_running_loop().call_soon(then)
-
-        def dropped(why: AgentError) -> None:
-            self._output.write(fail(command, str(why)))
-            asyncio.get_running_loop().call_soon(then)
-
-        return JobCallbacks(started=started, dropped=dropped)
+    def answer_job(self, frame: bytes, *, holds: bool) -> None:
+        """Write the answer of a command that started a job; if it ``holds`` others back, resume with them."""
+        self._output.write(frame)
+        if holds:
+            asyncio.get_running_loop().call_soon(self._answered)
 
 
-def _do_nothing() -> None:
-    pass
+class _CommandJob(JobObserver):
+    """Answers the command that enqueued a job. If it ``holds`` others back, they follow its answer."""
+
+    def __init__(self, server: RpcServer, command: Command, data: Sequence[Any], *, holds: bool) -> None:
+        self._server = server
+        self._command = command
+        self._data = data
+        self._holds = holds
+
+    def started(self) -> None:
+        self._server.answer_job(succeed(self._command, *self._data), holds=self._holds)
+
+    def dropped(self, why: AgentError) -> None:
+        self._server.answer_job(fail(self._command, str(why)), holds=self._holds)
+
+
+class _CommandPrompt(JobObserver):
+    """The prompt of an extension's command, which has been answered already."""
+
+    def __init__(self, server: RpcServer) -> None:
+        self._server = server
+
+    def dropped(self, why: AgentError) -> None:
+        self._server.deliver(Batch(0, 0, [Error(str(why)), Done()]))
 
 
 def _images(images: Sequence[rpc.ImageInput] | None) -> tuple[ImageBlock, ...]:

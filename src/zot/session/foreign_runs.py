@@ -20,6 +20,7 @@ from zot.events import (
     PanelRendered,
 )
 from zot.session.history import Batch
+from zot.session.recovery import WaitingRuns
 from zot.session.session import Session
 from zot.store import Change, MessagesReplaced, Row
 
@@ -47,7 +48,7 @@ class ForeignRuns:
         self._waits_for_approval = False
         self._idle_polls = 0
         self._is_loading = False
-        session.overhear(self._on_rows)
+        session.history.on_foreign_rows = self._on_rows
         if begun:
             self._delivered = begun[-1][0]
             self._deliver_rows([row for _, row in begun])
@@ -78,7 +79,7 @@ class ForeignRuns:
         if self._session.busy:
             return
         delivered = self._delivered = max(self._delivered, self._session.last_seq)
-        rows = await self._session.record.read(delivered, _MAX_ROWS)
+        rows = await self._session.store.read(delivered, _MAX_ROWS)
         self._idle_polls = 0 if rows else self._idle_polls + 1
         over = any(isinstance(row, Done | MessagesReplaced) for _, row in rows)
         dead = self.is_elsewhere and (
@@ -88,7 +89,7 @@ class ForeignRuns:
             await self._load()
             if over and rows[-1][0] > self._session.last_seq:
                 return  # The other process still holds the lease.
-            rows = await self._session.record.read(delivered, _MAX_ROWS)
+            rows = await self._session.store.read(delivered, _MAX_ROWS)
         if rows and not self._session.busy:
             self._delivered = max(self._delivered, rows[-1][0])
             self._deliver_rows([row for _, row in rows])
@@ -97,7 +98,7 @@ class ForeignRuns:
         """Load foreign rows into the session and end a run that a dead process left open."""
         self._is_loading, self._idle_polls = True, 0
         try:
-            await self._session.keep_choice()
+            await self._session.recover(WaitingRuns.END)
         finally:
             self._is_loading = False
 
@@ -139,6 +140,6 @@ async def open_foreign_run(session: Session) -> Sequence[tuple[int, Row]]:
     """Return the rows of a run that another process began and has not ended; empty if there is none."""
     if session.busy:
         return ()
-    rows = await session.record.newest()
+    rows = await session.store.newest()
     events = [row for _, row in rows if not isinstance(row, Change)]
     return () if not events or any(isinstance(event, Done) for event in events) else rows

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from zot.agent.loop import Agent
 from zot.agent.transcript import Transcript
 from zot.errors import StoreFailed
 from zot.events import (
@@ -86,22 +87,11 @@ class Subscriber(Protocol):
 class History:
     """The only path of a run's events and changes into the store and out to subscribers (`agent.run.Recorder`).
 
-    Events are delivered only after they are stored. ``on_failure`` gets the error of rows that were accepted but not
-    stored. For rows that are loaded rather than produced here, ``measured`` gets a reply's usage with the transcript of
-    that moment, ``recall`` each remembered approval, and ``guarded`` each guard.
+    Events are delivered only after they are stored. Rows that are loaded rather than produced here take effect on the
+    ``agent``: a reply's usage, remembered approvals, guards. Without an agent the history is only read and repaired.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        *,
-        charge: Callable[[Counters], Counters],
-        measured: Callable[[Usage, Transcript], None],
-        recall: Callable[[PermissionGranted], None],
-        observe: Callable[[Sequence[AgentEvent]], None],
-        on_failure: Callable[[StoreFailed], None],
-        guarded: Callable[[GuardSet], None] = lambda guarded: None,
-    ) -> None:
+    def __init__(self, store: Store, agent: Agent | None = None) -> None:
         self.transcript = Transcript()
         self.totals = ZERO
         #: The newest recorded settings.
@@ -116,18 +106,15 @@ class History:
         #: True while subscribers have seen a turn begin and not end.
         self.in_turn = False
         self._store = store
-        self._charge = charge
-        self._measured = measured
-        self._recall = recall
-        self._guarded = guarded
-        self._observe = observe
-        self._on_failure = on_failure
+        self._agent = agent
+        #: Called with the error of rows that were accepted but not stored.
+        self.on_failure: Callable[[StoreFailed], None] = lambda problem: None
         self.subscribers: tuple[Subscriber, ...] = ()
         self._undelivered: deque[Batch] = deque()
         self._stored_seq = 0
         #: Called with the number of the newest stored row that no subscriber was sent: rows of other processes and
         #: repairs.
-        self.overheard: Callable[[int], None] = lambda upto: None
+        self.on_foreign_rows: Callable[[int], None] = lambda upto: None
         self._amended_upto = 0
         self._is_delivering = False
         store.watch(self._on_stored, self._on_failed)
@@ -183,15 +170,18 @@ class History:
     def learn(self, rows: Iterable[Row]) -> None:
         """Apply rows recorded earlier or by others, without delivering them."""
         counted: Usage | None = None
+        agent = self._agent
         for row in rows:
             match row:
                 case Configured():
                     self.configured = row
                 case PermissionGranted():
-                    self._recall(row)
+                    if agent is not None:
+                        agent.approver.recall(row)
                 case GuardSet(name=name):
                     self.guards[name] = row
-                    self._guarded(row)
+                    if agent is not None:
+                        agent.extensions.recall(row)
                 case MessageAdded() | MessagesReplaced():
                     self.transcript.apply(row)
                 case Usage(cumulative=totals):
@@ -199,7 +189,8 @@ class History:
                 case UsageCounted(cumulative=totals):
                     self.totals = totals
                 case TurnEnd(stop="end_turn" | "tool_use" | "length") if counted is not None:
-                    self._measured(counted, self.transcript)
+                    if agent is not None:
+                        agent.measured(counted, self.transcript)
                 case AssistantStart() | Done():
                     counted = None  # The usage was that of a summary or of a reply that was cut off.
                 case _:
@@ -227,7 +218,7 @@ class History:
 
     def count(self, counters: Counters) -> Counters:
         """Price a reply's tokens, add them to the totals, and return them with their price."""
-        charged = self._charge(counters)
+        charged = counters if self._agent is None else self._agent.charge(counters)
         self.totals += charged
         return charged
 
@@ -254,13 +245,13 @@ class History:
     def _on_stored(self, seq: int) -> None:
         self._stored_seq = seq
         if 0 < self._amended_upto <= seq:
-            self.overheard(self._amended_upto)
+            self.on_foreign_rows(self._amended_upto)
             self._amended_upto = 0
         self._deliver_stored()
 
     def _on_failed(self, problem: StoreFailed) -> None:
         self._undelivered.clear()
-        self._on_failure(problem)
+        self.on_failure(problem)
 
     def _deliver_stored(self) -> None:
         if self._is_delivering:
@@ -297,7 +288,8 @@ class History:
             self.before = None
         for subscriber in self.subscribers:
             subscriber.deliver(batch)
-        self._observe(batch.events)
+        if self._agent is not None:
+            self._agent.extensions.observe(batch.events)
 
     def _unsubscribe(self, subscriber: Subscriber) -> None:
         self.subscribers = tuple(other for other in self.subscribers if other is not subscriber)

@@ -6,15 +6,20 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
+from zot.agent.approvals import WaitingForApproval
 from zot.agent.transcript import Transcript
 from zot.errors import AgentError, InternalError, QueueFull, RunCancelled, SystemFailed, UserError
 from zot.messages import ImageBlock, Message
-from zot.store import MessagesReplaced
+from zot.session.recovery import WaitingRuns
+from zot.store import MessagesReplaced, Row
 from zot.text import has_surrogate
+
+if TYPE_CHECKING:
+    import sqlite3  # Only the journal needs it.
 
 log = logging.getLogger("zot")
 
@@ -22,148 +27,171 @@ log = logging.getLogger("zot")
 MAX_QUEUE = 32
 
 T = TypeVar("T")
-P = ParamSpec("P")
-
-#: Returns a change of the conversation. Raises UserError if there is none to make.
-Edit: TypeAlias = Callable[[Transcript], MessagesReplaced]
-#: Returns the text to add to a conversation; None if the prompt is in it already.
-PromptText: TypeAlias = Callable[[Sequence[Message]], str | None]
-#: Called when a job starts, or with the reason why it never will: RunCancelled if it was aborted or withdrawn.
-Started: TypeAlias = Callable[[], None]
-Dropped: TypeAlias = Callable[[AgentError], None]
 
 
-def ignore_start() -> None:
-    """Do nothing: the default observer of a start."""
+class JobObserver:
+    """Learns what becomes of a job. Override the methods of interest; an exception in one is logged."""
+
+    def started(self) -> None:
+        """The job starts: a run emits its first event right after this; an edit has been made."""
+
+    def dropped(self, why: AgentError) -> None:
+        """The job will never run: RunCancelled if it was aborted or withdrawn, else the failure."""
+
+    def parked(self) -> None:
+        """The run waits for an approval, and another process will finish it."""
 
 
-def ignore_drop(why: AgentError) -> None:
-    """Do nothing: the default observer of a drop."""
+class Completion(JobObserver):
+    """Awaits an edit: ``over`` has no result, or the error that dropped it."""
+
+    def __init__(self) -> None:
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def started(self) -> None:
+        self.over.set_result(None)
+
+    def dropped(self, why: AgentError) -> None:
+        self.over.set_exception(why)
 
 
-class RewindTarget(msgspec.Struct, frozen=True):
-    """The target of a rewind: the first ``messages``, or the row ``at``. Without ``files``, files stay unchanged."""
-
-    messages: int | None = None
-    at: int | None = None
-    files: bool = True
+_NO_OBSERVER = JobObserver()
 
 
-class ExclusiveTask(Generic[T]):
-    """Exclusive work in a session's queue; its caller awaits the future ``over``."""
+class RepeatedPrompt:
+    """A prompt that may have been sent before: its text is decided when its turn comes."""
 
-    def __init__(self, work: Callable[[], Awaitable[T]]) -> None:
-        self._work = work
-        self.over: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self.job = Job(None, (), started=lambda: None, dropped=self.fail, errand=self.run)
+    def text_after(self, messages: Sequence[Message]) -> str | None:
+        """Return the text to add to the conversation; None if the run continues with what is there."""
+        del messages
+        return None
 
-    async def run(self) -> None:
-        """Do the work and resolve ``over``."""
-        try:
-            result = await self._work()
-        except Exception as problem:  # Raised where `over` is awaited.
-            self.fail(problem)
-        else:
-            if not self.over.done():
-                self.over.set_result(result)
+    def stored_answer(self, connection: sqlite3.Connection, newest_run: int) -> bytes | None:
+        """Return the answer if the prompt has been answered: it then does not run.
 
-    def drop(self, why: AgentError) -> None:
-        """Cancel ``over``: the work will never run."""
-        self.over.cancel(str(why))
-
-    def fail(self, problem: Exception) -> None:
-        """Reject ``over`` with ``problem``."""
-        if not self.over.done():
-            self.over.set_exception(problem)
+        Called in the journal's writer thread while the lease is held; writes join that transaction.
+        """
+        del connection, newest_run
+        return None
 
 
-class Job:
-    """A queued prompt, compaction, edit or errand, and the callbacks of its caller.
+class _QueuedJob(msgspec.Struct, eq=False, kw_only=True):
+    """The part that all jobs share. After the end, ``error`` has the failure; ``aborted`` says if an abort ended it."""
 
-    ``edit`` changes the conversation and starts nothing else; the job counts as started once that is done. ``errand``
-    is awaited instead of a run; with ``passes`` it is dropped as done when a parked run resumes instead. ``words``
-    returns a prompt's text when its turn comes, or None if the transcript has it already and the run only continues. A
-    job that ``yields`` is removed from the conversation again if it does not fit the model's window. ``parked`` is
-    called when another process will finish the job, because it waits for an approval. ``prompt_id`` is the caller's
-    name for it.
+    observer: JobObserver = _NO_OBSERVER
+    #: Aborted before its turn came: it ends as soon as it has begun.
+    is_unwanted: bool = False
+    error: AgentError | None = None
+    aborted: bool = False
 
-    After the end, ``error`` has the failure and ``aborted`` tells that an abort ended it.
-    """
-
-    def __init__(
-        self,
-        text: str | None,
-        images: Sequence[ImageBlock],
-        *,
-        started: Callable[[], None],
-        dropped: Dropped,
-        parked: Started = ignore_start,
-        edit: Edit | None = None,
-        errand: Callable[[], Awaitable[None]] | None = None,
-        words: PromptText | None = None,
-        channel: str = "",
-        prompt_id: str = "",
-        yields: bool = False,
-        passes: bool = False,
-    ) -> None:
-        self.text = text
-        self.edit = edit
-        self.errand = errand
-        self.images = images
-        self._started = started
-        self._dropped = dropped
-        self._parked = parked
-        self.channel = channel
-        self.prompt_id = prompt_id
-        self.words: PromptText = words or (lambda messages: text)
-        self.yields = yields
-        self.passes = passes
-        #: Aborted before its turn came: it ends as soon as it has begun.
-        self.is_unwanted = False
-        self.error: AgentError | None = None
-        self.aborted = False
-
-    @staticmethod
-    def going_on() -> Job:
-        """Return the job of a run that another process began: no caller here waits for its start."""
-        return Job("", (), started=lambda: None, dropped=ignore_drop)
-
-    @property
-    def is_compact(self) -> bool:
-        return self.text is None and not self.is_quiet
-
-    @property
-    def is_quiet(self) -> bool:
-        """True if it is no run, and so emits no events of a run."""
-        return self.edit is not None or self.errand is not None
-
-    def forget(self) -> None:
-        """Drop the callbacks of a finished job: they may refer to a caller that refers to the job."""
-        self._started, self._dropped = ignore_start, ignore_drop
+    def start(self) -> None:
+        """Report that it starts."""
+        _notify(self.observer.started)
 
     def drop(self, why: AgentError) -> None:
-        """Report that it will never run: RunCancelled for an abort or a withdrawal, else the failure."""
+        """Report that it will never run."""
         if isinstance(why, RunCancelled):
             self.aborted = True
         else:
             self.error = why
-        _notify(self._dropped, why)
-
-    def start(self) -> None:
-        """Report that it starts."""
-        _notify(self._started)
+        _notify(lambda: self.observer.dropped(why))
 
     def park(self) -> None:
         """Report that another process will finish it."""
-        _notify(self._parked)
+        _notify(self.observer.parked)
+
+    def forget(self) -> None:
+        """Release the observer of a finished job: it may refer to the job."""
+        self.observer = _NO_OBSERVER
 
 
-def _notify(observer: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+class PromptJob(_QueuedJob):
+    """A prompt. ``prompt_id`` is the caller's name for it; ``channel`` is stored with the message.
+
+    A ``repeated`` prompt is removed from the conversation again if it does not fit the model's window;
+    ``stored_answer`` is set instead of a run if it had been answered.
+    """
+
+    text: str
+    images: Sequence[ImageBlock] = ()
+    prompt_id: str = ""
+    channel: str = ""
+    repeated: RepeatedPrompt | None = None
+    stored_answer: bytes | None = None
+
+
+class CompactJob(_QueuedJob):
+    """A compaction of the conversation."""
+
+
+class ResumedJob(_QueuedJob):
+    """The rest of a run that waits for an approval and whose process is gone."""
+
+    waiting: WaitingForApproval
+
+
+class EditJob(_QueuedJob):
+    """A change of the conversation. ``edit`` raises UserError if there is nothing to change."""
+
+    edit: Callable[[Transcript], MessagesReplaced]
+
+
+class ExclusiveJob(_QueuedJob, Generic[T]):
+    """Work between runs that needs the lease; its caller awaits ``result``."""
+
+    work: Callable[[], Awaitable[T]]
+    result: asyncio.Future[T] = msgspec.field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    async def run(self) -> None:
+        """Do the work and resolve ``result``."""
+        try:
+            result = await self.work()
+        except Exception as problem:  # Raised where `result` is awaited.
+            _reject(self.result, problem)
+        else:
+            if not self.result.done():
+                self.result.set_result(result)
+
+    def drop(self, why: AgentError) -> None:
+        """Reject ``result``: the work will never run."""
+        _reject(self.result, why)
+
+
+class RecordJob(_QueuedJob):
+    """Rows to record outside of any run, or before a waiting run resumes; its caller awaits ``stored``.
+
+    ``make`` is called at the moment of recording. ``waiting`` says what happens to a run that waits for an approval and
+    whose process is gone.
+    """
+
+    make: Callable[[], Sequence[Row]]
+    waiting: WaitingRuns
+    stored: asyncio.Future[None] = msgspec.field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    def drop(self, why: AgentError) -> None:
+        """Reject ``stored``: the rows will never be recorded."""
+        _reject(self.stored, why)
+
+
+Job: TypeAlias = PromptJob | CompactJob | ResumedJob | EditJob | ExclusiveJob[Any] | RecordJob
+
+
+def is_run(job: Job) -> bool:
+    """True if the job emits the events of a run, and so ends with `done`."""
+    return isinstance(job, PromptJob | CompactJob | ResumedJob)
+
+
+def _reject(future: asyncio.Future[T], problem: Exception) -> None:
+    if not future.done():
+        future.set_exception(problem)
+
+
+def _notify(report: Callable[[], None]) -> None:
     """Call an observer. Log its exception: a failing observer must not harm the session or later jobs."""
     try:
-        observer(*args, **kwargs)
+        report()
     except Exception:
-        log.exception("what became of a job could not be told to whoever asked for it")
+        log.exception("the observer of a job raised")
 
 
 def explained(problem: BaseException) -> AgentError:
@@ -197,16 +225,16 @@ class JobQueue:
 
     def __init__(self) -> None:
         self._jobs: deque[Job] = deque()
-        self._steers: deque[Job] = deque()
+        self._steers: deque[PromptJob] = deque()
 
     def __len__(self) -> int:
         """Return the number of jobs that wait for their turn."""
         return len(self._jobs)
 
     @property
-    def is_quiet(self) -> bool:
-        """True if none of the waiting jobs is a run."""
-        return all(job.is_quiet for job in self._jobs)
+    def has_run(self) -> bool:
+        """True if one of the waiting jobs is a run."""
+        return any(map(is_run, self._jobs))
 
     def add(self, job: Job) -> None:
         """Enqueue a job. Raise QueueFull."""
@@ -217,7 +245,7 @@ class JobQueue:
         """Return a job to the front of the queue."""
         self._jobs.appendleft(job)
 
-    def add_steer(self, job: Job) -> None:
+    def add_steer(self, job: PromptJob) -> None:
         """Enqueue a message that steers the running job. Raise QueueFull."""
         self._check_room()
         self._steers.append(job)
@@ -228,13 +256,13 @@ class JobQueue:
         self._steers.clear()
         return self._jobs.popleft() if self._jobs else None
 
-    def next_steer(self) -> Job | None:
+    def next_steer(self) -> PromptJob | None:
         """Take the next steering message, if there is one."""
         return self._steers.popleft() if self._steers else None
 
     def forestall(self) -> None:
         """Mark the first waiting run as aborted: it ends as soon as it has begun."""
-        for job in [job for job in self._jobs if not job.is_quiet][:1]:
+        for job in [job for job in self._jobs if is_run(job)][:1]:
             job.is_unwanted = True
 
     def remove(self, job: Job) -> bool:
@@ -244,14 +272,15 @@ class JobQueue:
         self._jobs.remove(job)
         return True
 
-    def take_out(self, prompt_id: str) -> Job:
-        """Remove and return the job with this id. Raise UserError if there is none."""
-        for jobs in (self._steers, self._jobs):
-            for job in jobs:
-                if prompt_id and job.prompt_id == prompt_id:
-                    jobs.remove(job)
-                    return job
-        raise UserError("it cannot be taken back: it has been said already, or nobody has it any more")
+    def withdraw(self, prompt_id: str) -> None:
+        """Drop the waiting prompt or steering message with this id. Raise UserError if there is none."""
+        for job in (*self._steers, *self._jobs):
+            if prompt_id and isinstance(job, PromptJob) and job.prompt_id == prompt_id:
+                if not self.remove(job):
+                    self._steers.remove(job)
+                job.drop(RunCancelled("withdrawn before it was sent"))
+                return
+        raise UserError("it cannot be withdrawn: it has been sent or dropped already")
 
     def drop(self, why: AgentError) -> None:
         """Drop every job and steering message."""
@@ -265,9 +294,9 @@ class JobQueue:
             self._steers.popleft().drop(why)
 
     def drop_prompts(self, why: AgentError) -> None:
-        """Drop every waiting prompt and compaction, but no edit or errand."""
+        """Drop every waiting prompt and compaction, but no other job."""
         self.drop_steers(why)
-        for job in [job for job in self._jobs if not job.is_quiet]:
+        for job in [job for job in self._jobs if is_run(job)]:
             if self.remove(job):
                 job.drop(why)
 

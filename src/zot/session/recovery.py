@@ -1,18 +1,23 @@
-"""Recovery after a crash: end or continue a run that a dead process left open."""
+"""Recovery after a crash: find what a dead process left of the newest run, then end it or let it resume.
+
+Every process that acquires a session's lease calls `recover` before it appends; nothing else repairs a session.
+"""
 
 from __future__ import annotations
 
+import enum
+import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
-from zot.agent.approvals import Parked, expiry_rows, find_parked
+from zot.agent.approvals import WaitingForApproval, expiry_text
 from zot.agent.transcript import Transcript, repaired
-from zot.errors import SessionBusy, StoreFailed, UserError
+from zot.errors import SessionBusy
 from zot.events import (
     AgentEvent,
+    ApprovalAnswer,
     ApprovalRequest,
     AssistantMessage,
     AssistantStart,
@@ -29,46 +34,89 @@ from zot.events import (
 )
 from zot.messages import ZERO, Message, ResultBlock, TextBlock, show_result_content
 from zot.session.history import History
-from zot.session.queue import ExclusiveTask, Job
 from zot.session.transcripts import TranscriptPast
-from zot.store import Change, Configured, GuardSet, MessageAdded, MessagesReplaced, Row, Store
+from zot.store import (
+    Change,
+    Configured,
+    GuardSet,
+    LockChanged,
+    MessageAdded,
+    MessagesReplaced,
+    PermissionGranted,
+    Row,
+    Store,
+    UsageCounted,
+)
 
 T = TypeVar("T")
 
 LOST_RESULT = "the result was lost: the run was interrupted"
 
 
-class Recovery(msgspec.Struct, frozen=True):
-    """The outcome of inspecting a newest run: rows to append, or an approval request that is still open."""
-
-    rows: Sequence[Row] = ()
-    parked: ApprovalRequest | None = None
+class Clean(msgspec.Struct, frozen=True):
+    """The newest run has ended, and the transcript is one that providers accept."""
 
 
-def recover(transcript: Transcript, run: Sequence[Row], *, now: str, parks: bool = True) -> Recovery:
-    """Return the rows that end a session's newest run, or its open approval request.
+class Interrupted(msgspec.Struct, frozen=True):
+    """The newest run has no end, or rows were lost: ``ending`` ends it and repairs the transcript."""
 
-    ``run`` has its rows. If there is no `done`, the text of a partial reply is kept, each open tool call gets
-    a result that says it was lost, and `turn_end` and `done` follow. With ``parks``, a run that waits for an approval
-    is left open. A transcript that providers would refuse, because rows were lost, is repaired.
+    ending: Sequence[Row]
+
+
+Findings: TypeAlias = Clean | Interrupted | WaitingForApproval
+
+
+class WaitingRuns(enum.Enum):
+    """What recovery does with a run that waits for an approval and whose process is gone."""
+
+    LEAVE = "another process may resume it"
+    RESUME = "resume it here if its deadline has not passed, else end it"
+    END = "end it"
+
+
+def inspect(transcript: Transcript, rows: Sequence[Row], *, now: str) -> Findings:
+    """Say how the newest run of a session, with these ``rows``, was left. ``now`` is the time of rows to append."""
+    return _waiting(transcript, rows) or _interrupted(transcript, rows, now=now)
+
+
+def _interrupted(transcript: Transcript, rows: Sequence[Row], *, now: str) -> Clean | Interrupted:
+    """Return the rows that end a run, whether or not it waits for an approval.
+
+    The text of a partial reply is kept, each open tool call gets a result that says it was lost, and `turn_end` and
+    `done` follow.
     """
-    events = [row for row in run if not isinstance(row, Change)]
-    if parks and (waiting := _open_request(events)) is not None and transcript.unanswered():
-        return Recovery(parked=waiting)
-    rows: list[Row] = []
+    events = [row for row in rows if not isinstance(row, Change)]
+    ending: list[Row] = []
     if events and not any(isinstance(event, Done) for event in events):
-        rows = [*_partial_reply(run, now), *_lost_results(transcript, events, now), *_ending(events), Done()]
-    return Recovery([*rows[:-1], *_repair(transcript, rows), *rows[-1:]])
+        ending = [*_partial_reply(rows, now), *_lost_results(transcript, events, now), *_ending(events), Done()]
+    ending[-1:-1] = _repair(transcript, ending)
+    return Interrupted(ending) if ending else Clean()
 
 
-def _open_request(events: Sequence[AgentEvent]) -> ApprovalRequest | None:
-    """Return the approval request that no other event has followed; None if there is none."""
-    for event in reversed(events):
-        if isinstance(event, ApprovalRequest):
-            return event
-        if not isinstance(event, ExtNotify):
-            return None
+def _waiting(transcript: Transcript, rows: Sequence[Row]) -> WaitingForApproval | None:
+    """Return where a run waits for an approval; None if it does not, or if the call may have started since."""
+    calls = transcript.unanswered()
+    answer: ApprovalAnswer | None = None
+    for row in reversed(rows if calls else ()):
+        match row:
+            case ApprovalAnswer() if answer is None and row.decision != "aborted":
+                answer = row
+            case ApprovalRequest() if (answer is None or answer.id == row.id) and row.tool == calls[0].name:
+                step = next((turn.step for turn in reversed(rows) if isinstance(turn, TurnStart)), 1)
+                return WaitingForApproval(row, answer, calls[0], step, rows)
+            case ExtNotify() | Configured() | PermissionGranted() | GuardSet() | LockChanged() | UsageCounted():
+                pass
+            case _:
+                return None
     return None
+
+
+def _expired(waiting: WaitingForApproval, now: str) -> list[Row]:
+    """Return the rows to record for an approval whose deadline passed while no process waited for it."""
+    content = (TextBlock(expiry_text(waiting.request)),)
+    message = Message("tool", (ResultBlock(waiting.call.id, True, content),), now)
+    result = ToolResult(waiting.call.id, True, show_result_content(content))
+    return [ApprovalAnswer(waiting.request.id, "expired"), MessageAdded(message), result]
 
 
 def _partial_reply(run: Sequence[Row], now: str) -> list[Row]:
@@ -125,173 +173,71 @@ def _repair(transcript: Transcript, rows: Sequence[Row]) -> list[Change]:
     return [] if messages == list(future.messages) else [MessagesReplaced(0, len(future), tuple(messages))]
 
 
-class ResumableRun(msgspec.Struct, frozen=True):
-    """A run to resume here: its state, its rows so far, and the time left to answer its approval request."""
-
-    parked: Parked
-    rows: Sequence[Row]
-    left_s: float
-
-
-async def end_open_run(history: History, store: Store, newest: Sequence[Row], *, now: Callable[[], str]) -> None:
-    """End a newest run that has no end, unless it waits for an approval or another process runs the session."""
-    history.must_recover = _needs_recovery(history, newest)
-    if not history.must_recover or not recover(history.transcript, newest, now="").rows:
-        return
-    try:
-        history.learn([row for _, row in await store.begin()])
-    except SessionBusy:
-        return  # Another process runs it.
-    try:
-        history.run = store.last_run
-        rows = [row for _, row in await store.newest()]
-        history.amend(recover(history.transcript, rows, now=now()).rows)
-        await history.settled()
-    finally:
-        store.end()
+def needs_recovery(history: History, store: Store, rows: Sequence[Row], waiting: WaitingRuns) -> bool:
+    """True if a session whose newest run has these ``rows`` must be recovered. Needs no lease."""
+    match inspect(history.transcript, rows, now=""):
+        case Clean():
+            history.must_recover = False
+            return store.left_behind and waiting is WaitingRuns.RESUME
+        case WaitingForApproval(answer=None):
+            return waiting is not WaitingRuns.LEAVE
+        case _:
+            return True
 
 
-async def resume_or_end(
+async def recover(
     history: History,
     store: Store,
-    newest: Sequence[Row],
+    foreign: Sequence[tuple[int, Row]],
+    waiting: WaitingRuns,
     *,
     now: Callable[[], str],
     clock: Callable[[], float],
-) -> ResumableRun | None:
-    """Acquire the lease and return a newest run that can resume here; end any other unfinished run.
+) -> WaitingForApproval | None:
+    """Load the rows of other processes and end a run that a dead one left open. The caller holds the lease.
 
-    Only a run that was begun in this journal can resume: approvals in an imported or forked session do not count.
+    A run to resume here is returned instead. Only a run that was begun in this journal can resume: approvals in an
+    imported or forked session do not count.
     """
-    history.must_recover = _needs_recovery(history, newest)
-    if not store.left_behind and not history.must_recover:
-        return None
-    try:
-        history.learn([row for _, row in await store.begin()])
-    except SessionBusy:
-        return None  # Another process runs it.
-    taken = None
-    try:
-        history.run = store.last_run
-        taken = await _resume_or_end(history, store, now=now, clock=clock)
-        if taken is None:
-            await history.settled()
-        return taken
-    finally:
-        if taken is None:
-            store.end()
-
-
-async def load_foreign_rows(
-    history: History,
-    store: Store,
-    others: Sequence[tuple[int, Row]],
-    *,
-    now: Callable[[], str],
-    clock: Callable[[], float] | None,
-) -> ResumableRun | None:
-    """Load the rows of ``others`` and end a run that a dead process left open. The caller holds the lease.
-
-    A run that waits for an approval is returned instead, if by ``clock`` its deadline has not passed.
-    """
-    history.learn([row for _, row in others])
+    history.learn([row for _, row in foreign])
     history.run = store.last_run
-    if not history.must_recover and not others:
+    if not history.must_recover and not foreign:
         return None
     history.must_recover = True
-    taken = await _resume_or_end(history, store, now=now, clock=clock)
-    history.must_recover = taken is not None
-    return taken
-
-
-async def _resume_or_end(
-    history: History, store: Store, *, now: Callable[[], str], clock: Callable[[], float] | None
-) -> ResumableRun | None:
-    """Return a newest run that waits for an approval; end any other, and without a ``clock`` that one, too."""
     rows = [row for _, row in await store.newest()]
-    parked = find_parked(history.transcript, rows) if clock is not None and store.left_behind else None
-    left_s = 0 if parked is None or clock is None else parked.left_s(clock())
-    if parked is not None and (parked.answer is not None or left_s > 0):
-        return ResumableRun(parked, rows, left_s)
-    if parked is not None:
-        late = expiry_rows(parked, now())
-        history.amend(late)
-        rows = [*rows, *late]
-    history.amend(recover(history.transcript, rows, now=now(), parks=False).rows)
+    match inspect(history.transcript, rows, now=now()):
+        case Interrupted(ending=ending):
+            history.amend(ending)
+        case WaitingForApproval(answer=answer) as found:
+            if waiting is WaitingRuns.LEAVE and answer is None:
+                return None
+            if waiting is WaitingRuns.RESUME and store.left_behind:
+                if answer is not None or found.left_s(clock()) > 0:
+                    return found
+                expired = _expired(found, now())
+                history.amend(expired)
+                rows += expired
+            if isinstance(left := _interrupted(history.transcript, rows, now=now()), Interrupted):
+                history.amend(left.ending)
+        case Clean():
+            pass
+    history.must_recover = False
     return None
 
 
-async def end_run_of_unusable_session(store: Store, past: TranscriptPast, *, now: Callable[[], str]) -> None:
-    """End a run that a dead process left in a session that cannot be opened, unless it waits for an approval."""
-    history = History(
-        store,
-        charge=lambda counters: counters,
-        measured=lambda usage, transcript: None,
-        recall=lambda allowed: None,
-        observe=lambda events: None,
-        on_failure=lambda problem: None,
-    )
+async def recover_unusable(store: Store, past: TranscriptPast, *, now: Callable[[], str]) -> None:
+    """Recover a session that cannot be opened, but for a run that waits for an approval."""
+    history = History(store)
     history.learn(past.changes)
     history.totals = past.totals
-    await end_open_run(history, store, past.newest, now=now)
-
-
-async def record_now(history: History, store: Store, row: Row, *, begun: bool) -> None:
-    """Record a row outside of any run, or in the one that has ``begun``. Raise SessionBusy, StoreFailed."""
-    if begun or not store.shared:
-        history.amend([row])
+    if not needs_recovery(history, store, past.newest, WaitingRuns.LEAVE):
         return
-    others = await store.begin()
     try:
-        history.learn([other for _, other in others])
-        if others:
-            history.must_recover = True  # Their process may have died since.
-            history.overheard(others[-1][0])
-        history.run = store.last_run
-        history.amend([row])
+        foreign = await store.begin()
+    except SessionBusy:
+        return  # Another process runs it.
+    try:
+        await recover(history, store, foreign.rows, WaitingRuns.LEAVE, now=now, clock=time.time)
         await history.settled()
     finally:
         store.end()
-
-
-async def record_soon(history: History, make: Callable[[], Row], accept: Callable[[Job], object]) -> None:
-    """Record the row from ``make``, now if this session holds the lease, else through the queue; wait until it is
-    stored.
-
-    ``make`` is called at the moment of recording. Raise AgentError.
-    """
-
-    async def record() -> None:
-        history.amend([make()])
-        await history.settled()
-
-    try:
-        history.amend([make()])
-    except StoreFailed:  # No run holds the lease.
-        errand = ExclusiveTask(record)
-        accept(errand.job)
-        await errand.over
-    else:
-        await history.settled()
-
-
-def dismissal(name: str, guarded: GuardSet | None, *, attends: bool) -> GuardSet:
-    """Return the row that lifts the blocks of a disconnected guard. Raise UserError if there is none or it is
-    connected."""
-    if guarded is None or not guarded.intercept:
-        raise UserError(f"no guard named {name!r} is missed in this session")
-    if attends:
-        raise UserError(f"the guard {name!r} is connected; only one that is away can be dismissed")
-    return GuardSet(name, ())
-
-
-async def establish(history: History, store: Store, configured: Configured) -> None:
-    """Record a session's settings, durably, unless they are on record or another process runs the session."""
-    if store.shared and configured != history.configured:
-        with suppress(SessionBusy):  # The next run records them.
-            await record_now(history, store, configured, begun=False)
-
-
-def _needs_recovery(history: History, newest: Sequence[Row]) -> bool:
-    """True if recovery would append rows: the newest run has no end, or the transcript needs repair."""
-    return bool(recover(history.transcript, newest, now="", parks=False).rows)

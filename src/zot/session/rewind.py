@@ -14,8 +14,7 @@ from zot.agent.transcript import Transcript, repaired
 from zot.errors import RewindRefused, ToolFailed, UserError
 from zot.messages import Message, ResultBlock
 from zot.session.history import History
-from zot.session.queue import RewindTarget
-from zot.session.transcripts import fork_point
+from zot.session.transcripts import RewindTarget, fork_point
 from zot.store import NOT_KEPT, Change, Configured, FileChanged, MessageAdded, MessagesReplaced, Store
 
 log = logging.getLogger("zot")

@@ -15,27 +15,24 @@ from zot.agent.compaction import undo_compaction
 from zot.agent.hooks import BackgroundProcesses, NoBackgroundProcesses
 from zot.agent.loop import Agent
 from zot.agent.transcript import Transcript, repaired
-from zot.errors import AgentError, RunCancelled, RuntimeBusy, UserError
+from zot.errors import AgentError, RunCancelled, RuntimeBusy, SessionBusy, UserError
 from zot.events import ApprovalRequest
 from zot.messages import Counters, ImageBlock, Message, timestamp
 from zot.session.abortable import AbortableWaits
 from zot.session.history import ConversationBefore, History, Subscriber
 from zot.session.queue import (
-    Dropped,
-    Edit,
-    ExclusiveTask,
-    Job,
-    PromptText,
-    RewindTarget,
-    Started,
+    CompactJob,
+    EditJob,
+    ExclusiveJob,
+    JobObserver,
+    PromptJob,
+    RepeatedPrompt,
     checked_prompt,
-    ignore_drop,
-    ignore_start,
 )
-from zot.session.recovery import dismissal, establish, record_now, record_soon
-from zot.session.transcripts import CONCLUSION, TranscriptPast, all_messages, fork_end, fork_point
+from zot.session.recovery import WaitingRuns
+from zot.session.transcripts import CONCLUSION, RewindTarget, TranscriptPast, all_messages, fork_end, fork_point
 from zot.session.worker import Worker
-from zot.store import Configured, GuardSet, LockChanged, MemoryStore, MessagesReplaced, PermissionGranted, Store
+from zot.store import GuardSet, MemoryStore, MessagesReplaced, PermissionGranted, Row, Store
 
 if TYPE_CHECKING:
     from zot.panels import CommandAnswer, CommandInfo
@@ -69,81 +66,83 @@ def new_session_id() -> str:
     return f"{timestamp()[:10]}-{os.urandom(4).hex()}"
 
 
+_NO_OBSERVER = JobObserver()
+
+
 class Session:
-    """A conversation with an agent. Every event is stored, then delivered to all subscribers."""
+    """A conversation with an agent. Every event is stored, then delivered to all subscribers.
+
+    ``queue`` has the waiting jobs, ``worker`` the running one, ``history`` the transcript and the subscribers,
+    ``store`` the rows of all processes, for reading only.
+    """
 
     def __init__(
         self,
         agent: Agent,
         store: Store | None = None,
         *,
-        jobs: BackgroundProcesses | None = None,
+        background: BackgroundProcesses | None = None,
         key: str = "session",
         now: Callable[[], str] = timestamp,
         past: TranscriptPast | None = None,
         files: Callable[[], RestorableFiles] | None = None,
     ) -> None:
-        self.agent = agent
-        self._store = store if store is not None else MemoryStore()
-        self.epoch = self._store.epoch  # Tells apart sessions that had the same id.
-        self._jobs = jobs or NoBackgroundProcesses()
-        self._files = files
-        self._history = History(
-            self._store,
-            charge=agent.charge,
-            measured=agent.measured,
-            recall=agent.approver.recall,
-            observe=agent.extensions.observe,
-            on_failure=lambda problem: self._worker.store_failed(problem),  # noqa: PLW0108  # Assigned below.
-            guarded=agent.extensions.recall,
-        )
-        agent.extensions.attach(self._history.mention)
         past = past or TranscriptPast()
-        self._history.learn(past.changes)
-        self._history.totals = past.totals
+        self.agent = agent
+        self.extensions = agent.extensions
+        self.store = store if store is not None else MemoryStore()
+        self.epoch = self.store.epoch  # Tells apart sessions that had the same id.
+        self._background = background or NoBackgroundProcesses()
+        self._files = files
+        self.history = History(self.store, agent)
+        self.history.learn(past.changes)
+        self.history.totals = past.totals
+        agent.extensions.attach(self.history.mention)
         self._release = past.release
         #: Calls to extensions outside of any run.
         self._waits = AbortableWaits()
-        self._worker = Worker(agent, self._history, self._store, jobs=self._jobs, key=key, now=now, newest=past.newest)
+        self.worker = Worker(
+            agent, self.history, self.store, background=self._background, key=key, now=now, newest=past.newest
+        )
+        self.queue = self.worker.queue
+
+    # What it is.
 
     @property
     def busy(self) -> bool:
         """True from the moment a prompt or compaction is accepted until the last `done` is delivered."""
-        return self._worker.busy
+        return self.worker.busy
 
     @property
-    def has_begun(self) -> bool:
-        """True while a prompt or compaction runs that has emitted its first event, so that its `done` will follow."""
-        return self._worker.has_begun
+    def pending(self) -> ApprovalRequest | None:
+        """The approval request that the run waits for, if there is one."""
+        return self.worker.approvals.pending
 
     @property
     def is_resting(self) -> bool:
         """True if closing it would end nothing: no run, no queue, no call to an extension, no process of a tool."""
-        return self._worker.is_idle and not self._waits.is_waiting and not self._jobs.holds
+        return self.worker.is_idle and not self._waits.is_waiting and not self._background.holds
 
     @property
     def transcript(self) -> Transcript:
         """The conversation so far."""
-        return self._history.transcript
+        return self.history.transcript
 
     @property
     def totals(self) -> Counters:
         """The tokens used so far, and their cost."""
-        return self._history.totals
+        return self.history.totals
 
-    async def add_used(self, counters: Counters) -> None:
-        """Count and record tokens used outside of any run. If another process holds the lease, the next run records
-        them."""
-        try:
-            await record_soon(self._history, lambda: self._history.counted(timestamp(), counters), self._worker.accept)
-        except AgentError:
-            self._history.totals += counters
+    @property
+    def last_seq(self) -> int:
+        """The number of the newest row."""
+        return self.store.last_seq
 
     @property
     def before(self) -> ConversationBefore:
         """The conversation before the current run, whose events have higher numbers; between runs, the conversation
         now."""
-        return self._history.before or ConversationBefore(self.last_seq, tuple(self.transcript.messages))
+        return self.history.before or ConversationBefore(self.last_seq, tuple(self.transcript.messages))
 
     def state(self) -> SessionState:
         """Return a snapshot."""
@@ -153,29 +152,11 @@ class Session:
             agent.provider.name, agent.model.id, agent.cwd, count, self.busy, self.totals, doing, self.pending
         )
 
-    @property
-    def pending(self) -> ApprovalRequest | None:
-        """The approval request that the run waits for, if there is one."""
-        return self._worker.pending
-
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Deliver every later batch to ``subscriber``; call the returned function to unsubscribe."""
-        return self._history.subscribe(subscriber)
+        return self.history.subscribe(subscriber)
 
-    def overhear(self, call: Callable[[int], None]) -> None:
-        """Call ``call`` with the number of the newest stored row that no subscriber was sent: foreign rows and
-        repairs."""
-        self._history.overheard = call
-
-    @property
-    def is_broken(self) -> bool:
-        """True if a row could not be stored or the session was deleted: then it must be opened again."""
-        return self._store.is_broken
-
-    @property
-    def last_seq(self) -> int:
-        """The number of the newest row."""
-        return self._store.last_seq
+    # Runs.
 
     def prompt(
         self,
@@ -183,31 +164,21 @@ class Session:
         images: Sequence[ImageBlock] = (),
         *,
         prompt_id: str = "",
-        started: Started = ignore_start,
-        dropped: Dropped = ignore_drop,
-        parked: Started = ignore_start,
-    ) -> Job:
-        """Enqueue a prompt. Raise UserError if it cannot be accepted.
+        observer: JobObserver = _NO_OBSERVER,
+    ) -> PromptJob:
+        """Enqueue a prompt. Raise UserError if it cannot be accepted. Its first event carries the ``prompt_id``."""
+        job = PromptJob(*checked_prompt(text, images), prompt_id=prompt_id, observer=observer)
+        self.worker.accept(job)
+        return job
 
-        ``started`` is called right before its first event, which carries the ``prompt_id``; ``dropped`` with the reason
-        if it will never run; ``parked`` if another process will finish it, because it waits for an approval.
+    def repeat(self, text: str, repeated: RepeatedPrompt, *, channel: str = "") -> PromptJob:
+        """Enqueue a prompt that may be in the transcript already. ``channel`` is stored with the message.
+
+        A prompt that does not fit the model's window is removed again.
         """
-        words = checked_prompt(text, images)
-        return self._worker.accept(Job(*words, started=started, dropped=dropped, parked=parked, prompt_id=prompt_id))
-
-    def request(self, text: str, words: PromptText, *, channel: str = "") -> Job:
-        """Enqueue a prompt that may be in the transcript already: ``words`` returns its text when its turn comes.
-
-        If ``words`` returns None, nothing is added and the interrupted run continues. ``channel`` is stored with the
-        message. A prompt that does not fit the model's window is removed again.
-        """
-        text, images = checked_prompt(text, ())
-        job = Job(text, images, started=lambda: None, dropped=ignore_drop, words=words, channel=channel, yields=True)
-        return self._worker.accept(job)
-
-    def check_fit(self, text: str) -> None:
-        """Raise PromptTooLong if a prompt cannot fit the model's window, however much is compacted."""
-        self.agent.check_fit(text)
+        job = PromptJob(*checked_prompt(text, ()), channel=channel, repeated=repeated)
+        self.worker.accept(job)
+        return job
 
     def steer(
         self,
@@ -215,24 +186,20 @@ class Session:
         images: Sequence[ImageBlock] = (),
         *,
         prompt_id: str = "",
-        started: Started = ignore_start,
-        dropped: Dropped = ignore_drop,
+        observer: JobObserver = _NO_OBSERVER,
     ) -> None:
         """Add a message to the running prompt before its next model call; when idle, the same as `prompt`.
 
-        If the run ends first, the message becomes a prompt at the head of the queue. An abort of the run drops it:
-        ``dropped`` gets RunCancelled, which is raised instead if the abort came first.
+        If the run ends first, the message becomes a prompt at the head of the queue. An abort of the run drops it with
+        RunCancelled, which is raised instead if the abort came first.
         """
-        job = Job(*checked_prompt(text, images), started=started, dropped=dropped, prompt_id=prompt_id)
-        self._worker.steer(job)
+        self.worker.steer(PromptJob(*checked_prompt(text, images), prompt_id=prompt_id, observer=observer))
 
-    def take_back(self, prompt_id: str) -> None:
-        """Withdraw a queued prompt or steering message. Raise UserError if it was sent or dropped already."""
-        self._worker.take_back(prompt_id)
-
-    def compact(self, *, started: Started = ignore_start, dropped: Dropped = ignore_drop) -> Job:
+    def compact(self, observer: JobObserver = _NO_OBSERVER) -> CompactJob:
         """Enqueue a compaction of the conversation."""
-        return self._worker.accept(Job(None, (), started=started, dropped=dropped))
+        job = CompactJob(observer=observer)
+        self.worker.accept(job)
+        return job
 
     def abort(self, *, queue: bool = False) -> None:
         """End the running prompt or compaction at any point, and every call to an extension.
@@ -240,203 +207,167 @@ class Session:
         Undelivered steering messages are dropped, and with ``queue`` the waiting prompts, too.
         """
         self._waits.abort()
-        self._worker.abort(queue=queue)
-
-    @property
-    def begins_later(self) -> bool:
-        """True if a job accepted now must first acquire the lease; otherwise it starts at once."""
-        return self._worker.begins_later
-
-    @property
-    def aborting(self) -> bool:
-        """True while an aborted job is ending."""
-        return self._worker.aborting
-
-    @property
-    def waiting(self) -> int:
-        """The number of jobs that wait for the running one."""
-        return self._worker.waiting
-
-    def drop_prompts(self, why: AgentError) -> None:
-        """Drop every prompt and compaction that has not begun, but no edit or errand."""
-        self._worker.drop_prompts(why)
-
-    def cancel(self, job: Job) -> None:
-        """End ``job``: abort it if it runs, drop it if it waits, ignore it if it is over."""
-        self._worker.cancel(job)
+        self.worker.abort(queue=queue)
 
     def approve(self, request_id: str, decision: str, by: str = "") -> None:
         """Answer an approval request; ``by`` names the person. The first answer counts and is recorded.
 
         Raise UserError if the request is not open, with its outcome if that is known, or if the decision is unknown.
         """
-        self._worker.approve(request_id, decision, by)
+        self.worker.approvals.answer(request_id, decision, by)
 
-    def remembered(self) -> Sequence[PermissionGranted]:
-        """Return the remembered approvals."""
-        return self.agent.approver.remembered()
+    # Changes of the conversation between runs.
 
-    async def forget(self, allowed: PermissionGranted) -> None:
-        """Forget a remembered approval. Raise UserError if it is not remembered, SessionBusy, StoreFailed."""
-        await record_now(self._history, self._store, self.agent.approver.forget(allowed), begun=self.busy)
-
-    async def keep_guard(self, guarded: GuardSet) -> None:
-        """Record a guard, so that its blocks hold after a reload. Raise AgentError."""
-        if self._history.guards.get(guarded.name) != guarded:
-            await record_soon(self._history, lambda: guarded, self._worker.accept)
-
-    async def dismiss_guard(self, name: str) -> None:
-        """Lift the blocks of a disconnected guard for good. Raise UserError if there is no such guard, AgentError."""
-        guarded = self._history.guards.get(name)
-        await self.keep_guard(dismissal(name, guarded, attends=self.agent.extensions.attends(name)))
-
-    def approver_left(self) -> None:
-        """Close the pending approval request if no remaining subscriber can answer it."""
-        self._worker.approver_left()
-
-    def clear(self, *, started: Started = ignore_start, dropped: Dropped = ignore_drop) -> None:
+    def clear(self, observer: JobObserver = _NO_OBSERVER) -> None:
         """Remove all messages; usage stays counted. Raise UserError while busy."""
-        self.replace_messages([], started=started, dropped=dropped)
+        self.replace_messages([], observer)
 
-    def replace_messages(
-        self, messages: Sequence[Message], *, started: Started = ignore_start, dropped: Dropped = ignore_drop
-    ) -> None:
+    def replace_messages(self, messages: Sequence[Message], observer: JobObserver = _NO_OBSERVER) -> None:
         """Replace the conversation by ``messages``, repaired where a provider would refuse them. Raise UserError while
         busy.
 
-        ``started`` is called when that is done, ``dropped`` with the reason if it cannot be.
+        The job counts as started once that is done.
         """
         if not all(isinstance(message, Message) for message in messages):
             raise UserError("messages must be a list of Message")
         whole = tuple(repaired(messages))
-        self._edit(lambda transcript: MessagesReplaced(0, len(transcript), whole), started, dropped)
+        self._edit(EditJob(lambda transcript: MessagesReplaced(0, len(transcript), whole), observer=observer))
 
-    def undo_compact(self, *, started: Started = ignore_start, dropped: Dropped = ignore_drop) -> None:
+    def undo_compact(self, observer: JobObserver = _NO_OBSERVER) -> None:
         """Restore the messages that the newest compaction replaced; later messages follow them. Raise UserError while
         busy.
 
-        ``started`` and ``dropped`` as for `replace_messages`; if there is nothing to undo, either ``dropped`` gets
-        UserError or it is raised.
+        The job counts as started once that is done; if there is nothing to undo, either it is dropped with UserError or
+        UserError is raised.
         """
-        self._edit(undo_compaction, started, dropped)
+        self._edit(EditJob(undo_compaction, observer=observer))
 
-    def rewind(self, wish: RewindTarget) -> asyncio.Future[Rewound]:
+    def rewind(self, target: RewindTarget) -> asyncio.Future[Rewound]:
         """Rewind to an earlier point, with the files that tools have changed since. Raise UserError while busy.
 
         The future has the result, or UserError, RewindRefused, StoreFailed.
         """
-        if not self._store.keeps or self._files is None:
+        if not self.store.keeps or self._files is None:
             raise UserError("this conversation is not kept, so it cannot be rewound: use --session")
         if self.busy:
             raise RuntimeBusy("the conversation cannot be rewound while a prompt or compact is running; abort it first")
         from zot.session.rewind import rewind  # Imported lazily: few sessions need it.
 
         files = self._files()
-        errand = ExclusiveTask(lambda: rewind(self._history, self._store, files, wish, cwd=self.agent.cwd))
-        self._worker.accept(errand.job)
-        return errand.over
+        job = ExclusiveJob(lambda: rewind(self.history, self.store, files, target, cwd=self.agent.cwd))
+        self.worker.accept(job)
+        return job.result
 
-    def start(self) -> None:
-        """Start the extensions without waiting for them. Otherwise the first prompt starts them."""
-        self.agent.extensions.start()
+    def _edit(self, job: EditJob) -> None:
+        if self.busy:
+            raise RuntimeBusy("the conversation cannot be changed while a prompt or compact is running; abort it first")
+        self.worker.accept(job)
+
+    async def all_messages(self) -> list[Message]:
+        """Return every message that was ever in the transcript, compacted ones included, as far as they are kept."""
+        return all_messages([change for _, change in await self.store.changes()]) or list(self.transcript.messages)
+
+    async def fork(self, new_id: str | None = None, *, messages: int | None = None) -> str:
+        """Make a new session from the first ``messages``, or from all stored rows; return its id. Raise UserError."""
+        at = self.store.last_seq
+        if messages is not None:
+            point = fork_point(await self.store.changes(), messages)
+            at = fork_end(point, await self.store.read(point, CONCLUSION))
+        made = new_id or new_session_id()
+        await self.store.fork(made, at)
+        return made
+
+    # Extensions.
 
     async def commands(self) -> Sequence[CommandInfo]:
         """Return the commands of extensions, once these have started, or those known by an abort."""
         with suppress(RunCancelled):
-            await self._waits.run(self.agent.extensions.ready())
-        return self.agent.extensions.commands()
+            await self._waits.run(self.extensions.ready())
+        return self.extensions.commands()
 
     async def run_command(self, name: str, args: str) -> CommandAnswer:
         """Run an extension's command and return its answer. Raise UserError; RunCancelled after an abort."""
-        return await self._waits.run(self._command(name, args))
 
-    def press(self, panel_id: str, key: str, text: str = "") -> None:
-        """Send a key to an open panel. Raise UserError if there is no such panel or key."""
-        self.agent.extensions.press(panel_id, key, text)
+        async def run() -> CommandAnswer:
+            await self.extensions.ready()
+            return await self.extensions.run_command(name, args)
 
-    def close_panel(self, panel_id: str) -> None:
-        """Close a panel. Raise UserError if it is not open."""
-        self.agent.extensions.close_panel(panel_id)
+        return await self._waits.run(run())
+
+    # Settings.
 
     def use_model(self, model_id: str) -> None:
         """Use another model of the same provider from the next model call on. Raise UserError if it is unknown."""
         self.agent.use_model(model_id)
-        self._worker.model_changed()
+        self.worker.settings_changed()
 
     def use_reasoning(self, level: str) -> None:
         """Set the reasoning level from the next model call on. Raise UserError if it is unknown."""
         self.agent.use_reasoning(level)
-        self._worker.model_changed()
+        self.worker.settings_changed()
 
-    async def keep_choice(self) -> None:
-        """Record the current settings, durably. If a run is in progress, here or elsewhere, a run records them."""
-        await self._worker.keep_choice()
-
-    async def keep_setting(self, setting: Configured | LockChanged) -> None:
-        """Record a setting, durably, for the next time the session is opened. Raise AgentError."""
-        await record_soon(self._history, lambda: setting, self._worker.accept)
-
-    @property
-    def record(self) -> Store:
-        """The session's store, for reading only; it has the rows of all processes."""
-        return self._store
-
-    async def all_messages(self) -> list[Message]:
-        """Return every message that was ever in the transcript, compacted ones included, as far as they are kept."""
-        return all_messages([change for _, change in await self._store.changes()]) or list(self.transcript.messages)
-
-    async def fork(self, new_id: str | None = None, *, messages: int | None = None) -> str:
-        """Make a new session from the first ``messages``, or from all stored rows; return its id. Raise UserError."""
-        at = self._store.last_seq
-        if messages is not None:
-            point = fork_point(await self._store.changes(), messages)
-            at = fork_end(point, await self._store.read(point, CONCLUSION))
-        made = new_id or new_session_id()
-        await self._store.fork(made, at)
-        return made
-
-    async def mend(self) -> None:
-        """End a run that a dead process left open, unless another process runs the session."""
-        await self._worker.mend()
-
-    async def take_up(self, *, clock: Callable[[], float] = time.time) -> None:
-        """Recover like `mend`, but resume a run that waits for an approval: it stays `pending` until answered or too
-        late.
-
-        From now on approvals are always requested, even while no subscriber can answer. ``clock`` is compared to
-        deadlines.
-        """
-        await self._worker.take_up(clock)
+    async def record(self, row: Row) -> None:
+        """Record a row that belongs to no run, such as a setting for the next time the session is opened. Raise
+        AgentError."""
+        await self.worker.record(lambda: row)
 
     async def establish(self) -> None:
-        """Record the settings, durably, before the first prompt, unless they are on record. Raise StoreFailed."""
-        await establish(self._history, self._store, self.agent.configured())
+        """Record the settings before the first prompt, unless they are on record. Raise StoreFailed."""
+        if self.store.shared and self.agent.configured() != self.history.configured:
+            with suppress(SessionBusy):  # The next run records them.
+                await self.record(self.agent.configured())
 
-    async def finish(self) -> None:
-        """Wait until the queue is empty and nothing runs."""
-        await self._worker.finish()
+    async def add_used(self, counters: Counters) -> None:
+        """Count and record tokens used outside of any run. If another process holds the lease, the next run records
+        them."""
+        try:
+            await self.worker.record(lambda: self.history.counted(timestamp(), counters))
+        except AgentError:
+            self.history.totals += counters
+
+    async def forget(self, allowed: PermissionGranted) -> None:
+        """Forget a remembered approval. Raise UserError if it is not remembered, SessionBusy, StoreFailed."""
+        await self.record(self.agent.approver.forget(allowed))
+
+    async def keep_guard(self, guarded: GuardSet) -> None:
+        """Record a guard, so that its blocks hold after a reload. Raise AgentError."""
+        if self.history.guards.get(guarded.name) != guarded:
+            await self.record(guarded)
+
+    async def dismiss_guard(self, name: str) -> None:
+        """Lift the blocks of a disconnected guard for good. Raise UserError if there is no such guard, AgentError."""
+        guarded = self.history.guards.get(name)
+        if guarded is None or not guarded.intercept:
+            raise UserError(f"no guard named {name!r} is missed in this session")
+        if self.extensions.attends(name):
+            raise UserError(f"the guard {name!r} is connected; only one that is away can be dismissed")
+        await self.keep_guard(GuardSet(name, ()))
+
+    # Its life.
+
+    async def recover(
+        self, waiting: WaitingRuns = WaitingRuns.LEAVE, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        """Recover from the death of a process that ran this session: end its run, or resume it, as ``waiting`` says.
+
+        With RESUME, a run that waits for an approval is `pending` again until it is answered or its deadline, by
+        ``clock``, has passed; and from now on approvals are requested even while no subscriber can answer. Does nothing
+        while another process runs the session. Raise AgentError.
+        """
+        await self.worker.recover(waiting, clock)
 
     async def close(self, *, parks: bool = False, why: AgentError | None = None) -> None:
         """Abort the run, drop the queue, and close processes, extensions and provider. Idempotent.
 
-        With ``parks``, a run that waits for an approval stays open for a process that takes it up. ``why`` is the
-        reason given to jobs that have not begun.
+        With ``parks``, a run that waits for an approval stays open for a process that resumes it. ``why`` is the reason
+        given to jobs that have not begun.
         """
-        await self._worker.close(parks=parks, why=why)
-        await self.agent.extensions.close()
-        await self._jobs.close()
+        await self.worker.close(parks=parks, why=why)
+        await self.extensions.close()
+        await self._background.close()
         await self.agent.provider.close()
         await self._release()
 
     def kill(self) -> None:
         """Kill the processes of tools, at once and from any thread. No tool starts another one; `close` may follow."""
-        self._jobs.kill()
-
-    async def _command(self, name: str, args: str) -> CommandAnswer:
-        await self.agent.extensions.ready()
-        return await self.agent.extensions.run_command(name, args)
-
-    def _edit(self, edit: Edit, started: Started, dropped: Dropped) -> None:
-        if self.busy:
-            raise RuntimeBusy("the conversation cannot be changed while a prompt or compact is running; abort it first")
-        self._worker.accept(Job(None, (), started=started, dropped=dropped, edit=edit))
+        self._background.kill()

@@ -51,7 +51,7 @@ async def _answer(session: Session, asked: Session, question: str) -> SideAnswer
     asked.subscribe(outcome)
     try:
         job = asked.prompt(question)
-        await asked.finish()
+        await asked.worker.finish()
         if job.error is not None:
             raise job.error
         if job.aborted:

@@ -39,6 +39,14 @@ class TranscriptPast(msgspec.Struct, frozen=True):
     release: Callable[[], Awaitable[None]] = _nothing
 
 
+class RewindTarget(msgspec.Struct, frozen=True):
+    """The target of a rewind: the first ``messages``, or the row ``at``. Without ``files``, files stay unchanged."""
+
+    messages: int | None = None
+    at: int | None = None
+    files: bool = True
+
+
 def past_of(messages: Sequence[Message], totals: Counters) -> TranscriptPast:
     """Return a past with these messages and totals."""
     return TranscriptPast([MessagesReplaced(0, 0, tuple(messages))] if messages else [], totals=totals)

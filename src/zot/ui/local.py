@@ -19,6 +19,7 @@ from zot.runtime.providers import EarlierProviders
 from zot.session.abortable import AbortableWaits
 from zot.session.foreign_runs import ForeignRuns, open_foreign_run
 from zot.session.history import Batch, Subscriber
+from zot.session.queue import Completion, JobObserver, RepeatedPrompt
 from zot.session.session import Session
 from zot.session.transcripts import TranscriptPast, endings, past_message, past_of
 from zot.store import LockChanged, MessageAdded, Row
@@ -39,6 +40,27 @@ if TYPE_CHECKING:
     from zot.config.vendors import Vendor
     from zot.journal.journal import Journal
     from zot.providers.models import Model
+
+
+class _DropReport(JobObserver):
+    """Shows why a job was dropped, and returns its text to the user by ``unsaid``."""
+
+    def __init__(
+        self,
+        conversation: LocalConversation,
+        unsaid: Callable[[], None] | None = None,
+        *,
+        is_withdrawable: bool = False,
+    ) -> None:
+        self._conversation = conversation
+        self._unsaid = unsaid
+        self._is_withdrawable = is_withdrawable
+
+    def dropped(self, why: AgentError) -> None:
+        if not (self._is_withdrawable and isinstance(why, RunCancelled)):
+            self._conversation.report_dropped(why)
+        if self._unsaid is not None:
+            self._unsaid()
 
 
 class LocalConversation:
@@ -62,7 +84,7 @@ class LocalConversation:
         self._left = EarlierProviders()
         #: Side questions that are not answered yet.
         self._asides = AbortableWaits("the answer by the way was aborted")
-        session.start()
+        session.extensions.start()
 
     def follow(self, subscriber: Subscriber) -> Callable[[], None]:
         self._followers[subscriber] = self._session.subscribe(subscriber)
@@ -94,7 +116,7 @@ class LocalConversation:
             agent.model.context_window,
             agent.locked,
             session.pending,
-            session.waiting,
+            len(session.queue),
         )
 
     async def messages(self) -> Sequence[PastMessage]:
@@ -110,7 +132,7 @@ class LocalConversation:
 
     async def _recalled(self, messages: Sequence[Message]) -> Sequence[PastMessage]:
         messages = tuple(messages)  # Messages may be added during the await.
-        ended = endings(await self._session.record.troubled())
+        ended = endings(await self._session.store.troubled())
         return [past_message(message, ended) for message in messages]
 
     async def images(self, place: str) -> Sequence[ImageBlock]:
@@ -125,29 +147,23 @@ class LocalConversation:
     async def prompt(
         self, text: str, images: Sequence[ImageBlock] = (), *, unsaid: Callable[[], None] = lambda: None
     ) -> None:
-        def dropped(why: AgentError) -> None:
-            self._notify_dropped(why)
-            unsaid()
-
-        self._session.prompt(text, images, dropped=dropped)
+        self._session.prompt(text, images, observer=_DropReport(self, unsaid))
 
     async def steer(self, text: str, images: Sequence[ImageBlock] = (), *, name: str = "") -> None:
-        def dropped(why: AgentError) -> None:
-            if not isinstance(why, RunCancelled):  # The user withdrew it and has the text back.
-                self._notify_dropped(why)
-
         self._check_here("it cannot be steered from here")
-        self._session.steer(text, images, prompt_id=name, dropped=dropped)
+        # The user has the text of a withdrawn message back.
+        observer = _DropReport(self, is_withdrawable=True)
+        self._session.steer(text, images, prompt_id=name, observer=observer)
 
     async def take_back(self, name: str) -> None:
-        self._session.take_back(name)
+        self._session.queue.withdraw(name)
 
     async def retry(self) -> None:
         asked = [message for message in self._session.transcript.messages if message.role == "user"]
         if not asked:
             raise UserError("nothing has been asked yet")
         self._check_here("wait for its end")
-        self._session.request(text_of(asked[-1].content) or "go on", lambda messages: None)
+        self._session.repeat(text_of(asked[-1].content) or "go on", RepeatedPrompt())
 
     async def abort(self) -> None:
         self._asides.abort()
@@ -160,10 +176,10 @@ class LocalConversation:
         self._session.approve(request, decision)
 
     async def remembered(self) -> Sequence[AllowedCall]:
-        return [AllowedCall(one.tool, one.subject) for one in self._session.remembered()]
+        return [AllowedCall(one.tool, one.subject) for one in self._session.agent.approver.remembered()]
 
     async def forget(self, one: AllowedCall) -> None:
-        for known in self._session.remembered():
+        for known in self._session.agent.approver.remembered():
             if (known.tool, known.subject) == (one.tool, one.subject):
                 await self._session.forget(known)
                 return
@@ -176,10 +192,10 @@ class LocalConversation:
         return await self._session.run_command(name, args)
 
     async def press(self, panel_id: str, key: str, text: str = "") -> None:
-        self._session.press(panel_id, key, text)
+        self._session.extensions.press(panel_id, key, text)
 
     async def close_panel(self, panel_id: str) -> None:
-        self._session.close_panel(panel_id)
+        self._session.extensions.close_panel(panel_id)
 
     async def reload_extensions(self) -> Sequence[str]:
         from zot.runtime.extensions import reloadable
@@ -206,18 +222,17 @@ class LocalConversation:
         if locked != self._session.agent.locked:
             self._check_idle("the lock cannot be changed")
             if self._config.session is not None:  # Record it first: a lock that is not recorded must not seem to hold.
-                await self._session.keep_setting(LockChanged(locked))
+                await self._session.record(LockChanged(locked))
             await self._reopen(lock=locked)
 
     async def compact(self) -> None:
         self._check_here("wait for its end")
-        self._session.compact(dropped=self._notify_dropped)
+        self._session.compact(_DropReport(self))
 
     async def clear(self) -> None:
-        over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._session.clear(started=lambda: over.set_result(""), dropped=lambda why: over.set_result(str(why)))
-        if reason := await over:
-            raise UserError(reason)
+        completion = Completion()
+        self._session.clear(completion)
+        await completion.over
 
     async def fork(self, messages: int | None = None) -> str:
         return await self._session.fork(messages=messages)
@@ -243,7 +258,7 @@ class LocalConversation:
             unused, self._unused = self._unused, None
             await unused(self._config.session)
 
-    def _notify_dropped(self, why: AgentError) -> None:
+    def report_dropped(self, why: AgentError) -> None:
         """Notify the subscribers that a request will never run, and that it is over."""
         self._deliver(Batch(0, 0, [Error(str(why)), Done()]))
 
@@ -299,7 +314,7 @@ class LocalConversation:
             self._followers[subscriber] = session.subscribe(subscriber)
         # The subscribers no longer receive the end of the old session's panels.
         self._deliver(Batch(0, 0, panels.gone()))
-        session.start()
+        session.extensions.start()
         await former.close()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from daemons import Caller, Frame, Running, order, request, running
-from zot.session.queue import RewindTarget
+from zot.session.transcripts import RewindTarget
 
 CAMEL: Frame = {"protocolVersion": 1}
 SNAKE: Frame = {"protocol_version": 1}
@@ -280,7 +280,7 @@ async def test_that_the_conversation_became_another_one_is_told_live_and_later(d
     assert len((await session.rewind(RewindTarget(messages=2))).files) == 1
     await caller.get("session/prompt", sessionId="s", prompt="!echo four")
     session.replace_messages(messages[:3])
-    await session.finish()
+    await session.worker.finish()
     await caller.get("session/prompt", sessionId="s", prompt="!echo behind")
     last = (await daemon.events("s"))[-1][0]
     await live.until(seq=last)

@@ -31,7 +31,7 @@ async def say_elsewhere(home: Path, session_id: str, prompt: str) -> None:
     config = Config(provider="lab", session=session_id, journal=str(home / "journal.db"), cwd=str(home))
     session = await open_recorded(config, {"provider"})
     session.prompt(prompt)
-    await session.finish()
+    await session.worker.finish()
     await session.close()
 
 
@@ -70,7 +70,7 @@ async def test_a_session_that_another_process_runs_is_running_however_one_asks(
     await caller.until(type="agent_message_chunk")
     assert await states(caller) == ["running"] * 3
     other.abort()
-    await other.finish()
+    await other.worker.finish()
     await caller.until(type="turn_complete")
     assert await states(caller) == ["idle"] * 3
     await other.close()

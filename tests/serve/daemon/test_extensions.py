@@ -198,10 +198,10 @@ async def test_who_has_a_panel_open_is_not_told_of_it_again_because_something_ha
         await caller.get("session/run_command", sessionId="s", name="todo")
         feed = service.daemon.feed("s")
         for heard, key in enumerate(("x", "y"), 2):
-            feed.overheard(feed.seq + 1)  # as if another process had added something
+            feed.on_foreign_rows(feed.seq + 1)  # as if another process had added something
             await caller.get("session/panel_key", sessionId="s", panelId="list", key="rune", text=key)
             await panels(caller, heard)
-        feed.overheard(feed.seq + 1)
+        feed.on_foreign_rows(feed.seq + 1)
         await caller.get("session/panel_close", sessionId="s", panelId="list")
         seen = await panels(caller, 4)
     assert [event["type"] for event in seen] == ["panel_open", "panel_render", "panel_render", "panel_close"]

@@ -287,7 +287,7 @@ async def test_who_follows_a_session_of_an_embedded_daemon_hears_what_other_proc
         config = Config(provider="lab", session=session_id, journal=str(tmp_path / "data" / "journal.db"))
         other = await open_recorded(config, {"provider"})
         other.prompt("!echo there")
-        await other.finish()
+        await other.worker.finish()
         await other.close()
         while (told := await client.read())["params"]["type"] != "turn_complete":
             pass

@@ -35,7 +35,7 @@ async def test_what_is_kept_of_extensions_and_long_outputs_is_in_its_data(
     async with open_daemon(place, provider="lab", ext=(str(loud),), cwd=str(tmp_path)) as daemon:
         async with daemon.hub.use("s", NewSession("default")) as session, asyncio.timeout(PATIENCE_S):
             session.prompt("!bash seq 100000")
-            await session.finish()
+            await session.worker.finish()
             spilled = {path.parts[0] for path in (one.relative_to(place / "data") for one in place.rglob("bash-*.txt"))}
         await daemon.close()
     assert "I was here" in (place / "data" / "logs" / "ext-loud.log").read_text()

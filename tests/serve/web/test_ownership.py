@@ -81,7 +81,7 @@ async def test_it_is_refused_also_of_a_session_that_is_not_loaded(tmp_path: Path
     async with faced(tmp_path / "home") as face, face.connected() as client:
         async with face.daemon.hub.use("s", NewSession()) as session:
             session.prompt("!echo keep me")
-            await session.finish()
+            await session.worker.finish()
         await face.daemon.hub.let_go("s")
         await client.call("initialize")
         assert (await ask(client, method, **REFUSED[method]))["error"]["code"] == NOT_OWNED
@@ -95,7 +95,7 @@ async def test_who_does_not_own_a_session_may_follow_it_and_end_its_turn(tmp_pat
         assert (await ask(client, "session/attach", after=0))["result"]["state"] == "running"
         assert (await ask(client, "session/cancel"))["result"]["cancelled"]
         async with asyncio.timeout(PATIENCE_S):
-            await session.finish()
+            await session.worker.finish()
         assert (await ask(client, "session/detach"))["result"]["detached"]
         assert (await ask(client, "session/new", agentAlias="default"))["result"]["sessionId"] == "s"
 

@@ -409,10 +409,10 @@ class _EncodedPage(Spelled, frozen=True):
 class CatalogMethods:
     """Handlers of the methods on stored sessions."""
 
-    def __init__(self, hub: SessionPool, shelf: SessionCatalog, is_mended: asyncio.Event) -> None:
+    def __init__(self, hub: SessionPool, shelf: SessionCatalog, is_recovered: asyncio.Event) -> None:
         self._hub = hub
         self._shelf = shelf
-        self._is_recovered = is_mended
+        self._is_recovered = is_recovered
 
     @property
     def table(self) -> Mapping[str, Handler]:

@@ -238,7 +238,7 @@ class ClientConnection:
             follower.give_up()
         return follower is not None
 
-    def lament(
+    def send_turn_failed(
         self, session_id: str, reason: str, prompt_id: str = "", *, then: Callable[[], object] = lambda: None
     ) -> None:
         """Send an error turn to this client only: its prompt will never run. Then call ``then``."""
@@ -246,7 +246,7 @@ class ClientConnection:
 
         self._send_turn(session_id, prompt_id, [Error(reason), Done()], then)
 
-    def take_back(self, session_id: str, prompt_id: str, *, then: Callable[[], object]) -> None:
+    def send_turn_aborted(self, session_id: str, prompt_id: str, *, then: Callable[[], object]) -> None:
         """Send an aborted turn to this client only: its prompt was cancelled before it began. Then call ``then``."""
         from zot.events import Done, TurnEnd
 
@@ -400,7 +400,7 @@ class ClientConnection:
         if request.id is None and request.method == "session/prompt" and self.is_welcome:
             session_id, prompt_id = _prompted(request, params)
             if session_id:  # No other message would end the client's wait.
-                self.lament(session_id, problem.message, prompt_id)
+                self.send_turn_failed(session_id, problem.message, prompt_id)
 
     def _refuse(self, request: Request, problem: RpcError) -> None:
         if request.id is not None:

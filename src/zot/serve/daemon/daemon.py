@@ -61,8 +61,8 @@ class Daemon:
         self.place = parts.place
         self.server_version = parts.settings.server_version or __version__
         #: Set while no recovery of a dead process's sessions is running.
-        self.is_mended = asyncio.Event()
-        self.is_mended.set()
+        self.is_recovered = asyncio.Event()
+        self.is_recovered.set()
         self.metrics = Metrics()
         #: Listening addresses besides the socket.
         self.listens: list[str] = []
@@ -119,7 +119,7 @@ class Daemon:
         from zot.serve.daemon.watch import ForeignRunWatcher
 
         followed, is_any = self._followed_elsewhere, self._has_followers
-        return ForeignRunWatcher(self.parts.journal, followed, is_any=is_any, take_up=self.hub.take_up)
+        return ForeignRunWatcher(self.parts.journal, followed, is_any=is_any, recover=self.hub.recover)
 
     @cached_property
     def handlers(self) -> Mapping[str, Handler]:
@@ -306,17 +306,17 @@ class Daemon:
                 await self._has_greeted.wait()
         await asyncio.sleep(0)  # Lets the answer be written.
 
-    async def mend(self, *, patience_s: float = 0.0) -> None:
+    async def recover(self, *, patience_s: float = 0.0) -> None:
         """Recover the sessions that dead processes left in the middle of a run: end the run, or await its approval.
 
         Waits up to ``patience_s`` for a first client, which takes precedence.
         """
-        self.is_mended.clear()
+        self.is_recovered.clear()
         try:
             await self.greeted(patience_s)
-            await self.hub.take_up_all(await self.parts.journal.left_behind())
+            await self.hub.recover_all(await self.parts.journal.left_behind())
         finally:
-            self.is_mended.set()
+            self.is_recovered.set()
 
     def _has_followers(self) -> bool:
         return any(connection.followed for connection in self._connections)
@@ -422,7 +422,7 @@ def make_handlers(daemon: Daemon) -> tuple[ServerMethods, Mapping[str, Handler]]
         **asides.table,
         **SettingsMethods(daemon.hub, daemon.parts).table,
         **ExtensionMethods(daemon.hub).table,
-        **CatalogMethods(daemon.hub, daemon.shelf, daemon.is_mended).table,
+        **CatalogMethods(daemon.hub, daemon.shelf, daemon.is_recovered).table,
         **server.table,
     }
 

@@ -247,7 +247,7 @@ class SessionFeed:
         self.meet(epoch)
         self.is_loaded = True
         self.in_run = busy
-        self.overheard(last_seq)
+        self.on_foreign_rows(last_seq)
 
     def closed(self) -> None:
         """Handle that the session and its extensions were unloaded."""
@@ -270,7 +270,7 @@ class SessionFeed:
         for follower in self._followers:
             follower.restart()
 
-    def overheard(self, upto: int) -> None:
+    def on_foreign_rows(self, upto: int) -> None:
         """Handle undelivered rows up to this number: all followers replay them first."""
         if upto > self.seq:
             seen, self.seq = self.seq, upto

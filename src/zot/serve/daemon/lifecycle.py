@@ -168,9 +168,9 @@ def after_turn(hub: SessionPool, session_id: str, call: Callable[[], None], *, i
     ``in_run``: the start of a turn was sent, but not its end.
     """
     session, is_ended = hub.ending(session_id), hub.is_ended(session_id)
-    runs = session is not None and session.has_begun and in_run
+    runs = session is not None and session.worker.has_begun and in_run
     # A run that is cancelled before it begins still begins, if it can, so that its end is sent.
-    begins = session is not None and is_ended and session.busy and not session.has_begun
+    begins = session is not None and is_ended and session.busy and not session.worker.has_begun
     if session is None or not (runs or begins) or (session.pending is not None and not is_ended):
         call()
         return
@@ -202,7 +202,7 @@ async def _settle_all(sessions: Callable[[], Iterable[Session]]) -> None:
 async def _settle(session: Session) -> None:
     paused = asyncio.Event()
     pause = RunWaiter(session, paused.set)
-    waits = [asyncio.ensure_future(session.finish()), asyncio.ensure_future(paused.wait())]
+    waits = [asyncio.ensure_future(session.worker.finish()), asyncio.ensure_future(paused.wait())]
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     finally:

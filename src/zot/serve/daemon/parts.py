@@ -18,7 +18,7 @@ from zot.errors import DirectoryGone, NoSuchAgent, NoSuchSession, UserError
 if TYPE_CHECKING:
     from zot.journal.journal import Journal
     from zot.providers.models import Model
-    from zot.runtime.idempotency import Once
+    from zot.runtime.idempotency import IdempotentRun
     from zot.runtime.open import SessionChoice
     from zot.runtime.pool import NewSession
     from zot.runtime.shared import SharedResources
@@ -101,17 +101,15 @@ class DaemonParts:
     async def _conclude(self, session_id: str) -> None:
         """Recover a dead process's run in a session that is read-only because its agent is gone."""
         from zot.messages import timestamp
-        from zot.session.recovery import end_run_of_unusable_session
+        from zot.session.recovery import recover_unusable
         from zot.session.transcripts import TranscriptPast
 
         with suppress(NoSuchSession):
             if (await self.journal.find(session_id)).owner is not None:
                 record, past = await self.journal.resume(session_id, create=False)
-                await end_run_of_unusable_session(
-                    record, TranscriptPast(past.changes, past.rows, record.totals), now=timestamp
-                )
+                await recover_unusable(record, TranscriptPast(past.changes, past.rows, record.totals), now=timestamp)
 
-    async def opening_by(self, request: Request, came: float, deadline: float) -> tuple[Session, Once]:
+    async def opening_by(self, request: Request, came: float, deadline: float) -> tuple[Session, IdempotentRun]:
         """Return the session of a host request, and its idempotency guard."""
         from zot.runtime.idempotency import IdempotentRequest
         from zot.runtime.open import open_hosted

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import msgspec
 
@@ -20,6 +20,7 @@ from zot.serve.daemon.access import check_idle, check_name, check_use, evict_if_
 from zot.serve.daemon.connection import AnswerThen, ClientConnection, Deferred, Handler, SlowAnswer, as_rpc_error
 from zot.session.abortable import AbortableWaits
 from zot.session.history import Batch
+from zot.session.queue import JobObserver
 from zot.tools.images import MAX_IMAGE_BYTES, image_type
 from zot.wire import daemon_types as said
 from zot.wire.daemon import Dialect
@@ -29,7 +30,6 @@ from zot.wire.updates import PIECES, Turn, TurnSummary, pending_of
 
 if TYPE_CHECKING:
     from zot.events import ApprovalRequest
-    from zot.session.queue import Dropped, Job, Started
     from zot.session.session import Session
 
 _ABORTED = "the answer by the way was aborted"
@@ -214,12 +214,60 @@ class SessionShelf(Protocol):
         """True if the newest run of a session has no end because its process died. Raise NoSuchSession."""
 
 
-class _Callbacks(NamedTuple):
-    """Callbacks of a run: it starts, is dropped, or is left to another process."""
+class _RunReply(JobObserver):
+    """Answers the client that started a run: with its ``result`` right after its last update, or why it never began."""
 
-    started: Started
-    dropped: Dropped
-    parked: Started
+    def __init__(
+        self, connection: ClientConnection, session_id: str, prompt_id: str, result: Callable[[TurnSummary], Any]
+    ) -> None:
+        self.deferred = Deferred()
+        self._connection = connection
+        self._session_id = session_id
+        self._prompt_id = prompt_id
+        self._result = result
+        self._summarizer: RunSummarizer | None = None
+
+    def watch(self, session: Session) -> None:
+        """Sum up the run once it starts in ``session``."""
+        self._summarizer = RunSummarizer(session, self._ended)
+
+    def started(self) -> None:
+        assert self._summarizer is not None
+        self._summarizer.started()
+
+    def dropped(self, why: AgentError) -> None:
+        if isinstance(why, RunCancelled):
+            nothing = said.Prompted(self._session_id, "cancelled", "", said.Used.of(ZERO))
+            self._connection.send_turn_aborted(
+                self._session_id, self._prompt_id, then=lambda: self.deferred.resolve(nothing)
+            )
+        else:
+            problem = as_rpc_error(why)
+            self._connection.send_turn_failed(
+                self._session_id, str(why), self._prompt_id, then=lambda: self.deferred.resolve(problem)
+            )
+
+    def parked(self) -> None:
+        """Resolve without an answer: the run outlives this daemon, and so the connection."""
+        self.deferred.resolve(None)
+
+    def _ended(self, turn: TurnSummary, seq: int) -> None:
+        self._connection.when_told(self._session_id, seq, lambda: self.deferred.resolve(_outcome(turn, self._result)))
+
+
+class _JobReply(JobObserver):
+    """Answers a request with ``result`` when its job starts, or with the reason, under ``code``, why it was dropped."""
+
+    def __init__(self, result: Any, code_if_cancelled: int) -> None:
+        self.deferred = Deferred()
+        self._result = result
+        self._code_if_cancelled = code_if_cancelled
+
+    def started(self) -> None:
+        self.deferred.resolve(self._result)
+
+    def dropped(self, why: AgentError) -> None:
+        self.deferred.resolve(_not_begun(why, self._code_if_cancelled))
 
 
 class SessionMethods:
@@ -365,7 +413,7 @@ class SessionMethods:
                 model=state.model,
                 cwd=state.cwd,
                 message_count=state.message_count,
-                queued=session.waiting,
+                queued=len(session.queue),
                 usage=said.Used.of(state.usage),
                 last_seq=seq,
                 epoch=epoch,
@@ -382,7 +430,7 @@ class SessionMethods:
             return
         if self._hub.is_loading(session_id) or await self._shelf.is_left_behind(session_id):
             with suppress(NoSuchAgent, DirectoryGone):  # Unusable, but readable.
-                await self._hub.take_up(session_id)
+                await self._hub.recover(session_id)
 
     async def _activity(self, session_id: str) -> dict[str, Any]:
         """Return a session's state. A session that is idle here may be running in another process."""
@@ -409,7 +457,7 @@ class SessionMethods:
         if session is not None and session.busy:
             return feed.seq, epoch
         feed.meet(epoch)
-        feed.overheard(seq)  # Other processes may have added rows that were not sent here.
+        feed.on_foreign_rows(seq)  # Other processes may have added rows that were not sent here.
         return seq, epoch
 
     # Prompt, steer, cancel, approve.
@@ -418,17 +466,12 @@ class SessionMethods:
         words, images = await read_attachments(asked.attachments, is_local=connection.is_local)
         text = "\n\n".join(part for part in (asked.prompt, *words) if part)
 
-        def run(session: Session, callbacks: _Callbacks) -> Job:
-            return session.prompt(
-                text,
-                images,
-                prompt_id=asked.prompt_id or "",
-                started=callbacks.started,
-                dropped=callbacks.dropped,
-                parked=callbacks.parked,
-            )
-
-        return await self._run(connection, asked.session_id, run, lambda turn: turn.reply(asked.session_id))
+        reply = _RunReply(
+            connection, asked.session_id, asked.prompt_id or "", lambda turn: turn.reply(asked.session_id)
+        )
+        async with self._run(connection, asked.session_id, reply) as session:
+            session.prompt(text, images, prompt_id=asked.prompt_id or "", observer=reply)
+        return reply.deferred
 
     async def _compact(self, connection: ClientConnection, asked: said.OfSession) -> Deferred:
         session_id = asked.session_id
@@ -437,64 +480,37 @@ class SessionMethods:
             prompted = turn.reply(session_id)
             return said.Compacted(session_id, prompted.content, prompted.usage)
 
-        def run(session: Session, callbacks: _Callbacks) -> Job:
-            return session.compact(started=callbacks.started, dropped=callbacks.dropped)
+        reply = _RunReply(connection, session_id, "", compacted)
+        async with self._run(connection, session_id, reply) as session:
+            session.compact(reply)
+        return reply.deferred
 
-        return await self._run(connection, session_id, run, compacted)
-
-    async def _run(
-        self,
-        connection: ClientConnection,
-        session_id: str,
-        run: Callable[[Session, _Callbacks], Job],
-        result: Callable[[TurnSummary], Any],
-    ) -> Deferred:
-        """Start a run, subscribe the client, and answer with its ``result`` right after its last update."""
-        deferred = Deferred()
+    @asynccontextmanager
+    async def _run(self, connection: ClientConnection, session_id: str, reply: _RunReply) -> AsyncIterator[Session]:
+        """Yield the session to start a run in, with the client subscribed and ``reply`` ready to sum it up."""
         async with use_session(self._hub, connection, session_id) as session:
             self._hub.check_open()
             connection.follow(session_id)
-
-            def ended(turn: TurnSummary, seq: int) -> None:
-                connection.when_told(session_id, seq, lambda: deferred.resolve(_outcome(turn, result)))
-
-            def dropped(why: AgentError) -> None:
-                if isinstance(why, RunCancelled):
-                    nothing = said.Prompted(session_id, "cancelled", "", said.Used.of(ZERO))
-                    connection.take_back(session_id, job.prompt_id, then=lambda: deferred.resolve(nothing))
-                else:
-                    problem = as_rpc_error(why)
-                    connection.lament(session_id, str(why), job.prompt_id, then=lambda: deferred.resolve(problem))
-
-            # A parked run outlives this daemon, and so the connection: resolve without an answer.
-            callbacks = _Callbacks(
-                RunSummarizer(session, ended).started, dropped, parked=lambda: deferred.resolve(None)
-            )
-            job = run(session, callbacks)
-        return deferred
+            reply.watch(session)
+            yield session
 
     async def _steer(self, connection: ClientConnection, asked: said.Steer) -> Deferred:
         words, images = await read_attachments(asked.attachments, is_local=connection.is_local)
-        text, deferred = "\n\n".join(part for part in (asked.prompt, *words) if part), Deferred()
+        text = "\n\n".join(part for part in (asked.prompt, *words) if part)
+        reply = _JobReply(said.Steered(asked.session_id), SESSION_NOT_FOUND)
         async with use_session(self._hub, connection, asked.session_id) as session:
             self._hub.check_open()
             connection.follow(asked.session_id)
             try:
-                session.steer(
-                    text,
-                    images,
-                    prompt_id=asked.prompt_id or "",
-                    started=lambda: deferred.resolve(said.Steered(asked.session_id)),
-                    dropped=lambda why: deferred.resolve(_not_begun(why, SESSION_NOT_FOUND)),
-                )
+                session.steer(text, images, prompt_id=asked.prompt_id or "", observer=reply)
             except RunCancelled as why:
                 raise _not_begun(why, SESSION_NOT_FOUND) from None
-        return deferred
+        return reply.deferred
 
     async def _take_back(self, connection: ClientConnection, asked: said.TakeBack) -> said.TakenBack:
         async with use_session(self._hub, connection, asked.session_id) as session:
             if not self._asides.abort(asked.session_id, asked.prompt_id):
-                session.take_back(asked.prompt_id)
+                session.queue.withdraw(asked.prompt_id)
         return said.TakenBack(asked.session_id, asked.prompt_id)
 
     async def _cancel(self, connection: ClientConnection, asked: said.OfSession) -> said.Cancelled:
@@ -518,25 +534,22 @@ class SessionMethods:
     # Conversation and remembered approvals.
 
     async def _clear(self, connection: ClientConnection, asked: said.OfSession) -> Deferred:
-        deferred = Deferred()
+        reply = _JobReply(said.Cleared(asked.session_id), INVALID_PARAMS)
         async with use_session(self._hub, connection, asked.session_id) as session:
             check_idle(session, "the conversation cannot be changed")
-            session.clear(
-                started=lambda: deferred.resolve(said.Cleared(asked.session_id)),
-                dropped=lambda why: deferred.resolve(_not_begun(why, INVALID_PARAMS)),
-            )
-        return deferred
+            session.clear(reply)
+        return reply.deferred
 
     async def _allowed(self, connection: ClientConnection, asked: said.OfSession) -> said.AllowedCalls:
         del connection
         async with self._hub.use(asked.session_id, looks=True) as session:
-            known = session.remembered()
+            known = session.agent.approver.remembered()
         entries = (said.AllowedEntry(one.tool, one.subject) for one in known)
         return said.AllowedCalls(asked.session_id, tuple(entries))
 
     async def _forget(self, connection: ClientConnection, asked: said.Forget) -> said.Forgotten:
         async with use_session(self._hub, connection, asked.session_id) as session:
-            for one in session.remembered():
+            for one in session.agent.approver.remembered():
                 if (one.tool, one.subject) == (asked.tool, asked.subject):
                     await session.forget(one)
                     return said.Forgotten(asked.session_id)

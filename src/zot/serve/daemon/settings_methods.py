@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from zot.errors import UserError
+from zot.errors import AgentError, UserError
 from zot.events import Reconfigured
 from zot.panels import CommandAnswer
 from zot.runtime.extensions import reloadable
 from zot.runtime.pool import SessionPool
 from zot.serve.daemon.access import check_idle, use_session
 from zot.serve.daemon.connection import AnswerThen, ClientConnection, Handler, SlowAnswer
+from zot.session.queue import JobObserver
 from zot.store import LockChanged
 from zot.text import printable
 from zot.wire import daemon_types as said
@@ -91,7 +92,7 @@ class SettingsMethods:
         if wanted.reasoning is not None:
             session.use_reasoning(wanted.reasoning)
         self._choices.chosen(session_id)
-        await session.keep_choice()
+        await session.worker.record_settings()
 
     async def _switch_provider(self, connection: ClientConnection, session_id: str, wanted: said.Overrides) -> None:
         """Switch to another provider. Remote clients may only spend their agent's own budget."""
@@ -106,7 +107,7 @@ class SettingsMethods:
             check_idle(session, "another provider cannot be used")
             changed = msgspec.structs.replace(session.agent.configured(), **changes)
             await asyncio.to_thread(self._choices.check, session_id, changed)
-            await session.keep_setting(changed)
+            await session.record(changed)
         self._choices.chosen(session_id)
         await self._hub.reopen(session_id)
 
@@ -115,7 +116,7 @@ class SettingsMethods:
             changes = session.agent.locked != asked.locked
             if changes:
                 check_idle(session, "the lock cannot be changed")
-                await session.keep_setting(LockChanged(asked.locked))
+                await session.record(LockChanged(asked.locked))
         if changes:
             self._choices.chosen(asked.session_id)
             await self._hub.reopen(asked.session_id)
@@ -136,6 +137,17 @@ class SettingsMethods:
     def _notify(self, connection: ClientConnection, session_id: str) -> None:
         """Notify all followers of a session that its settings have changed."""
         connection.office.feed(session_id).mention(Reconfigured())
+
+
+class _CommandPrompt(JobObserver):
+    """The prompt of an extension's command, which has been answered already."""
+
+    def __init__(self, connection: ClientConnection, session_id: str) -> None:
+        self._connection = connection
+        self._session_id = session_id
+
+    def dropped(self, why: AgentError) -> None:
+        self._connection.send_turn_failed(self._session_id, str(why))
 
 
 class ExtensionMethods:
@@ -183,18 +195,18 @@ class ExtensionMethods:
         if answer.prompt and session is not None:
             try:
                 self._hub.check_open()
-                session.prompt(answer.prompt, dropped=lambda why: connection.lament(asked.session_id, str(why)))
+                session.prompt(answer.prompt, observer=_CommandPrompt(connection, asked.session_id))
             except UserError as problem:
-                connection.lament(asked.session_id, str(problem))
+                connection.send_turn_failed(asked.session_id, str(problem))
 
     async def _panel_key(self, connection: ClientConnection, asked: said.PanelKey) -> said.PanelTold:
         async with use_session(self._hub, connection, asked.session_id) as session:
-            session.press(asked.panel_id, asked.key, asked.text)
+            session.extensions.press(asked.panel_id, asked.key, asked.text)
         return said.PanelTold(asked.session_id, asked.panel_id)
 
     async def _panel_close(self, connection: ClientConnection, asked: said.PanelClose) -> said.PanelTold:
         async with use_session(self._hub, connection, asked.session_id) as session:
-            session.close_panel(asked.panel_id)
+            session.extensions.close_panel(asked.panel_id)
         return said.PanelTold(asked.session_id, asked.panel_id)
 
     async def _dismiss(self, connection: ClientConnection, asked: said.Dismiss) -> said.Dismissed:

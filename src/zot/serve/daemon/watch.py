@@ -31,14 +31,14 @@ class ForeignRunWatcher:
         followed: Callable[[], Mapping[str, SessionFeed]],
         *,
         is_any: Callable[[], bool],
-        take_up: Callable[[str], Awaitable[None]],
+        recover: Callable[[str], Awaitable[None]],
     ) -> None:
         """``followed`` returns the feeds of followed sessions that do not run in this process; ``is_any``, whether any
-        session is followed. ``take_up`` recovers a session whose process died during a run."""
+        session is followed. ``recover`` recovers a session whose process died during a run."""
         self._journal = journal
         self._followed = followed
         self._is_any = is_any
-        self._take_up = take_up
+        self._recover = recover
         self._elsewhere: set[str] = set()
         #: Followed sessions that run elsewhere, and those of them whose process was missing at the last check.
         self._running: set[str] = set()
@@ -70,7 +70,7 @@ class ForeignRunWatcher:
                 feed = followed.get(session_id)  # It may run here by now.
                 if feed is not None and feed is feeds[session_id]:
                     feed.meet(epoch)
-                    feed.overheard(seq)
+                    feed.on_foreign_rows(seq)
 
     async def _recover_dead(self) -> None:
         """Recover sessions whose process died. Needs two checks: an ending process may not have released its lease."""
@@ -78,7 +78,7 @@ class ForeignRunWatcher:
         missing = {one.id for one in begun if one.id in self._running and not self._journal.is_running(one)}
         for session_id in missing & self._missing - self._unrecoverable:
             try:
-                await self._take_up(session_id)
+                await self._recover(session_id)
             except AgentError as problem:
                 log.warning("cannot recover session %r, whose process has died: %s", session_id, problem)
                 self._unrecoverable.add(session_id)

@@ -13,7 +13,6 @@ import msgspec
 from zot.encoding import thread_safe_type
 from zot.errors import (
     AgentError,
-    AlreadyAnswered,
     ConfigError,
     InternalError,
     NoAnswer,
@@ -26,7 +25,7 @@ from zot.errors import (
 )
 from zot.events import AgentEvent
 from zot.run_summary import RunSummary
-from zot.runtime.idempotency import Once, StoredAnswer, answer_of
+from zot.runtime.idempotency import IdempotentRun, StoredAnswer, answer_of
 from zot.serve.notices import show_notices
 from zot.wire.host import TIMEOUT_MESSAGE, WAITED_MESSAGE, Request, Response, Usage, code_of
 
@@ -44,10 +43,10 @@ FAILED = 4
 _RECORD_S = 3.0
 _CLOSE_S = 1.0
 
-Opening: TypeAlias = "Callable[[Request], Awaitable[tuple[Session, Once]]]"
+Opening: TypeAlias = "Callable[[Request], Awaitable[tuple[Session, IdempotentRun]]]"
 
 #: Opens a request's session; takes the request, its arrival time and its deadline.
-OpenSession: TypeAlias = "Callable[[Request, float, float], Awaitable[tuple[Session, Once]]]"
+OpenSession: TypeAlias = "Callable[[Request, float, float], Awaitable[tuple[Session, IdempotentRun]]]"
 
 #: Number of requests that do work concurrently.
 _AT_ONCE = 64
@@ -184,7 +183,7 @@ class RequestRun:
         self._is_behind = behind
         self._outcome = RunSummary()
         self._session: Session | None = None
-        self._once: Once | None = None
+        self._once: IdempotentRun | None = None
         #: True while it waits for other requests. Read from any thread.
         self.waits = False
         #: True once the run may have had effects.
@@ -265,7 +264,7 @@ class RequestRun:
                 self.waits = False
                 self._session, self._once = await self._opening(self._request)
             self._session.subscribe(self)
-            self._session.check_fit(self._request.prompt or "")
+            self._session.agent.check_fit(self._request.prompt or "")
             answer, replayed = await self._run(self._session, self._once)
         except AgentError as problem:
             return self._failure(problem)
@@ -278,7 +277,7 @@ class RequestRun:
         usage = Usage.of(answer.prompt_tokens, answer.completion_tokens)
         return HostReply(self._request.ids.success(answer.text, usage, replayed=replayed))
 
-    async def _run(self, session: Session, once: Once) -> tuple[StoredAnswer, bool]:
+    async def _run(self, session: Session, once: IdempotentRun) -> tuple[StoredAnswer, bool]:
         """Return the answer, and whether it was stored by an earlier request."""
         assert self._request.prompt is not None
         while True:
@@ -287,14 +286,14 @@ class RequestRun:
                 return kept, True
             async with self._place.slots:
                 self.waits, self._is_running, self.has_begun = False, True, True
-                job = session.request(self._request.prompt, once.words, channel=self._request.channel_id or "")
-                await session.finish()
+                job = session.repeat(self._request.prompt, once, channel=self._request.channel_id or "")
+                await session.worker.finish()
                 self._is_running = False
+            if job.stored_answer is not None:
+                answer = msgspec.json.decode(job.stored_answer, type=thread_safe_type(StoredAnswer))
+                await self._store(once, answer)  # The process that ran it may have died before storing it.
+                return answer, True
             match job.error:
-                case AlreadyAnswered(answer=data):
-                    answer = msgspec.json.decode(data, type=thread_safe_type(StoredAnswer))
-                    await self._store(once, answer)  # The process that ran it may have died before storing it.
-                    return answer, True
                 case SessionBusy() if not self._is_cancelled:
                     pass  # Another process acquired the session first: wait again.
                 case None:
@@ -302,7 +301,7 @@ class RequestRun:
                 case problem:
                     raise problem
 
-    async def _conclude(self, once: Once, *, aborted: bool) -> StoredAnswer:
+    async def _conclude(self, once: IdempotentRun, *, aborted: bool) -> StoredAnswer:
         """Return the answer of a finished run after storing it. Raise RunCancelled, NoAnswer."""
         if aborted or self._is_cancelled:
             raise RunCancelled("the request was cancelled")
@@ -314,7 +313,7 @@ class RequestRun:
         await self._store(once, answer)
         return answer
 
-    async def _store(self, once: Once, answer: StoredAnswer) -> None:
+    async def _store(self, once: IdempotentRun, answer: StoredAnswer) -> None:
         try:
             await once.keep(answer)
         except StoreFailed as problem:  # Deliver the answer all the same.

@@ -185,7 +185,7 @@ async def open_daemon(config_dir: str | os.PathLike[str], **settings: Any) -> As
     daemon = Daemon(parts)
     try:
         async with BackgroundTasks() as chores:
-            chores.start(daemon.mend(), "mending")
+            chores.start(daemon.recover(), "recovery")
             chores.start(daemon.watch.run(), "watching")
             yield daemon
     finally:
