@@ -15,7 +15,7 @@ from zot.agent.compaction import undo_compaction
 from zot.agent.hooks import BackgroundProcesses, NoBackgroundProcesses
 from zot.agent.loop import Agent
 from zot.agent.transcript import Transcript, repaired
-from zot.errors import AgentError, RunCancelled, RuntimeBusy, SessionBusy, UserError
+from zot.errors import AgentError, RunCancelled, RuntimeBusy, UserError
 from zot.events import ApprovalRequest
 from zot.messages import Counters, ImageBlock, Message, timestamp
 from zot.session.abortable import AbortableWaits
@@ -313,9 +313,8 @@ class Session:
 
     async def establish(self) -> None:
         """Record the settings before the first prompt, unless they are on record. Raise StoreFailed."""
-        if self.store.shared and self.agent.configured() != self.history.configured:
-            with suppress(SessionBusy):  # The next run records them.
-                await self.record(self.agent.configured())
+        if self.agent.configured() != self.history.configured:
+            await self.worker.record_settings()
 
     async def add_used(self, counters: Counters) -> None:
         """Count and record tokens used outside of any run. If another process holds the lease, the next run records

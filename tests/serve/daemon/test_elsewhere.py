@@ -224,7 +224,7 @@ async def test_a_session_that_could_not_be_written_is_opened_again_when_it_can(d
     await caller.get("session/new", agentAlias="default", sessionId="s")
     session = daemon.daemon.hub.session("s")
     assert session is not None
-    session._store.on_failed(StoreFailed("the disk is full"))  # type: ignore[attr-defined]  # as the writer would
+    session.store.on_failed(StoreFailed("the disk is full"))  # type: ignore[attr-defined]  # as the writer would
     assert (await caller.get("session/prompt", sessionId="s", prompt="!echo there is room again"))["content"]
     assert daemon.daemon.hub.session("s") is not session
 
@@ -244,7 +244,7 @@ async def test_a_turn_that_the_disk_lost_ends_once_for_who_stays_and_says_how_fa
     heard = (await caller.until(type="agent_message_chunk"))["text"]
     session = daemon.daemon.hub.session("s")
     assert session is not None
-    session._store.on_failed(StoreFailed("the disk is full"))  # type: ignore[attr-defined]  # as the writer would
+    session.store.on_failed(StoreFailed("the disk is full"))  # type: ignore[attr-defined]  # as the writer would
     answer = await caller.answer(prompted)
     assert (answer["error"]["message"], answer["error"]["data"]["content"]) == ("the disk is full", heard)
     await caller.get("session/prompt", sessionId="s", prompt="!echo again", promptId="next")

@@ -219,5 +219,5 @@ async def test_what_a_dead_process_left_in_a_session_whose_agent_is_gone_can_be_
             assert (entry["state"], attached["state"], "pendingApproval" in attached) == (state, state, state != "idle")
             await caller.until(type=last)
             assert (await caller.error("session/prompt", sessionId="s", prompt="!echo hi"))[0] == -32602
-    told = [record for record in caplog.records if "could not be mended" in record.message]
+    told = [record for record in caplog.records if "could not be recovered" in record.message]
     assert [(record.levelname, record.exc_info) for record in told] == [("WARNING", None)] * 2

@@ -434,11 +434,11 @@ async def test_what_waits_to_be_said_can_be_taken_back_until_it_is_said(daemon: 
     await caller.get("session/state", sessionId="s")
     taken = await other.get("session/take_back", sessionId="s", promptId="left")
     assert taken == {"sessionId": "s", "promptId": "left", "takenBack": True}
-    assert (await caller.answer(steers))["error"]["message"] == "it was taken back before it was said"
+    assert (await caller.answer(steers))["error"]["message"] == "withdrawn before it was sent"
     await other.get("session/take_back", sessionId="s", promptId="later")
     for too_late in ("first", "left", "never heard of", ""):
         code, why = await other.error("session/take_back", sessionId="s", promptId=too_late)
-        assert (code, "cannot be taken back" in why) == (-32602, True)
+        assert (code, "cannot be withdrawn" in why) == (-32602, True)
     await other.get("session/cancel", sessionId="s")
     for number in (asked, waits):
         assert (await caller.answer(number))["result"]["stopReason"] == "cancelled"

@@ -136,7 +136,7 @@ async def test_what_has_been_said_already_cannot_be_taken_back(tmp_path: Path) -
         await person.idle()
         person.app.queue.steer(name, "!echo to the left")  # As if the key had come before the news.
         await person.pilot.press("up")
-        await person.sees("it cannot be taken back: it has been said already")
+        await person.sees("it cannot be withdrawn: it has been sent or dropped already")
         assert person.app.editor.text == ""
 
 

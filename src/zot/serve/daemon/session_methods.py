@@ -236,6 +236,7 @@ class _RunReply(JobObserver):
         self._summarizer.started()
 
     def dropped(self, why: AgentError) -> None:
+        self._summarizer = None
         if isinstance(why, RunCancelled):
             nothing = said.Prompted(self._session_id, "cancelled", "", said.Used.of(ZERO))
             self._connection.send_turn_aborted(
@@ -252,6 +253,7 @@ class _RunReply(JobObserver):
         self.deferred.resolve(None)
 
     def _ended(self, turn: TurnSummary, seq: int) -> None:
+        self._summarizer = None  # It refers to this object.
         self._connection.when_told(self._session_id, seq, lambda: self.deferred.resolve(_outcome(turn, self._result)))
 
 
