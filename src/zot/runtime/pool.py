@@ -8,9 +8,10 @@ import logging
 import math
 import sys
 import time
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -50,9 +51,10 @@ class NewSession(msgspec.Struct, frozen=True):
     guarded: bool = False
 
 
-class Channel(Subscriber, Protocol):
+class Channel(Subscriber):
     """The destination of one session's events, whether or not the session is loaded."""
 
+    @abstractmethod
     def opened(self, last_seq: int, epoch: int, *, busy: bool) -> None:
         """Take note that the session was loaded: its newest row is ``last_seq``; ``busy`` if it is in the middle of a
         run.
@@ -60,13 +62,16 @@ class Channel(Subscriber, Protocol):
         ``epoch`` tells it apart from other sessions that had its id.
         """
 
+    @abstractmethod
     def overheard(self, upto: int) -> None:
         """Take note of stored rows up to ``upto`` that were not delivered."""
 
+    @abstractmethod
     def closed(self) -> None:
         """Take note that the session was unloaded."""
 
     @property
+    @abstractmethod
     def is_followed(self) -> bool:
         """True if a client is subscribed."""
 

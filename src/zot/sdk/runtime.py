@@ -18,7 +18,7 @@ from zot.panels import CommandAnswer, CommandInfo
 from zot.providers.base import Model
 from zot.run_summary import RunSummary
 from zot.runtime.open import open_recorded, open_session
-from zot.session.history import Batch
+from zot.session.history import Batch, Subscriber
 from zot.session.queue import Job, RewindTarget
 from zot.session.session import Session, SessionState
 
@@ -255,13 +255,10 @@ class Events:
             self._inbox.abandon_soon(self._job)
 
 
-class Ear:
+class Ear(Subscriber):
     """A subscriber that passes every event to a callback and never pauses the run. A callback that raises costs the
     run nothing: the log has the traceback.
     """
-
-    can_approve = False
-    full = False
 
     def __init__(self, hear: Callable[[AgentEvent], None]) -> None:
         self._hear = hear
@@ -273,12 +270,11 @@ class Ear:
             except Exception:  # the embedder's code
                 log.exception("a listener of zot.Runtime raised")
 
-    async def room(self) -> None:
-        return
 
-
-class Inbox:
+class Inbox(Subscriber):
     """The subscriber that buffers one run's events for `Events`."""
+
+    can_approve = False
 
     def __init__(self, session: Session, *, can_approve: bool) -> None:
         self.can_approve = can_approve

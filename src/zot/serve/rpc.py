@@ -15,7 +15,7 @@ from zot.errors import AgentError, ProtocolError, SystemFailed, UserError
 from zot.events import Done, Error, ExtNotify
 from zot.messages import ImageBlock, show
 from zot.panels import CommandAnswer
-from zot.session.history import Batch
+from zot.session.history import Batch, Subscriber
 from zot.session.queue import Dropped, RewindTarget, Started
 from zot.session.session import Session
 from zot.wire import rpc
@@ -48,8 +48,8 @@ class NotAuthorized(AgentError):
     """The client did not present the token. It has its refusal already; close the connection."""
 
 
-class RpcServer:
-    """One client of one session. A `Subscriber`: the run waits for it, so it misses no event."""
+class RpcServer(Subscriber):
+    """One client of one session: the run waits for it, so it misses no event."""
 
     def __init__(self, session: Session, greeting: Greeting, output: Output) -> None:
         self._session = session

@@ -303,11 +303,8 @@ class LocalConversation:
         await former.close()
 
 
-class _Panels(OpenPanels):
+class _Panels(OpenPanels, Subscriber):
     """Tracks the open panels of one session."""
-
-    can_approve = False
-    full = False
 
     def __init__(self, session: Session) -> None:
         super().__init__()
@@ -315,9 +312,6 @@ class _Panels(OpenPanels):
 
     def deliver(self, batch: Batch) -> None:
         self.hear(batch.events)
-
-    async def room(self) -> None:
-        return
 
 
 def _info(model: Model) -> ModelInfo:

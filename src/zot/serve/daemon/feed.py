@@ -11,6 +11,7 @@ from typing import Protocol
 from zot.errors import AgentError
 from zot.events import AgentEvent, ConversationReplaced, Done, PanelOpened
 from zot.panels import OpenPanels
+from zot.runtime.pool import Channel
 from zot.serve.daemon.backlog import Backlog
 from zot.serve.daemon.metrics import Metrics
 from zot.session.history import Batch
@@ -164,12 +165,11 @@ class Follower:
             call()
 
 
-class SessionFeed:
-    """Followers of one session (`hub.Channel`). None of them slows the session or another follower down."""
+class SessionFeed(Channel):
+    """Followers of one session. None of them slows the session or another follower down."""
 
     #: A client may subscribe and answer at any time before the timeout.
     can_approve = True
-    full = False
 
     def __init__(self, session_id: str, past: ReplaySource, metrics: Metrics | None = None) -> None:
         self.session_id = session_id
@@ -307,9 +307,6 @@ class SessionFeed:
         """Count an update that was sent to a number of clients."""
         self.metrics.updates += data.count(b"\n") * clients
         self.metrics.update_bytes += len(data) * clients
-
-    async def room(self) -> None:
-        """Return at once: the feed is never full."""
 
 
 def _grouped(found: Sequence[tuple[int, AgentEvent]]) -> list[tuple[int, list[AgentEvent]]]:

@@ -19,7 +19,7 @@ from zot.runtime.pool import NewSession, SessionPool
 from zot.serve.daemon.access import check_idle, check_name, check_use, evict_if_directory_gone, use_session
 from zot.serve.daemon.connection import AnswerThen, ClientConnection, Deferred, Handler, SlowAnswer, as_rpc_error
 from zot.session.abortable import AbortableWaits
-from zot.session.history import Batch
+from zot.session.history import Batch, Subscriber
 from zot.tools.images import MAX_IMAGE_BYTES, image_type
 from zot.wire import daemon_types as said
 from zot.wire.daemon import Dialect
@@ -151,11 +151,8 @@ def _name(attachment: Attachment) -> str:
     return attachment.filename or os.path.basename(attachment.path or "") or "attachment"
 
 
-class RunSummarizer:
-    """Summarizes one run (`history.Subscriber`). Subscribes after the feed, so clients get each event first."""
-
-    can_approve = False
-    full = False
+class RunSummarizer(Subscriber):
+    """Summarizes one run. Subscribes after the feed, so clients get each event first."""
 
     def __init__(self, session: Session, ended: Ended) -> None:
         self._session = session
@@ -186,9 +183,6 @@ class RunSummarizer:
         """Return the run's summary. Includes text that was shown but not recorded, such as on a full disk."""
         ended, words = self._turn.summary(), "".join(self._text)
         return msgspec.structs.replace(ended, content=words) if words else ended
-
-    async def room(self) -> None:
-        """Return at once: never full."""
 
 
 class SessionShelf(Protocol):

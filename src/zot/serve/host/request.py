@@ -28,10 +28,10 @@ from zot.events import AgentEvent
 from zot.run_summary import RunSummary
 from zot.runtime.idempotency import Once, StoredAnswer, answer_of
 from zot.serve.notices import show_notices
+from zot.session.history import Batch, Subscriber
 from zot.wire.host import TIMEOUT_MESSAGE, WAITED_MESSAGE, Request, Response, Usage, code_of
 
 if TYPE_CHECKING:
-    from zot.session.history import Batch
     from zot.session.session import Session
 
 log = logging.getLogger("zot")
@@ -159,14 +159,12 @@ class NullListener:
         return
 
 
-class RequestRun:
-    """Answer one request. A `Subscriber` of its session.
+class RequestRun(Subscriber):
+    """Answer one request as a subscriber of its session.
 
     Waits for earlier requests in ``place`` and for other users of the session; the caller enforces the deadline.
     ``behind`` says that earlier requests to a previous daemon may still be sent again.
     """
-
-    can_approve = False
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, TextIO, TypeVar
+from typing import TextIO, TypeVar
 
 from zot.errors import AgentError, UserError
 from zot.events import (
@@ -34,6 +34,7 @@ from zot.events import (
 )
 from zot.messages import text_of
 from zot.panels import CommandInfo
+from zot.session.history import Batch, Subscriber
 from zot.text import printable
 from zot.ui.conversation import Conversation, Decision, Home, Snapshot
 from zot.ui.readable import counted, escaped, format_duration, one_line, summary
@@ -42,9 +43,6 @@ from zot.ui.terminal.call_text import Decided, beyond_summary, until
 from zot.ui.terminal.looks import Level
 from zot.ui.terminal.mentions import named_images
 from zot.ui.terminal.slash import Option, ask_trust, offer_retry
-
-if TYPE_CHECKING:
-    from zot.session.history import Batch
 
 T = TypeVar("T")
 
@@ -123,11 +121,10 @@ class Typed:
             self.end()
 
 
-class PlainTerminal:
-    """A line-by-line front end of one conversation. A `Subscriber` and a `Terminal`."""
+class PlainTerminal(Subscriber):
+    """A line-by-line front end of one conversation. A `Terminal`."""
 
     can_approve = True
-    full = False
 
     def __init__(
         self,
@@ -286,9 +283,6 @@ class PlainTerminal:
     def deliver(self, batch: Batch) -> None:
         for event in batch.events:
             self._show(event)
-
-    async def room(self) -> None:
-        return
 
     def _show(self, event: AgentEvent) -> None:
         if isinstance(event, Decided):
