@@ -67,7 +67,7 @@ def test_a_face_talks_to_a_session_of_the_daemon(home: Path) -> None:
             await face.until(Done)
             assert [message.role for message in await talk.messages()] == ["user", "assistant"]
             state = await talk.state()
-            assert (state.provider, state.model, state.cwd, state.busy, state.messages, state.usage.input) == (
+            assert (state.provider, state.model, state.cwd, state.busy, state.message_count, state.usage.input) == (
                 "lab", "lab-1", str(home), False, 2, 100,
             )  # fmt: skip
             await talk.prompt("")

@@ -44,8 +44,9 @@ from zot.events import (
 )
 from zot.messages import Counters, ShownImage, TextBlock
 from zot.wire.daemon import Dialect
+from zot.wire.daemon_types import PendingApproval
 from zot.wire.jsonrpc import INTERNAL_ERROR, RpcError
-from zot.wire.updates import Turn, TurnSummary, Updates, pending_of
+from zot.wire.updates import Turn, TurnSummary, Updates
 
 NOON = "2026-01-01T12:00:00.000Z"
 NOON_S = 1_767_268_800.0
@@ -253,7 +254,7 @@ def test_a_result_without_its_call_has_no_name_and_one_of_another_run_has_none()
 
 @pytest.mark.parametrize(("now", "left"), [(NOON_S, 120), (NOON_S + 0.5, 120), (NOON_S + 119.9, 1), (NOON_S + 500, 0)])
 def test_the_time_that_is_left_for_an_answer_counts_from_now(now: float, left: int) -> None:
-    assert pending_of(ASKED, now).timeout_secs == left
+    assert PendingApproval.of(ASKED, now).timeout_secs == left
     [asked] = heard(Updates("s1", Dialect.SNAKE, now=lambda: now).lines(1, [ASKED]))
     assert (asked["timeout_secs"], asked["deadline"]) == (left, ASKED.deadline)
 

@@ -12,7 +12,7 @@ import msgspec
 
 from zot.config.config import Config, checked
 from zot.errors import AgentError, RunCancelled, RuntimeBusy, RuntimeClosed, UserError
-from zot.events import AgentEvent, Done, Error
+from zot.events import AgentEvent, Done, Error, SessionState
 from zot.messages import Counters, ImageBlock, Message
 from zot.panels import CommandAnswer, CommandInfo
 from zot.providers.base import Model
@@ -20,7 +20,7 @@ from zot.run_summary import RunSummary
 from zot.runtime.open import open_recorded, open_session
 from zot.session.history import Batch, Subscriber
 from zot.session.queue import Job, RewindTarget
-from zot.session.session import Session, SessionState
+from zot.session.session import Session
 
 if TYPE_CHECKING:
     from zot.session.rewind import Rewound

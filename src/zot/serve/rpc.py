@@ -189,9 +189,7 @@ class RpcServer(Subscriber):
                 self._succeed(command)
                 session.abort(queue=bool(queue))
             case rpc.GetState():
-                self._succeed(
-                    command, msgspec.convert(session.state(), thread_safe_type(rpc.StateData), from_attributes=True)
-                )
+                self._succeed(command, rpc.StateData.of(session.state()))
             case rpc.GetMessages(view="full"):
                 self._later(command, self._all_messages())
             case rpc.Fork(session=new_id, messages=count):

@@ -11,7 +11,7 @@ import msgspec
 
 from zot.config.config import DEFAULT_AGENT, Config, journal_path, zot_home
 from zot.errors import AgentError, ConfigError, NoSuchSession, RunCancelled, RuntimeBusy, StoreFailed, UserError
-from zot.events import Done, Error
+from zot.events import Decision, Done, Error, SessionState
 from zot.messages import ImageBlock, Message, PastMessage, ResultBlock, text_of
 from zot.panels import CommandAnswer, CommandInfo, OpenPanels
 from zot.runtime.open import HOSTED, open_recorded, open_session
@@ -25,12 +25,10 @@ from zot.store import LockChanged, MessageAdded, Row
 from zot.text import printable
 from zot.ui.conversation import (
     AllowedCall,
-    Decision,
     ModelInfo,
     SessionInfo,
     SideReply,
     SkillInfo,
-    Snapshot,
     Untrusted,
     match_session_id,
 )
@@ -79,23 +77,8 @@ class LocalConversation:
     def is_reachable(self) -> bool:
         return True
 
-    async def state(self) -> Snapshot:
-        session, agent = self._session, self._session.agent
-        messages = session.transcript.messages
-        return Snapshot(
-            self._config.session or "",
-            agent.provider.name,
-            agent.model.id,
-            agent.cwd,
-            session.busy,
-            len(messages),
-            session.totals,
-            agent.gauge.need(agent.system, (), messages) if messages else 0,
-            agent.model.context_window,
-            agent.locked,
-            session.pending,
-            session.waiting,
-        )
+    async def state(self) -> SessionState:
+        return msgspec.structs.replace(self._session.state(), session=self._config.session or "")
 
     async def messages(self) -> Sequence[PastMessage]:
         return await self._recalled(self._session.transcript.messages)

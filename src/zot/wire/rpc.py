@@ -23,6 +23,7 @@ from zot.events import (
     PanelRendered,
     Reconfigured,
     Retry,
+    SessionState,
     ThinkingDelta,
     ToolResult,
     Usage,
@@ -153,6 +154,11 @@ class StateData(msgspec.Struct, frozen=True):
     message_count: int
     busy: bool
     usage: Counters
+
+    @staticmethod
+    def of(now: SessionState) -> StateData:
+        """Return the part of a snapshot that `get_state` answers."""
+        return StateData(now.provider, now.model, now.cwd, now.message_count, now.busy, now.usage)
 
 
 STARTED: Final = {"started": True}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from itertools import groupby
@@ -203,8 +202,6 @@ class RestartedUpdate(Update, tag="restarted", frozen=True):
     """With the feature `events`: another session has taken this id; its sequence numbers start again."""
 
 
-#: Deadlines are rounded to milliseconds, perhaps up.
-_ROUNDING_S: Final = 0.01
 _HEAD: Final = b'{"jsonrpc":"2.0","method":"session/update","params":{"%s":%s,'
 _TEXT: Final = b'"type":"agent_message_chunk","text":'
 _THOUGHT: Final = b'"type":"agent_thought_chunk","text":'
@@ -301,7 +298,7 @@ class Updates:
             case ToolResult(id=call, content=content, is_error=is_error):
                 return ToolResultUpdate(call, self._names.get(call, ""), output_of(content), is_error)
             case ApprovalRequest():
-                return _asked(pending_of(event, self._now()))
+                return _asked(PendingApproval.of(event, self._now()))
             case ApprovalAnswer(id=request, decision=decision):
                 return StateUpdate(request_id=request, decision=decision)
             case UserMessage(content=content, prompt_id=prompt_id):
@@ -330,12 +327,6 @@ class Updates:
         return TurnComplete(ended.outcome, ended.shown, ended.stop_reason, error, prompt_id, notice)
 
 
-def pending_of(request: ApprovalRequest, now: float) -> PendingApproval:
-    """Return an approval request as clients see it at ``now``, in seconds since the epoch."""
-    left = math.ceil(_seconds(request.deadline) - now - _ROUNDING_S)
-    return PendingApproval(request.id, request.tool, request.summary, max(0, left), request.deadline)
-
-
 def output_of(content: Sequence[TextBlock | ShownImage]) -> str:
     """Return a tool's result as text."""
     return "\n".join(
@@ -351,9 +342,3 @@ def _asked(pending: PendingApproval) -> ApprovalUpdate:
 def _used(event: Usage) -> UsageUpdate:
     used, total = Used.of(event.counters), Used.of(event.cumulative)
     return UsageUpdate(used.input, used.output, used.cache_read, used.cache_write, used.cost_usd, used.reasoning, total)
-
-
-def _seconds(moment: str) -> float:
-    from datetime import datetime  # Imported lazily: approvals are rare.
-
-    return datetime.fromisoformat(moment).timestamp()

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 import msgspec
 
 from zot.errors import AgentError, DirectoryGone, NoSuchAgent, NoSuchSession, RunCancelled, UserError
-from zot.events import AssistantMessage, AssistantStart, Done, Reconfigured, TextDelta
+from zot.events import (
+    ApprovalRequest,
+    AssistantMessage,
+    AssistantStart,
+    Done,
+    Reconfigured,
+    SessionStatus,
+    TextDelta,
+    status_of,
+)
 from zot.files import read_content
 from zot.messages import ZERO, ImageBlock
 from zot.runtime.pool import NewSession, SessionPool
@@ -25,10 +34,9 @@ from zot.wire import daemon_types as said
 from zot.wire.daemon import Dialect
 from zot.wire.daemon_types import Attachment, Used
 from zot.wire.jsonrpc import INVALID_PARAMS, SESSION_NOT_FOUND, RpcError
-from zot.wire.updates import PIECES, Turn, TurnSummary, pending_of
+from zot.wire.updates import PIECES, Turn, TurnSummary
 
 if TYPE_CHECKING:
-    from zot.events import ApprovalRequest
     from zot.session.queue import Dropped, Job, Started
     from zot.session.session import Session
 
@@ -276,23 +284,27 @@ class SessionMethods:
                 last_seq=seq,
                 epoch=epoch,
             )
-            question = session.pending
-            after = await self._start_after(session_id, seq, None if question is None else question.id)
+            after = await self._start_after(session_id, seq, session.pending)
         return AnswerThen(opened, lambda: connection.follow(session_id, after))
 
     async def _attach(self, connection: ClientConnection, asked: said.Attach) -> AnswerThen:
         session_id = asked.session_id
         await self._recover(session_id)
         seq, epoch = await self._position(connection, session_id)
-        activity = await self._activity(session_id)
-        question = activity.get("pending_approval")
-        beginning = await self._start_after(session_id, seq, None if question is None else question.request_id)
+        status, question = await self._activity(session_id)
+        beginning = await self._start_after(session_id, seq, question)
         after = beginning if asked.after is None else min(asked.after, seq)
         asked_seq = beginning + 1 if beginning < seq else said.ABSENT
         wants_events = connection.dialect is Dialect.EVENTS
         last_event = await self._shelf.last_told(session_id, seq) if wants_events else said.ABSENT
         attached = said.Attached(
-            session_id=session_id, last_seq=seq, epoch=epoch, asked_seq=asked_seq, last_event_seq=last_event, **activity
+            session_id=session_id,
+            last_seq=seq,
+            epoch=epoch,
+            state=status,
+            pending_approval=said.ABSENT if question is None else said.PendingApproval.of(question, time.time()),
+            asked_seq=asked_seq,
+            last_event_seq=last_event,
         )
         return AnswerThen(attached, lambda: connection.follow(session_id, after, again=True))
 
@@ -350,24 +362,9 @@ class SessionMethods:
         seq, epoch = await self._position(connection, asked.session_id)
         await self._hub.refresh(asked.session_id, seq, epoch)
         async with self._hub.use(asked.session_id, looks=True) as session:
-            activity = await self._activity(asked.session_id)
-            state = session.state()
-            return said.State(
-                session_id=asked.session_id,
-                agent_alias=session.agent.name or "default",
-                provider=state.provider,
-                model=state.model,
-                cwd=state.cwd,
-                message_count=state.message_count,
-                queued=session.waiting,
-                usage=said.Used.of(state.usage),
-                last_seq=seq,
-                epoch=epoch,
-                context_tokens=session.agent.need(session.transcript, ()) if state.message_count else 0,
-                context_window=session.agent.model.context_window,
-                locked=session.agent.locked,
-                **activity,
-            )
+            status, question = await self._activity(asked.session_id)
+            now = msgspec.structs.replace(session.state(), session=asked.session_id, state=status, pending=question)
+            return said.State.of(now, last_seq=seq, epoch=epoch, time_s=time.time())
 
     async def _recover(self, session_id: str) -> None:
         """Recover a session whose process died; it may then wait for an approval."""
@@ -378,22 +375,21 @@ class SessionMethods:
             with suppress(NoSuchAgent, DirectoryGone):  # Unusable, but readable.
                 await self._hub.take_up(session_id)
 
-    async def _activity(self, session_id: str) -> dict[str, Any]:
-        """Return a session's state. A session that is idle here may be running in another process."""
+    async def _activity(self, session_id: str) -> tuple[SessionStatus, ApprovalRequest | None]:
+        """Return what a session does, and its open approval request. A session that is idle here may be running in
+        another process."""
         session, is_elsewhere, question = self._hub.session(session_id), False, None
         if session is None or not session.busy:
             is_elsewhere, question = await self._shelf.doing(session_id)
             session = self._hub.session(session_id)
         if session is not None and session.busy:
             question = session.pending
-        if question is not None:
-            return {"state": "waiting_approval", "pending_approval": pending_of(question, time.time())}
         is_here = session is not None and session.busy
-        return {"state": "running" if is_here or is_elsewhere else "idle"}
+        return status_of(question, busy=is_here or is_elsewhere), question
 
-    async def _start_after(self, session_id: str, seq: int, request_id: str | None) -> int:
+    async def _start_after(self, session_id: str, seq: int, pending: ApprovalRequest | None) -> int:
         """Return the number after which a new follower starts: a pending approval request is sent again."""
-        at = 0 if request_id is None else await self._shelf.asked_at(session_id, request_id)
+        at = 0 if pending is None else await self._shelf.asked_at(session_id, pending.id)
         return min(seq, at - 1) if at else seq
 
     async def _position(self, connection: ClientConnection, session_id: str) -> tuple[int, int]:

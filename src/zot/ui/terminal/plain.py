@@ -19,6 +19,7 @@ from zot.events import (
     AssistantMessage,
     CompactDone,
     ConversationReplaced,
+    Decision,
     Done,
     Error,
     ExtNotify,
@@ -27,6 +28,7 @@ from zot.events import (
     PanelOpened,
     PanelRendered,
     Retry,
+    SessionState,
     TextDelta,
     ToolCall,
     ToolResult,
@@ -36,7 +38,7 @@ from zot.messages import text_of
 from zot.panels import CommandInfo
 from zot.session.history import Batch, Subscriber
 from zot.text import printable
-from zot.ui.conversation import Conversation, Decision, Home, Snapshot
+from zot.ui.conversation import Conversation, Home
 from zot.ui.readable import counted, escaped, format_duration, one_line, summary
 from zot.ui.terminal import slash
 from zot.ui.terminal.call_text import Decided, beyond_summary, until
@@ -153,7 +155,7 @@ class PlainTerminal(Subscriber):
         #: True while only a prompt is awaited.
         self._resting = False
         #: The final state of the conversation.
-        self.left: Snapshot | None = None
+        self.left: SessionState | None = None
         self._at_start = True
         self.extension_commands: Sequence[CommandInfo] = ()
 
