@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -265,6 +265,8 @@ AgentEvent: TypeAlias = (
     | PanelRendered
     | PanelClosed
 )
+#: Deltas, whose content a later event repeats as a whole.
+PIECES: Final[frozenset[type]] = frozenset({TextDelta, ThinkingDelta, ToolUseArgs, ToolProgress})
 
 SessionStatus: TypeAlias = Literal["idle", "running", "waiting_approval"]
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from zot.messages import CallBlock, ImageBlock, Message, ResultBlock, Stop, TextBlock, ThinkingBlock, TranscriptBlock
+from zot.run_summary import CUT_SHORT
 
 _MAX_ARGS = 160
 _MAX_RESULT_LINES = 8
@@ -73,7 +74,7 @@ def stop_note(stop: Stop, error: str | None) -> str:
         case "aborted":
             return "aborted"
         case "length":
-            return "cut off at the model's length limit"
+            return CUT_SHORT
         case _:
             return error or ""
 

@@ -14,16 +14,14 @@ import msgspec
 from zot.errors import AgentError, DirectoryGone, NoSuchAgent, NoSuchSession, RunCancelled, UserError
 from zot.events import (
     ApprovalRequest,
-    AssistantMessage,
-    AssistantStart,
     Done,
     Reconfigured,
     SessionStatus,
-    TextDelta,
     status_of,
 )
 from zot.files import read_content
 from zot.messages import ZERO, ImageBlock
+from zot.run_summary import RunSummary
 from zot.runtime.pool import NewSession, SessionPool
 from zot.serve.daemon.access import check_idle, check_name, check_use, evict_if_directory_gone, use_session
 from zot.serve.daemon.connection import AnswerThen, ClientConnection, Deferred, Handler, SlowAnswer, as_rpc_error
@@ -34,7 +32,7 @@ from zot.wire import daemon_types as said
 from zot.wire.daemon import Dialect
 from zot.wire.daemon_types import Attachment, Used
 from zot.wire.jsonrpc import INVALID_PARAMS, SESSION_NOT_FOUND, RpcError
-from zot.wire.updates import PIECES, Turn, TurnSummary
+from zot.wire.updates import TurnSummary
 
 if TYPE_CHECKING:
     from zot.session.queue import Dropped, Job, Started
@@ -165,9 +163,7 @@ class RunSummarizer(Subscriber):
     def __init__(self, session: Session, ended: Ended) -> None:
         self._session = session
         self._ended = ended
-        self._turn = Turn()
-        #: Text of the current message, until the message is complete.
-        self._text: list[str] = []
+        self._run = RunSummary()
         self._leave: Callable[[], None] = lambda: None
 
     def started(self) -> None:
@@ -176,21 +172,10 @@ class RunSummarizer(Subscriber):
 
     def deliver(self, batch: Batch) -> None:
         """Add a batch of events."""
-        for event in batch.events:
-            if type(event) is TextDelta:  # The most frequent kind.
-                self._text.append(event.delta)
-            elif type(event) not in PIECES:
-                self._turn.take(event)
-                if isinstance(event, AssistantStart | AssistantMessage):
-                    self._text.clear()
+        self._run.take(batch.events)
         if isinstance(batch.events[-1], Done):
             self._leave()
-            self._ended(self._summary(), batch.last)
-
-    def _summary(self) -> TurnSummary:
-        """Return the run's summary. Includes text that was shown but not recorded, such as on a full disk."""
-        ended, words = self._turn.summary(), "".join(self._text)
-        return msgspec.structs.replace(ended, content=words) if words else ended
+            self._ended(TurnSummary.of(self._run), batch.last)
 
 
 class SessionShelf(Protocol):

@@ -25,7 +25,7 @@ from zot.errors import (
     SystemFailed,
 )
 from zot.events import AgentEvent
-from zot.run_summary import RunSummary
+from zot.run_summary import CUT_OFF, RunSummary
 from zot.runtime.idempotency import Once, StoredAnswer, answer_of
 from zot.serve.notices import show_notices
 from zot.session.history import Batch, Subscriber
@@ -306,7 +306,7 @@ class RequestRun(Subscriber):
             raise RunCancelled("the request was cancelled")
         answer = answer_of(self._outcome, self._request.prompt or "")
         if answer is None and self._outcome.stop == "length":
-            raise NoAnswer("the answer was cut off at the model's length limit")
+            raise NoAnswer(CUT_OFF)
         if answer is None:
             raise NoAnswer(self._outcome.held_back or "the model ended without saying anything")
         await self._store(once, answer)

@@ -36,6 +36,7 @@ from zot.events import (
 )
 from zot.messages import text_of
 from zot.panels import CommandInfo
+from zot.run_summary import CUT_SHORT
 from zot.session.history import Batch, Subscriber
 from zot.text import printable
 from zot.ui.conversation import Conversation, Home
@@ -303,7 +304,7 @@ class PlainTerminal(Subscriber):
             case TurnEnd(stop="aborted"):
                 self._say("-- aborted")
             case TurnEnd(stop="length"):
-                self._say("-- cut off at the model's length limit")
+                self._say(f"-- {CUT_SHORT}")
             case Error(message=message):
                 self._say(f"-- failed: {one_line(message)}")
             case Retry(reason=reason, delay_ms=delay_ms):
