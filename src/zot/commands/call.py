@@ -16,6 +16,7 @@ from zot.commands.daemon import PLACE_FLAGS, WAIT_FLAG
 from zot.commands.subcommands import print_note, write_bytes
 from zot.config import flags
 from zot.config.paths import find_socket
+from zot.encoding import UNREADABLE
 from zot.errors import UsageError
 from zot.text import printable
 
@@ -92,7 +93,7 @@ def _params(text: str) -> dict[str, Any]:
     """Parse the parameters. Raise UsageError if they are not a JSON object."""
     try:
         return msgspec.json.decode(sys.stdin.buffer.read() if text == "-" else text, type=dict[str, Any])
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as problem:
+    except UNREADABLE as problem:
         raise UsageError(f"the parameters are no JSON object: {problem}") from None
 
 

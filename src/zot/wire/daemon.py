@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from zot.encoding import UNREADABLE
 from zot.wire.daemon_greeting import Initialize
 from zot.wire.jsonrpc import (
     METHOD_NOT_FOUND,
@@ -389,7 +390,7 @@ def spelling_of(raw: msgspec.Raw) -> Spelling:
     """Return the spelling of a connection whose `initialize` has these parameters."""
     try:
         given = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return Spelling.CAMEL
     return Spelling.SNAKE if "protocol_version" in given else Spelling.CAMEL
 

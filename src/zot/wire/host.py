@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from zot.encoding import thread_safe_type
+from zot.encoding import UNREADABLE, thread_safe_type
 from zot.errors import (
     AuthFailed,
     ConnectionFailed,
@@ -40,7 +40,6 @@ ErrorCode: TypeAlias = Literal[
 RequestType: TypeAlias = Literal["run", "ping", "cancel", "session_close"]
 
 _BOM: Final = b"\xef\xbb\xbf"
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -165,7 +164,7 @@ def decode_request(line: bytes) -> Request:
     try:
         line.decode()  # The typed decode does not check UTF-8 in skipped values.
         request = _requests.decode(line)
-    except _UNREADABLE as problem:
+    except UNREADABLE as problem:
         request = _decode_leniently(line, problem)
     if may_repeat_type(line):
         _refuse_repeated_type(line, request.ids)
@@ -239,7 +238,7 @@ def _decode_leniently(line: bytes, problem: Exception) -> Request:
     if b"\\u" in line:
         try:
             return _requests.decode(replace_surrogate_escapes(line))
-        except _UNREADABLE as another:
+        except UNREADABLE as another:
             problem = another
     raise Refused(f"not a request: {_reason(line, problem)}", _ids_in(line)) from None
 
@@ -272,7 +271,7 @@ def _ids_in(line: bytes) -> Ids:
     """Return the readable ids of a line that is no valid request."""
     try:
         found = msgspec.json.decode(replace_surrogate_escapes(line), type=thread_safe_type(_Loose))
-    except _UNREADABLE:
+    except UNREADABLE:
         return Ids()
     request_id = _text(found.request_id)
     return Ids(request_id if request_id.strip() else UNKNOWN, _text(found.session_id))
@@ -282,7 +281,7 @@ def _text(raw: msgspec.Raw) -> str:
     """Return the decoded string; "" if the value is no string."""
     try:
         return msgspec.json.decode(raw, type=str)
-    except _UNREADABLE:
+    except UNREADABLE:
         return ""
 
 

@@ -11,6 +11,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
+from zot.encoding import UNREADABLE
 from zot.errors import AgentError, NoSuchSession, UserError
 from zot.extensions.connection import RemoteCarrier
 from zot.runtime.extensions import join
@@ -375,7 +376,7 @@ def _is_several(data: bytes) -> bool:
         return False
     try:
         msgspec.json.decode(data, type=msgspec.Raw)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return True
     return False
 
