@@ -11,9 +11,13 @@ from zot.errors import UserError
 from zot.events import Decision, SessionState
 from zot.messages import Counters, ImageBlock, PastMessage
 from zot.panels import CommandAnswer, CommandInfo
+from zot.ui.readable import one_line
 
 if TYPE_CHECKING:  # Imported lazily: a front end draws its first frame before it opens a session.
     from zot.session.history import Subscriber
+
+#: Sessions listed if the beginning of an id is ambiguous.
+_NAMED = 5
 
 
 class ModelInfo(msgspec.Struct, frozen=True):
@@ -146,9 +150,11 @@ def match_session_id(name: str, known: Sequence[str]) -> str | None:
 
     Raise UserError if several ids start with it.
     """
-    fits = [name] if name in known else [one for one in known if one.startswith(name)]
+    fits = [name] if name in known else [one for one in known if name and one.startswith(name)]
     if len(fits) > 1:
-        raise UserError(f"{name!r} is the beginning of several sessions: {', '.join(fits[:5])}")
+        more = f" and {len(fits) - _NAMED} more" if len(fits) > _NAMED else ""
+        names = ", ".join(one_line(one, 80) for one in fits[:_NAMED])
+        raise UserError(f"{name!r} is the beginning of several sessions: {names}{more}")
     return fits[0] if fits else None
 
 

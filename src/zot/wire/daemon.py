@@ -43,8 +43,6 @@ FEATURES: Final = (EVENTS, PROMPT_IDS, STOPPING)
 #: The notifications of the feature `stopping`.
 TELLS_STOPPING: Final = "daemon/stopping"
 TELLS_RESUMED: Final = "daemon/resumed"
-#: Most prompts that may be queued on one session.
-MAX_QUEUED: Final = 32
 
 Scope: TypeAlias = Literal["open", "server", "session"]
 _MAX_NAME: Final = 100

@@ -28,6 +28,12 @@ PROTOCOL: Final = "v1"
 PROTOCOL_VERSION: Final = 1
 MAX_INPUT_BYTES: Final = 1024 * 1024
 TIMEOUT_MS: Final = 30_000
+#: How long a delivered answer is replayed for the same key, by default.
+ANSWER_TTL_S: Final = 60.0
+#: Exit codes: the request cannot be run; zot is not set up; zot failed.
+BAD_INPUT: Final = 2
+NOT_SET_UP: Final = 3
+FAILED: Final = 4
 TIMEOUT_MESSAGE: Final = "request exceeded timeout_ms"
 #: Appended for a request that timed out before it could start.
 WAITED_MESSAGE: Final = ": until then its session was in use, or others were before it"

@@ -29,17 +29,23 @@ from zot.run_summary import CUT_OFF, RunSummary
 from zot.runtime.idempotency import Once, StoredAnswer, answer_of
 from zot.serve.notices import show_notices
 from zot.session.history import Batch, Subscriber
-from zot.wire.host import TIMEOUT_MESSAGE, WAITED_MESSAGE, Request, Response, Usage, code_of
+from zot.wire.host import (
+    BAD_INPUT,
+    FAILED,
+    NOT_SET_UP,
+    TIMEOUT_MESSAGE,
+    WAITED_MESSAGE,
+    Request,
+    Response,
+    Usage,
+    code_of,
+)
 
 if TYPE_CHECKING:
     from zot.session.session import Session
 
 log = logging.getLogger("zot")
 
-#: Exit codes: the request cannot be run; zot is not set up; zot failed.
-BAD_INPUT = 2
-NOT_SET_UP = 3
-FAILED = 4
 #: Limits for recording the delivery and for winding down. The caller waits for this process to end.
 _RECORD_S = 3.0
 _CLOSE_S = 1.0
