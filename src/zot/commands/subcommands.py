@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from zot.errors import ConfigError, NoSuchSession
-from zot.ui.readable import escaped
+from zot.ui.readable import escaped, match_session_id
 
 if TYPE_CHECKING:  # Not every command needs the journal.
     from zot.journal.journal import ReadOnlyJournal
@@ -86,8 +86,6 @@ def confirm(question: str, request: CommandRequest) -> bool:
 
 async def find_session(journal: ReadOnlyJournal, name: str) -> SessionRecord:
     """Return the session with this id, or the only one whose id starts with it. Raise NoSuchSession, UserError."""
-    from zot.ui.conversation import match_session_id  # Imported lazily: few commands name a session.
-
     known = {session.id: session for session in await journal.sessions()}
     found = match_session_id(name, [*known])
     if found is None:

@@ -7,17 +7,12 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
-from zot.errors import UserError
 from zot.events import Decision, SessionState
 from zot.messages import Counters, ImageBlock, PastMessage
 from zot.panels import CommandAnswer, CommandInfo
-from zot.ui.readable import one_line
 
 if TYPE_CHECKING:  # Imported lazily: a front end draws its first frame before it opens a session.
     from zot.session.history import Subscriber
-
-#: Sessions listed if the beginning of an id is ambiguous.
-_NAMED = 5
 
 
 class ModelInfo(msgspec.Struct, frozen=True):
@@ -143,19 +138,6 @@ class SessionInfo(msgspec.Struct, frozen=True):
     updated: str
     messages: int
     parent: str = ""
-
-
-def match_session_id(name: str, known: Sequence[str]) -> str | None:
-    """Return the session with id ``name``, or the only one whose id starts with it; None if there is none.
-
-    Raise UserError if several ids start with it.
-    """
-    fits = [name] if name in known else [one for one in known if name and one.startswith(name)]
-    if len(fits) > 1:
-        more = f" and {len(fits) - _NAMED} more" if len(fits) > _NAMED else ""
-        names = ", ".join(one_line(one, 80) for one in fits[:_NAMED])
-        raise UserError(f"{name!r} is the beginning of several sessions: {names}{more}")
-    return fits[0] if fits else None
 
 
 class SkillInfo(msgspec.Struct, frozen=True):

@@ -23,8 +23,8 @@ from zot.ui.conversation import (
     SideReply,
     SkillInfo,
     Untrusted,
-    match_session_id,
 )
+from zot.ui.readable import match_session_id
 from zot.wire.daemon_types import AllowedCalls, Answered, Configured, Forgotten, Lock, Models, Reloaded
 from zot.wire.jsonrpc import SESSION_NOT_FOUND, RpcError
 
