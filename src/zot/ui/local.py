@@ -30,8 +30,8 @@ from zot.ui.conversation import (
     SideReply,
     SkillInfo,
     Untrusted,
-    match_session_id,
 )
+from zot.ui.readable import match_session_id
 
 if TYPE_CHECKING:
     from zot.config.vendors import Vendor
@@ -165,9 +165,9 @@ class LocalConversation:
         self._session.close_panel(panel_id)
 
     async def reload_extensions(self) -> Sequence[str]:
-        from zot.runtime.extensions import reloadable
+        from zot.runtime.extensions import manager_of
 
-        extensions = reloadable(self._session.agent.extensions)
+        extensions = manager_of(self._session.agent.extensions)
         self._check_idle("extensions cannot be reloaded")
         return await extensions.reload(lambda: self._check_idle("extensions cannot be reloaded"))
 

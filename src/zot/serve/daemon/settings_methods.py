@@ -12,7 +12,7 @@ import msgspec
 from zot.errors import UserError
 from zot.events import Reconfigured
 from zot.panels import CommandAnswer
-from zot.runtime.extensions import reloadable
+from zot.runtime.extensions import manager_of
 from zot.runtime.pool import SessionPool
 from zot.serve.daemon.access import check_idle, use_session
 from zot.serve.daemon.connection import AnswerThen, ClientConnection, Handler, SlowAnswer
@@ -127,7 +127,7 @@ class SettingsMethods:
             async with use_session(self._hub, connection, asked.session_id) as session:
                 what = "extensions cannot be reloaded"
                 check_idle(session, what)
-                names = await reloadable(session.agent.extensions).reload(lambda: check_idle(session, what))
+                names = await manager_of(session.agent.extensions).reload(lambda: check_idle(session, what))
             self._notify(connection, asked.session_id)
             return Reloaded(asked.session_id, tuple(names))
 

@@ -14,7 +14,7 @@ import msgspec
 from zot.encoding import UNREADABLE
 from zot.errors import AgentError, NoSuchSession, UserError
 from zot.extensions.connection import RemoteCarrier
-from zot.runtime.extensions import join
+from zot.runtime.extensions import manager_of
 from zot.serve.daemon.audit import Identity
 from zot.serve.daemon.backlog import MAX_UNREAD_BYTES
 from zot.serve.daemon.connection import ClientConnection
@@ -318,7 +318,7 @@ class ExtensionEndpoint:
         def guards(guarded: GuardSet) -> None:
             keeping.add(asyncio.get_running_loop().create_task(_record_guard(session, guarded), name="zot guard"))
 
-        extension = join(session.agent.extensions, name, link, guards)
+        extension = manager_of(session.agent.extensions).join(name, link, guards)
         who = Identity("ws", token=scope["zot.bearer"])
         self._daemon.parts.audit.note("connected", who, method="/ext", session=session_id)
         try:
