@@ -53,7 +53,7 @@ from zot.extensions.supervisor import (
     SupervisedExtension,
 )
 from zot.messages import CallBlock, TextBlock, timestamp
-from zot.panels import CommandAnswer, CommandInfo
+from zot.panels import CommandAnswer, CommandInfo, OpenPanels
 from zot.store import GuardSet
 from zot.text import printable
 from zot.tools.base import Tool
@@ -104,7 +104,8 @@ class Manager:
         self._begun = False
         self._clashes: set[tuple[str, str]] = set()
         self._closed = False
-        self._panels: dict[str, SupervisedExtension] = {}
+        #: The only record of the session's open panels; an extension's peer knows its own.
+        self.panels = OpenPanels()
         self._tools: list[Tool] | None = None
         #: Names of extensions whose slow start was announced.
         self._slow: set[str] = set()
@@ -320,8 +321,8 @@ class Manager:
         if response.error:
             raise UserError(response.error)
         panel = response.open_panel if response.action == "open_panel" else None
-        if panel is not None and (owner := self._panels.get(panel.id, extension)) is not extension:
-            raise UserError(f"extension {owner.name} has a panel {panel.id!r} open; close that first")
+        if panel is not None and (owner := self.panels.owner(panel.id) or extension.name) != extension.name:
+            raise UserError(f"extension {owner} has a panel {panel.id!r} open; close that first")
         return CommandAnswer(
             extension.name,
             response.action,
@@ -367,9 +368,9 @@ class Manager:
                 self._show([ExtNotify(extension.name, "warn", reason)])
             case PanelOpenReceived(panel=opened):
                 self._panel_opened(extension, opened)
-            case PanelRenderReceived(panel=panel) if self._panels.get(panel.panel_id) is extension:
-                self._show(
-                    [events.PanelRendered(extension.name, panel.panel_id, panel.title, panel.lines, panel.footer)]
+            case PanelRenderReceived(panel=panel) if self.panels.owner(panel.panel_id) == extension.name:
+                self._show_panel(
+                    events.PanelRendered(extension.name, panel.panel_id, panel.title, panel.lines, panel.footer)
                 )
             case PanelCloseReceived(panel_id=panel_id):
                 self._panel_closed(extension, panel_id)
@@ -472,22 +473,26 @@ class Manager:
             extension.note(f"the {what} is not offered: {owner} has one of that name, and comes first")
 
     def _owner(self, panel_id: str) -> SupervisedExtension:
-        extension = self._panels.get(panel_id)
+        name = self.panels.owner(panel_id)
+        extension = next((one for one in self.extensions if one.name == name), None)
         if extension is None:
             raise UserError(f"no panel {panel_id!r} is open")
         return extension
 
     def _panel_opened(self, extension: SupervisedExtension, panel: wire.Panel) -> None:
         """Show a panel, or close it again if another extension has its id."""
-        if self._panels.setdefault(panel.id, extension) is extension:
-            self._show([events.PanelOpened(extension.name, panel.id, panel.title, panel.lines, panel.footer)])
+        if self.panels.owner(panel.id) in (None, extension.name):
+            self._show_panel(events.PanelOpened(extension.name, panel.id, panel.title, panel.lines, panel.footer))
         else:
             extension.close_panel(panel.id)
 
     def _panel_closed(self, extension: SupervisedExtension, panel_id: str) -> None:
-        if self._panels.get(panel_id) is extension:
-            del self._panels[panel_id]
-            self._show([events.PanelClosed(extension.name, panel_id)])
+        if self.panels.owner(panel_id) == extension.name:
+            self._show_panel(events.PanelClosed(extension.name, panel_id))
+
+    def _show_panel(self, event: events.PanelOpened | events.PanelRendered | events.PanelClosed) -> None:
+        self.panels.apply([event])
+        self._show([event])
 
 
 def _note(name: str, reason: str, *, changed: bool) -> str:

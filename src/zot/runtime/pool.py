@@ -55,12 +55,8 @@ class Channel(Subscriber):
     """The destination of one session's events, whether or not the session is loaded."""
 
     @abstractmethod
-    def opened(self, last_seq: int, epoch: int, *, busy: bool) -> None:
-        """Take note that the session was loaded: its newest row is ``last_seq``; ``busy`` if it is in the middle of a
-        run.
-
-        ``epoch`` tells it apart from other sessions that had its id.
-        """
+    def opened(self, session: Session) -> None:
+        """Take note that the session was loaded."""
 
     @abstractmethod
     def overheard(self, upto: int) -> None:
@@ -376,7 +372,7 @@ class SessionPool:
         finally:
             self._opened -= 1
         channel = self.channel(session_id)
-        channel.opened(session.last_seq, session.epoch, busy=session.busy)
+        channel.opened(session)
         session.subscribe(channel)
         session.overhear(channel.overheard)
         live = self._live[session_id] = LoadedSession(session, edition)

@@ -13,7 +13,7 @@ from zot.config.config import DEFAULT_AGENT, Config, journal_path, zot_home
 from zot.errors import AgentError, ConfigError, NoSuchSession, RunCancelled, RuntimeBusy, StoreFailed, UserError
 from zot.events import Decision, Done, Error, SessionState
 from zot.messages import ImageBlock, Message, PastMessage, ResultBlock, text_of
-from zot.panels import CommandAnswer, CommandInfo, OpenPanels
+from zot.panels import CommandAnswer, CommandInfo
 from zot.runtime.open import HOSTED, open_recorded, open_session
 from zot.runtime.providers import EarlierProviders
 from zot.session.abortable import AbortableWaits
@@ -56,7 +56,6 @@ class LocalConversation:
         self._foreign_runs: ForeignRuns | None = None
         #: Journal rows of the active run of another process, if there is one.
         self._begun: Sequence[tuple[int, Row]] = ()
-        self._panels = _Panels(session)
         self._left = EarlierProviders()
         #: Side questions that are not answered yet.
         self._asides = AbortableWaits("the answer by the way was aborted")
@@ -273,7 +272,6 @@ class LocalConversation:
             given = {"provider", "model", "reasoning", "cwd", "lock", *changes}
             session = await open_recorded(config, given, own_process=True, parks=True, reloadable=True)
         await self._stop_foreign_runs()
-        panels, self._panels = self._panels, _Panels(session)
         former, self._session, self._config = self._session, session, config
         if config.session is not None and self._followers:
             self._foreign_runs = ForeignRuns(session, self._deliver)
@@ -281,20 +279,9 @@ class LocalConversation:
             stop()
             self._followers[subscriber] = session.subscribe(subscriber)
         # The subscribers no longer receive the end of the old session's panels.
-        self._deliver(Batch(0, 0, panels.gone()))
+        self._deliver(Batch(0, 0, former.agent.extensions.panels.gone()))
         session.start()
         await former.close()
-
-
-class _Panels(OpenPanels, Subscriber):
-    """Tracks the open panels of one session."""
-
-    def __init__(self, session: Session) -> None:
-        super().__init__()
-        session.subscribe(self)
-
-    def deliver(self, batch: Batch) -> None:
-        self.hear(batch.events)
 
 
 def _info(model: Model) -> ModelInfo:

@@ -227,7 +227,7 @@ class Following:
             if isinstance(event, UserMessage) and not (names_prompts or self._in_turn):
                 event = self._with_prompt_id(event)
             self.cursor, self._in_turn = seq, not isinstance(event, Done)
-        self._panels.hear([event])
+        self._panels.apply([event])
         for listener in list(self.listeners):
             listener.hear(seq, event)
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from zot.errors import AgentError
 from zot.events import AgentEvent, ConversationReplaced, Done, PanelOpened
@@ -17,6 +17,9 @@ from zot.serve.daemon.metrics import Metrics
 from zot.session.history import Batch
 from zot.wire.daemon import Dialect
 from zot.wire.updates import Updates
+
+if TYPE_CHECKING:
+    from zot.session.session import Session
 
 log = logging.getLogger("zot")
 
@@ -183,6 +186,7 @@ class SessionFeed(Channel):
         self.in_run = True
         self._followers: set[Follower] = set()
         self._updates: dict[Dialect, Updates] = {}
+        #: The panels of the loaded session.
         self._panels = OpenPanels()
 
     @property
@@ -242,12 +246,13 @@ class SessionFeed(Channel):
 
     # Channel.
 
-    def opened(self, last_seq: int, epoch: int, *, busy: bool) -> None:
-        """Handle that the session was loaded with this newest row."""
-        self.meet(epoch)
+    def opened(self, session: Session) -> None:
+        """Handle that the session was loaded."""
+        self.meet(session.epoch)
         self.is_loaded = True
-        self.in_run = busy
-        self.overheard(last_seq)
+        self.in_run = session.busy
+        self._panels = session.agent.extensions.panels
+        self.overheard(session.last_seq)
 
     def closed(self) -> None:
         """Handle that the session and its extensions were unloaded."""
@@ -285,8 +290,6 @@ class SessionFeed(Channel):
         """Send a batch to all live followers."""
         if batch.seq:
             self.seq = batch.last
-        else:
-            self._panels.hear(batch.events)
         is_over = isinstance(batch.events[-1], Done)
         is_unrecorded = is_over and not batch.seq and self.in_run
         if is_over or (batch.seq and not isinstance(batch.events[-1], ConversationReplaced)):
