@@ -9,12 +9,15 @@ import socket
 import stat
 import struct
 import time
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from zot.errors import ConfigError, DaemonRunning
 from zot.files import open_private, try_lock
+
+if TYPE_CHECKING:
+    from asyncio.trsock import TransportSocket
 
 #: How often to retry while waiting for a daemon to listen.
 LOOK_S = 0.02
@@ -47,13 +50,7 @@ class PeerCredentials(msgspec.Struct, frozen=True):
         return "unix:unknown" if self.uid < 0 else f"unix:pid={self.pid},uid={self.uid}"
 
 
-class ConnectedSocket(Protocol):
-    """The part of a socket that `identify` needs; asyncio's `TransportSocket` has it too."""
-
-    def getsockopt(self, level: int, option: int, size: int, /) -> bytes: ...
-
-
-def identify(connection: ConnectedSocket) -> PeerCredentials:
+def identify(connection: socket.socket | TransportSocket) -> PeerCredentials:
     """Return the process that connected. Raise OSError if the connection is closed."""
     option = getattr(socket, "SO_PEERCRED", None)
     if option is not None:

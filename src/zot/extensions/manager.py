@@ -44,7 +44,6 @@ from zot.extensions.peer import (
 )
 from zot.extensions.supervisor import (
     EventQueue,
-    ExtensionObserver,
     ExtensionSource,
     ExtensionTool,
     MissingGuard,
@@ -507,11 +506,11 @@ class Roster:
     ``dismissed`` is called with the name of a missing guard that was dismissed.
     """
 
-    def __init__(self, around: LaunchSettings, audience: ExtensionObserver, dismissed: Callable[[str], None]) -> None:
+    def __init__(self, around: LaunchSettings, manager: Manager, dismissed: Callable[[str], None]) -> None:
         self.extensions: list[SupervisedExtension] = []
         self.listeners: list[EventQueue] = []
         self._around = around
-        self._audience = audience
+        self._manager = manager
         self._dismissed = dismissed
         self._begun = False
         #: Events blocked by guards that connected earlier, by name.
@@ -527,7 +526,7 @@ class Roster:
     def begin(self, origins: Sequence[ExtensionSource]) -> None:
         """Start the session's extensions in parallel, and add placeholders for missing guards."""
         self._begun = True
-        self.extensions = [SupervisedExtension(origin, self._around, self._audience) for origin in origins]
+        self.extensions = [SupervisedExtension(origin, self._around, self._manager) for origin in origins]
         self._update_listeners()
         for name in self._recorded_guards:
             self._add_missing(name)
@@ -558,7 +557,7 @@ class Roster:
         caller = RemoteSource(name, carrier, self._around, frozenset() if earlier is None else earlier.peer.closed)
         # Drop disconnected extensions that block nothing.
         self.extensions = [one for one in self.extensions if one is not earlier and not _is_gone(one)]
-        extension = SupervisedExtension(caller, self._around, self._audience)
+        extension = SupervisedExtension(caller, self._around, self._manager)
         self._guards = {one: hear for one, hear in self._guards.items() if one in self.extensions}
         self._guards[extension] = guards
         self._admit(extension)
@@ -573,7 +572,7 @@ class Roster:
         """Add a placeholder for a missing guard, unless its name is in use."""
         if all(one.name != name for one in self.extensions):
             missing = MissingGuard(name, self._around, self._recorded_guards[name])
-            self._missing[name] = SupervisedExtension(missing, self._around, self._audience)
+            self._missing[name] = SupervisedExtension(missing, self._around, self._manager)
             self._admit(self._missing[name])
 
     def _dismiss(self, name: str) -> None:

@@ -13,6 +13,7 @@ from zot.agent.hooks import NoExtensions
 from zot.events import AgentEvent, TextDelta, UserMessage
 from zot.messages import TextBlock
 from zot.serve.daemon.backlog import Backlog
+from zot.serve.daemon.connection import ClientConnection
 from zot.serve.daemon.feed import SessionFeed
 from zot.serve.daemon.sockets import LocalWire
 from zot.session.history import Batch
@@ -88,9 +89,9 @@ async def test_a_client_can_read_the_first_of_much_before_the_rest_is_made() -> 
 
             def close(self) -> None: ...
 
-        def connected(wire: LocalWire) -> Nobody:
+        def connected(wire: LocalWire) -> ClientConnection:
             made.append(wire)
-            return Nobody()
+            return cast(ClientConnection, Nobody())
 
         transport, _ = await loop.create_connection(lambda: LocalWire(connected), sock=ours)
         [wire] = made

@@ -491,7 +491,7 @@ class CatalogMethods:
         with suppress(NoSuchSession):  # Already deleted: nothing to do.
             await check_use(self._hub, connection, asked.session_id)
             await self._hub.let_go(asked.session_id)
-            feed = connection.office.feed(asked.session_id)
+            feed = connection.daemon.feed(asked.session_id)
             await feed.caught_up()
             await self._hub.let_go(asked.session_id)  # A client may have loaded it again meanwhile.
             feed.bury(await self._shelf.delete(asked.session_id))

@@ -54,7 +54,7 @@ _CHECK_S = 2.0
 
 
 class Daemon:
-    """State shared by all connections (`connection.Office`)."""
+    """State shared by all connections ."""
 
     def __init__(self, parts: DaemonParts, *, ephemeral: bool = False, max_line_bytes: int = MAX_LINE_BYTES) -> None:
         self.parts = parts

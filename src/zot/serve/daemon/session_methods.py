@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -35,6 +35,7 @@ from zot.wire.jsonrpc import INVALID_PARAMS, SESSION_NOT_FOUND, RpcError
 from zot.wire.updates import TurnSummary
 
 if TYPE_CHECKING:
+    from zot.serve.daemon.catalog import SessionCatalog
     from zot.session.queue import Dropped, Job, Started
     from zot.session.session import Session
 
@@ -91,7 +92,7 @@ class SideQuestions:
         finally:
             if not waits.is_waiting:
                 self._open.pop(place, None)
-            connection.office.feed(asked.session_id).mention(Reconfigured())  # The session's usage has changed.
+            connection.daemon.feed(asked.session_id).mention(Reconfigured())  # The session's usage has changed.
         return said.Answered(asked.session_id, answer.text, Used.of(answer.usage))
 
 
@@ -178,29 +179,6 @@ class RunSummarizer(Subscriber):
             self._ended(TurnSummary.of(self._run), batch.last)
 
 
-class SessionShelf(Protocol):
-    """Stored sessions, which need not be loaded."""
-
-    async def standing(self, session_id: str) -> tuple[int, int]:
-        """Return the number of a session's newest row, and its epoch. Raise NoSuchSession."""
-
-    async def asked_at(self, session_id: str, request_id: str) -> int:
-        """Return the row of an approval request of the newest run; 0 if it is not recorded."""
-
-    async def last_told(self, session_id: str, upto: int) -> int:
-        """Return the number of the newest event up to ``upto``; 0 if there is none. Raise NoSuchSession."""
-
-    async def doing(self, session_id: str) -> tuple[bool, ApprovalRequest | None]:
-        """Return whether any process runs a session, and the approval request of a run in another process, dead or
-        alive. Raise NoSuchSession."""
-
-    async def check_elsewhere(self, session_id: str) -> None:
-        """Raise SessionBusy, with its owner, if another process runs a session; NoSuchSession."""
-
-    async def is_left_behind(self, session_id: str) -> bool:
-        """True if the newest run of a session has no end because its process died. Raise NoSuchSession."""
-
-
 class _Callbacks(NamedTuple):
     """Callbacks of a run: it starts, is dropped, or is left to another process."""
 
@@ -212,7 +190,7 @@ class _Callbacks(NamedTuple):
 class SessionMethods:
     """Handlers of the methods on one session. ``hub`` has loaded sessions, ``shelf`` stored ones."""
 
-    def __init__(self, hub: SessionPool, shelf: SessionShelf, asides: SideQuestions) -> None:
+    def __init__(self, hub: SessionPool, shelf: SessionCatalog, asides: SideQuestions) -> None:
         self._hub = hub
         self._shelf = shelf
         self._asides = asides
@@ -327,7 +305,7 @@ class SessionMethods:
         with suppress(AgentError):  # A session that was deleted or cannot be opened is closed all the same.
             await self._recover(session_id)
         was_loaded = await self._hub.let_go(session_id)
-        await connection.office.feed(session_id).caught_up()
+        await connection.daemon.feed(session_id).caught_up()
         connection.unfollow(session_id)
         try:
             await self._shelf.check_elsewhere(session_id)
@@ -380,7 +358,7 @@ class SessionMethods:
     async def _position(self, connection: ClientConnection, session_id: str) -> tuple[int, int]:
         """Return the number of the newest event that was sent, and the epoch. Raise NoSuchSession."""
         seq, epoch = await self._shelf.standing(session_id)
-        feed, session = connection.office.feed(session_id), self._hub.session(session_id)
+        feed, session = connection.daemon.feed(session_id), self._hub.session(session_id)
         if session is not None and session.busy:
             return feed.seq, epoch
         feed.meet(epoch)
