@@ -19,7 +19,7 @@ from zot.providers.anthropic import AnthropicMessages
 from zot.providers.base import Deadlines, HttpRequest, Model, Provider, Reasoning
 from zot.providers.models import Catalogue, catalogue
 from zot.providers.service import Service
-from zot.session.history import Batch
+from zot.session.history import Batch, Subscriber
 from zot.session.queue import JobObserver
 from zot.session.session import Session
 from zot.store import Acquired, Change, FindAnswer, MemoryStore, PermissionGranted, Row, Store
@@ -206,14 +206,15 @@ class Doorman:
         raise UserError("that is not remembered")
 
 
-class Listener:
+class Listener(Subscriber):
     """A subscriber who remembers everything. While ``full``, a run waits in `room`."""
+
+    can_approve = full = False
 
     def __init__(self, points: Points | None = None) -> None:
         self.events: list[AgentEvent] = []
         self.batches: list[Batch] = []
         self.full = points is not None
-        self.can_approve = False
         self.on_event: Callable[[AgentEvent], None] = lambda event: None
         self._points = points or Points()
 

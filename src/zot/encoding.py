@@ -10,6 +10,9 @@ import msgspec
 
 from zot.text import replace_surrogates
 
+#: Exceptions that decoding JSON can raise: not JSON or not of the type, not UTF-8, nested too deeply.
+UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
+
 _encoder = msgspec.json.Encoder()
 
 T = TypeVar("T")

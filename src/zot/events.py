@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -160,8 +160,11 @@ class ApprovalRequest(Event, tag="approval_request", frozen=True, gc=False):
     deadline: str
 
 
-#: Outcomes of an approval request.
-Resolution: TypeAlias = Literal["allow_once", "allow_always", "reject", "expired", "unanswerable", "aborted"]
+#: Answers of a person to an approval request.
+Decision: TypeAlias = Literal["allow_once", "allow_always", "reject"]
+#: Outcomes of an approval request that no person decided.
+Undecided: TypeAlias = Literal["expired", "unanswerable", "aborted"]
+Resolution: TypeAlias = Literal[Decision, Undecided]
 
 
 class ApprovalAnswer(Event, tag="approval_answer", frozen=True, gc=False):
@@ -262,6 +265,41 @@ AgentEvent: TypeAlias = (
     | PanelRendered
     | PanelClosed
 )
+#: Deltas, whose content a later event repeats as a whole.
+PIECES: Final[frozenset[type]] = frozenset({TextDelta, ThinkingDelta, ToolUseArgs, ToolProgress})
+
+SessionStatus: TypeAlias = Literal["idle", "running", "waiting_approval"]
+
+
+class SessionState(msgspec.Struct, frozen=True):
+    """A snapshot of a session, from which every protocol and user interface takes what it shows.
+
+    ``pending`` is the open approval request. ``session`` is "" if the session is not recorded. ``queued`` counts the
+    prompts that wait for the running one. ``context_window`` is 0 if unknown. ``locked`` means that the tools are
+    confined to the session's directory.
+    """
+
+    provider: str
+    model: str
+    cwd: str
+    message_count: int
+    busy: bool
+    usage: Counters
+    state: SessionStatus = "idle"
+    pending: ApprovalRequest | None = None
+    session: str = ""
+    agent: str = "default"
+    queued: int = 0
+    context_tokens: int = 0
+    context_window: int = 0
+    locked: bool = False
+
+
+def status_of(pending: ApprovalRequest | None, *, busy: bool) -> SessionStatus:
+    """Return in one word what a session does."""
+    if pending is not None:
+        return "waiting_approval"
+    return "running" if busy else "idle"
 
 
 def decode(line: bytes | str) -> AgentEvent:

@@ -27,7 +27,7 @@ _OPEN = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 #: Longest wait for another zot process that changes the same file; it holds the lock for milliseconds.
 LOCK_S = 5.0
-_POLL_S = 0.02
+_POLL_S = 0.002
 
 
 def load(
@@ -155,24 +155,39 @@ def write_new(path: str, pieces: Iterable[bytes]) -> None:
         raise UserError(f"{path}: {problem.strerror}") from None
 
 
+def open_private(path: str, flags: int) -> int:
+    """Open a file; create a missing one with mode 0600, whatever the umask. Raise OSError."""
+    flags |= os.O_CREAT | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return os.open(path, flags, 0o600)
+    os.fchmod(descriptor, 0o600)
+    return descriptor
+
+
 def replace_file(path: str, data: bytes, *, mode: int = 0o600) -> None:
     """Replace a file atomically; a link to it stays a link. Raise ConfigError."""
-    target = os.path.realpath(path)
-    temp = f"{target}.{os.urandom(8).hex()}"
     try:
-        descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            with open(descriptor, "wb") as file:
-                os.fchmod(descriptor, mode)  # whatever the umask
-                file.write(data)
-                file.flush()
-                os.fsync(descriptor)
-            os.replace(temp, target)
-        except BaseException:
-            os.unlink(temp)
-            raise
+        write_file(os.path.realpath(path), data, mode=mode)
     except OSError as problem:
         raise ConfigError(f"{path}: {problem.strerror}") from None
+
+
+def write_file(path: str, data: bytes, *, mode: int = 0o600) -> None:
+    """Create or replace a file atomically, with this mode, whatever the umask. Raise OSError."""
+    temp = f"{path}.{os.urandom(8).hex()}"
+    descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with open(descriptor, "wb") as file:
+            os.fchmod(descriptor, mode)
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
+        os.replace(temp, path)
+    except BaseException:
+        os.unlink(temp)
+        raise
 
 
 @contextmanager
@@ -191,17 +206,32 @@ def directory_lock(directory: str) -> Iterator[None]:
 
 
 def _lock(descriptor: int, directory: str) -> None:
+    try:
+        if not lock_within(descriptor, LOCK_S):
+            raise ConfigError(f"{directory} has been locked by another zot for {LOCK_S:g} s; try again")
+    except OSError as problem:
+        raise ConfigError(f"{directory} cannot be locked: {problem.strerror}") from None
+
+
+def lock_within(descriptor: int, limit_s: float) -> bool:
+    """Wait until no other process holds the lock on an open file, and hold it. False after ``limit_s``. Raise OSError.
+
+    Closing the descriptor releases the lock.
+    """
+    deadline = time.monotonic() + limit_s
+    while not try_lock(descriptor):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def try_lock(descriptor: int, *, shared: bool = False) -> bool:
+    """Hold the lock on an open file if no other process holds it. Raise OSError, as on a file system without locks."""
     import fcntl
 
-    deadline = time.monotonic() + LOCK_S
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise ConfigError(f"{directory} has been locked by another zot for {LOCK_S:g} s; try again") from None
-            time.sleep(_POLL_S)
-        except OSError as problem:
-            raise ConfigError(f"{directory} cannot be locked: {problem.strerror}") from None
-        else:
-            return
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -37,7 +37,12 @@ class OpenPanels:
     def __init__(self) -> None:
         self._open: dict[str, PanelOpened] = {}
 
-    def hear(self, events: Iterable[AgentEvent]) -> None:
+    def owner(self, panel_id: str) -> str | None:
+        """Return the name of the extension that has a panel open; None if it is not open."""
+        panel = self._open.get(panel_id)
+        return None if panel is None else panel.extension
+
+    def apply(self, events: Iterable[AgentEvent]) -> None:
         """Update the panels from ``events``."""
         for event in events:
             match event:

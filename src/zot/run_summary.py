@@ -5,38 +5,75 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from zot.events import AgentEvent, AssistantMessage, ExtNotify, TurnEnd, TurnStart, Usage
+from zot.events import (
+    PIECES,
+    AgentEvent,
+    AssistantMessage,
+    AssistantStart,
+    CompactDone,
+    Error,
+    ExtNotify,
+    TextDelta,
+    TurnEnd,
+    TurnStart,
+    Usage,
+)
 from zot.messages import ZERO, Counters, Stop, text_of
 
-#: Error text for a truncated answer.
-CUT_OFF: Final = "the answer was cut off at the model's length limit"
+#: The note and the error for a truncated answer.
+CUT_SHORT: Final = "cut off at the model's length limit"
+CUT_OFF: Final = f"the answer was {CUT_SHORT}"
 
 
 class RunSummary:
-    """Accumulator over the events of one run. ``text`` is the model's last message, ``stop`` its stop reason.
+    """Accumulator over the events of one run; it may be given all of them or none of the `PIECES`.
 
-    ``held_back`` says why an extension blocked that message; "" if none did.
+    ``stop`` is the stop reason of the model's last message. ``held_back`` says why an extension blocked that message;
+    "" if none did. ``error`` is why the run failed; None if it did not.
     """
 
     def __init__(self) -> None:
-        self.text = ""
         self.usage: Counters = ZERO
         self.stop: Stop | None = None
         self.held_back = ""
+        self.error: str | None = None
+        self._text = ""
+        #: The text of a message that is not complete.
+        self._pieces: list[str] = []
+
+    @property
+    def text(self) -> str:
+        """The model's last message, or the beginning of it that arrived before the run failed."""
+        return "".join(self._pieces) or self._text
 
     def take(self, events: Sequence[AgentEvent]) -> None:
         """Add ``events`` to the summary."""
         for event in events:
-            match event:
-                case TurnStart():
-                    self.text = self.held_back = ""
-                case ExtNotify(blocked="assistant_message", message=message):
-                    self.held_back = message
-                case AssistantMessage(content=content):
-                    self.text = text_of(content)
-                case TurnEnd(stop=stop):
-                    self.stop = stop
-                case Usage():
-                    self.usage += event.counters
-                case _:
-                    pass
+            if type(event) is TextDelta:  # The most frequent type.
+                self._pieces.append(event.delta)
+            elif type(event) not in PIECES:
+                self._take(event)
+
+    def _take(self, event: AgentEvent) -> None:
+        match event:
+            case TurnStart():
+                self._text = self.held_back = ""
+                self.error = None
+            case AssistantStart():
+                self._pieces.clear()
+            case AssistantMessage(content=content):
+                self._pieces.clear()
+                self._text = text_of(content)
+            case CompactDone(auto=False, summary=summary):
+                self._text = summary
+            case ExtNotify(blocked="assistant_message", message=message):
+                self.held_back = message
+            case TurnEnd(stop=stop, error=error):
+                self.stop = stop
+                self.error = (error or "") if stop == "error" else None
+            case Error(message=message):
+                self.error = message
+            case Usage():
+                self.usage += event.counters
+            case _:
+                pass

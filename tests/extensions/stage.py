@@ -13,7 +13,7 @@ from harness import MARK, PATIENCE_S
 from zot.config.config import Config
 from zot.encoding import encode
 from zot.runtime.open import open_any
-from zot.session.history import Batch
+from zot.session.history import Batch, Subscriber
 from zot.session.session import Session
 
 #: What every script begins with: it can speak, writes down what it hears, and hears nothing after it was told to end.
@@ -73,7 +73,7 @@ class Extension:
         ]
 
 
-class Stage:
+class Stage(Subscriber):
     """A session with extensions. Use as an async context; ``kept`` in a journal, or not."""
 
     def __init__(self, home: Path, *extensions: Extension, kept: bool = False, **settings: Any) -> None:
@@ -129,15 +129,11 @@ class Stage:
 
     # A subscriber of the session.
 
-    can_approve = False
     full = False
 
     def deliver(self, batch: Batch) -> None:
         self.events += [json.loads(encode(event)) for event in batch.events]
         self._news.set()
-
-    async def room(self) -> None:
-        return
 
 
 def results(events: Sequence[dict[str, Any]]) -> list[tuple[str, bool]]:

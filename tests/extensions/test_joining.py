@@ -23,7 +23,7 @@ from zot.extensions.connection import MAX_UNREAD_BYTES, RemoteCarrier
 from zot.extensions.peer import BURST
 from zot.messages import CallBlock, ImageBlock, ResultBlock, TextBlock, show, text_of
 from zot.panels import CommandAnswer, CommandInfo
-from zot.runtime.extensions import Reloadable, join, open_extensions
+from zot.runtime.extensions import manager_of, open_extensions
 from zot.runtime.toolbox import Toolbox
 from zot.store import GuardSet
 from zot.tools.base import ToolContext
@@ -76,7 +76,7 @@ async def test_one_that_connects_says_hello_offers_and_is_told_to_end(tmp_path: 
     )  # fmt: skip
     async with joinable(tmp_path) as extensions:
         await extensions.ready()
-        extension = join(extensions, "afar", remote.link)
+        extension = manager_of(extensions).join("afar", remote.link)
         await remote.says(hello(), LOOKUP, GREET, {"type": "subscribe", "events": ["session_start"]}, READY)
         await extensions.ready()
         (tool,) = extensions.tools()
@@ -102,7 +102,7 @@ async def test_one_that_hangs_up_offers_nothing_any_more_and_may_come_back(tmp_p
         extensions.attach(lambda events: shown.extend(map(encode, events)))
         for _ in range(2):
             remote = Remote()
-            extension = join(extensions, "afar", remote.link)
+            extension = manager_of(extensions).join("afar", remote.link)
             await remote.says(hello(), LOOKUP, READY)
             await extension.settled()
             assert [tool.spec.name for tool in extensions.tools()] == ["lookup"]
@@ -115,7 +115,7 @@ async def test_one_that_hangs_up_offers_nothing_any_more_and_may_come_back(tmp_p
 async def test_a_guard_that_has_gone_blocks_until_it_has_come_back(tmp_path: Path) -> None:
     async with joinable(tmp_path) as extensions:
         first = Remote(event_intercept=lambda frame: {"type": "event_intercept_response", "id": frame["id"]})
-        extension = join(extensions, "afar", first.link)
+        extension = manager_of(extensions).join("afar", first.link)
         await first.says(hello(), GUARD, READY)
         await extension.settled()
         assert (await extensions.tool_called(CALL, {})).refusal is None
@@ -124,12 +124,14 @@ async def test_a_guard_that_has_gone_blocks_until_it_has_come_back(tmp_path: Pat
         gone = "extension afar, which guards this, is not running"
         assert (await extensions.tool_called(CALL, {})).refusal == gone
         others = Remote()
-        other = join(extensions, "other", others.link)  # It cleans up behind those that have gone, but not this.
+        other = manager_of(extensions).join(
+            "other", others.link
+        )  # It cleans up behind those that have gone, but not this.
         await others.says(hello("other"), READY)
         await other.settled()
         assert (await extensions.tool_called(CALL, {})).refusal == gone
         second = Remote(event_intercept=lambda frame: {"type": "event_intercept_response", "id": frame["id"]})
-        join(extensions, "afar", second.link)
+        manager_of(extensions).join("afar", second.link)
         refusal = (await extensions.tool_called(CALL, {})).refusal
         assert refusal == gone
         await second.says(hello(), GUARD, READY)
@@ -143,7 +145,7 @@ async def test_a_guard_that_has_gone_and_is_dismissed_blocks_nothing_any_more(tm
         shown: list[bytes] = []
         extensions.attach(lambda events: shown.extend(map(encode, events)))
         remote = Remote()
-        extension = join(extensions, "afar", remote.link)
+        extension = manager_of(extensions).join("afar", remote.link)
         await remote.says(hello(), GUARD, READY)
         await extension.settled()
         extensions.recall(GuardSet("afar", ("tool_call",)))
@@ -162,7 +164,7 @@ async def test_a_guard_that_has_come_back_while_it_was_dismissed_goes_on_record_
         extensions.recall(GuardSet("afar", ("tool_call",)))
         await extensions.ready()
         remote, recorded = Remote(), list[GuardSet]()
-        extension = join(extensions, "afar", remote.link, recorded.append)
+        extension = manager_of(extensions).join("afar", remote.link, recorded.append)
         await remote.says(hello(), GUARD, READY)
         await extension.settled()
         extensions.recall(GuardSet("afar", ()))
@@ -171,31 +173,30 @@ async def test_a_guard_that_has_come_back_while_it_was_dismissed_goes_on_record_
 
 async def test_a_guard_that_is_missed_is_missed_when_the_others_are_loaded_again(tmp_path: Path) -> None:
     async with joinable(tmp_path, reloadable=True) as extensions:
-        assert isinstance(extensions, Reloadable)
         extensions.recall(GuardSet("afar", ("tool_call",)))
-        await extensions.reload(lambda: None)
+        await manager_of(extensions).reload(lambda: None)
         gone = "extension afar, which guards this, is not running"
         assert (await extensions.tool_called(CALL, {})).refusal == gone
 
 
 async def test_a_name_is_had_by_one_at_a_time(tmp_path: Path) -> None:
     async with joinable(tmp_path) as extensions:
-        join(extensions, "afar", Remote().link)
+        manager_of(extensions).join("afar", Remote().link)
         with pytest.raises(UserError, match="the session has an extension named 'afar' already"):
-            join(extensions, "afar", Remote().link)
+            manager_of(extensions).join("afar", Remote().link)
         with pytest.raises(UserError, match="'a b' is no name for an extension: letters, digits"):
-            join(extensions, "a b", Remote().link)
+            manager_of(extensions).join("a b", Remote().link)
     with pytest.raises(UserError, match="the session is over"):
-        join(extensions, "late", Remote().link)
-    with pytest.raises(UserError, match="no extension can join this session"):
-        join(NoExtensions(), "afar", Remote().link)
+        manager_of(extensions).join("late", Remote().link)
+    with pytest.raises(UserError, match="this session has no extensions, and none can join or be loaded"):
+        manager_of(NoExtensions()).join("afar", Remote().link)
 
 
 async def test_one_that_says_nothing_or_nonsense_is_hung_up_on(tmp_path: Path) -> None:
     async with joinable(tmp_path, ext_deadlines={"hello": 0.05}) as extensions:
         silent, rude = Remote(), Remote()
-        extension = join(extensions, "silent", silent.link)
-        other = join(extensions, "rude", rude.link)
+        extension = manager_of(extensions).join("silent", silent.link)
+        other = manager_of(extensions).join("rude", rude.link)
         await rude.link.bring(b"GET / HTTP/1.1\r\n")
         await extension.over()
         await other.over()
@@ -211,7 +212,7 @@ async def test_in_a_session_it_is_asked_after_those_that_the_session_has(tmp_pat
     reason = {"type": "event_intercept_response", "block": True, "reason": "not from afar"}
     remote = Remote(event_intercept=lambda frame: {**reason, "id": frame["id"]})
     async with Stage(tmp_path, Extension(tmp_path, "watcher", WATCHER)) as stage:
-        join(stage.session.agent.extensions, "afar", remote.link)
+        manager_of(stage.session.agent.extensions).join("afar", remote.link)
         await remote.says(hello(), GUARD, READY)
         told = await stage.prompt('call read {"path": "."} ;; --- ;; say done')
     assert results(told) == [("not from afar", True)]
@@ -223,7 +224,7 @@ async def test_a_result_that_is_an_error_keeps_its_images(tmp_path: Path) -> Non
         tool_call=lambda frame: {"type": "tool_result", "id": frame["id"], "is_error": True, "content": content}
     )
     async with Stage(tmp_path, Extension(tmp_path, "watcher", WATCHER)) as stage:
-        join(stage.session.agent.extensions, "afar", remote.link)
+        manager_of(stage.session.agent.extensions).join("afar", remote.link)
         await remote.says(hello(), LOOKUP, READY)
         told = await stage.prompt("call lookup {} ;; --- ;; say done")
         kept = stage.session.transcript.messages[2].content
@@ -247,7 +248,7 @@ async def test_who_decides_about_messages_decides_about_what_is_shown_of_a_summa
 
     remote = Remote(event_intercept=decide)
     async with Stage(tmp_path, Extension(tmp_path, "watcher", WATCHER)) as stage:
-        join(stage.session.agent.extensions, "afar", remote.link)
+        manager_of(stage.session.agent.extensions).join("afar", remote.link)
         await remote.says(hello(), {"type": "subscribe", "intercept": ["assistant_message"]}, READY)
         for _ in range(4):
             await stage.prompt("say hi")
@@ -290,7 +291,7 @@ async def test_the_end_of_one_that_has_said_much_is_noticed_at_once(tmp_path: Pa
     async with joinable(tmp_path) as extensions:
         shown: list[bytes] = []
         extensions.attach(lambda events: shown.extend(map(encode, events)))
-        extension = join(extensions, "afar", remote.link)
+        extension = manager_of(extensions).join("afar", remote.link)
         await remote.says(hello(), LOOKUP, READY)
         await extension.settled()
         (tool,) = extensions.tools()
@@ -312,7 +313,7 @@ async def test_one_that_talks_without_end_is_let_go_of_when_the_session_ends(tmp
     remote, shown = Remote(shutdown=lambda frame: None), list[AgentEvent]()
     async with joinable(tmp_path, ext_deadlines={"shutdown": 0.1}) as extensions:
         extensions.attach(shown.extend)
-        extension = join(extensions, "afar", remote.link)
+        extension = manager_of(extensions).join("afar", remote.link)
         await remote.says(hello(), READY, *[{"type": "notify", "message": "hey"}] * 20_000)
         await extension.settled()
         watch = Stopwatch()
@@ -329,7 +330,7 @@ async def test_an_answer_that_has_arrived_counts_although_its_deadline_has_come(
 
     remote = Remote(event_intercept=hold_up_the_loop)
     async with joinable(tmp_path, ext_deadlines={"intercept": 0.05}) as extensions:
-        extension = join(extensions, "afar", remote.link)
+        extension = manager_of(extensions).join("afar", remote.link)
         await remote.says(hello(), {"type": "subscribe", "intercept": ["tool_call"]}, READY)
         await extension.settled()
         assert (await extensions.tool_called(CALL, {})).refusal == "not today"

@@ -14,7 +14,7 @@ import pytest
 from grammar import Grammar
 from zot.errors import AgentError
 from zot.extensions.supervisor import SupervisedExtension as Joined
-from zot.runtime.extensions import join
+from zot.runtime.extensions import manager_of
 from zot.serve.once import EventLines, FinalText, OneRun, OutputFormat
 from zot.serve.streams import StreamWriter
 
@@ -46,7 +46,7 @@ class Asked:
 
     async def __aenter__(self) -> Asked:
         await self._stage.__aenter__()
-        join(self._stage.session.agent.extensions, "afar", self.remote.link)
+        manager_of(self._stage.session.agent.extensions).join("afar", self.remote.link)
         commands = [{"type": "register_command", "name": name} for name in ANSWERS]
         await self.remote.says({"type": "hello", "name": "afar"}, *commands, {"type": "ready"})
         self._read, self._write = os.pipe()
@@ -63,7 +63,7 @@ class Asked:
 
     def join(self, name: str, remote: Remote) -> Joined:
         """Let another extension take part."""
-        return join(self._stage.session.agent.extensions, name, remote.link)
+        return manager_of(self._stage.session.agent.extensions).join(name, remote.link)
 
     async def run(self, prompt: str) -> str:
         """Return what is written for a prompt; an error, too."""

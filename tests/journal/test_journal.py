@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from harness import PATIENCE_S
-from zot.errors import NoSuchSession, SessionBusy, StoreFailed, UserError
+from zot.errors import JournalDamaged, NoSuchSession, SessionBusy, StoreFailed, UserError
 from zot.events import AssistantMessage, ConversationReplaced, Done, TextDelta, ToolResult, TurnEnd, Usage, UserMessage
 from zot.journal.journal import Journal
 from zot.journal.record import Record
@@ -613,6 +613,16 @@ async def test_the_epoch_changes_if_the_machine_went_down_in_a_run(journal: Jour
     journal.leases.let_go(record.number)
     assert (await journal.record("a")).epoch == 2
     assert (await journal.record("a")).epoch == 2
+
+
+async def test_a_session_entry_nested_too_deeply_is_reported_as_damage(journal: Journal) -> None:
+    def nest(connection: sqlite3.Connection) -> None:
+        connection.execute("UPDATE sessions SET owner = ?", (b"[" * 10_000,))
+
+    await tell(journal, "a", HI)
+    await journal.writing(nest)
+    with pytest.raises(JournalDamaged, match="the entry of a session cannot be read"):
+        await journal.find("a")
 
 
 # What it costs those who do not use it.

@@ -415,6 +415,7 @@ def test_where_a_thought_is_missed_one_stands_in_for_it(vendor: str) -> None:
         ([ThinkingBlock("Hm", SEAL), ThinkingBlock("So")], {"reasoning_details": json.loads(SEAL)}),
         ([ThinkingBlock("Hm"), ThinkingBlock("So")], {"reasoning": "HmSo"}),
         ([ThinkingBlock("Hm", "bm9ib2R5cw==")], {"reasoning": "Hm"}),
+        ([ThinkingBlock("Hm", "[" * 10_000)], {"reasoning": "Hm"}),
         ([], {}),
     ],
 )

@@ -18,10 +18,9 @@ from garbage import left_over
 from grammar import Grammar
 from zot import events
 from zot.errors import AgentError, BudgetExhausted, ConfigError, Overloaded, ProviderError, UserError
-from zot.events import AgentEvent, CompactDone, Done, TextDelta, TurnEnd, UserMessage
+from zot.events import AgentEvent, CompactDone, Done, SessionState, TextDelta, TurnEnd, UserMessage
 from zot.messages import ZERO, Counters, ShownImage, TextBlock
 from zot.providers.base import Model
-from zot.session.session import SessionState
 
 
 @pytest.fixture
@@ -342,7 +341,7 @@ async def test_compact_of_nothing_is_an_error_and_done(runtime: zot.Runtime) -> 
 
 
 async def test_state_is_a_snapshot(runtime: zot.Runtime, tmp_path: Path) -> None:
-    assert runtime.state == SessionState("lab", "lab-1", str(tmp_path), 0, False, ZERO)
+    assert runtime.state == SessionState("lab", "lab-1", str(tmp_path), 0, False, ZERO, context_window=200_000)
     stream = runtime.prompt("!echo hi")
     assert runtime.state.busy
     await everything(stream)

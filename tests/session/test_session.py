@@ -55,6 +55,7 @@ from zot.events import (
     Error,
     ExtNotify,
     Retry,
+    SessionState,
     TextDelta,
     ThinkingDelta,
     ToolCall,
@@ -81,7 +82,7 @@ from zot.messages import (
 from zot.providers.base import Model
 from zot.session.history import Batch
 from zot.session.queue import MAX_QUEUE
-from zot.session.session import Session, SessionState
+from zot.session.session import Session
 from zot.store import MessageAdded, MessagesReplaced, Row
 from zot.tools.base import Output, ToolContext
 
@@ -886,7 +887,8 @@ async def test_an_unknown_model_is_answered_with_the_known_ones() -> None:
     session = open_session(FakeTransport(), models=[Model("m", "acme", 1000, 100, reasoning=False)], model="m")
     with pytest.raises(UserError, match=r"^unknown model 'x' \(provider 'anthropic'\); known: m$"):
         session.use_model("x")
-    assert session.state() == SessionState("anthropic", "m", "/", 0, False, Counters(0, 0, 0, 0, 0.0))
+    nothing = Counters(0, 0, 0, 0, 0.0)
+    assert session.state() == SessionState("anthropic", "m", "/", 0, False, nothing, context_window=1000)
 
 
 # The conversation.

@@ -16,18 +16,17 @@ from restarting import Restarting
 from ui.terminal.stage import Stage
 from zot.errors import EpochChanged, UserError
 from zot.events import AgentEvent, ApprovalRequest, Done, Error, TextDelta
-from zot.session.history import Batch
+from zot.session.history import Batch, Subscriber
 from zot.ui.conversation import AllowedCall, Conversation, Home, ModelInfo, Untrusted
 from zot.ui.remote import ClientHome
 from zot.ui.terminal.app import ZotApp
 from zot.wire.jsonrpc import RpcError
 
 
-class Face:
+class Face(Subscriber):
     """Somebody who follows, and waits for something."""
 
     can_approve = True
-    full = False
 
     def __init__(self) -> None:
         self.heard: list[AgentEvent] = []
@@ -38,9 +37,6 @@ class Face:
     def deliver(self, batch: Batch) -> None:
         self.heard += batch.events
         self._came.set()
-
-    async def room(self) -> None:
-        return
 
     async def until(self, kind: type[AgentEvent]) -> AgentEvent:
         """Return the newest event when it is of this kind, and forget it and what was before."""
@@ -71,7 +67,7 @@ def test_a_face_talks_to_a_session_of_the_daemon(home: Path) -> None:
             await face.until(Done)
             assert [message.role for message in await talk.messages()] == ["user", "assistant"]
             state = await talk.state()
-            assert (state.provider, state.model, state.cwd, state.busy, state.messages, state.usage.input) == (
+            assert (state.provider, state.model, state.cwd, state.busy, state.message_count, state.usage.input) == (
                 "lab", "lab-1", str(home), False, 2, 100,
             )  # fmt: skip
             await talk.prompt("")

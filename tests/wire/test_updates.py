@@ -13,6 +13,7 @@ from zot import events
 from zot.encoding import encode
 from zot.errors import AgentError
 from zot.events import (
+    PIECES,
     AgentEvent,
     ApprovalAnswer,
     ApprovalRequest,
@@ -43,9 +44,11 @@ from zot.events import (
     UserMessage,
 )
 from zot.messages import Counters, ShownImage, TextBlock
+from zot.run_summary import RunSummary
 from zot.wire.daemon import Dialect
+from zot.wire.daemon_types import PendingApproval
 from zot.wire.jsonrpc import INTERNAL_ERROR, RpcError
-from zot.wire.updates import Turn, TurnSummary, Updates, pending_of
+from zot.wire.updates import TurnSummary, Updates
 
 NOON = "2026-01-01T12:00:00.000Z"
 NOON_S = 1_767_268_800.0
@@ -145,10 +148,9 @@ def snaked(value: Any) -> Any:
 
 
 def ending(*happened: AgentEvent) -> TurnSummary:
-    turn = Turn()
-    for event in happened:
-        turn.take(event)
-    return turn.summary()
+    run = RunSummary()
+    run.take(happened)
+    return TurnSummary.of(run)
 
 
 def test_there_is_an_example_of_every_event() -> None:
@@ -253,7 +255,7 @@ def test_a_result_without_its_call_has_no_name_and_one_of_another_run_has_none()
 
 @pytest.mark.parametrize(("now", "left"), [(NOON_S, 120), (NOON_S + 0.5, 120), (NOON_S + 119.9, 1), (NOON_S + 500, 0)])
 def test_the_time_that_is_left_for_an_answer_counts_from_now(now: float, left: int) -> None:
-    assert pending_of(ASKED, now).timeout_secs == left
+    assert PendingApproval.of(ASKED, now).timeout_secs == left
     [asked] = heard(Updates("s1", Dialect.SNAKE, now=lambda: now).lines(1, [ASKED]))
     assert (asked["timeout_secs"], asked["deadline"]) == (left, ASKED.deadline)
 
@@ -322,10 +324,23 @@ def test_how_a_turn_ended_is_told(
     assert end == {"type": "turn_complete", "outcome": outcome, "content": shown, "stopReason": stop_reason, **error}
 
 
-def test_pieces_do_not_change_how_a_turn_ended() -> None:
+def test_pieces_of_a_complete_message_do_not_change_how_a_turn_ended() -> None:
     pieces: list[AgentEvent] = [TextDelta("x"), ThinkingDelta("y"), ToolUseArgs("c", "{"), ToolProgress("c", "z")]
-    whole = [*said("Hi"), TurnEnd("end_turn")]
-    assert ending(*(event for one in whole for event in (*pieces, one, *pieces))) == ending(*whole)
+    start, *rest = [*said("Hi"), TurnEnd("end_turn")]
+    whole = [event for event in rest if type(event) not in PIECES]
+    assert ending(start, *pieces, *whole) == ending(start, *pieces[1:], *whole, *pieces[1:]) == ending(start, *whole)
+
+
+def test_a_turn_that_failed_in_the_middle_of_a_message_has_the_text_that_arrived() -> None:
+    failed: list[AgentEvent] = [
+        TurnStart(1),
+        AssistantStart(),
+        TextDelta("H"),
+        TextDelta("i"),
+        TurnEnd("error", "full disk"),
+    ]
+    assert ending(*failed).content == "Hi"
+    assert ending(*said("before"), *failed, *said("after"), TurnEnd("end_turn")).content == "after"
 
 
 def test_the_next_turn_begins_with_nothing() -> None:

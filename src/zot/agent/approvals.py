@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, Final, Literal, TypeAlias, cast, get_args
+from typing import Any, Final, cast, get_args
 
 import msgspec
 
@@ -16,16 +16,12 @@ from zot.agent.hooks import ApprovalQuestion, ApprovalVerdict, Approver
 from zot.agent.run import Run
 from zot.config.policy import CommandSubject, NoSubject, Nowhere, PathSubject, Policy, Subject, subject_of
 from zot.errors import UserError
-from zot.events import ApprovalAnswer, ApprovalRequest
+from zot.events import ApprovalAnswer, ApprovalRequest, Decision, Undecided
 from zot.messages import CallBlock, timestamp
 from zot.store import PermissionGranted, Row
 from zot.text import has_surrogate, printable_line
 
 log = logging.getLogger("zot")
-
-Decision: TypeAlias = Literal["allow_once", "allow_always", "reject"]
-#: Outcomes of a question that no person decided.
-Undecided: TypeAlias = Literal["expired", "unanswerable", "aborted"]
 
 DEFAULT_TIMEOUT_S = 120.0
 _MAX_ABOUT = 200

@@ -15,7 +15,7 @@ from zot.store import GuardSet, PermissionGranted
 from zot.tools.base import Tool
 
 if TYPE_CHECKING:
-    from zot.panels import CommandAnswer, CommandInfo
+    from zot.panels import CommandAnswer, CommandInfo, OpenPanels
 
 
 class CallDecision(msgspec.Struct, frozen=True):
@@ -69,6 +69,10 @@ class Extensions(Protocol):
 
     def close_panel(self, panel_id: str) -> None:
         """Close a panel. Raise UserError if it is not open."""
+
+    @property
+    def panels(self) -> OpenPanels:
+        """The panels that are open now."""
 
     @property
     def attentive(self) -> bool:
@@ -171,6 +175,12 @@ class NoExtensions:
 
     def close_panel(self, panel_id: str) -> None:
         raise UserError(f"no panel {panel_id!r} is open")
+
+    @property
+    def panels(self) -> OpenPanels:
+        from zot.panels import OpenPanels  # Imported lazily: start-up budget.
+
+        return OpenPanels()
 
     def text_held(self) -> None:
         return

@@ -13,6 +13,7 @@ import msgspec
 
 from zot import files
 from zot.agent.transcript import Transcript
+from zot.encoding import UNREADABLE
 from zot.errors import AnswerRejected, ConfigError, MalformedFile
 from zot.messages import text_of
 
@@ -577,6 +578,6 @@ class Expected:
     def _wrong(self, text: str) -> str | None:
         try:
             value = msgspec.json.decode(unfenced(text))
-        except (msgspec.MsgspecError, UnicodeError, RecursionError) as problem:
+        except UNREADABLE as problem:
             return f"it is not JSON ({problem})"
         return "; ".join(map(str, problems(self._schema, value))) or None

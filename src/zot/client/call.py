@@ -10,7 +10,7 @@ from typing import Any, Self
 import msgspec
 
 from zot.client.endpoint import Patience, dial, reach
-from zot.encoding import thread_safe_type
+from zot.encoding import UNREADABLE, thread_safe_type
 from zot.errors import UserError
 from zot.wire.lines import LineSplitter
 
@@ -128,5 +128,5 @@ def _answer(line: bytes) -> _Answer | None:
     """Decode an answer; None if the line is none."""
     try:
         return _answers.decode(line)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return None

@@ -9,11 +9,15 @@ import socket
 import stat
 import struct
 import time
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from zot.errors import ConfigError, DaemonRunning
+from zot.files import open_private, try_lock
+
+if TYPE_CHECKING:
+    from asyncio.trsock import TransportSocket
 
 #: How often to retry while waiting for a daemon to listen.
 LOOK_S = 0.02
@@ -46,13 +50,7 @@ class PeerCredentials(msgspec.Struct, frozen=True):
         return "unix:unknown" if self.uid < 0 else f"unix:pid={self.pid},uid={self.uid}"
 
 
-class ConnectedSocket(Protocol):
-    """The part of a socket that `identify` needs; asyncio's `TransportSocket` has it too."""
-
-    def getsockopt(self, level: int, option: int, size: int, /) -> bytes: ...
-
-
-def identify(connection: ConnectedSocket) -> PeerCredentials:
+def identify(connection: socket.socket | TransportSocket) -> PeerCredentials:
     """Return the process that connected. Raise OSError if the connection is closed."""
     option = getattr(socket, "SO_PEERCRED", None)
     if option is not None:
@@ -174,7 +172,7 @@ def take(socket_path: str) -> int:
     while True:
         descriptor = _open(path)
         try:
-            if _lock(descriptor, fcntl.LOCK_EX):
+            if try_lock(descriptor):
                 if is_in_place(descriptor, socket_path):
                     sign(descriptor)
                     return descriptor
@@ -215,7 +213,7 @@ def owner(socket_path: str) -> int | None:
     except FileNotFoundError:
         return None
     try:
-        return None if _lock(descriptor, fcntl.LOCK_SH) else _read_pid(descriptor)
+        return None if try_lock(descriptor, shared=True) else _read_pid(descriptor)
     finally:
         os.close(descriptor)
 
@@ -264,24 +262,16 @@ def is_alive(pid: int) -> bool:
 def _open(path: str) -> int:
     """Open or create the lock file. Raise ConfigError unless it is a regular file that only we can access."""
     try:
-        descriptor = os.open(path, _OPEN | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        descriptor = _open_existing(path)
-    else:
-        os.fchmod(descriptor, 0o600)  # Regardless of the umask.
-    found = os.fstat(descriptor)
-    if wrong := _wrong_with(found):
+        descriptor = open_private(path, _OPEN)
+    except OSError as problem:
+        if not os.path.lexists(path):
+            raise  # Its directory is the problem.
+        advice = "name another place" if problem.errno == errno.EROFS else "remove it, or name another place"
+        raise ConfigError(f"{path} cannot be used as a lock file: {problem.strerror}: {advice} with --socket") from None
+    if wrong := _wrong_with(os.fstat(descriptor)):
         os.close(descriptor)
         raise ConfigError(f"{path} {wrong}: remove it, or name another place with --socket")
     return descriptor
-
-
-def _open_existing(path: str) -> int:
-    try:
-        return os.open(path, _OPEN | os.O_CREAT, 0o600)
-    except OSError as problem:
-        advice = "name another place" if problem.errno == errno.EROFS else "remove it, or name another place"
-        raise ConfigError(f"{path} cannot be used as a lock file: {problem.strerror}: {advice} with --socket") from None
 
 
 def _wrong_with(found: os.stat_result) -> str:
@@ -294,14 +284,6 @@ def _wrong_with(found: os.stat_result) -> str:
     if found.st_nlink > 1:
         return "has other names"
     return ""
-
-
-def _lock(descriptor: int, kind: int) -> bool:
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _read_pid(descriptor: int) -> int:

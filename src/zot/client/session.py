@@ -7,12 +7,12 @@ import base64
 import os
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
-from typing import Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from zot.errors import AgentError, RunCancelled
 from zot.events import AgentEvent, ApprovalRequest
 from zot.messages import ImageBlock
-from zot.wire.daemon_client import Asked, DaemonPeer, UpdateListener, shown_from
+from zot.wire.daemon_client import Asked, UpdateListener, shown_from
 from zot.wire.daemon_types import (
     Approved,
     Attached,
@@ -32,41 +32,18 @@ from zot.wire.daemon_types import (
 )
 from zot.wire.updates import TurnSummary
 
+if TYPE_CHECKING:
+    from zot.client.client import Client
+
 T = TypeVar("T")
 #: How long, twice, an idle session must show no trace of a prompt that was in flight when the connection broke.
 SETTLE_S = 1.0
 
 
-class SessionTransport(Protocol):
-    """The connection to the daemon, which reconnects by itself (`client.Client`)."""
-
-    @property
-    def peer(self) -> DaemonPeer:
-        """The protocol state: pending calls and attached sessions."""
-
-    async def ask(self, method: str, params: Any, kind: type[T], *, within_s: float | None = -1.0) -> T:
-        """Call a method and return its result as ``kind``. ``within_s`` None means no time limit."""
-
-    async def attach(self, session_id: str) -> ClientSession:
-        """Return an existing session, without changing it."""
-
-    def check(self) -> None:
-        """Raise if the client is closed, has given up, or was never connected."""
-
-    def hear(self, session_id: str, listener: UpdateListener) -> None:
-        """Subscribe to a session."""
-
-    def leave(self, session_id: str, listener: UpdateListener) -> None:
-        """End a subscription."""
-
-    def make_room(self) -> None:
-        """Continue reading from the daemon if every listener has room again."""
-
-
 class ClientSession:
     """A session of the daemon: its methods and its events. Created by `Client.session` and `Client.attach`."""
 
-    def __init__(self, client: SessionTransport, attached: Attached, *, settle_s: float = SETTLE_S) -> None:
+    def __init__(self, client: Client, attached: Attached, *, settle_s: float = SETTLE_S) -> None:
         self._client = client
         self._settle_s = settle_s
         self.id = attached.session_id
@@ -184,7 +161,7 @@ class ClientTurn:
     """
 
     def __init__(
-        self, session: ClientSession, client: SessionTransport, asked: Asked, arrived: asyncio.Event, settle_s: float
+        self, session: ClientSession, client: Client, asked: Asked, arrived: asyncio.Event, settle_s: float
     ) -> None:
         self._session = session
         self._client = client

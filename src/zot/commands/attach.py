@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from zot.client.client import RECONNECT_S, Client
 from zot.client.session import ClientSession
 from zot.commands.daemon import PLACE_FLAGS, WAIT_FLAG
-from zot.commands.subcommands import absolute_directory, print_note, write
+from zot.commands.subcommands import FAILED, NOT_RUNNING, absolute_directory, print_note, write
 from zot.config import flags
 from zot.encoding import encode
 from zot.errors import AgentError, ConnectionLost, UsageError, UserError
@@ -37,7 +37,7 @@ from zot.messages import text_of
 from zot.run_summary import CUT_OFF
 from zot.serve.streams import read_chunks
 from zot.text import printable, printable_line, shell_word
-from zot.ui.readable import escaped
+from zot.ui.readable import escaped, match_session_id
 from zot.ui.terminal.call_text import beyond_summary, until
 from zot.wire.jsonrpc import RpcError
 from zot.wire.lines import MAX_LINE_BYTES, LineSplitter, TooLong
@@ -130,7 +130,6 @@ something to it: each line is a prompt. When the input ends, what was asked is w
   /quit               leave; what runs goes on
   /NAME WORDS         run a command of an extension
   //WORDS             a prompt that begins with a slash"""
-_FAILED, _NOT_RUNNING = 1, 3
 #: How long to wait for an event before looking whether the session is idle.
 _LOOK_S = 1.0
 
@@ -159,7 +158,7 @@ async def _attach(name: str | None, settings: dict[str, Any]) -> int:
         await client.__aenter__()
     except ConnectionLost as problem:
         print_note(str(problem))
-        return _NOT_RUNNING
+        return NOT_RUNNING
     try:
         session = await _open_chosen(client, name, settings)
         if _has_screen(settings):
@@ -167,7 +166,7 @@ async def _attach(name: str | None, settings: dict[str, Any]) -> int:
         return await _in_lines(session, settings)
     except ConnectionLost as problem:
         print_note(str(problem))
-        return _FAILED
+        return FAILED
     finally:
         await client.close()
 
@@ -194,12 +193,11 @@ def _find(entries: Sequence[SessionEntry], name: str | None) -> SessionEntry:
         if not entries:
             raise UserError("there is no session yet; zot attach --new makes one")
         return entries[0]
-    found = [one for one in entries if one.session_id == name]
-    found = found or [one for one in entries if name and one.session_id.startswith(name)]
-    if len(found) != 1:
-        what = f"the beginning of {len(found)} sessions" if found else "no session"
-        raise UserError(f"{name!r} is {what}; zot call session/list tells which there are")
-    return found[0]
+    known = {one.session_id: one for one in entries}
+    found = match_session_id(name, [*known])
+    if found is None:
+        raise UserError(f"{name!r} is no session; zot call session/list tells which there are")
+    return known[found]
 
 
 def _has_screen(settings: dict[str, Any]) -> bool:
@@ -315,7 +313,7 @@ class AttachedSession:
         for task in (showing, typing):
             if not task.cancelled():
                 task.result()
-        return _FAILED if self._failed and self._patient else 0
+        return FAILED if self._failed and self._patient else 0
 
     async def _beginning(self) -> int:
         """Return the sequence number before the active turn and before the pending approval."""

@@ -13,9 +13,10 @@ import msgspec
 from zot.client.call import CallRefused, DaemonLine
 from zot.client.endpoint import Patience, whose
 from zot.commands.daemon import PLACE_FLAGS, WAIT_FLAG
-from zot.commands.subcommands import print_note, write_bytes
+from zot.commands.subcommands import FAILED, NOT_RUNNING, print_note, write_bytes
 from zot.config import flags
 from zot.config.paths import find_socket
+from zot.encoding import UNREADABLE
 from zot.errors import UsageError
 from zot.text import printable
 
@@ -30,7 +31,6 @@ Call a method of the running daemon and print the result. JSON, an object, has t
 input. The exit code is 0 for a result, 1 for an error, 2 for wrong usage, 3 if there is no daemon."""
 _TIMEOUT_S = 600.0
 _GREETING_S = 5.0
-_FAILED, _NOT_RUNNING = 1, 3
 
 
 def main(argv: Sequence[str]) -> int:
@@ -48,11 +48,11 @@ def main(argv: Sequence[str]) -> int:
         line = DaemonLine(path, within_s=_GREETING_S, patience=patience)
     except (FileNotFoundError, ConnectionRefusedError):
         print_note(_why_unreachable(path))
-        return _NOT_RUNNING
+        return NOT_RUNNING
     except (OSError, CallRefused, msgspec.ValidationError) as problem:
         why = whose(path) if isinstance(problem, OSError) else ""
         print_note(f"the daemon at {path} does not answer: {why or problem}")
-        return _FAILED
+        return FAILED
     with line:
         return _call(line, words[0], params, settings)
 
@@ -76,13 +76,13 @@ def _call(line: DaemonLine, method: str, params: dict[str, Any], settings: dict[
     except CallRefused as problem:
         data = "" if problem.data is None else f" {msgspec.json.encode(problem.data).decode()}"
         print_note(f"{printable(method)}: error {problem.code}: {printable(str(problem))}{data}")
-        return _FAILED
+        return FAILED
     except TimeoutError:
         print_note(f"{printable(method)}: no answer within {within_s:g} s")
-        return _FAILED
+        return FAILED
     except OSError as problem:
         print_note(f"{printable(method)}: {problem}")
-        return _FAILED
+        return FAILED
     encoded = msgspec.json.encode(result)
     write_bytes((msgspec.json.format(encoded, indent=2) if sys.stdout.isatty() else encoded) + b"\n")
     return 0
@@ -92,7 +92,7 @@ def _params(text: str) -> dict[str, Any]:
     """Parse the parameters. Raise UsageError if they are not a JSON object."""
     try:
         return msgspec.json.decode(sys.stdin.buffer.read() if text == "-" else text, type=dict[str, Any])
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as problem:
+    except UNREADABLE as problem:
         raise UsageError(f"the parameters are no JSON object: {problem}") from None
 
 

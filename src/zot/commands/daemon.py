@@ -94,7 +94,7 @@ def run_subcommand(argv: Sequence[str]) -> int:
 
     0 done, 1 failed, 2 wrong usage, 3 if no daemon runs. Raise UserError, which the command line reports.
     """
-    from zot.commands.subcommands import CommandRequest, print_note
+    from zot.commands.subcommands import MISUSED, CommandRequest, print_note
 
     name, subcommand = argv[0], SUBCOMMANDS[argv[0]]
     try:
@@ -109,7 +109,7 @@ def run_subcommand(argv: Sequence[str]) -> int:
         code: int = action(CommandRequest(words, settings))
     except UsageError as problem:
         print_note(f"{problem}; zot daemon {name} --help tells more")
-        return 2
+        return MISUSED
     return code
 
 

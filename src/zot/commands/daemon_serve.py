@@ -168,6 +168,7 @@ async def _preload(daemon: Daemon, provider: str) -> None:
     await asyncio.sleep(_LOAD_S)
     assert daemon.handlers
     await preload(provider)
+    __import__("zot.extensions.manager")  # A daemon's sessions can load extensions at any time.
 
 
 async def _warn_of_unusable_agents(daemon: Daemon, parts: DaemonParts) -> None:

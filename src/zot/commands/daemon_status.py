@@ -14,7 +14,7 @@ import msgspec
 
 from zot.client.call import CallRefused, DaemonLine
 from zot.client.endpoint import GONE, STOP, is_alive, owned_since, owner, whose
-from zot.commands.subcommands import CommandRequest, aligned, write, write_bytes, write_json
+from zot.commands.subcommands import FAILED, NOT_RUNNING, CommandRequest, aligned, write, write_bytes, write_json
 from zot.config.paths import DaemonPaths, locate
 from zot.config.tokens import names_in, path_in
 from zot.encoding import thread_safe_type
@@ -23,7 +23,6 @@ from zot.extensions.log import follow, read
 from zot.serve.daemon.logs import log_files
 from zot.text import printable
 
-_RUNNING, _FAILED, _NOT_RUNNING = 0, 1, 3
 _ANSWER_S = 5.0
 _STOP_S = 30.0
 _LOOK_S = 0.02
@@ -74,8 +73,8 @@ def status(request: CommandRequest) -> int:
     else:
         write(_described(found))
     if found.running:
-        return _RUNNING
-    return _NOT_RUNNING if found.problem is None else _FAILED
+        return 0
+    return NOT_RUNNING if found.problem is None else FAILED
 
 
 def read_status(place: DaemonPaths, *, within_s: float = _ANSWER_S) -> DaemonStatus:
@@ -136,7 +135,7 @@ def stop(request: CommandRequest) -> int:
     server_pid = _request_stop(place, min(_ANSWER_S, within_s), is_ours=pid is not None)
     if pid is None and server_pid is None:
         _report(request, stopped=False, pid=None, text=f"no daemon is running at {place.socket}")
-        return _NOT_RUNNING
+        return NOT_RUNNING
     meant = pid or server_pid or 0
     if server_pid is None and meant and _owner(place) == meant:
         _terminate(meant)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from zot.commands.subcommands import CommandRequest, print_note
+from zot.commands.subcommands import MISUSED, CommandRequest, print_note
 from zot.config import flags
 from zot.config.config import AGENT_FLAGS
 from zot.config.flags import Flag
@@ -81,7 +81,7 @@ def main(argv: Sequence[str]) -> int:
         return _run(subcommand, CommandRequest(words, settings))
     except UsageError as problem:
         print_note(f"{problem}; zot ext --help tells more")
-        return 2
+        return MISUSED
 
 
 def _run(subcommand: Subcommand, request: CommandRequest) -> int:

@@ -14,7 +14,11 @@ from zot.errors import AgentError, ConfigError, SystemFailed
 from zot.serve.host.input import process_began
 from zot.serve.stdio import claim, leave, unblock_signals, write_all, write_within
 from zot.wire.host import (
+    ANSWER_TTL_S,
+    BAD_INPUT,
+    FAILED,
     MAX_INPUT_BYTES,
+    NOT_SET_UP,
     PROTOCOL,
     Ids,
     Refused,
@@ -67,16 +71,12 @@ The exit code is 0 for an answer to a request that ran, 2 for bad input, 3 for a
 _BARE = ("--single-request", "--bridge-compat")
 
 _STDIN_TIMEOUT_MS = 15_000
-_TTL_S = 60.0
 _AT_ONCE = 8
 #: The shortest deadline of a request, so that there is time for an answer.
 _MIN_DEADLINE_S = 0.15
 #: Time limits for writing: of an answer without a deadline, and of the watchdog's last answer.
 _WRITE_S = 5.0
 _LAST_WRITE_S = 0.4
-_BAD_INPUT = 2
-_NOT_SET_UP = 3
-_FAILED = 4
 
 
 def main(argv: Sequence[str]) -> int:
@@ -169,10 +169,10 @@ class _Host:
         except Refused as problem:
             self._refuse(problem)
         except Abandoned:
-            leave(_FAILED)
+            leave(FAILED)
         except Interrupted:
             name = signals.taken()
-            self._respond(Ids().failure("INTERNAL", f"zot was ended by {name} before there was a request"), _BAD_INPUT)
+            self._respond(Ids().failure("INTERNAL", f"zot was ended by {name} before there was a request"), BAD_INPUT)
 
     def _run(self, request: Request, signals: Signals) -> NoReturn:
         """Answer a request, or let the watchdog do it."""
@@ -188,7 +188,7 @@ class _Host:
                 request = self._relay(request, slot)
             config = self._config(request)
         except AgentError as problem:
-            self._conclude(slot, request.ids.failure(code_of(problem), str(problem)), _NOT_SET_UP)
+            self._conclude(slot, request.ids.failure(code_of(problem), str(problem)), NOT_SET_UP)
         import asyncio
 
         from zot.serve.host.request import RequestRun
@@ -203,7 +203,7 @@ class _Host:
             if not slot.take():
                 await asyncio.Event().wait()  # The watchdog has answered, and ends the process.
             code = self._answer(slot, reply.response, reply.code)
-            if code != _FAILED:
+            if code != FAILED:
                 await answering.delivered()
             await answering.close()
             self._leave(code)
@@ -228,7 +228,7 @@ class _Host:
         if not slot.take():
             self._wait_for_the_end()
         code = self._answer(slot, answered.response, answered.code)
-        if code != _FAILED:
+        if code != FAILED:
             relay.delivered()
         self._leave(code)
 
@@ -253,12 +253,12 @@ class _Host:
             message = f"internal error ({type(problem).__name__}); the log has the details"
             if isinstance(problem, OSError):
                 message = str(SystemFailed.of(problem))
-            self._write_or_fail(ids.failure("INTERNAL", message), _FAILED)
+            self._write_or_fail(ids.failure("INTERNAL", message), FAILED)
         if isinstance(problem, OSError):
             sys.stderr.write(f"zot: {SystemFailed.of(problem)}\n")
         else:
             sys.excepthook(type(problem), problem, problem.__traceback__)
-        self._leave(_FAILED)
+        self._leave(FAILED)
 
     # Many requests.
 
@@ -317,7 +317,7 @@ class _Host:
             request.prompt,
             request.agent_name,
             request.key,
-            self.own.get("idempotency_ttl", _TTL_S),
+            self.own.get("idempotency_ttl", ANSWER_TTL_S),
             came,
             deadline,
         )
@@ -327,7 +327,7 @@ class _Host:
         """Answer an invalid request."""
         from zot.serve.host.input import drain
 
-        code = self._write_or_fail(problem.ids.failure("INVALID_REQUEST", str(problem)), _BAD_INPUT)
+        code = self._write_or_fail(problem.ids.failure("INVALID_REQUEST", str(problem)), BAD_INPUT)
         if problem.goes_on:
             drain(self.incoming)
         self._leave(code)
@@ -337,7 +337,7 @@ class _Host:
 
     def _answer(self, slot: Slot, response: Response, code: int, within_s: float | None = None) -> int:
         """Write the answer of a taken slot; return the exit code. The watchdog ends the process if that hangs."""
-        outcome = _FAILED
+        outcome = FAILED
         try:
             outcome = self._write_or_fail(response, code, within_s)
         finally:
@@ -365,12 +365,12 @@ class _Host:
         if not gone:
             sys.stderr.write(f"zot: the answer could not be written: {problem.strerror}\n")
         self._exit_zero = False  # No answer was written.
-        return _FAILED
+        return FAILED
 
     def _leave(self, code: int) -> NoReturn:
         # Do not flush standard error: its lines are written at once, and waiting could block for ever.
         # Without a standard output there was no answer.
-        leave(code or _FAILED if self._is_mute else 0 if self._exit_zero else code)
+        leave(code or FAILED if self._is_mute else 0 if self._exit_zero else code)
 
     # Self-test.
 
@@ -385,7 +385,7 @@ class _Host:
             write_within(self.outgoing, msgspec.json.encode(report) + b"\n", _WRITE_S)
         except OSError as problem:
             return self._unwritten(problem)
-        return 0 if report.ok or self._exit_zero else _NOT_SET_UP
+        return 0 if report.ok or self._exit_zero else NOT_SET_UP
 
 
 def _spelled_out(argv: Sequence[str]) -> list[str]:

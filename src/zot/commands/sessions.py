@@ -11,7 +11,7 @@ import msgspec
 
 from zot.commands.sessions_change import REWIND_FLAGS, delete, diff, export, fork, gc, import_, rename, rewind
 from zot.commands.sessions_read import backup, check, list_, search, show
-from zot.commands.subcommands import CommandRequest, print_note
+from zot.commands.subcommands import MISUSED, CommandRequest, print_note
 from zot.config import flags
 from zot.config.config import Config, journal_path
 from zot.config.flags import Flag
@@ -176,7 +176,7 @@ def _journal(request: CommandRequest) -> str:
 
 def _misused(problem: UsageError) -> int:
     print_note(f"{problem}; zot sessions --help tells more")
-    return 2
+    return MISUSED
 
 
 def _check_words(name: str, subcommand: Subcommand, words: Sequence[str]) -> None:

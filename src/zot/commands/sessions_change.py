@@ -9,9 +9,9 @@ import sqlite3
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 from zot.commands.subcommands import (
     CommandRequest,
@@ -284,20 +284,7 @@ REWIND_FLAGS = (
 )
 
 
-class Asked(Protocol):
-    """The words after the subcommand, the flags, and whether to print JSON."""
-
-    @property
-    def words(self) -> Sequence[str]: ...
-
-    @property
-    def settings(self) -> Mapping[str, Any]: ...
-
-    @property
-    def json(self) -> bool: ...
-
-
-async def rewind(journal: Journal, asked: Asked) -> int:
+async def rewind(journal: Journal, asked: CommandRequest) -> int:
     """Rewind a session to an earlier point. Raise UserError, RewindRefused, StoreFailed."""
     settings = asked.settings
     if ("messages" in settings) == ("at" in settings):
@@ -330,7 +317,7 @@ async def _exclusive(journal: Journal, session_id: str) -> AsyncIterator[tuple[R
         record.end()
 
 
-def _print_rewind(asked: Asked, messages: int, files: Sequence[RestoredFile], row: int, *, done: bool) -> None:
+def _print_rewind(asked: CommandRequest, messages: int, files: Sequence[RestoredFile], row: int, *, done: bool) -> None:
     if asked.json:
         _write_json({"messages": messages, "files": files, "undo" if done else "at": row})
         return
@@ -339,7 +326,7 @@ def _print_rewind(asked: Asked, messages: int, files: Sequence[RestoredFile], ro
     write(f"{counted(messages, 'message')}{'; --at ' + str(row) + ' undoes this' if done else ' would be left'}\n")
 
 
-async def diff(journal: Journal, asked: Asked) -> int:
+async def diff(journal: Journal, asked: CommandRequest) -> int:
     """Compare two sessions: the messages and file changes of each since they diverged."""
     one, other = [await journal.record((await find_session(journal, name)).id, create=False) for name in asked.words]
     branches = compare(await one.changes(), await other.changes())

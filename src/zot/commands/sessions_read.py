@@ -26,6 +26,7 @@ from zot.journal.queries import SessionRecord, rows_after
 from zot.journal.repair import CheckReport, back_up, check_file
 from zot.messages import Message, ThinkingBlock
 from zot.messages import show as shown
+from zot.run_summary import CUT_SHORT
 from zot.store import Configured, MessageAdded, MessagesReplaced, Row
 from zot.ui.readable import counted, escaped_id, format_time, message_lines, one_line, tool_names
 
@@ -155,7 +156,7 @@ def _row_for_people(row: Row, names: dict[str, str], *, full: bool) -> Iterator[
         case TurnEnd(stop="aborted"):
             yield "-- aborted"
         case TurnEnd(stop="length"):
-            yield "-- cut off at the model's length limit"
+            yield f"-- {CUT_SHORT}"
         case _:
             pass
     for number, message in enumerate(_messages(row)):

@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from zot.errors import ConfigError, NoSuchSession, UserError
-from zot.ui.readable import escaped, one_line
+from zot.errors import ConfigError, NoSuchSession
+from zot.ui.readable import escaped, match_session_id
 
 if TYPE_CHECKING:  # Not every command needs the journal.
     from zot.journal.journal import ReadOnlyJournal
     from zot.journal.queries import SessionRecord
 
-#: Sessions listed if an abbreviation is ambiguous.
-_NAMED = 5
+#: Exit codes: the command failed; it was called wrongly; the daemon that it needs does not run.
+FAILED = 1
+MISUSED = 2
+NOT_RUNNING = 3
 
 
 class CommandRequest(msgspec.Struct, frozen=True):
@@ -84,16 +86,11 @@ def confirm(question: str, request: CommandRequest) -> bool:
 
 async def find_session(journal: ReadOnlyJournal, name: str) -> SessionRecord:
     """Return the session with this id, or the only one whose id starts with it. Raise NoSuchSession, UserError."""
-    sessions = await journal.sessions()
-    found = [session for session in sessions if session.id == name]
-    found = found or [session for session in sessions if name and session.id.startswith(name)]
-    if not found:
+    known = {session.id: session for session in await journal.sessions()}
+    found = match_session_id(name, [*known])
+    if found is None:
         raise NoSuchSession(f"there is no session {name!r}; zot sessions list --all shows those that there are")
-    if len(found) > 1:
-        more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-        names = ", ".join(one_line(session.id, 80) for session in found[:_NAMED])
-        raise UserError(f"{name!r} is the beginning of several sessions: {names}{more}")
-    return found[0]
+    return known[found]
 
 
 def absolute_directory(path: str | None) -> str:

@@ -18,7 +18,8 @@ from zot.errors import NoSuchSession, UsageError
 from zot.runtime.open import check
 
 if TYPE_CHECKING:
-    from zot.ui.conversation import Conversation, Home, Snapshot
+    from zot.events import SessionState
+    from zot.ui.conversation import Conversation, Home
     from zot.ui.local import LocalHome
     from zot.ui.terminal.app import ZotApp
     from zot.ui.terminal.looks import Level
@@ -119,11 +120,11 @@ def _screen(opening: Opening) -> int:
     return code
 
 
-def _print_resume_command(left: Snapshot | None) -> None:
+def _print_resume_command(left: SessionState | None) -> None:
     """Print the command that resumes a session, unless it is empty."""
     from zot.text import shell_word
 
-    if left is not None and left.session and left.messages:
+    if left is not None and left.session and left.message_count:
         sys.stdout.write(f"zot --resume {shell_word(left.session)} goes on with this session\n")
 
 

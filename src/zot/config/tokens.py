@@ -9,7 +9,7 @@ import stat
 from collections.abc import Mapping
 
 from zot.errors import ConfigError
-from zot.files import make_directory
+from zot.files import make_directory, write_file
 
 #: Consequence of an unreadable file or an invalid line.
 VOID = "until that is mended, no token admits anybody"
@@ -42,17 +42,9 @@ def names_in(path: str) -> tuple[str, ...] | None:
 def make(path: str) -> None:
     """Create the file atomically, with a random token. Raise ConfigError."""
     token = base64.urlsafe_b64encode(os.urandom(_BYTES)).rstrip(b"=")
-    beside = f"{path}.{os.urandom(4).hex()}.new"
     try:
         make_directory(os.path.dirname(path))
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            os.fchmod(descriptor, 0o600)  # Whatever the umask.
-            os.write(descriptor, token + b"\n")
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        os.rename(beside, path)
+        write_file(path, token + b"\n")
     except OSError as problem:
         raise ConfigError(f"{path}: no token can be made: {problem.strerror}") from None
 

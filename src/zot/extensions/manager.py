@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, get_args
 
 from zot import events
@@ -42,7 +44,6 @@ from zot.extensions.peer import (
 )
 from zot.extensions.supervisor import (
     EventQueue,
-    ExtensionObserver,
     ExtensionSource,
     ExtensionTool,
     MissingGuard,
@@ -51,47 +52,59 @@ from zot.extensions.supervisor import (
     SupervisedExtension,
 )
 from zot.messages import CallBlock, TextBlock, timestamp
-from zot.panels import CommandAnswer, CommandInfo
+from zot.panels import CommandAnswer, CommandInfo, OpenPanels
 from zot.store import GuardSet
+from zot.text import printable
 from zot.tools.base import Tool
 from zot.wire import extension as wire
+
+log = logging.getLogger("zot")
 
 _KEYS: Final[tuple[wire.Key, ...]] = get_args(wire.Key)
 
 
-class Manager:
-    """Implementation of `agent.hooks.Extensions` for the ``located`` extensions, in order, and those that `join`.
+#: Why an extension with this standing does not run.
+_WRONG: Final = {
+    "broken": "it is broken",
+    "refused": "it cannot be confined",
+    "untrusted": "it has changed, and is not trusted as it is now",
+}
 
-    ``taken`` are tool names that extensions cannot use; ``offered`` filters the tools that the model may see.
-    With ``joinable``, guards that connected earlier are missing until they reconnect.
+
+class Manager:
+    """Implementation of `agent.hooks.Extensions` for the ``found`` extensions, in order, and those that `join`.
+
+    ``taken`` are tool names that extensions cannot use; ``wanted`` are the tools that the model may see, None for all.
+    With ``joinable``, guards that connected earlier are missing until they reconnect. ``find`` returns the extensions
+    found now, for `reload`.
     """
 
     def __init__(
         self,
-        located: Sequence[Located],
+        found: Sequence[Located],
         around: LaunchSettings,
         *,
         taken: Sequence[str],
-        offered: Callable[[str], bool] = lambda name: True,
-        up: Callable[[Collection[str]], None] = lambda tools: None,
+        wanted: Sequence[str] | None = None,
         joinable: bool = False,
+        find: Callable[[], Sequence[Located]] | None = None,
     ) -> None:
-        """``up`` is called once with the tool names, after all extensions are ready or timed out."""
-        # Includes broken ones: they report their problem at the start and keep blocking the events they guard.
-        self._located = [one for one in located if one.counts]
-        self._found = located
+        self._found = found
         self._around = around
         self._show: Callable[[Sequence[AgentEvent]], None] = lambda shown: None
         self._taken = frozenset(taken)
-        self._offered = offered
-        self._up = up
+        self._wanted = wanted
         self._joinable = joinable
+        self._find = find
         self._roster = Roster(around, self, self._dismissed)
+        #: Extensions that start for a `reload`. Their failures are its error, and not shown.
+        self._candidates: set[SupervisedExtension] = set()
         self._started = False
         self._begun = False
         self._clashes: set[tuple[str, str]] = set()
         self._closed = False
-        self._panels: dict[str, SupervisedExtension] = {}
+        #: The only record of the session's open panels; an extension's peer knows its own.
+        self.panels = OpenPanels()
         self._tools: list[Tool] | None = None
         #: Names of extensions whose slow start was announced.
         self._slow: set[str] = set()
@@ -104,7 +117,7 @@ class Manager:
     def start(self) -> None:
         if not self._started and not self._closed:
             self._started = True
-            self._roster.begin([self._start(one) for one in self._located])
+            self._roster.begin(self._sources(self._found))
 
     def recall(self, guarded: GuardSet) -> None:
         if self._joinable and not self._closed:
@@ -115,7 +128,59 @@ class Manager:
 
     async def close(self) -> None:
         self._closed = True
-        await asyncio.gather(*(extension.close() for extension in self.extensions))
+        await asyncio.gather(*(extension.close() for extension in (*self.extensions, *self._candidates)))
+
+    async def reload(self, check_idle: Callable[[], None]) -> list[str]:
+        """Replace the extensions by those found now; return their names. Those that joined must connect again.
+
+        Raise UserError and keep the old ones if one does not start, or if one that ran is now broken or untrusted.
+        ``check_idle`` raises if a run has begun meanwhile: the old ones guard that run to its end.
+        """
+        if self._find is None:
+            raise UserError("extensions cannot be reloaded here")
+        found = self._find()
+        self._check_kept(found)
+        fresh = Roster(self._around, self, self._dismissed)
+        fresh.begin(self._sources(found))
+        started = fresh.extensions
+        self._candidates.update(started)
+        try:
+            await asyncio.gather(*(self._settled(extension) for extension in started))
+            self._check_running(started)
+            check_idle()
+        except BaseException:
+            await asyncio.gather(*(extension.close() for extension in started))
+            raise
+        finally:
+            self._candidates.difference_update(started)
+        fresh.recall_from(self._roster)
+        former, self._roster = self.extensions, fresh
+        self._found, self._started, self._tools = found, True, None
+        self._clashes.clear()
+        self._begin()
+        await asyncio.gather(*(extension.close() for extension in former))
+        return [extension.name for extension in self.extensions]
+
+    def _check_kept(self, found: Sequence[Located]) -> None:
+        """Raise UserError if an extension that ran may not run now. Removed or disabled ones are intended."""
+        now = {one.directory: one for one in found}
+        reasons = []
+        for former in self._found:
+            # If its parent directory cannot be read, the extension may still be there.
+            one = now.get(former.directory) or now.get(os.path.dirname(former.directory))
+            if former.counts and one is not None and one.standing in _WRONG:
+                reasons.append(f"{former.name}: {one.problem or _WRONG[one.standing]}")
+        if reasons:
+            raise UserError(f"the extensions stay as they were, because {'; '.join(reasons)}")
+
+    def _check_running(self, started: Sequence[SupervisedExtension]) -> None:
+        """Raise UserError if an extension did not start, or the session was closed meanwhile."""
+        failed = [one for one in started if one.condition != "running"]
+        if failed:
+            reasons = "; ".join(f"{one.name}: {one.explained or 'it did not start in time'}" for one in failed)
+            raise UserError(f"the extensions stay as they were, because {reasons}")
+        if self._closed:
+            raise UserError("the session is over")
 
     def join(
         self, name: str, carrier: Carrier, guards: Callable[[GuardSet], None] = lambda guarded: None
@@ -139,13 +204,8 @@ class Manager:
         return self._roster.extensions
 
     @property
-    def located(self) -> Sequence[Located]:
-        """Extensions at the start, as discovered."""
-        return self._located
-
-    @property
     def attentive(self) -> bool:
-        return bool(self._located or self._roster)
+        return bool(self._roster) or any(one.counts for one in self._found)
 
     @property
     def holds_messages(self) -> bool:
@@ -160,7 +220,7 @@ class Manager:
             found: dict[str, Tool] = {}
             for extension in self.extensions:
                 for tool in extension.offer.tools.values():
-                    if tool.name not in self._taken and self._offered(tool.name):
+                    if tool.name not in self._taken and (self._wanted is None or tool.name in self._wanted):
                         found.setdefault(tool.name, ExtensionTool(extension, tool))
             self._tools = list(found.values())
         return self._tools
@@ -169,11 +229,22 @@ class Manager:
         self.start()
         await asyncio.gather(*(self._settled(extension) for extension in self.extensions))
         if not self._begun:
-            self._begun = True
-            for extension in self.extensions:
-                self._report_clashes(extension)
-            self._up({tool.spec.name for tool in self.tools()})
-            self._tell(wire.Event("session_start"))
+            self._begin()
+
+    def _begin(self) -> None:
+        """Begin the session for extensions that are ready or timed out."""
+        self._begun = True
+        for extension in self.extensions:
+            self._report_clashes(extension)
+        if not self._joinable:
+            self._warn_of_missing_tools()
+        self._tell(wire.Event("session_start"))
+
+    def _warn_of_missing_tools(self) -> None:
+        known = {*self._taken, *(tool.spec.name for tool in self.tools())}
+        for name in self._wanted or ():
+            if name not in known:
+                log.warning("no extension has the tool %s that is wanted", printable(name))
 
     async def turn_starting(self, step: int) -> str | None:
         try:
@@ -241,15 +312,16 @@ class Manager:
         name = name.removeprefix("/")  # Users type a slash; names have none.
         found = self._commands().get(name)
         if found is None:
-            known = ", ".join(self._commands()) or "none"
-            raise NoSuchCommand(f"there is no command named {name!r}; there are: {known}", absent=self._absent(name))
+            known = ", ".join(self._commands())
+            reason = f"there are: {known}" if known else "no extension has any"
+            raise NoSuchCommand(f"there is no command named {name!r}; {reason}", absent=self._absent(name))
         extension, _ = found
         response = await extension.run_command(name, args)
         if response.error:
             raise UserError(response.error)
         panel = response.open_panel if response.action == "open_panel" else None
-        if panel is not None and (owner := self._panels.get(panel.id, extension)) is not extension:
-            raise UserError(f"extension {owner.name} has a panel {panel.id!r} open; close that first")
+        if panel is not None and (owner := self.panels.owner(panel.id) or extension.name) != extension.name:
+            raise UserError(f"extension {owner} has a panel {panel.id!r} open; close that first")
         return CommandAnswer(
             extension.name,
             response.action,
@@ -275,6 +347,9 @@ class Manager:
     def happened(self, extension: SupervisedExtension, happening: PeerEvent) -> None:
         if isinstance(happening, SubscribeReceived):
             self._roster.put_on_record(extension)
+        if extension in self._candidates:
+            self._candidate_happened(extension, happening)
+            return
         match happening:
             case ToolRegistered() | CommandRegistered():
                 self._tools = None
@@ -292,9 +367,9 @@ class Manager:
                 self._show([ExtNotify(extension.name, "warn", reason)])
             case PanelOpenReceived(panel=opened):
                 self._panel_opened(extension, opened)
-            case PanelRenderReceived(panel=panel) if self._panels.get(panel.panel_id) is extension:
-                self._show(
-                    [events.PanelRendered(extension.name, panel.panel_id, panel.title, panel.lines, panel.footer)]
+            case PanelRenderReceived(panel=panel) if self.panels.owner(panel.panel_id) == extension.name:
+                self._show_panel(
+                    events.PanelRendered(extension.name, panel.panel_id, panel.title, panel.lines, panel.footer)
                 )
             case PanelCloseReceived(panel_id=panel_id):
                 self._panel_closed(extension, panel_id)
@@ -313,12 +388,28 @@ class Manager:
             case _:
                 pass
 
+    def _candidate_happened(self, extension: SupervisedExtension, happening: PeerEvent) -> None:
+        """Show only its own notices: it may never be in use, and `reload` reports why it does not start."""
+        match happening:
+            case Notified(level=level, message=message):
+                self._show([ExtNotify(extension.name, level, message)])
+            case SlowRequest(what=what, since=since):
+                self._show([ExtWaiting(extension.name, what, since)])
+            case PanelOpenReceived(panel=opened):
+                extension.close_panel(opened.id)
+            case _:
+                pass
+
     def _dismissed(self, name: str) -> None:
         self._show([ExtNotify(name, "warn", "was dismissed: what it guarded is not blocked any more")])
 
-    def _start(self, one: Located) -> ProgramSource:
-        assert one.manifest is not None  # Set wherever `counts` is true.
-        return ProgramSource(one.manifest, one.directory, self._around, one.problem if one.standing == "broken" else "")
+    def _sources(self, found: Sequence[Located]) -> list[ProgramSource]:
+        """Return how to start the extensions. Broken ones report their problem and keep blocking what they guard."""
+        return [
+            ProgramSource(one.manifest, one.directory, self._around, one.problem if one.standing == "broken" else "")
+            for one in found
+            if one.counts and one.manifest is not None  # Set wherever `counts` is true.
+        ]
 
     async def _settled(self, extension: SupervisedExtension) -> None:
         """Wait until prompts need not wait for it. Announces a wait of more than a second, once."""
@@ -381,22 +472,26 @@ class Manager:
             extension.note(f"the {what} is not offered: {owner} has one of that name, and comes first")
 
     def _owner(self, panel_id: str) -> SupervisedExtension:
-        extension = self._panels.get(panel_id)
+        name = self.panels.owner(panel_id)
+        extension = next((one for one in self.extensions if one.name == name), None)
         if extension is None:
             raise UserError(f"no panel {panel_id!r} is open")
         return extension
 
     def _panel_opened(self, extension: SupervisedExtension, panel: wire.Panel) -> None:
         """Show a panel, or close it again if another extension has its id."""
-        if self._panels.setdefault(panel.id, extension) is extension:
-            self._show([events.PanelOpened(extension.name, panel.id, panel.title, panel.lines, panel.footer)])
+        if self.panels.owner(panel.id) in (None, extension.name):
+            self._show_panel(events.PanelOpened(extension.name, panel.id, panel.title, panel.lines, panel.footer))
         else:
             extension.close_panel(panel.id)
 
     def _panel_closed(self, extension: SupervisedExtension, panel_id: str) -> None:
-        if self._panels.get(panel_id) is extension:
-            del self._panels[panel_id]
-            self._show([events.PanelClosed(extension.name, panel_id)])
+        if self.panels.owner(panel_id) == extension.name:
+            self._show_panel(events.PanelClosed(extension.name, panel_id))
+
+    def _show_panel(self, event: events.PanelOpened | events.PanelRendered | events.PanelClosed) -> None:
+        self.panels.apply([event])
+        self._show([event])
 
 
 def _note(name: str, reason: str, *, changed: bool) -> str:
@@ -411,11 +506,11 @@ class Roster:
     ``dismissed`` is called with the name of a missing guard that was dismissed.
     """
 
-    def __init__(self, around: LaunchSettings, audience: ExtensionObserver, dismissed: Callable[[str], None]) -> None:
+    def __init__(self, around: LaunchSettings, manager: Manager, dismissed: Callable[[str], None]) -> None:
         self.extensions: list[SupervisedExtension] = []
         self.listeners: list[EventQueue] = []
         self._around = around
-        self._audience = audience
+        self._manager = manager
         self._dismissed = dismissed
         self._begun = False
         #: Events blocked by guards that connected earlier, by name.
@@ -431,7 +526,7 @@ class Roster:
     def begin(self, origins: Sequence[ExtensionSource]) -> None:
         """Start the session's extensions in parallel, and add placeholders for missing guards."""
         self._begun = True
-        self.extensions = [SupervisedExtension(origin, self._around, self._audience) for origin in origins]
+        self.extensions = [SupervisedExtension(origin, self._around, self._manager) for origin in origins]
         self._update_listeners()
         for name in self._recorded_guards:
             self._add_missing(name)
@@ -445,6 +540,11 @@ class Roster:
         elif self._recorded_guards.pop(guarded.name, None) is not None:
             self._dismiss(guarded.name)
 
+    def recall_from(self, former: Roster) -> None:
+        """Take over the recorded guards: those that are not connected keep blocking."""
+        for name, intercept in former._recorded_guards.items():
+            self.recall(GuardSet(name, tuple(sorted(intercept))))
+
     def attends(self, name: str) -> bool:
         """Return whether an extension of this name is present and not just missing."""
         return any(one.name == name and not self._is_away(one) for one in self.extensions)
@@ -457,7 +557,7 @@ class Roster:
         caller = RemoteSource(name, carrier, self._around, frozenset() if earlier is None else earlier.peer.closed)
         # Drop disconnected extensions that block nothing.
         self.extensions = [one for one in self.extensions if one is not earlier and not _is_gone(one)]
-        extension = SupervisedExtension(caller, self._around, self._audience)
+        extension = SupervisedExtension(caller, self._around, self._manager)
         self._guards = {one: hear for one, hear in self._guards.items() if one in self.extensions}
         self._guards[extension] = guards
         self._admit(extension)
@@ -472,7 +572,7 @@ class Roster:
         """Add a placeholder for a missing guard, unless its name is in use."""
         if all(one.name != name for one in self.extensions):
             missing = MissingGuard(name, self._around, self._recorded_guards[name])
-            self._missing[name] = SupervisedExtension(missing, self._around, self._audience)
+            self._missing[name] = SupervisedExtension(missing, self._around, self._manager)
             self._admit(self._missing[name])
 
     def _dismiss(self, name: str) -> None:

@@ -39,7 +39,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from zot.encoding import thread_safe_type
+from zot.encoding import UNREADABLE, thread_safe_type
 from zot.errors import ProtocolError
 from zot.extensions.permissions import Permissions, admit
 from zot.messages import ImageBlock, TextBlock
@@ -1041,7 +1041,7 @@ def _id_in(line: bytes) -> bytes:
     """Return the JSON-encoded id in a line that is otherwise not decoded; b"" if it has none."""
     try:
         found = msgspec.json.decode(line, type=thread_safe_type(_Identified)).id
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return b""
     return msgspec.json.encode(found) if found else b""
 

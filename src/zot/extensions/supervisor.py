@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -37,6 +37,9 @@ from zot.tools.command_output import Excerpt
 from zot.wire import extension as wire
 from zot.wire.extension import Event, Intercepted, RegisterTool
 
+if TYPE_CHECKING:
+    from zot.extensions.manager import Manager
+
 #: Waits are announced after this time.
 PATIENCE_S = 1.0
 #: Pauses before restarts after crashes; their number limits the restarts within `_WINDOW_S`.
@@ -60,13 +63,6 @@ class SlowWaitNotice:
 
     def __exit__(self, *problem: object) -> None:
         self._timer.cancel()
-
-
-class ExtensionObserver(Protocol):
-    """Receiver of the happenings of extensions, except answers."""
-
-    def happened(self, extension: SupervisedExtension, happening: PeerEvent) -> None:
-        """Handle a happening, in order."""
 
 
 class ExtensionSource(Protocol):
@@ -110,7 +106,7 @@ class Registrations:
 class SupervisedExtension:
     """Running extension, restarted after crashes if its ``origin`` allows that."""
 
-    def __init__(self, origin: ExtensionSource, around: LaunchSettings, audience: ExtensionObserver) -> None:
+    def __init__(self, origin: ExtensionSource, around: LaunchSettings, manager: Manager) -> None:
         self.name = origin.name
         self.condition: Condition = "starting"
         #: Why it does not run; "" while it runs.
@@ -118,7 +114,7 @@ class SupervisedExtension:
         self._evidence = ""
         self._log_began = 0
         self._around = around
-        self._audience = audience
+        self._manager = manager
         self._log = Log(around.home, self.name)
         self._settled = asyncio.Event()
         self._closing = asyncio.Event()
@@ -302,7 +298,7 @@ class SupervisedExtension:
                 self._log.note(reason)
             case _:
                 pass
-        self._audience.happened(self, happening)
+        self._manager.happened(self, happening)
 
     def _fail(self, reason: str) -> None:
         """Record the reason of a failure and the last lines of its standard error, before its log grows further."""

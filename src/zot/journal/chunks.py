@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from zot.encoding import decoder, encode_lines
+from zot.encoding import UNREADABLE, decoder, encode_lines
 from zot.errors import JournalDamaged, StoreFailed
 from zot.events import AgentEvent
 from zot.messages import ImageBlock, Message, ResultBlock, TextBlock, TranscriptBlock
@@ -55,8 +55,6 @@ _OWNER = struct.Struct("<qq")
 _RANGE = struct.Struct("<qqq")
 _PLACE = struct.Struct("<qqqqq")
 _BY_PLACE = attrgetter("session", "kind", "first")
-#: Exceptions of decoding.
-_DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class Kind(enum.IntEnum):
@@ -144,7 +142,7 @@ def unpack(chunk: Chunk) -> list[Row]:
     """Return the rows of a chunk, in their stored form. Raise StoreFailed if this zot does not know such rows."""
     try:
         rows = _decoded(chunk.kind, chunk.body)
-    except _DECODE_ERRORS as problem:
+    except UNREADABLE as problem:
         # The checksum is right: this is no damage, and a repair would not help.
         raise StoreFailed(f"{_named(chunk)} cannot be understood, another zot wrote them: {problem}") from problem
     if len(rows) != chunk.count:
@@ -181,7 +179,7 @@ def read_all(session: int, kind: Kind, table: Sequence[tuple[Any, ...]]) -> tupl
                 numbers = tuple(chain.from_iterable(map(range, firsts, map(add, firsts, counts))))
             if len(rows) == len(numbers):
                 return numbers, rows
-    except (TypeError, struct.error, *_DECODE_ERRORS):
+    except (TypeError, struct.error, *UNREADABLE):
         pass  # The slow path below raises the right error.
     found = unpack_all([verified((session, kind, *row[:3], row[4], row[3])) for row in table])
     return [seq for seq, _ in found], [row for _, row in found]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import logging
 import os
@@ -17,6 +16,7 @@ from itertools import count, groupby
 import msgspec
 
 from zot.errors import StoreFailed, UnmarkedRows
+from zot.files import open_private
 from zot.messages import timestamp
 
 log = logging.getLogger("zot")
@@ -46,16 +46,63 @@ _PER_SECOND = 1000
 _runs = count(1)
 
 
-class Leases:
+class _LockFile:
+    """An open lock file, which a forked child closes: otherwise it would keep our locks after our death."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._guard = threading.Lock()
+        self._descriptor = -1
+        _open_files.add(self)
+
+    def _lock(self, kind: int, at: int) -> bool:
+        """Lock or unlock one byte. False if another process has it. Raise OSError."""
+        try:
+            if _SET is not None:
+                fcntl.fcntl(self._descriptor, _SET, struct.pack(FLOCK, kind, os.SEEK_SET, at, 1, 0))
+            else:
+                fcntl.lockf(self._descriptor, _FLAGS[kind], 1, at)
+        except (BlockingIOError, PermissionError):
+            return False
+        return True
+
+    def _is_locked(self, at: int, length: int) -> bool:
+        """True if another process has locked one of these bytes. Raise StoreFailed."""
+        assert _GET is not None
+        asked = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, at, length, 0)
+        try:
+            answer: tuple[int, ...] = struct.unpack(FLOCK, fcntl.fcntl(self._descriptor, _GET, asked))
+        except OSError as problem:
+            raise self._failed("read", problem) from problem
+        return answer[0] != fcntl.F_UNLCK
+
+    def _failed(self, what: str, problem: OSError) -> StoreFailed:
+        """Return the error for a lock file that cannot be opened, locked, read or written."""
+        reason = f"the lock file {self.path} cannot be {what} ({problem.strerror})"
+        return StoreFailed(f"{reason}: look at its disk and permissions")
+
+
+_open_files: weakref.WeakSet[_LockFile] = weakref.WeakSet()
+
+
+def _close_in_child() -> None:
+    for file in list(_open_files):
+        if file._descriptor >= 0:
+            os.close(file._descriptor)
+            file._descriptor = -1
+
+
+os.register_at_fork(after_in_child=_close_in_child)
+
+
+class Leases(_LockFile):
     """The leases of one journal, as held by this process. Usable from any thread."""
 
     def __init__(self, path: str) -> None:
         """Open the lock file, creating it if needed. Raise StoreFailed."""
-        self.path = path
-        self._guard = threading.Lock()
+        super().__init__(path)
         self._held: set[int] = set()
         self._descriptor = self._open()
-        _all_leases.add(self)
 
     @property
     def held(self) -> frozenset[int]:
@@ -81,12 +128,7 @@ class Leases:
             if number in self._held:
                 return True
             if _GET is not None:
-                asked = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, number, 1, 0)
-                try:
-                    answer: tuple[int, ...] = struct.unpack(FLOCK, fcntl.fcntl(self._descriptor, _GET, asked))
-                except OSError as problem:
-                    raise self._failed("read", problem) from problem
-                return answer[0] != fcntl.F_UNLCK
+                return self._is_locked(number, 1)
             return not (self._lock(fcntl.F_WRLCK, number) and self._lock(fcntl.F_UNLCK, number))
 
     def let_go(self, number: int) -> None:
@@ -177,16 +219,10 @@ class Leases:
             return False
 
     def _open(self) -> int:
-        flags = os.O_RDWR | os.O_CREAT
         try:
-            try:
-                made = os.open(self.path, flags | os.O_EXCL, 0o600)
-            except FileExistsError:
-                return os.open(self.path, flags, 0o600)
-            os.fchmod(made, 0o600)  # Regardless of the umask.
+            return open_private(self.path, os.O_RDWR)
         except OSError as problem:
             raise self._failed("opened", problem) from problem
-        return made
 
     def _reopen_if_removed(self) -> None:
         """Reopen a lock file that was removed: processes that lock different files do not exclude each other."""
@@ -201,25 +237,11 @@ class Leases:
         self._lock(fcntl.F_RDLCK, 0)
 
     def _lock(self, kind: int, at: int) -> bool:
-        """Lock one byte. False if another process has it."""
+        """Lock or unlock one byte. False if another process has it. Raise StoreFailed."""
         try:
-            if _SET is not None:
-                fcntl.fcntl(self._descriptor, _SET, struct.pack(FLOCK, kind, os.SEEK_SET, at, 1, 0))
-            else:
-                fcntl.lockf(self._descriptor, _FLAGS[kind], 1, at)
+            return super()._lock(kind, at)
         except OSError as problem:
-            if problem.errno in (errno.EAGAIN, errno.EACCES):
-                return False
             raise self._failed("locked", problem) from problem
-        return True
-
-    def _failed(self, what: str, problem: OSError) -> StoreFailed:
-        return lock_failed(self.path, what, problem)
-
-
-def lock_failed(path: str, what: str, problem: OSError) -> StoreFailed:
-    """Return the error for a lock file that cannot be opened, locked, read or written."""
-    return StoreFailed(f"the lock file {path} cannot be {what} ({problem.strerror}): look at its disk and permissions")
 
 
 def read_marks(path: str) -> tuple[int, ...]:
@@ -246,20 +268,6 @@ def mark_damaged(journal: str) -> bool:
     finally:
         leases.close()
     return True
-
-
-_all_leases: weakref.WeakSet[Leases] = weakref.WeakSet()
-
-
-def _close_leases_in_child() -> None:
-    """Close inherited descriptors in a forked child: they would keep our leases alive after our death."""
-    for leases in list(_all_leases):
-        if leases._descriptor >= 0:
-            os.close(leases._descriptor)
-            leases._descriptor = -1
-
-
-os.register_at_fork(after_in_child=_close_leases_in_child)
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -305,7 +313,7 @@ def boot_id() -> str:
         return ""
 
 
-class Ticket:
+class Ticket(_LockFile):
     """A place in one session's waiting line. Usable from any thread. Where locks belong to the process there are no
     lines, and every waiter is first."""
 
@@ -314,21 +322,18 @@ class Ticket:
 
         Raise StoreFailed if the lock file ``path`` cannot be used.
         """
+        super().__init__(path)
         self._first = (1 + number % _LINES) * _APART
         self._place = self._first + max(0, int(came * _PER_SECOND))
-        self._path = path
-        self._guard = threading.Lock()
-        self._descriptor = -1
         if _SET is None or _GET is None:
             return
         try:
             self._descriptor = os.open(path, os.O_RDWR)
-            while not _lock(self._descriptor, fcntl.F_WRLCK, self._place):
+            while not self._lock(fcntl.F_WRLCK, self._place):
                 self._place += 1
         except OSError as problem:
             self.leave()
-            raise lock_failed(path, "locked", problem) from problem
-        _all_tickets.add(self)
+            raise self._failed("locked", problem) from problem
 
     @property
     def is_first(self) -> bool:
@@ -339,44 +344,13 @@ class Ticket:
     def leave(self) -> None:
         """Leave the line. Idempotent."""
         with self._guard:
-            descriptor, self._descriptor = self._descriptor, -1
-            if descriptor >= 0:
+            if self._descriptor >= 0:
                 # A forked child may have a copy of the descriptor, which would keep the place.
                 with suppress(OSError):  # Without a child, closing is enough.
-                    _lock(descriptor, fcntl.F_UNLCK, self._place)
-                os.close(descriptor)
+                    self._lock(fcntl.F_UNLCK, self._place)
+                os.close(self._descriptor)
+                self._descriptor = -1
 
     def _is_any_ahead(self) -> bool:
-        if self._place == self._first:
-            return False  # A length of 0 would test up to the end of the file.
-        asked = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, self._first, self._place - self._first, 0)
-        assert _GET is not None
-        try:
-            answer: tuple[int, ...] = struct.unpack(FLOCK, fcntl.fcntl(self._descriptor, _GET, asked))
-        except OSError as problem:
-            raise lock_failed(self._path, "read", problem) from problem
-        return answer[0] != fcntl.F_UNLCK
-
-
-def _lock(descriptor: int, kind: int, place: int) -> bool:
-    """Lock or unlock a place. False if it is taken."""
-    assert _SET is not None
-    try:
-        fcntl.fcntl(descriptor, _SET, struct.pack(FLOCK, kind, os.SEEK_SET, place, 1, 0))
-    except (BlockingIOError, PermissionError):
-        return False
-    return True
-
-
-_all_tickets: weakref.WeakSet[Ticket] = weakref.WeakSet()
-
-
-def _close_tickets_in_child() -> None:
-    """Close inherited descriptors in a forked child: they would keep our places after our death."""
-    for ticket in list(_all_tickets):
-        if ticket._descriptor >= 0:
-            os.close(ticket._descriptor)
-            ticket._descriptor = -1
-
-
-os.register_at_fork(after_in_child=_close_tickets_in_child)
+        # A length of 0 would test up to the end of the file.
+        return self._place > self._first and self._is_locked(self._first, self._place - self._first)

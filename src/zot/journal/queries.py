@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from zot.encoding import thread_safe_type
+from zot.encoding import UNREADABLE, thread_safe_type
 from zot.errors import JournalDamaged, NoSuchSession, UserError
 from zot.events import AssistantStart, TurnEnd, Usage
 from zot.journal.chunks import (
@@ -523,7 +523,7 @@ def record_of(row: tuple[Any, ...]) -> SessionRecord:
             "owner": msgspec.json.decode(owner) if owner else None,
         }  # fmt: skip
         return msgspec.convert(found, thread_safe_type(SessionRecord))
-    except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError, TypeError) as problem:
+    except (*UNREADABLE, AttributeError, TypeError) as problem:
         # A damaged page may hold anything.
         raise JournalDamaged(f"the entry of a session cannot be read: {problem}") from problem
 

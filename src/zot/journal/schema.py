@@ -11,6 +11,7 @@ from functools import cache
 from typing import NoReturn
 
 from zot.errors import JournalDamaged, StoreFailed
+from zot.files import open_private
 
 log = logging.getLogger("zot")
 
@@ -98,13 +99,7 @@ def prepare(path: str) -> None:
     """Create the file and its directories where missing, accessible to the owner only."""
     _make_directories(os.path.dirname(path))
     try:
-        try:
-            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        except FileExistsError:
-            descriptor = os.open(path, os.O_CREAT | os.O_CLOEXEC, 0o600)
-        else:
-            os.fchmod(descriptor, 0o600)  # Regardless of the umask.
-        os.close(descriptor)
+        os.close(open_private(path, os.O_RDONLY))
     except OSError as problem:
         raise StoreFailed(f"the journal {path} cannot be opened: {problem.strerror}") from problem
 

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -24,6 +24,9 @@ from zot.journal.queries import SessionSummary, add_uses, insert_chunks, update_
 from zot.journal.schema import explained
 from zot.messages import timestamp
 
+if TYPE_CHECKING:
+    from zot.journal.record import Record
+
 log = logging.getLogger("zot")
 
 T = TypeVar("T")
@@ -32,28 +35,13 @@ T = TypeVar("T")
 _MAX_GROUP = 4096
 
 
-class Sender(Protocol):
-    """A store, as the writer sees it. Its methods are called in the thread of its loop."""
-
-    loop: asyncio.AbstractEventLoop
-    number: int
-    #: Set and read by the writer only: after a failed row, no later one is written.
-    broken: StoreFailed | None
-
-    def on_safe(self, seq: int, size: int) -> None:
-        """Take note that rows up to ``seq``, of ``size`` bytes in all, are stored."""
-
-    def on_failed(self, problem: StoreFailed) -> None:
-        """Take note that rows could not be stored."""
-
-
 class Append(msgspec.Struct):
     """One queued append. ``summary`` is its effect on the session's summary row.
 
     ``durable``: it counts as stored only after a sync, so that it survives a loss of power.
     """
 
-    sender: Sender
+    sender: Record
     chunks: list[Chunk]
     blobs: dict[bytes, bytes]
     summary: SessionSummary | None
@@ -457,7 +445,7 @@ class Writer:
     def _notify_stored(self, parcels: Sequence[Append]) -> None:
         self._notify(parcels, lambda sender, own: sender.on_safe(own[-1].last, sum(parcel.size for parcel in own)))
 
-    def _notify(self, parcels: Sequence[Append], call: Callable[[Sender, list[Append]], None]) -> None:
+    def _notify(self, parcels: Sequence[Append], call: Callable[[Record, list[Append]], None]) -> None:
         """Call ``call`` for each sender of ``parcels``, in the thread of its loop."""
         by_loop: dict[asyncio.AbstractEventLoop, dict[int, list[Append]]] = {}
         for parcel in parcels:

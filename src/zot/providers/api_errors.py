@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from zot.config.vendors import VENDORS
-from zot.encoding import thread_safe_type
+from zot.encoding import UNREADABLE, thread_safe_type
 from zot.errors import (
     AuthFailed,
     BadRequest,
@@ -270,7 +270,7 @@ def not_a_stream(kind: str, opening: bytes, mask: Callable[[str], str]) -> Provi
     """Return the error for a response that is not an event stream but ``kind``, starting with ``opening``."""
     try:
         info = msgspec.json.decode(opening, type=thread_safe_type(_Body))
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         info = _Body()
     if info.error is not None:
         return error_from_body(opening)  # Some services send an error with status 200.
@@ -315,7 +315,7 @@ def _read(body: bytes) -> _ErrorInfo:
     try:
         # Google wraps the object in an array where it would have streamed.
         parsed: _Body | list[_Body] = msgspec.json.decode(body, type=thread_safe_type(_Body | list[_Body]))
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return _ErrorInfo(_words(body))
     if isinstance(parsed, list):
         parsed = parsed[0] if parsed else _Body()

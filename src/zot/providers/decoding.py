@@ -9,7 +9,7 @@ from zlib import crc32
 
 import msgspec
 
-from zot.encoding import thread_safe_type
+from zot.encoding import UNREADABLE, thread_safe_type
 from zot.errors import ProviderError, StreamBroken
 from zot.messages import CallBlock, Message
 from zot.providers.base import CallIdCache, StreamEvent
@@ -23,7 +23,6 @@ _NAME_BYTES = 128
 _MAX_EVENT_BYTES = 16 * 1024 * 1024
 
 T = TypeVar("T")
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 #: Deeper arguments help no tool, and encoding them again would overflow the stack.
 _MAX_NESTING = 100
@@ -173,7 +172,7 @@ class EventReader(Generic[T]):
         clean = replace_surrogate_escapes(payload.decode("utf-8", "replace").encode())
         try:
             return self.decode(clean)
-        except _UNREADABLE as problem:
+        except UNREADABLE as problem:
             if self._is_unknown(clean):
                 return None
             raise StreamBroken(f"the service sent an event that cannot be read: {problem}") from problem
@@ -181,7 +180,7 @@ class EventReader(Generic[T]):
     def _is_unknown(self, payload: bytes) -> bool:
         try:
             tags = msgspec.json.decode(payload, type=thread_safe_type(_Tags))
-        except _UNREADABLE:
+        except UNREADABLE:
             return False
         inner = tags.delta.get("type") if isinstance(tags.delta, dict) else None
         return any(kind is not None and kind not in self._kinds for kind in (tags.type, inner))
@@ -244,7 +243,7 @@ def _object(text: str) -> dict[str, Any] | None:
     try:
         # A lone surrogate becomes U+FFFD instead of failing the call.
         value = msgspec.json.decode(replace_surrogate_escapes(text.encode(errors="replace")))
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+    except UNREADABLE:
         return None
     if isinstance(value, list) and len(value) == 1:
         value = value[0]

@@ -12,7 +12,7 @@ import msgspec
 
 from zot.config.address import api_base
 from zot.config.vendors import Endpoint, Vendor
-from zot.encoding import thread_safe_type
+from zot.encoding import UNREADABLE, thread_safe_type
 from zot.errors import AuthFailed, ConnectionFailed, NoCredit, NotFound, ProviderError, Stalled, StreamBroken
 from zot.providers.api_errors import advice, attribute_error, response_error
 from zot.providers.base import Deadlines, HttpRequest, HttpResponse, Transport
@@ -220,7 +220,7 @@ def _read(dialect: Dialect, body: bytes) -> tuple[list[Served], str | None]:
     """Return the models of one page, and the mark of the next. Raise StreamBroken if it is invalid."""
     try:
         page = msgspec.json.decode(body, type=thread_safe_type(_Page))
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
+    except UNREADABLE as problem:
         raise StreamBroken(f"the list of models is not what the API promises: {problem}") from None
     items = page.models if dialect in ("gemini", "ollama") else page.data
     able = (item for item in items if item.methods is None or "generateContent" in item.methods)

@@ -11,7 +11,7 @@ import msgspec
 
 from zot.config.address import COMPLETIONS, api_base
 from zot.config.vendors import ChatQuirks
-from zot.encoding import encode
+from zot.encoding import UNREADABLE, encode
 from zot.errors import ContentRefused, Overloaded, ProviderError, ServiceFailed, StreamBroken
 from zot.events import TextDelta, ThinkingDelta, ToolUseArgs, ToolUseEnd, ToolUseStart
 from zot.messages import (
@@ -385,7 +385,7 @@ def unsealed(text: str) -> list[Any]:
     """Return the pieces that `sealed` encoded; an empty list for another provider's signature."""
     try:
         return msgspec.json.decode(text, type=list[Any])
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return []
 
 

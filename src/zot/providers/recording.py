@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from zot.config.vendors import ApiName
-from zot.encoding import encode
+from zot.encoding import UNREADABLE, encode
 from zot.errors import (
     BadRequest,
     ConfigError,
@@ -455,7 +455,7 @@ def difference(asked: RecordedRequest, request: HttpRequest) -> str:
         return ""
     try:
         found = list(_differences(msgspec.json.decode(asked.body), msgspec.json.decode(body), "body"))
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+    except UNREADABLE:
         return "one of the two bodies is not JSON"
     more = f"; and {len(found) - _MAX_SHOWN} more" if len(found) > _MAX_SHOWN else ""
     return "; ".join(found[:_MAX_SHOWN]) + more

@@ -26,8 +26,7 @@ from zot.session.queue import RepeatedPrompt
 from zot.store import Change
 from zot.text import printable_line
 
-#: How long a delivered answer is replayed, and an undelivered or unfinished one.
-TTL_S = 60.0
+#: How long an undelivered or unfinished answer is replayed, if not for longer.
 LOST_TTL_S = 600.0
 _DAY_S = 24 * 3600.0
 #: Poll intervals for the session's lease, growing from first to last. Every few polls, which are cheap, the stored

@@ -8,9 +8,10 @@ import logging
 import math
 import sys
 import time
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -50,23 +51,23 @@ class NewSession(msgspec.Struct, frozen=True):
     guarded: bool = False
 
 
-class Channel(Subscriber, Protocol):
+class Channel(Subscriber):
     """The destination of one session's events, whether or not the session is loaded."""
 
-    def opened(self, last_seq: int, epoch: int, *, busy: bool) -> None:
-        """Take note that the session was loaded: its newest row is ``last_seq``; ``busy`` if it is in the middle of a
-        run.
+    @abstractmethod
+    def opened(self, session: Session) -> None:
+        """Take note that the session was loaded."""
 
-        ``epoch`` tells it apart from other sessions that had its id.
-        """
-
+    @abstractmethod
     def on_foreign_rows(self, upto: int) -> None:
         """Take note of stored rows up to ``upto`` that were not delivered."""
 
+    @abstractmethod
     def closed(self) -> None:
         """Take note that the session was unloaded."""
 
     @property
+    @abstractmethod
     def is_followed(self) -> bool:
         """True if a client is subscribed."""
 
@@ -373,7 +374,7 @@ class SessionPool:
         finally:
             self._opened -= 1
         channel = self.channel(session_id)
-        channel.opened(session.last_seq, session.epoch, busy=session.busy)
+        channel.opened(session)
         session.subscribe(channel)
         session.history.on_foreign_rows = channel.on_foreign_rows
         live = self._live[session_id] = LoadedSession(session, edition)

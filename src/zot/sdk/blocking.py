@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from zot.config.config import Config
 from zot.errors import RunCancelled, RuntimeClosed
-from zot.events import AgentEvent, CompactDone
+from zot.events import AgentEvent, CompactDone, SessionState
 from zot.messages import ImageBlock, Message
 from zot.providers.base import Model
 from zot.sdk.runtime import Answer, Events, Runtime
-from zot.session.session import SessionState
 
 if TYPE_CHECKING:
     from zot.session.rewind import Rewound

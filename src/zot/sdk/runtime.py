@@ -12,15 +12,15 @@ import msgspec
 
 from zot.config.config import Config, checked
 from zot.errors import AgentError, RunCancelled, RuntimeBusy, RuntimeClosed, UserError
-from zot.events import AgentEvent, Done, Error
+from zot.events import AgentEvent, Done, Error, SessionState
 from zot.messages import Counters, ImageBlock, Message
 from zot.panels import CommandAnswer, CommandInfo
 from zot.providers.base import Model
 from zot.run_summary import RunSummary
 from zot.runtime.open import open_recorded, open_session
-from zot.session.history import Batch
+from zot.session.history import Batch, Subscriber
 from zot.session.queue import CompactJob, Completion, JobObserver, PromptJob
-from zot.session.session import Session, SessionState
+from zot.session.session import Session
 from zot.session.transcripts import RewindTarget
 
 if TYPE_CHECKING:
@@ -258,13 +258,10 @@ class Events:
             self._inbox.abandon_soon(self._job)
 
 
-class Ear:
+class Ear(Subscriber):
     """A subscriber that passes every event to a callback and never pauses the run. A callback that raises costs the
     run nothing: the log has the traceback.
     """
-
-    can_approve = False
-    full = False
 
     def __init__(self, hear: Callable[[AgentEvent], None]) -> None:
         self._hear = hear
@@ -276,12 +273,11 @@ class Ear:
             except Exception:  # the embedder's code
                 log.exception("a listener of zot.Runtime raised")
 
-    async def room(self) -> None:
-        return
 
-
-class Inbox(JobObserver):
+class Inbox(Subscriber, JobObserver):
     """The subscriber that buffers one run's events for `Events`."""
+
+    can_approve = False
 
     def __init__(self, session: Session, *, can_approve: bool) -> None:
         self.can_approve = can_approve

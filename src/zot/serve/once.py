@@ -14,7 +14,7 @@ from zot.panels import CommandAnswer
 from zot.run_summary import CUT_OFF, RunSummary
 from zot.serve.notices import show_notices
 from zot.serve.streams import StreamWriter, read_chunks
-from zot.session.history import Batch
+from zot.session.history import Batch, Subscriber
 from zot.session.queue import JobObserver
 from zot.session.session import Session
 from zot.wire.rpc import EventEncoder
@@ -103,10 +103,8 @@ class FinalText:
         self._output.write(data if data.endswith(b"\n") else data + b"\n")
 
 
-class OneRun(JobObserver):
-    """Run one prompt and show it. A `Subscriber`: the run waits for a slow reader."""
-
-    can_approve = False
+class OneRun(Subscriber, JobObserver):
+    """Run one prompt and show it: the run waits for a slow reader."""
 
     def __init__(self, session: Session, output: StreamWriter, face: OutputFormat) -> None:
         self._session = session

@@ -15,7 +15,7 @@ from zot.errors import AgentError, ProtocolError, SystemFailed, UserError
 from zot.events import Done, Error, ExtNotify
 from zot.messages import ImageBlock, show
 from zot.panels import CommandAnswer
-from zot.session.history import Batch
+from zot.session.history import Batch, Subscriber
 from zot.session.queue import JobObserver
 from zot.session.session import Session
 from zot.session.transcripts import RewindTarget
@@ -42,8 +42,8 @@ class NotAuthorized(AgentError):
     """The client did not present the token. It has its refusal already; close the connection."""
 
 
-class RpcServer:
-    """One client of one session. A `Subscriber`: the run waits for it, so it misses no event."""
+class RpcServer(Subscriber):
+    """One client of one session: the run waits for it, so it misses no event."""
 
     def __init__(self, session: Session, greeting: Greeting, output: Output) -> None:
         self._session = session
@@ -183,9 +183,7 @@ class RpcServer:
                 self._succeed(command)
                 session.abort(queue=bool(queue))
             case rpc.GetState():
-                self._succeed(
-                    command, msgspec.convert(session.state(), thread_safe_type(rpc.StateData), from_attributes=True)
-                )
+                self._succeed(command, rpc.StateData.of(session.state()))
             case rpc.GetMessages(view="full"):
                 self._later(command, self._all_messages())
             case rpc.Fork(session=new_id, messages=count):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
 
 import msgspec
 
@@ -66,22 +66,26 @@ class ConversationBefore(msgspec.Struct, frozen=True):
     messages: Sequence[Message]
 
 
-class Subscriber(Protocol):
-    """A receiver of every event of a session, in order."""
+class Subscriber(ABC):
+    """A receiver of every event of a session, in order. By default it answers no approvals and is never full."""
 
+    @abstractmethod
     def deliver(self, batch: Batch) -> None:
         """Take a batch. Must not block and must not raise."""
 
     @property
     def can_approve(self) -> bool:
         """True if this subscriber can answer approval requests."""
+        return False
 
     @property
     def full(self) -> bool:
         """True while it cannot take more without growing; the run then awaits `room`."""
+        return False
 
     async def room(self) -> None:
         """Wait until it can take more."""
+        return
 
 
 class History:

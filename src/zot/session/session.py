@@ -7,16 +7,14 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal, TypeAlias
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from zot.agent.compaction import undo_compaction
 from zot.agent.hooks import BackgroundProcesses, NoBackgroundProcesses
 from zot.agent.loop import Agent
 from zot.agent.transcript import Transcript, repaired
 from zot.errors import AgentError, RunCancelled, RuntimeBusy, UserError
-from zot.events import ApprovalRequest
+from zot.events import ApprovalRequest, SessionState, status_of
 from zot.messages import Counters, ImageBlock, Message, timestamp
 from zot.session.abortable import AbortableWaits
 from zot.session.history import ConversationBefore, History, Subscriber
@@ -37,28 +35,6 @@ from zot.store import GuardSet, MemoryStore, MessagesReplaced, PermissionGranted
 if TYPE_CHECKING:
     from zot.panels import CommandAnswer, CommandInfo
     from zot.session.rewind import RestorableFiles, Rewound
-
-SessionStatus: TypeAlias = Literal["idle", "running", "waiting_approval"]
-
-
-class SessionState(msgspec.Struct, frozen=True):
-    """A snapshot of a session. ``pending`` is the open approval request, if there is one."""
-
-    provider: str
-    model: str
-    cwd: str
-    message_count: int
-    busy: bool
-    usage: Counters
-    state: SessionStatus = "idle"
-    pending: ApprovalRequest | None = None
-
-
-def state_of(pending: ApprovalRequest | None, *, busy: bool) -> SessionStatus:
-    """Return a session's state as one word."""
-    if pending is not None:
-        return "waiting_approval"
-    return "running" if busy else "idle"
 
 
 def new_session_id() -> str:
@@ -146,10 +122,21 @@ class Session:
 
     def state(self) -> SessionState:
         """Return a snapshot."""
-        agent, count = self.agent, len(self.transcript)
-        doing = state_of(self.pending, busy=self.busy)
+        agent, transcript = self.agent, self.transcript
         return SessionState(
-            agent.provider.name, agent.model.id, agent.cwd, count, self.busy, self.totals, doing, self.pending
+            agent.provider.name,
+            agent.model.id,
+            agent.cwd,
+            len(transcript),
+            self.busy,
+            self.totals,
+            status_of(self.pending, busy=self.busy),
+            self.pending,
+            agent=agent.name or "default",
+            queued=len(self.queue),
+            context_tokens=agent.need(transcript, ()) if len(transcript) else 0,
+            context_window=agent.model.context_window,
+            locked=agent.locked,
         )
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:

@@ -12,7 +12,7 @@ from zot.config.config import Config
 from zot.errors import RunCancelled, UserError
 from zot.messages import ZERO, Counters
 from zot.run_summary import RunSummary
-from zot.session.history import Batch
+from zot.session.history import Batch, Subscriber
 from zot.session.session import Session
 
 
@@ -63,14 +63,8 @@ async def _answer(session: Session, asked: Session, question: str) -> SideAnswer
             await session.add_used(outcome.usage)  # Also after an abort.
 
 
-class _Outcome(RunSummary):
+class _Outcome(RunSummary, Subscriber):
     """Collects a run that has no other subscriber."""
-
-    can_approve = False
-    full = False
 
     def deliver(self, batch: Batch) -> None:
         self.take(batch.events)
-
-    async def room(self) -> None:
-        return

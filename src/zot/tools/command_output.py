@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from zot.files import make_directory
+from zot.files import make_directory, try_lock
 from zot.tools.process import Child
 from zot.tools.specs import MAX_BYTES, MAX_LINES
 from zot.tools.text_encoding import UTF_8, Utf8
@@ -239,13 +239,10 @@ def _open(directory: str) -> int:
 
 def _take(directory: int) -> bool:
     """Lock an open directory; False if another process holds the lock, or the file system has no locks."""
-    import fcntl
-
     try:
-        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return try_lock(directory)
     except OSError:
         return False
-    return True
 
 
 def _remove(path: str, directory: int) -> None:

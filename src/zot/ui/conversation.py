@@ -3,40 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
-from zot.errors import UserError
-from zot.events import ApprovalRequest
-from zot.messages import ZERO, Counters, ImageBlock, PastMessage
+from zot.events import Decision, SessionState
+from zot.messages import Counters, ImageBlock, PastMessage
 from zot.panels import CommandAnswer, CommandInfo
 
 if TYPE_CHECKING:  # Imported lazily: a front end draws its first frame before it opens a session.
     from zot.session.history import Subscriber
-
-Decision: TypeAlias = Literal["allow_once", "allow_always", "reject"]
-
-
-class Snapshot(msgspec.Struct, frozen=True):
-    """A session at one moment.
-
-    ``session`` is "" if the session is not recorded. ``context_window`` is 0 if unknown. ``pending`` is the
-    approval that it waits for. ``queued`` counts the prompts of all clients that wait for the running one.
-    """
-
-    session: str
-    provider: str
-    model: str
-    cwd: str
-    busy: bool = False
-    messages: int = 0
-    usage: Counters = ZERO
-    context_tokens: int = 0
-    context_window: int = 0
-    locked: bool = False
-    pending: ApprovalRequest | None = None
-    queued: int = 0
 
 
 class ModelInfo(msgspec.Struct, frozen=True):
@@ -75,7 +51,7 @@ class Conversation(Protocol):
     def is_reachable(self) -> bool:
         """False while the connection to the session is down and being restored."""
 
-    async def state(self) -> Snapshot:
+    async def state(self) -> SessionState:
         """Return the session's current state."""
 
     async def messages(self) -> Sequence[PastMessage]:
@@ -162,17 +138,6 @@ class SessionInfo(msgspec.Struct, frozen=True):
     updated: str
     messages: int
     parent: str = ""
-
-
-def match_session_id(name: str, known: Sequence[str]) -> str | None:
-    """Return the session with id ``name``, or the only one whose id starts with it; None if there is none.
-
-    Raise UserError if several ids start with it.
-    """
-    fits = [name] if name in known else [one for one in known if one.startswith(name)]
-    if len(fits) > 1:
-        raise UserError(f"{name!r} is the beginning of several sessions: {', '.join(fits[:5])}")
-    return fits[0] if fits else None
 
 
 class SkillInfo(msgspec.Struct, frozen=True):

@@ -11,9 +11,9 @@ import msgspec
 
 from zot.config.config import DEFAULT_AGENT, Config, journal_path, zot_home
 from zot.errors import AgentError, ConfigError, NoSuchSession, RunCancelled, RuntimeBusy, StoreFailed, UserError
-from zot.events import Done, Error
+from zot.events import Decision, Done, Error, SessionState
 from zot.messages import ImageBlock, Message, PastMessage, ResultBlock, text_of
-from zot.panels import CommandAnswer, CommandInfo, OpenPanels
+from zot.panels import CommandAnswer, CommandInfo
 from zot.runtime.open import HOSTED, open_recorded, open_session
 from zot.runtime.providers import EarlierProviders
 from zot.session.abortable import AbortableWaits
@@ -26,15 +26,13 @@ from zot.store import LockChanged, MessageAdded, Row
 from zot.text import printable
 from zot.ui.conversation import (
     AllowedCall,
-    Decision,
     ModelInfo,
     SessionInfo,
     SideReply,
     SkillInfo,
-    Snapshot,
     Untrusted,
-    match_session_id,
 )
+from zot.ui.readable import match_session_id
 
 if TYPE_CHECKING:
     from zot.config.vendors import Vendor
@@ -80,7 +78,6 @@ class LocalConversation:
         self._foreign_runs: ForeignRuns | None = None
         #: Journal rows of the active run of another process, if there is one.
         self._begun: Sequence[tuple[int, Row]] = ()
-        self._panels = _Panels(session)
         self._left = EarlierProviders()
         #: Side questions that are not answered yet.
         self._asides = AbortableWaits("the answer by the way was aborted")
@@ -101,23 +98,8 @@ class LocalConversation:
     def is_reachable(self) -> bool:
         return True
 
-    async def state(self) -> Snapshot:
-        session, agent = self._session, self._session.agent
-        messages = session.transcript.messages
-        return Snapshot(
-            self._config.session or "",
-            agent.provider.name,
-            agent.model.id,
-            agent.cwd,
-            session.busy,
-            len(messages),
-            session.totals,
-            agent.gauge.need(agent.system, (), messages) if messages else 0,
-            agent.model.context_window,
-            agent.locked,
-            session.pending,
-            len(session.queue),
-        )
+    async def state(self) -> SessionState:
+        return msgspec.structs.replace(self._session.state(), session=self._config.session or "")
 
     async def messages(self) -> Sequence[PastMessage]:
         return await self._recalled(self._session.transcript.messages)
@@ -198,9 +180,9 @@ class LocalConversation:
         self._session.extensions.close_panel(panel_id)
 
     async def reload_extensions(self) -> Sequence[str]:
-        from zot.runtime.extensions import reloadable
+        from zot.runtime.extensions import manager_of
 
-        extensions = reloadable(self._session.agent.extensions)
+        extensions = manager_of(self._session.agent.extensions)
         self._check_idle("extensions cannot be reloaded")
         return await extensions.reload(lambda: self._check_idle("extensions cannot be reloaded"))
 
@@ -305,7 +287,6 @@ class LocalConversation:
             given = {"provider", "model", "reasoning", "cwd", "lock", *changes}
             session = await open_recorded(config, given, own_process=True, parks=True, reloadable=True)
         await self._stop_foreign_runs()
-        panels, self._panels = self._panels, _Panels(session)
         former, self._session, self._config = self._session, session, config
         if config.session is not None and self._followers:
             self._foreign_runs = ForeignRuns(session, self._deliver)
@@ -313,26 +294,9 @@ class LocalConversation:
             stop()
             self._followers[subscriber] = session.subscribe(subscriber)
         # The subscribers no longer receive the end of the old session's panels.
-        self._deliver(Batch(0, 0, panels.gone()))
+        self._deliver(Batch(0, 0, former.extensions.panels.gone()))
         session.extensions.start()
         await former.close()
-
-
-class _Panels(OpenPanels):
-    """Tracks the open panels of one session."""
-
-    can_approve = False
-    full = False
-
-    def __init__(self, session: Session) -> None:
-        super().__init__()
-        session.subscribe(self)
-
-    def deliver(self, batch: Batch) -> None:
-        self.hear(batch.events)
-
-    async def room(self) -> None:
-        return
 
 
 def _info(model: Model) -> ModelInfo:

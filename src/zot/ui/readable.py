@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from zot.errors import UserError
 from zot.messages import CallBlock, ImageBlock, Message, ResultBlock, Stop, TextBlock, ThinkingBlock, TranscriptBlock
+from zot.run_summary import CUT_SHORT
 
 _MAX_ARGS = 160
 _MAX_RESULT_LINES = 8
@@ -20,6 +22,9 @@ _INVISIBLE = re.compile(
 )  # fmt: skip
 #: White space other than one space between other characters.
 _UNUSUAL_SPACE = re.compile(r"[^\S ]|(?<= ) | \Z|\A ")
+
+#: Sessions listed if the beginning of an id is ambiguous.
+_NAMED = 5
 
 
 def escaped(text: str) -> str:
@@ -73,7 +78,7 @@ def stop_note(stop: Stop, error: str | None) -> str:
         case "aborted":
             return "aborted"
         case "length":
-            return "cut off at the model's length limit"
+            return CUT_SHORT
         case _:
             return error or ""
 
@@ -180,3 +185,16 @@ def _diff(old: str, new: str) -> Iterator[str]:
 
     rows = unified_diff(old.split("\n"), new.split("\n"), lineterm="", n=2)
     yield from (row for number, row in enumerate(rows) if number > 2)  # Skip the file names and the first position.
+
+
+def match_session_id(name: str, known: Sequence[str]) -> str | None:
+    """Return the session with id ``name``, or the only one whose id starts with it; None if there is none.
+
+    Raise UserError if several ids start with it.
+    """
+    fits = [name] if name in known else [one for one in known if name and one.startswith(name)]
+    if len(fits) > 1:
+        more = f" and {len(fits) - _NAMED} more" if len(fits) > _NAMED else ""
+        names = ", ".join(one_line(one, 80) for one in fits[:_NAMED])
+        raise UserError(f"{name!r} is the beginning of several sessions: {names}{more}")
+    return fits[0] if fits else None

@@ -11,22 +11,20 @@ from typing import Any, NoReturn
 from zot.client.client import Client
 from zot.client.session import ClientSession
 from zot.errors import AgentError, ConnectionLost, PromptLost, UserError
-from zot.events import AgentEvent, Done, Error
+from zot.events import AgentEvent, Decision, Done, Error, SessionState
 from zot.messages import ImageBlock, PastMessage, ShownImage, text_of
 from zot.panels import CommandAnswer, CommandInfo
 from zot.session.history import Batch, Subscriber
 from zot.ui.conversation import (
     AllowedCall,
-    Decision,
     Home,
     ModelInfo,
     SessionInfo,
     SideReply,
     SkillInfo,
-    Snapshot,
     Untrusted,
-    match_session_id,
 )
+from zot.ui.readable import match_session_id
 from zot.wire.daemon_types import AllowedCalls, Answered, Configured, Forgotten, Lock, Models, Reloaded
 from zot.wire.jsonrpc import SESSION_NOT_FOUND, RpcError
 
@@ -58,26 +56,13 @@ class ClientConversation:
     def is_reachable(self) -> bool:
         return self._client.is_connected
 
-    async def state(self) -> Snapshot:
+    async def state(self) -> SessionState:
         if not self._client.is_connected:  # Fail at once: neither a status request nor leaving may wait.
             raise UserError("there is no connection to the daemon")
         async with _user_errors():
             state = await self._session.state()
         self._agent = state.agent_alias
-        used = state.usage.counters
-        return Snapshot(
-            self._session.id,
-            state.provider,
-            state.model,
-            state.cwd,
-            state.state != "idle",
-            state.message_count,
-            used,
-            state.context_tokens,
-            state.context_window,
-            state.locked,
-            queued=state.queued,
-        )
+        return state.snapshot
 
     async def agent(self) -> str:
         """Return the alias of the session's agent, cached after the first `state`."""

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from zot.encoding import UNREADABLE
 from zot.wire.daemon_greeting import Initialize
 from zot.wire.jsonrpc import (
     METHOD_NOT_FOUND,
@@ -42,8 +43,6 @@ FEATURES: Final = (EVENTS, PROMPT_IDS, STOPPING)
 #: The notifications of the feature `stopping`.
 TELLS_STOPPING: Final = "daemon/stopping"
 TELLS_RESUMED: Final = "daemon/resumed"
-#: Most prompts that may be queued on one session.
-MAX_QUEUED: Final = 32
 
 Scope: TypeAlias = Literal["open", "server", "session"]
 _MAX_NAME: Final = 100
@@ -389,7 +388,7 @@ def spelling_of(raw: msgspec.Raw) -> Spelling:
     """Return the spelling of a connection whose `initialize` has these parameters."""
     try:
         given = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return Spelling.CAMEL
     return Spelling.SNAKE if "protocol_version" in given else Spelling.CAMEL
 

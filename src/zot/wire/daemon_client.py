@@ -14,6 +14,7 @@ from zot.errors import AgentError, ConnectionLost, EpochChanged, PromptLost
 from zot.events import AgentEvent, Done, UserMessage
 from zot.messages import text_of
 from zot.panels import OpenPanels
+from zot.run_summary import RunSummary
 from zot.text import replace_surrogates
 from zot.wire.daemon import FEATURES, LOOKS, PROMPT_IDS, TELLS_RESUMED, TELLS_STOPPING
 from zot.wire.daemon_greeting import Initialized
@@ -30,7 +31,7 @@ from zot.wire.jsonrpc import (
     refused_above,
 )
 from zot.wire.lines import MAX_LINE_BYTES, LineSplitter
-from zot.wire.updates import OutcomeName, Turn, TurnSummary
+from zot.wire.updates import OutcomeName, TurnSummary
 
 #: Methods whose repetition has no further effect.
 REPEATABLE: Final = LOOKS | {"session/attach", "session/delete", "session/rename"}
@@ -118,7 +119,7 @@ class Asked(UpdateListener):
         #: True if the connection broke after it was sent: the answer will never come.
         self.is_doubtful = False
         self.summary: TurnSummary | None = None
-        self._turn = Turn()
+        self._run = RunSummary()
 
     @property
     def is_over(self) -> bool:
@@ -147,7 +148,7 @@ class Asked(UpdateListener):
     def settle(self) -> None:
         """End a prompt without an answer, given that the session is idle: no more of its events can follow."""
         if self.phase is FollowPhase.RUNNING:
-            self._end(self._turn.summary())
+            self._end(TurnSummary.of(self._run))
         elif self.phase is FollowPhase.WAITING:
             self.fail(PromptLost("the connection broke, and nothing shows that the daemon has got the prompt"))
 
@@ -157,10 +158,10 @@ class Asked(UpdateListener):
         ends = isinstance(event, Done)
         # An unrecorded `done` may belong to another turn, so only the answer can end this one.
         if self.phase is FollowPhase.RUNNING and (seq or not ends):
-            self._turn.take(event)
+            self._run.take((event,))
             self._put(seq, event)
             if ends:
-                self._conclude(self._turn.summary())
+                self._conclude(TurnSummary.of(self._run))
 
     def _end(self, summary: TurnSummary) -> None:
         """End a turn whose own `done` did not arrive: emit one in its place."""
@@ -226,7 +227,7 @@ class Following:
             if isinstance(event, UserMessage) and not (names_prompts or self._in_turn):
                 event = self._with_prompt_id(event)
             self.cursor, self._in_turn = seq, not isinstance(event, Done)
-        self._panels.hear([event])
+        self._panels.apply([event])
         for listener in list(self.listeners):
             listener.hear(seq, event)
 

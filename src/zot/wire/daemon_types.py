@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from zot.events import ApprovalRequest, Decision, SessionState, SessionStatus
 from zot.messages import Counters, PastMessage, ShownBlock, ShownMessage, text_of
 from zot.messages import Stop as StopName
 from zot.wire import host
@@ -14,9 +16,9 @@ from zot.wire.spelling import Spelled
 
 Absent: TypeAlias = msgspec.UnsetType
 ABSENT = msgspec.UNSET
+#: Deadlines are rounded to milliseconds, perhaps up.
+_ROUNDING_S: Final = 0.01
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
-SessionState: TypeAlias = Literal["idle", "running", "waiting_approval"]
-Decision: TypeAlias = Literal["allow_once", "allow_always", "reject"]
 
 
 class Used(Spelled, frozen=True):
@@ -163,7 +165,7 @@ class Compacted(Spelled, frozen=True):
 class Approve(Spelled, frozen=True):
     session_id: str
     request_id: str
-    decision: Literal["allow_once", "allow_always", "reject", "reject_once"]
+    decision: Literal[Decision, "reject_once"]
 
     @property
     def verdict(self) -> Decision:
@@ -186,6 +188,14 @@ class PendingApproval(Spelled, frozen=True):
     timeout_secs: int
     deadline: str
 
+    @staticmethod
+    def of(request: ApprovalRequest, now: float) -> PendingApproval:
+        """Return an approval request as clients see it at ``now``, in seconds since the epoch."""
+        from datetime import datetime  # Imported lazily: approvals are rare.
+
+        left = math.ceil(datetime.fromisoformat(request.deadline).timestamp() - now - _ROUNDING_S)
+        return PendingApproval(request.id, request.tool, request.summary, max(0, left), request.deadline)
+
 
 class List(Spelled, frozen=True):
     query: str | None = None
@@ -206,7 +216,7 @@ class SessionEntry(Spelled, frozen=True, kw_only=True):
     created_at: str
     last_activity: str
     message_count: int
-    state: SessionState
+    state: SessionStatus
     last_seq: int
     #: The session that it was forked from.
     parent_id: str | Absent = ABSENT
@@ -223,7 +233,7 @@ class State(Spelled, frozen=True, kw_only=True):
     """
 
     session_id: str
-    state: SessionState
+    state: SessionStatus
     agent_alias: str
     provider: str
     model: str
@@ -237,6 +247,46 @@ class State(Spelled, frozen=True, kw_only=True):
     context_window: int = 0
     pending_approval: PendingApproval | Absent = ABSENT
     locked: bool = False
+
+    @staticmethod
+    def of(now: SessionState, *, last_seq: int, epoch: int, time_s: float) -> State:
+        """Return a snapshot taken at ``time_s``, in seconds since the epoch, as clients see it."""
+        return State(
+            session_id=now.session,
+            state=now.state,
+            agent_alias=now.agent,
+            provider=now.provider,
+            model=now.model,
+            cwd=now.cwd,
+            message_count=now.message_count,
+            queued=now.queued,
+            usage=Used.of(now.usage),
+            last_seq=last_seq,
+            epoch=epoch,
+            context_tokens=now.context_tokens,
+            context_window=now.context_window,
+            pending_approval=ABSENT if now.pending is None else PendingApproval.of(now.pending, time_s),
+            locked=now.locked,
+        )
+
+    @property
+    def snapshot(self) -> SessionState:
+        """The same as the vocabulary's snapshot, without the approval request: its update has all of it."""
+        return SessionState(
+            self.provider,
+            self.model,
+            self.cwd,
+            self.message_count,
+            self.state != "idle",
+            self.usage.counters,
+            self.state,
+            session=self.session_id,
+            agent=self.agent_alias,
+            queued=self.queued,
+            context_tokens=self.context_tokens,
+            context_window=self.context_window,
+            locked=self.locked,
+        )
 
 
 class Lock(Spelled, frozen=True):
@@ -301,7 +351,7 @@ class Attached(Spelled, frozen=True, kw_only=True):
     session_id: str
     last_seq: int
     epoch: int
-    state: SessionState
+    state: SessionStatus
     pending_approval: PendingApproval | Absent = ABSENT
     asked_seq: int | Absent = ABSENT
     last_event_seq: int | Absent = ABSENT

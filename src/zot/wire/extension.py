@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
 
-from zot.encoding import decoder, encode
+from zot.encoding import UNREADABLE, decoder, encode
 from zot.errors import ProtocolError
 from zot.wire.lines import may_repeat_type, not_an_object, refuse_repeated_type
 
@@ -254,7 +254,6 @@ LEVELS: Final[tuple[Level, ...]] = get_args(Level)
 EVENTS: Final[tuple[EventName, ...]] = get_args(EventName)
 INTERCEPTED: Final[tuple[Intercepted, ...]] = get_args(Intercepted)
 
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 #: Longest line with invalid UTF-8 that is searched for its id, which is slow.
 _MAX_REPAIRED_BYTES: Final = 64 * 1024
 #: Most surrogate escapes in a line that is read with `json`, which is slow.
@@ -318,7 +317,7 @@ def _decode(line: bytes, decoder: msgspec.json.Decoder[Any], names: frozenset[st
     try:
         line.decode()  # The typed decode does not check UTF-8 in skipped values.
         frame = decoder.decode(line)
-    except _UNREADABLE as problem:
+    except UNREADABLE as problem:
         frame = _decode_leniently(line, problem, decoder, names)
     if may_repeat_type(line):
         refuse_repeated_type(line, noun="frame")
@@ -342,7 +341,7 @@ def _decode_leniently(
         raise ProtocolError(wrong, frame_id=frame_id, frame_type=kind)
     try:
         return decoder.decode(encode(_without_nulls(fields)))
-    except _UNREADABLE as wrong_field:
+    except UNREADABLE as wrong_field:
         raise ProtocolError(f"{kind}: {wrong_field}", frame_id=frame_id, frame_type=kind) from None
 
 
@@ -363,7 +362,7 @@ def _fields(line: bytes) -> dict[str, Any] | None:
         import json  # Reads lone surrogates, unlike msgspec. Imported lazily: they are rare.
 
         fields = json.loads(line, parse_constant=_no_number)
-    except (*_UNREADABLE, ValueError):
+    except (*UNREADABLE, ValueError):
         return None
     return fields if isinstance(fields, dict) else None
 

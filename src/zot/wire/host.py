@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from zot.encoding import thread_safe_type
+from zot.encoding import UNREADABLE, thread_safe_type
 from zot.errors import (
     AuthFailed,
     ConnectionFailed,
@@ -28,6 +28,12 @@ PROTOCOL: Final = "v1"
 PROTOCOL_VERSION: Final = 1
 MAX_INPUT_BYTES: Final = 1024 * 1024
 TIMEOUT_MS: Final = 30_000
+#: How long a delivered answer is replayed for the same key, by default.
+ANSWER_TTL_S: Final = 60.0
+#: Exit codes: the request cannot be run; zot is not set up; zot failed.
+BAD_INPUT: Final = 2
+NOT_SET_UP: Final = 3
+FAILED: Final = 4
 TIMEOUT_MESSAGE: Final = "request exceeded timeout_ms"
 #: Appended for a request that timed out before it could start.
 WAITED_MESSAGE: Final = ": until then its session was in use, or others were before it"
@@ -40,7 +46,6 @@ ErrorCode: TypeAlias = Literal[
 RequestType: TypeAlias = Literal["run", "ping", "cancel", "session_close"]
 
 _BOM: Final = b"\xef\xbb\xbf"
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -165,7 +170,7 @@ def decode_request(line: bytes) -> Request:
     try:
         line.decode()  # The typed decode does not check UTF-8 in skipped values.
         request = _requests.decode(line)
-    except _UNREADABLE as problem:
+    except UNREADABLE as problem:
         request = _decode_leniently(line, problem)
     if may_repeat_type(line):
         _refuse_repeated_type(line, request.ids)
@@ -239,7 +244,7 @@ def _decode_leniently(line: bytes, problem: Exception) -> Request:
     if b"\\u" in line:
         try:
             return _requests.decode(replace_surrogate_escapes(line))
-        except _UNREADABLE as another:
+        except UNREADABLE as another:
             problem = another
     raise Refused(f"not a request: {_reason(line, problem)}", _ids_in(line)) from None
 
@@ -272,7 +277,7 @@ def _ids_in(line: bytes) -> Ids:
     """Return the readable ids of a line that is no valid request."""
     try:
         found = msgspec.json.decode(replace_surrogate_escapes(line), type=thread_safe_type(_Loose))
-    except _UNREADABLE:
+    except UNREADABLE:
         return Ids()
     request_id = _text(found.request_id)
     return Ids(request_id if request_id.strip() else UNKNOWN, _text(found.session_id))
@@ -282,7 +287,7 @@ def _text(raw: msgspec.Raw) -> str:
     """Return the decoded string; "" if the value is no string."""
     try:
         return msgspec.json.decode(raw, type=str)
-    except _UNREADABLE:
+    except UNREADABLE:
         return ""
 
 

@@ -6,7 +6,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from zot.encoding import encode
+from zot.encoding import UNREADABLE, encode
 from zot.errors import AgentError
 from zot.text import replace_surrogate_escapes
 
@@ -27,7 +27,6 @@ VERSION_MISMATCH: Final = -32011
 NULL: Final = msgspec.Raw(b"null")
 NO_PARAMS: Final = msgspec.Raw(b"{}")
 
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _VERSION: Final = msgspec.Raw(b'"2.0"')
 _BOM: Final = b"\xef\xbb\xbf"
 _TOO_LARGE: Final = "frame_too_large"
@@ -123,7 +122,7 @@ def decode(line: bytes) -> Incoming | None:
     try:
         line.decode()  # The typed decode does not check UTF-8 in skipped values.
         envelope = _envelopes.decode(line)
-    except _UNREADABLE as problem:
+    except UNREADABLE as problem:
         return _unreadable(line, problem)
     answers = bool(envelope.result or envelope.error)
     if answers and not envelope.method:
@@ -184,7 +183,7 @@ def _reply(envelope: _Envelope) -> Reply | None:
         return Reply(frame_id, envelope.result)
     try:
         return Reply(frame_id, error=_errors.decode(envelope.error))
-    except _UNREADABLE:
+    except UNREADABLE:
         return None
 
 
@@ -212,7 +211,7 @@ def _id_in(line: bytes) -> msgspec.Raw | None:
     """
     try:
         envelope = _envelopes.decode(replace_surrogate_escapes(line.decode("utf-8", "replace").encode()))
-    except _UNREADABLE:
+    except UNREADABLE:
         return None
     # If the replacement changed the id, it is no longer the peer's.
     return (_readable_id(envelope.id) if bytes(envelope.id) in line else None) or NULL
@@ -224,7 +223,7 @@ def _no_object(line: bytes) -> tuple[int, str]:
         msgspec.json.decode(line, type=msgspec.Raw)
     except RecursionError:
         return PARSE_ERROR, "Parse error: the JSON is nested too deeply"
-    except _UNREADABLE as problem:
+    except UNREADABLE as problem:
         return PARSE_ERROR, f"Parse error: {problem}"
     return INVALID_REQUEST, "Invalid request: a message is one object; batches are not taken"
 
@@ -233,7 +232,7 @@ def _readable_id(raw: msgspec.Raw) -> msgspec.Raw | None:
     """Return a copy of an id, so that it does not keep its line in memory; None if invalid."""
     try:
         _ids.decode(raw)
-    except _UNREADABLE:
+    except UNREADABLE:
         return None
     return raw.copy()
 
@@ -244,5 +243,5 @@ def _text(raw: msgspec.Raw) -> str | None:
         return "2.0"
     try:
         return _texts.decode(raw)
-    except _UNREADABLE:
+    except UNREADABLE:
         return None

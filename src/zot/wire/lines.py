@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from zot.encoding import UNREADABLE
 from zot.errors import ProtocolError
 
 #: Longest input line in bytes, unless a protocol or a flag sets another limit.
@@ -156,7 +157,7 @@ def _has_one_type(line: bytes) -> bool:
     line = line.replace(b"\\ud", b"\\u0").replace(b"\\uD", b"\\u0")
     try:
         values = [bytes(value) for value in msgspec.json.decode(line, type=dict[str, msgspec.Raw]).values()]
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return False
 
     def outside(word: bytes) -> int:

@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 
-from zot.encoding import decoder, encode, encode_lines
+from zot.encoding import UNREADABLE, decoder, encode, encode_lines
 from zot.errors import ProtocolError
 from zot.events import (
     AgentEvent,
@@ -23,6 +23,7 @@ from zot.events import (
     PanelRendered,
     Reconfigured,
     Retry,
+    SessionState,
     ThinkingDelta,
     ToolResult,
     Usage,
@@ -30,7 +31,7 @@ from zot.events import (
 from zot.messages import Counters
 from zot.text import replace_surrogate_escapes
 from zot.wire.lines import may_repeat_type, not_an_object, refuse_repeated_type
-from zot.wire.rpc_greeting import IDS, UNREADABLE, Command, Hello, Ping, check_id
+from zot.wire.rpc_greeting import IDS, Command, Hello, Ping, check_id
 
 
 class ImageInput(msgspec.Struct, frozen=True):
@@ -153,6 +154,11 @@ class StateData(msgspec.Struct, frozen=True):
     message_count: int
     busy: bool
     usage: Counters
+
+    @staticmethod
+    def of(now: SessionState) -> StateData:
+        """Return the part of a snapshot that `get_state` answers."""
+        return StateData(now.provider, now.model, now.cwd, now.message_count, now.busy, now.usage)
 
 
 STARTED: Final = {"started": True}

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from zot.encoding import encode
+from zot.encoding import UNREADABLE, encode
 from zot.errors import ProtocolError
 from zot.wire.lines import may_repeat_type
 
@@ -37,7 +37,6 @@ class Ping(Command, tag="ping", frozen=True):
 
 _greetings: msgspec.json.Decoder[Hello | Ping] = msgspec.json.Decoder(Hello | Ping)
 IDS: msgspec.json.Decoder[str | int | float | None] = msgspec.json.Decoder(str | int | float | None)
-UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class Response(msgspec.Struct, frozen=True, tag="response", tag_field="type"):

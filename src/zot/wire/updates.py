@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from itertools import groupby
@@ -12,6 +11,7 @@ import msgspec
 
 from zot.encoding import encode, encode_lines
 from zot.events import (
+    PIECES,
     AgentEvent,
     ApprovalAnswer,
     ApprovalRequest,
@@ -52,9 +52,6 @@ from zot.wire.spelling import Spelled, Spelling, spelled
 OutcomeName: TypeAlias = Literal["completed", "cancelled", "failed"]
 StopReason: TypeAlias = Literal["end_turn", "length", "cancelled", "error"]
 
-#: Deltas, whose content a later event repeats as a whole. A turn's summary does not depend on them.
-PIECES: Final[frozenset[type]] = frozenset({TextDelta, ThinkingDelta, ToolUseArgs, ToolProgress})
-
 
 class TurnSummary(msgspec.Struct, frozen=True):
     """How a turn ended. ``content`` is the model's last message, perhaps partial; ``error`` is why the turn failed.
@@ -74,48 +71,22 @@ class TurnSummary(msgspec.Struct, frozen=True):
         """The one text for a client to show: the model's message, or the error. A notice is no message."""
         return self.error if self.outcome == "failed" else self.content
 
+    @staticmethod
+    def of(run: RunSummary) -> TurnSummary:
+        """Return the summary of a run that has ended."""
+        if run.stop == "aborted":
+            return TurnSummary("cancelled", "cancelled", run.text, run.usage)
+        if run.error is not None:
+            return TurnSummary("failed", "error", run.text, run.usage, run.error or "the turn failed")
+        reason: StopReason = "length" if run.stop == "length" else "end_turn"
+        return TurnSummary("completed", reason, run.text, run.usage, notice=run.held_back)
+
     def reply(self, session_id: str) -> Prompted:
         """Return the result of `session/prompt`. Raise RpcError if the turn failed."""
         usage = Used.of(self.usage)
         if self.stop_reason == "error":
             raise RpcError(INTERNAL_ERROR, self.error, FailedTurn(self.content, usage))
         return Prompted(session_id, self.stop_reason, self.content, usage, self.notice or ABSENT)
-
-
-class Turn:
-    """Accumulate the events of one turn into its summary. `PIECES` may be omitted."""
-
-    def __init__(self) -> None:
-        self._outcome = RunSummary()
-        self._error = ""
-        self._has_failed = False
-
-    def take(self, event: AgentEvent) -> None:
-        """Add the next event."""
-        if type(event) in PIECES:
-            return
-        self._outcome.take((event,))
-        match event:
-            case TurnStart():
-                self._error, self._has_failed = "", False
-            case Error(message=message):
-                self._error, self._has_failed = message, True
-            case TurnEnd(stop=stop, error=error):
-                self._error, self._has_failed = error or "", stop == "error"
-            case CompactDone(auto=False, summary=summary):
-                self._outcome.text = summary
-            case _:
-                pass
-
-    def summary(self) -> TurnSummary:
-        """Return how the turn ended. Call it after the last event."""
-        stop, text, usage = self._outcome.stop, self._outcome.text, self._outcome.usage
-        if stop == "aborted":
-            return TurnSummary("cancelled", "cancelled", text, usage)
-        if self._has_failed:
-            return TurnSummary("failed", "error", text, usage, self._error or "the turn failed")
-        reason: StopReason = "length" if stop == "length" else "end_turn"
-        return TurnSummary("completed", reason, text, usage, notice=self._outcome.held_back)
 
 
 class Update(Spelled, frozen=True, tag_field="type"):
@@ -203,8 +174,6 @@ class RestartedUpdate(Update, tag="restarted", frozen=True):
     """With the feature `events`: another session has taken this id; its sequence numbers start again."""
 
 
-#: Deadlines are rounded to milliseconds, perhaps up.
-_ROUNDING_S: Final = 0.01
 _HEAD: Final = b'{"jsonrpc":"2.0","method":"session/update","params":{"%s":%s,'
 _TEXT: Final = b'"type":"agent_message_chunk","text":'
 _THOUGHT: Final = b'"type":"agent_thought_chunk","text":'
@@ -234,7 +203,7 @@ class Updates:
         self._event = self._head + _EVENT
         #: Tool names of this run, by call id.
         self._names: dict[str, str] = {}
-        self._turn = Turn()
+        self._run = RunSummary()
         self._prompt_id = prompt_id
 
     def lines(self, seq: int, events: Sequence[AgentEvent], *, prompt_id: str = "") -> bytes:
@@ -293,7 +262,7 @@ class Updates:
 
     def _take(self, event: AgentEvent) -> Update | None:
         """Record what later updates need from an event; return its update, None if it has none."""
-        self._turn.take(event)
+        self._run.take((event,))
         match event:
             case ToolCall(id=call, name=name, args=args):
                 self._names[call] = name
@@ -301,7 +270,7 @@ class Updates:
             case ToolResult(id=call, content=content, is_error=is_error):
                 return ToolResultUpdate(call, self._names.get(call, ""), output_of(content), is_error)
             case ApprovalRequest():
-                return _asked(pending_of(event, self._now()))
+                return _asked(PendingApproval.of(event, self._now()))
             case ApprovalAnswer(id=request, decision=decision):
                 return StateUpdate(request_id=request, decision=decision)
             case UserMessage(content=content, prompt_id=prompt_id):
@@ -322,18 +291,12 @@ class Updates:
         assert_never(event)
 
     def _end(self) -> TurnComplete:
-        ended, prompt_id = self._turn.summary(), self._prompt_id or msgspec.UNSET
-        self._turn, self._prompt_id = Turn(), ""
+        ended, prompt_id = TurnSummary.of(self._run), self._prompt_id or msgspec.UNSET
+        self._run, self._prompt_id = RunSummary(), ""
         self._names.clear()
         error = ended.error or msgspec.UNSET
         notice = ended.notice or msgspec.UNSET
         return TurnComplete(ended.outcome, ended.shown, ended.stop_reason, error, prompt_id, notice)
-
-
-def pending_of(request: ApprovalRequest, now: float) -> PendingApproval:
-    """Return an approval request as clients see it at ``now``, in seconds since the epoch."""
-    left = math.ceil(_seconds(request.deadline) - now - _ROUNDING_S)
-    return PendingApproval(request.id, request.tool, request.summary, max(0, left), request.deadline)
 
 
 def output_of(content: Sequence[TextBlock | ShownImage]) -> str:
@@ -351,9 +314,3 @@ def _asked(pending: PendingApproval) -> ApprovalUpdate:
 def _used(event: Usage) -> UsageUpdate:
     used, total = Used.of(event.counters), Used.of(event.cumulative)
     return UsageUpdate(used.input, used.output, used.cache_read, used.cache_write, used.cost_usd, used.reasoning, total)
-
-
-def _seconds(moment: str) -> float:
-    from datetime import datetime  # Imported lazily: approvals are rare.
-
-    return datetime.fromisoformat(moment).timestamp()

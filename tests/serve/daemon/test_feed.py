@@ -6,13 +6,18 @@ import asyncio
 import json
 import socket
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import cast
 
+from zot.agent.hooks import NoExtensions
 from zot.events import AgentEvent, TextDelta, UserMessage
 from zot.messages import TextBlock
 from zot.serve.daemon.backlog import Backlog
+from zot.serve.daemon.connection import ClientConnection
 from zot.serve.daemon.feed import SessionFeed
 from zot.serve.daemon.sockets import LocalWire
 from zot.session.history import Batch
+from zot.session.session import Session
 from zot.wire.daemon import Dialect
 
 PATIENCE_S = 20.0
@@ -57,7 +62,9 @@ class Ears:
 
 async def test_what_is_on_disk_and_was_not_shown_yet_is_heard_once() -> None:
     feed, ears = SessionFeed("s", Record()), Ears()
-    feed.opened(3, 1, busy=True)  # Rows 4 and 5 have been written, and the session has not heard of it.
+    agent = SimpleNamespace(extensions=NoExtensions())
+    # Rows 4 and 5 have been written, and the session has not heard of it.
+    feed.opened(cast(Session, SimpleNamespace(last_seq=3, epoch=1, busy=True, agent=agent)))
     is_there = asyncio.Event()
     feed.follow(Backlog(ears), Dialect.CAMEL, 0, caught_up=is_there.set)
     async with asyncio.timeout(PATIENCE_S):
@@ -82,9 +89,9 @@ async def test_a_client_can_read_the_first_of_much_before_the_rest_is_made() -> 
 
             def close(self) -> None: ...
 
-        def connected(wire: LocalWire) -> Nobody:
+        def connected(wire: LocalWire) -> ClientConnection:
             made.append(wire)
-            return Nobody()
+            return cast(ClientConnection, Nobody())
 
         transport, _ = await loop.create_connection(lambda: LocalWire(connected), sock=ours)
         [wire] = made

@@ -8,8 +8,9 @@ import logging
 import pytest
 
 from fakes import FakeTransport, open_session
+from zot.events import SessionState
 from zot.serve.rpc import RpcServer
-from zot.session.session import Session, SessionState
+from zot.session.session import Session
 from zot.wire.rpc_greeting import Greeting
 
 

@@ -13,7 +13,7 @@ import pytest
 from daemons import PATIENCE_S, Caller, Frame, Running, order, request, running
 from garbage import left_over
 from zot.events import Done
-from zot.session.history import Batch
+from zot.session.history import Batch, Subscriber
 
 USED = {"input": 100, "output": 20, "cacheRead": 0, "cacheWrite": 0, "costUsd": 0.0, "reasoning": 0}
 
@@ -298,11 +298,8 @@ async def test_who_is_still_reading_the_past_of_a_session_is_answered_when_that_
     assert (await late.answer(runs))["result"]["stopReason"] == "cancelled"
 
 
-class AtTheEnd:
-    """Hears a session (`history.Subscriber`), and does something in the moment in which a run is over."""
-
-    can_approve = False
-    full = False
+class AtTheEnd(Subscriber):
+    """Hears a session, and does something in the moment in which a run is over."""
 
     def __init__(self, act: Callable[[], None]) -> None:
         self._act = act
@@ -310,9 +307,6 @@ class AtTheEnd:
     def deliver(self, batch: Batch) -> None:
         if isinstance(batch.events[-1], Done):
             self._act()
-
-    async def room(self) -> None:
-        pass
 
 
 async def test_what_waits_is_answered_also_if_it_is_dropped_in_the_moment_in_which_a_turn_ends(daemon: Running) -> None:

@@ -432,7 +432,7 @@ async def test_a_question_by_the_way_is_answered_during_a_run_counted_for_all_an
         await daemon.start()
         await one.misses("trying again")
         now = await one.app.conversation.state()
-        assert (now.messages, now.usage.input) == (6, 500)
+        assert (now.message_count, now.usage.input) == (6, 500)
         spent = await client.ask("cost/query", {}, Costs)
         assert (spent.request_count, spent.total_tokens) == (5, 600)
 

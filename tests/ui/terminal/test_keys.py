@@ -141,13 +141,13 @@ async def test_a_session_is_begun_anew_and_a_copy_has_as_many_messages_as_wanted
         await person.sees("the other one stays as it is")
         await person.sees("ready")
         copy = await person.app.conversation.state()
-        assert (first.messages, copy.messages) == (4, 2)
+        assert (first.message_count, copy.message_count) == (4, 2)
         assert "word 1." not in person.screen
         await person.says("/session new")
         await person.misses("word 0.")
         await person.sees("ready")
         new = await person.app.conversation.state()
-        assert new.messages == 0
+        assert new.message_count == 0
         assert len({first.session, copy.session, new.session}) == 3
 
 

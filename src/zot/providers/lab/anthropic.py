@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from zot.encoding import UNREADABLE
 from zot.providers.lab.api import CurrentRun, LabBlock, LabRequest, OfferedTool, encode, next_call, tokens_in
 from zot.providers.lab.directives import Usage
 
@@ -208,7 +209,7 @@ def _input(arguments: str) -> Any:
     """Return the arguments as JSON, or as text if malformed: a whole body has no other form for them."""
     try:
         return msgspec.json.decode(arguments)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return arguments
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
+from zot.encoding import UNREADABLE
 from zot.providers.lab import directives as d
 from zot.providers.lab.directives import Usage
 
@@ -266,7 +267,7 @@ def call_shell(part: d.Shell, tools: Sequence[OfferedTool]) -> d.Call | d.Say:
 def _schema(tool: OfferedTool) -> _Schema:
     try:
         return _schemas.decode(tool.schema)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+    except UNREADABLE:
         return _Schema()
 
 

@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 import msgspec
 
+from zot.encoding import UNREADABLE
 from zot.providers.lab.api import STATUSES, CurrentRun, LabBlock, LabRequest, OfferedTool, encode, next_call, tokens_in
 from zot.providers.lab.directives import Usage
 
@@ -208,7 +209,7 @@ class GeminiVoice:
     def _call(self, block: LabBlock) -> _Part | None:
         try:
             args = msgspec.json.decode(block.text, type=dict[str, Any])
-        except (msgspec.MsgspecError, UnicodeError):
+        except UNREADABLE:
             self._malformed = f"Malformed function call: {block.tool}({block.text})"
             return None
         call = {**({"id": block.id} if block.id else {}), "name": block.tool, "args": args}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
+from zot.encoding import UNREADABLE
 from zot.errors import ConfigError
 from zot.providers.lab import directives as d
 from zot.providers.lab.api import LabApi, LabRefusal, LabRequest, UserText, call_shell, shell_of, status_of
@@ -254,7 +255,7 @@ class LabService:
             return Plan(400, {**common, **_JSON}, iter([openai_refusal(refusal)]))
         except ConfigError as exc:
             return _failure(route.api, 400, str(exc), common, notes)
-        except (msgspec.MsgspecError, UnicodeError, RecursionError) as exc:
+        except UNREADABLE as exc:
             return _failure(route.api, 400, f"not a request: {exc}", common, notes)
 
     def _route(self, target: str, headers: Mapping[str, str]) -> _Route:

@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from zot.errors import NoSuchSession, RuntimeBusy, UserError
 from zot.runtime.pool import NewSession, SessionPool
@@ -14,6 +14,7 @@ from zot.serve.daemon.connection import ClientConnection
 from zot.wire.jsonrpc import NOT_OWNED, RpcError
 
 if TYPE_CHECKING:
+    from zot.serve.daemon.catalog import SessionCatalog
     from zot.session.session import Session
 
 #: Longest id of a new session.
@@ -49,7 +50,7 @@ def may_use(connection: ClientConnection, session: Session) -> bool:
     use it only if its agent has a policy."""
     if connection.is_local or session.agent.guarded:
         return True
-    return connection.office.has_rules(session.agent.name or "default")
+    return connection.daemon.has_rules(session.agent.name or "default")
 
 
 def _check(connection: ClientConnection, session: Session, session_id: str) -> None:
@@ -62,18 +63,11 @@ def _check(connection: ClientConnection, session: Session, session_id: str) -> N
         )
 
 
-class SessionIndex(Protocol):
-    """Index of existing sessions."""
-
-    async def standing(self, session_id: str) -> tuple[int, int]:
-        """Return the number of a session's newest row, and its epoch. Raise NoSuchSession."""
-
-
-async def check_name(register: SessionIndex, session_id: str) -> None:
+async def check_name(catalog: SessionCatalog, session_id: str) -> None:
     """Raise UserError if the id is too long for a new session. An existing one may have a longer id from a host."""
     if len(session_id) > MAX_ID:
         try:
-            await register.standing(session_id)
+            await catalog.standing(session_id)
         except NoSuchSession:
             raise UserError(f"the id of a new session may have {MAX_ID} characters, not {len(session_id)}") from None
 

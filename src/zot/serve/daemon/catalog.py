@@ -14,7 +14,7 @@ import msgspec
 
 from zot.encoding import encode
 from zot.errors import DirectoryGone, NoSuchAgent, NoSuchSession, UserError
-from zot.events import AgentEvent, ApprovalRequest
+from zot.events import AgentEvent, ApprovalRequest, status_of
 from zot.journal import queries, replay
 from zot.journal.journal import Journal
 from zot.journal.queries import SessionRecord
@@ -165,14 +165,14 @@ def _merged(calls: list[Spent]) -> _Day:
 
 
 class CatalogEntry(msgspec.Struct, frozen=True):
-    """A listed session: its record, newest row, agent, whether any process runs it, and whether a run of another
-    process, dead or alive, waits for an approval."""
+    """A listed session: its record, newest row, agent, whether any process runs it, and the open approval request
+    of a run in another process, dead or alive."""
 
     record: SessionRecord
     last_seq: int
     agent: str
     is_running: bool = False
-    is_asked: bool = False
+    pending: ApprovalRequest | None = None
 
 
 class SessionCatalog:
@@ -213,7 +213,7 @@ class SessionCatalog:
                     queries.last_seq(connection, record.number),
                     replay.agent_of(connection, record),
                     self._is_running(record),
-                    self._pending_approval(connection, record) is not None,
+                    self._pending_approval(connection, record),
                 )
                 if agent is None or entry.agent == agent:
                     entries.append(entry)
@@ -438,13 +438,9 @@ class CatalogMethods:
 
     def _entry(self, entry: CatalogEntry) -> said.SessionEntry:
         record, session = entry.record, self._hub.session(entry.record.id)
-        state: said.SessionState = "idle"
+        pending, busy = entry.pending, entry.is_running
         if session is not None and session.busy:
-            state = "waiting_approval" if session.pending is not None else "running"
-        elif entry.is_asked:
-            state = "waiting_approval"
-        elif entry.is_running:
-            state = "running"
+            pending, busy = session.pending, True
         return said.SessionEntry(
             session_id=record.id,
             session_key=record.id,
@@ -455,7 +451,7 @@ class CatalogMethods:
             created_at=record.created,
             last_activity=record.updated,
             message_count=record.messages,
-            state=state,
+            state=status_of(pending, busy=busy),
             last_seq=entry.last_seq,
             parent_id=record.parent or said.ABSENT,
         )
@@ -495,7 +491,7 @@ class CatalogMethods:
         with suppress(NoSuchSession):  # Already deleted: nothing to do.
             await check_use(self._hub, connection, asked.session_id)
             await self._hub.let_go(asked.session_id)
-            feed = connection.office.feed(asked.session_id)
+            feed = connection.daemon.feed(asked.session_id)
             await feed.caught_up()
             await self._hub.let_go(asked.session_id)  # A client may have loaded it again meanwhile.
             feed.bury(await self._shelf.delete(asked.session_id))

@@ -34,14 +34,15 @@ from zot.wire.daemon import (
     read_params,
     spelling_of,
 )
-from zot.wire.daemon_greeting import Initialize, Initialized
+from zot.wire.daemon_greeting import Initialize
 from zot.wire.jsonrpc import Bad, Request, RpcError
 from zot.wire.lines import TooLong
 from zot.wire.spelling import Spelling, read
 
 if TYPE_CHECKING:
     from zot.events import AgentEvent
-    from zot.serve.daemon.feed import Follower, SessionFeed
+    from zot.serve.daemon.daemon import Daemon
+    from zot.serve.daemon.feed import Follower
 
 log = logging.getLogger("zot")
 
@@ -118,42 +119,13 @@ class _Order:
         self.wanted = 0
 
 
-class Office(Protocol):
-    """Services shared by all connections."""
-
-    @property
-    def handlers(self) -> Mapping[str, Handler]:
-        """Handlers by method."""
-
-    def feed(self, session_id: str) -> SessionFeed:
-        """Return the feed of a session's updates."""
-
-    def welcome(self, connection: ClientConnection, params: Initialize) -> Initialized:
-        """Return the answer to `initialize`. Raise RpcError."""
-
-    def note(self, connection: ClientConnection, method: str, params: Any, problem: RpcError | None) -> None:
-        """Record a call in the audit log."""
-
-    def left(self, connection: ClientConnection) -> None:
-        """Remove a client that has gone."""
-
-    def cut_off(self) -> None:
-        """Count a client that was cut off because it did not read."""
-
-    def has_rules(self, alias: str) -> bool:
-        """True if an agent has a policy of its own."""
-
-    def behind_turn(self, session_id: str, call: Callable[[], None]) -> None:
-        """Call when a session's turn is over or waits for an approval; at once if none runs."""
-
-
 class ClientConnection:
     """One client: its identity, its spelling of names, and the sessions it follows."""
 
-    def __init__(self, office: Office, wire: ClientWire, who: Identity, *, label: str, is_local: bool = True) -> None:
-        self.office = office
+    def __init__(self, daemon: Daemon, wire: ClientWire, who: Identity, *, label: str, is_local: bool = True) -> None:
+        self.daemon = daemon
         self.wire = wire
-        self._backlog = Backlog(wire, cut_off=office.cut_off)
+        self._backlog = Backlog(wire, cut_off=daemon.cut_off)
         #: Identity for the audit log, and for people.
         self.who = who
         self.label = label
@@ -201,7 +173,7 @@ class ClientConnection:
         self._is_closed = True
         for session_id in list(self._followed):
             self.unfollow(session_id)
-        self.office.left(self)
+        self.daemon.left(self)
 
     # Subscriptions.
 
@@ -215,7 +187,7 @@ class ClientConnection:
         before = self._followed.get(session_id)
         if self._is_closed or (before is not None and not again):
             return
-        feed = self.office.feed(session_id)
+        feed = self.daemon.feed(session_id)
         if before is not None:
             feed.leave(before)
         self._followed[session_id] = feed.follow(
@@ -234,7 +206,7 @@ class ClientConnection:
         """End a subscription. False if there was none."""
         follower = self._followed.pop(session_id, None)
         if follower is not None:
-            self.office.feed(session_id).leave(follower)
+            self.daemon.feed(session_id).leave(follower)
             follower.give_up()
         return follower is not None
 
@@ -264,9 +236,9 @@ class ClientConnection:
             then()
 
         def send_after_replay() -> None:  # The client may still be replaying the turn that is over.
-            self.when_told(session_id, self.office.feed(session_id).seq, send)
+            self.when_told(session_id, self.daemon.feed(session_id).seq, send)
 
-        self.office.behind_turn(session_id, send_after_replay)
+        self.daemon.behind_turn(session_id, send_after_replay)
 
     # Execution.
 
@@ -296,14 +268,14 @@ class ClientConnection:
 
     def _initialize(self, request: Request, params: Initialize) -> None:
         try:
-            result = self.office.welcome(self, params)
+            result = self.daemon.welcome(self, params)
         except RpcError as problem:
             self._fail(request, None, problem)
             return
         self.spelling = spelling_of(request.params)
         before, self.dialect = self.dialect, dialect_of(self.spelling, result.features)
         self.is_welcome = True
-        self.office.note(self, request.method, None, None)
+        self.daemon.note(self, request.method, None, None)
         self._answer(request, result)
         if self.dialect is not before:
             for session_id, follower in list(self._followed.items()):
@@ -322,11 +294,11 @@ class ClientConnection:
 
     async def _perform(self, request: Request, params: Any) -> None:
         """Execute a request and answer it, whether it succeeds or fails."""
-        handler = self.office.handlers[request.method]
+        handler = self.daemon.handlers[request.method]
         try:
             async with self._turn(getattr(params, "session_id", None)):
                 result = await handler(self, params)
-            self.office.note(self, request.method, params, None)
+            self.daemon.note(self, request.method, params, None)
             if isinstance(result, Deferred):
                 await self._answer_later(request, result)
                 return
@@ -395,7 +367,7 @@ class ClientConnection:
             self.wire.send(encode_result_in(self.spelling, request.id, result))
 
     def _fail(self, request: Request, params: Any, problem: RpcError) -> None:
-        self.office.note(self, request.method, params, problem)
+        self.daemon.note(self, request.method, params, problem)
         self._refuse(request, problem)
         if request.id is None and request.method == "session/prompt" and self.is_welcome:
             session_id, prompt_id = _prompted(request, params)

@@ -54,7 +54,7 @@ _CHECK_S = 2.0
 
 
 class Daemon:
-    """State shared by all connections (`connection.Office`)."""
+    """State shared by all connections ."""
 
     def __init__(self, parts: DaemonParts, *, ephemeral: bool = False, max_line_bytes: int = MAX_LINE_BYTES) -> None:
         self.parts = parts
@@ -233,7 +233,7 @@ class Daemon:
 
     def behind_turn(self, session_id: str, call: Callable[[], None]) -> None:
         """Call when a session's turn is over or waits for an approval; at once if none runs."""
-        from zot.serve.daemon.lifecycle import after_turn
+        from zot.serve.daemon.watch import after_turn
 
         after_turn(self.hub, session_id, call, in_run=self.feed(session_id).in_run)
 
@@ -392,7 +392,7 @@ class Daemon:
 
     async def _spend_grace(self) -> None:
         if self.grace_s > 0:
-            from zot.serve.daemon.lifecycle import wind_down
+            from zot.serve.daemon.watch import wind_down
 
             await wind_down(lambda: self.hub.sessions, self._respondent, within_s=self.grace_s)
 

@@ -6,16 +6,20 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from zot.errors import AgentError
 from zot.events import AgentEvent, ConversationReplaced, Done, PanelOpened
 from zot.panels import OpenPanels
+from zot.runtime.pool import Channel
 from zot.serve.daemon.backlog import Backlog
 from zot.serve.daemon.metrics import Metrics
 from zot.session.history import Batch
 from zot.wire.daemon import Dialect
 from zot.wire.updates import Updates
+
+if TYPE_CHECKING:
+    from zot.session.session import Session
 
 log = logging.getLogger("zot")
 
@@ -164,12 +168,11 @@ class Follower:
             call()
 
 
-class SessionFeed:
-    """Followers of one session (`hub.Channel`). None of them slows the session or another follower down."""
+class SessionFeed(Channel):
+    """Followers of one session. None of them slows the session or another follower down."""
 
     #: A client may subscribe and answer at any time before the timeout.
     can_approve = True
-    full = False
 
     def __init__(self, session_id: str, past: ReplaySource, metrics: Metrics | None = None) -> None:
         self.session_id = session_id
@@ -183,6 +186,7 @@ class SessionFeed:
         self.in_run = True
         self._followers: set[Follower] = set()
         self._updates: dict[Dialect, Updates] = {}
+        #: The panels of the loaded session.
         self._panels = OpenPanels()
 
     @property
@@ -242,12 +246,13 @@ class SessionFeed:
 
     # Channel.
 
-    def opened(self, last_seq: int, epoch: int, *, busy: bool) -> None:
-        """Handle that the session was loaded with this newest row."""
-        self.meet(epoch)
+    def opened(self, session: Session) -> None:
+        """Handle that the session was loaded."""
+        self.meet(session.epoch)
         self.is_loaded = True
-        self.in_run = busy
-        self.on_foreign_rows(last_seq)
+        self.in_run = session.busy
+        self._panels = session.agent.extensions.panels
+        self.on_foreign_rows(session.last_seq)
 
     def closed(self) -> None:
         """Handle that the session and its extensions were unloaded."""
@@ -285,8 +290,6 @@ class SessionFeed:
         """Send a batch to all live followers."""
         if batch.seq:
             self.seq = batch.last
-        else:
-            self._panels.hear(batch.events)
         is_over = isinstance(batch.events[-1], Done)
         is_unrecorded = is_over and not batch.seq and self.in_run
         if is_over or (batch.seq and not isinstance(batch.events[-1], ConversationReplaced)):
@@ -307,9 +310,6 @@ class SessionFeed:
         """Count an update that was sent to a number of clients."""
         self.metrics.updates += data.count(b"\n") * clients
         self.metrics.update_bytes += len(data) * clients
-
-    async def room(self) -> None:
-        """Return at once: the feed is never full."""
 
 
 def _grouped(found: Sequence[tuple[int, AgentEvent]]) -> list[tuple[int, list[AgentEvent]]]:

@@ -13,6 +13,7 @@ import msgspec
 
 from zot.client import endpoint
 from zot.client.endpoint import Patience, reach
+from zot.encoding import UNREADABLE
 from zot.errors import DaemonRunning
 from zot.serve.daemon.endpoint import Claim
 from zot.wire.lines import LineSplitter
@@ -174,7 +175,7 @@ class _Connection:
             for line in splitter.feed(data):
                 try:
                     yield _lines.decode(line if isinstance(line, bytes) else b"{}")
-                except msgspec.MsgspecError:  # Another message of the daemon: ignore it.
+                except UNREADABLE:  # Another message of the daemon: ignore it.
                     continue
 
     def close_received(self) -> None:

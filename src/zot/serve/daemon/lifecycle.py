@@ -1,4 +1,4 @@
-"""Lifecycle of a daemon: background tasks, end of runs, disconnecting clients, systemd."""
+"""Lifecycle of a daemon: background tasks, disconnecting clients, systemd."""
 
 from __future__ import annotations
 
@@ -7,21 +7,16 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterable, MutableMapping
+from collections.abc import Callable, Collection, Coroutine, MutableMapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from zot.errors import AgentError
-from zot.events import ApprovalRequest, Done
 from zot.wire.daemon import TELLS_RESUMED, TELLS_STOPPING
 from zot.wire.jsonrpc import encode_notification
 
 if TYPE_CHECKING:
-    from zot.runtime.pool import SessionPool
     from zot.serve.daemon.connection import ClientConnection
-    from zot.serve.host.request import RequestServer
-    from zot.session.history import Batch
-    from zot.session.session import Session
 
 log = logging.getLogger("zot")
 
@@ -134,81 +129,6 @@ def _log_failure(task: asyncio.Task[None]) -> None:
             log.error("%s has failed: %s", task.get_name(), problem)
         else:
             log.error("%s has failed", task.get_name(), exc_info=problem)
-
-
-class RunWaiter:
-    """Waits for a run's end or approval request (`history.Subscriber`): callers must not wait for a person."""
-
-    can_approve = False
-    full = False
-
-    def __init__(self, session: Session, reached: Callable[[], object]) -> None:
-        self._reached: Callable[[], object] | None = reached
-        self.leave = session.subscribe(self)
-
-    def deliver(self, batch: Batch) -> None:
-        """Check a batch for the end of the run."""
-        if any(isinstance(event, Done | ApprovalRequest) for event in batch.events):
-            self.reach()
-
-    def reach(self) -> None:
-        """Call the callback, once. Safe to call repeatedly."""
-        reached, self._reached = self._reached, None
-        self.leave()
-        if reached is not None:
-            reached()
-
-    async def room(self) -> None:
-        """Return at once: never full."""
-
-
-def after_turn(hub: SessionPool, session_id: str, call: Callable[[], None], *, in_run: bool) -> None:
-    """Call when a session's turn is over or waits for an approval; at once if none runs.
-
-    ``in_run``: the start of a turn was sent, but not its end.
-    """
-    session, is_ended = hub.ending(session_id), hub.is_ended(session_id)
-    runs = session is not None and session.worker.has_begun and in_run
-    # A run that is cancelled before it begins still begins, if it can, so that its end is sent.
-    begins = session is not None and is_ended and session.busy and not session.worker.has_begun
-    if session is None or not (runs or begins) or (session.pending is not None and not is_ended):
-        call()
-        return
-    loop = asyncio.get_running_loop()
-    pause = RunWaiter(session, lambda: loop.call_soon(call))
-    if begins:
-        hub.when_ended(session_id, pause.reach)
-
-
-async def wind_down(
-    sessions: Callable[[], Iterable[Session]], respondent: RequestServer | None, *, within_s: float
-) -> None:
-    """Wait until all runs have ended or wait for an approval; ``within_s`` at most."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(within_s), asyncio.TaskGroup() as waits:
-            waits.create_task(_settle_all(sessions))
-            if respondent is not None:
-                waits.create_task(respondent.finish())
-
-
-async def _settle_all(sessions: Callable[[], Iterable[Session]]) -> None:
-    """Wait until all sessions have finished their queues, except those that wait for an approval."""
-    while running := [one for one in sessions() if one.busy and one.pending is None]:
-        async with asyncio.TaskGroup() as waits:
-            for session in running:
-                waits.create_task(_settle(session))
-
-
-async def _settle(session: Session) -> None:
-    paused = asyncio.Event()
-    pause = RunWaiter(session, paused.set)
-    waits = [asyncio.ensure_future(session.worker.finish()), asyncio.ensure_future(paused.wait())]
-    try:
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        pause.leave()
-        for wait in waits:
-            wait.cancel()
 
 
 class Notifier:

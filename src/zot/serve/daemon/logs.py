@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
 import os
 import stat
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count, pairwise
 from typing import TYPE_CHECKING, Literal
 
-from zot.files import make_directory
+from zot.files import lock_within, make_directory
 from zot.messages import timestamp
 from zot.serve.daemon.backlog import MAX_UNREAD_BYTES, Wire
 from zot.text import printable
@@ -34,8 +32,8 @@ _SEVERITIES: Sequence[tuple[int, Literal[1, 5, 9, 13, 17]]] = (
 
 MAX_BYTES = 10 * 1024 * 1024
 FILES = 5
-#: Number of attempts to acquire the lock, and the pause between them.
-_TRIES, _PAUSE_S = 50, 0.002
+#: How long to wait for the lock.
+_LOCK_S = 0.1
 _OPEN = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NOCTTY | os.O_NONBLOCK
 
 
@@ -113,14 +111,8 @@ class LogFile:
             yield
             return
         try:
-            for _ in range(_TRIES):
-                try:
-                    fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    time.sleep(_PAUSE_S)
-                except OSError:  # Not every file system supports locks.
-                    break
+            with suppress(OSError):  # Not every file system supports locks.
+                lock_within(directory, _LOCK_S)
             yield
         finally:
             os.close(directory)

@@ -33,9 +33,6 @@ _CHOSEN = frozenset({*RECORDED, *OF_PROVIDER, "lock"} - {"cwd"})
 #: Advice for a session whose directory is gone.
 _ANOTHER_PLACE = "session/new with its id and a cwd, or zot attach SESSION --cwd DIR, names another place"
 
-#: How long a delivered answer is repeated for the same key.
-_TTL_S = 60.0
-
 
 class DaemonParts:
     """Opens a daemon's sessions as their agents are configured. ``flags`` override files."""
@@ -113,6 +110,7 @@ class DaemonParts:
         """Return the session of a host request, and its idempotency guard."""
         from zot.runtime.idempotency import IdempotentRequest
         from zot.runtime.open import open_hosted
+        from zot.wire.host import ANSWER_TTL_S
 
         assert request.session_id is not None
         assert request.prompt is not None
@@ -123,7 +121,7 @@ class DaemonParts:
             request.prompt,
             request.agent_name,
             request.key,
-            _TTL_S,
+            ANSWER_TTL_S,
             came,
             deadline,
         )

@@ -7,29 +7,36 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
 from zot.errors import AgentError, DirectoryGone, NoSuchAgent, NoSuchSession, RunCancelled, UserError
-from zot.events import AssistantMessage, AssistantStart, Done, Reconfigured, TextDelta
+from zot.events import (
+    ApprovalRequest,
+    Done,
+    Reconfigured,
+    SessionStatus,
+    status_of,
+)
 from zot.files import read_content
 from zot.messages import ZERO, ImageBlock
+from zot.run_summary import RunSummary
 from zot.runtime.pool import NewSession, SessionPool
 from zot.serve.daemon.access import check_idle, check_name, check_use, evict_if_directory_gone, use_session
 from zot.serve.daemon.connection import AnswerThen, ClientConnection, Deferred, Handler, SlowAnswer, as_rpc_error
 from zot.session.abortable import AbortableWaits
-from zot.session.history import Batch
+from zot.session.history import Batch, Subscriber
 from zot.session.queue import JobObserver
 from zot.tools.images import MAX_IMAGE_BYTES, image_type
 from zot.wire import daemon_types as said
 from zot.wire.daemon import Dialect
 from zot.wire.daemon_types import Attachment, Used
 from zot.wire.jsonrpc import INVALID_PARAMS, SESSION_NOT_FOUND, RpcError
-from zot.wire.updates import PIECES, Turn, TurnSummary, pending_of
+from zot.wire.updates import TurnSummary
 
 if TYPE_CHECKING:
-    from zot.events import ApprovalRequest
+    from zot.serve.daemon.catalog import SessionCatalog
     from zot.session.session import Session
 
 _ABORTED = "the answer by the way was aborted"
@@ -85,7 +92,7 @@ class SideQuestions:
         finally:
             if not waits.is_waiting:
                 self._open.pop(place, None)
-            connection.office.feed(asked.session_id).mention(Reconfigured())  # The session's usage has changed.
+            connection.daemon.feed(asked.session_id).mention(Reconfigured())  # The session's usage has changed.
         return said.Answered(asked.session_id, answer.text, Used.of(answer.usage))
 
 
@@ -151,18 +158,13 @@ def _name(attachment: Attachment) -> str:
     return attachment.filename or os.path.basename(attachment.path or "") or "attachment"
 
 
-class RunSummarizer:
-    """Summarizes one run (`history.Subscriber`). Subscribes after the feed, so clients get each event first."""
-
-    can_approve = False
-    full = False
+class RunSummarizer(Subscriber):
+    """Summarizes one run. Subscribes after the feed, so clients get each event first."""
 
     def __init__(self, session: Session, ended: Ended) -> None:
         self._session = session
         self._ended = ended
-        self._turn = Turn()
-        #: Text of the current message, until the message is complete.
-        self._text: list[str] = []
+        self._run = RunSummary()
         self._leave: Callable[[], None] = lambda: None
 
     def started(self) -> None:
@@ -171,47 +173,10 @@ class RunSummarizer:
 
     def deliver(self, batch: Batch) -> None:
         """Add a batch of events."""
-        for event in batch.events:
-            if type(event) is TextDelta:  # The most frequent kind.
-                self._text.append(event.delta)
-            elif type(event) not in PIECES:
-                self._turn.take(event)
-                if isinstance(event, AssistantStart | AssistantMessage):
-                    self._text.clear()
+        self._run.take(batch.events)
         if isinstance(batch.events[-1], Done):
             self._leave()
-            self._ended(self._summary(), batch.last)
-
-    def _summary(self) -> TurnSummary:
-        """Return the run's summary. Includes text that was shown but not recorded, such as on a full disk."""
-        ended, words = self._turn.summary(), "".join(self._text)
-        return msgspec.structs.replace(ended, content=words) if words else ended
-
-    async def room(self) -> None:
-        """Return at once: never full."""
-
-
-class SessionShelf(Protocol):
-    """Stored sessions, which need not be loaded."""
-
-    async def standing(self, session_id: str) -> tuple[int, int]:
-        """Return the number of a session's newest row, and its epoch. Raise NoSuchSession."""
-
-    async def asked_at(self, session_id: str, request_id: str) -> int:
-        """Return the row of an approval request of the newest run; 0 if it is not recorded."""
-
-    async def last_told(self, session_id: str, upto: int) -> int:
-        """Return the number of the newest event up to ``upto``; 0 if there is none. Raise NoSuchSession."""
-
-    async def doing(self, session_id: str) -> tuple[bool, ApprovalRequest | None]:
-        """Return whether any process runs a session, and the approval request of a run in another process, dead or
-        alive. Raise NoSuchSession."""
-
-    async def check_elsewhere(self, session_id: str) -> None:
-        """Raise SessionBusy, with its owner, if another process runs a session; NoSuchSession."""
-
-    async def is_left_behind(self, session_id: str) -> bool:
-        """True if the newest run of a session has no end because its process died. Raise NoSuchSession."""
+            self._ended(TurnSummary.of(self._run), batch.last)
 
 
 class _RunReply(JobObserver):
@@ -275,7 +240,7 @@ class _JobReply(JobObserver):
 class SessionMethods:
     """Handlers of the methods on one session. ``hub`` has loaded sessions, ``shelf`` stored ones."""
 
-    def __init__(self, hub: SessionPool, shelf: SessionShelf, asides: SideQuestions) -> None:
+    def __init__(self, hub: SessionPool, shelf: SessionCatalog, asides: SideQuestions) -> None:
         self._hub = hub
         self._shelf = shelf
         self._asides = asides
@@ -332,23 +297,27 @@ class SessionMethods:
                 last_seq=seq,
                 epoch=epoch,
             )
-            question = session.pending
-            after = await self._start_after(session_id, seq, None if question is None else question.id)
+            after = await self._start_after(session_id, seq, session.pending)
         return AnswerThen(opened, lambda: connection.follow(session_id, after))
 
     async def _attach(self, connection: ClientConnection, asked: said.Attach) -> AnswerThen:
         session_id = asked.session_id
         await self._recover(session_id)
         seq, epoch = await self._position(connection, session_id)
-        activity = await self._activity(session_id)
-        question = activity.get("pending_approval")
-        beginning = await self._start_after(session_id, seq, None if question is None else question.request_id)
+        status, question = await self._activity(session_id)
+        beginning = await self._start_after(session_id, seq, question)
         after = beginning if asked.after is None else min(asked.after, seq)
         asked_seq = beginning + 1 if beginning < seq else said.ABSENT
         wants_events = connection.dialect is Dialect.EVENTS
         last_event = await self._shelf.last_told(session_id, seq) if wants_events else said.ABSENT
         attached = said.Attached(
-            session_id=session_id, last_seq=seq, epoch=epoch, asked_seq=asked_seq, last_event_seq=last_event, **activity
+            session_id=session_id,
+            last_seq=seq,
+            epoch=epoch,
+            state=status,
+            pending_approval=said.ABSENT if question is None else said.PendingApproval.of(question, time.time()),
+            asked_seq=asked_seq,
+            last_event_seq=last_event,
         )
         return AnswerThen(attached, lambda: connection.follow(session_id, after, again=True))
 
@@ -386,7 +355,7 @@ class SessionMethods:
         with suppress(AgentError):  # A session that was deleted or cannot be opened is closed all the same.
             await self._recover(session_id)
         was_loaded = await self._hub.let_go(session_id)
-        await connection.office.feed(session_id).caught_up()
+        await connection.daemon.feed(session_id).caught_up()
         connection.unfollow(session_id)
         try:
             await self._shelf.check_elsewhere(session_id)
@@ -406,24 +375,9 @@ class SessionMethods:
         seq, epoch = await self._position(connection, asked.session_id)
         await self._hub.refresh(asked.session_id, seq, epoch)
         async with self._hub.use(asked.session_id, looks=True) as session:
-            activity = await self._activity(asked.session_id)
-            state = session.state()
-            return said.State(
-                session_id=asked.session_id,
-                agent_alias=session.agent.name or "default",
-                provider=state.provider,
-                model=state.model,
-                cwd=state.cwd,
-                message_count=state.message_count,
-                queued=len(session.queue),
-                usage=said.Used.of(state.usage),
-                last_seq=seq,
-                epoch=epoch,
-                context_tokens=session.agent.need(session.transcript, ()) if state.message_count else 0,
-                context_window=session.agent.model.context_window,
-                locked=session.agent.locked,
-                **activity,
-            )
+            status, question = await self._activity(asked.session_id)
+            now = msgspec.structs.replace(session.state(), session=asked.session_id, state=status, pending=question)
+            return said.State.of(now, last_seq=seq, epoch=epoch, time_s=time.time())
 
     async def _recover(self, session_id: str) -> None:
         """Recover a session whose process died; it may then wait for an approval."""
@@ -434,28 +388,27 @@ class SessionMethods:
             with suppress(NoSuchAgent, DirectoryGone):  # Unusable, but readable.
                 await self._hub.recover(session_id)
 
-    async def _activity(self, session_id: str) -> dict[str, Any]:
-        """Return a session's state. A session that is idle here may be running in another process."""
+    async def _activity(self, session_id: str) -> tuple[SessionStatus, ApprovalRequest | None]:
+        """Return what a session does, and its open approval request. A session that is idle here may be running in
+        another process."""
         session, is_elsewhere, question = self._hub.session(session_id), False, None
         if session is None or not session.busy:
             is_elsewhere, question = await self._shelf.doing(session_id)
             session = self._hub.session(session_id)
         if session is not None and session.busy:
             question = session.pending
-        if question is not None:
-            return {"state": "waiting_approval", "pending_approval": pending_of(question, time.time())}
         is_here = session is not None and session.busy
-        return {"state": "running" if is_here or is_elsewhere else "idle"}
+        return status_of(question, busy=is_here or is_elsewhere), question
 
-    async def _start_after(self, session_id: str, seq: int, request_id: str | None) -> int:
+    async def _start_after(self, session_id: str, seq: int, pending: ApprovalRequest | None) -> int:
         """Return the number after which a new follower starts: a pending approval request is sent again."""
-        at = 0 if request_id is None else await self._shelf.asked_at(session_id, request_id)
+        at = 0 if pending is None else await self._shelf.asked_at(session_id, pending.id)
         return min(seq, at - 1) if at else seq
 
     async def _position(self, connection: ClientConnection, session_id: str) -> tuple[int, int]:
         """Return the number of the newest event that was sent, and the epoch. Raise NoSuchSession."""
         seq, epoch = await self._shelf.standing(session_id)
-        feed, session = connection.office.feed(session_id), self._hub.session(session_id)
+        feed, session = connection.daemon.feed(session_id), self._hub.session(session_id)
         if session is not None and session.busy:
             return feed.seq, epoch
         feed.meet(epoch)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from zot.errors import AgentError, UserError
 from zot.events import Reconfigured
 from zot.panels import CommandAnswer
-from zot.runtime.extensions import reloadable
+from zot.runtime.extensions import manager_of
 from zot.runtime.pool import SessionPool
 from zot.serve.daemon.access import check_idle, use_session
 from zot.serve.daemon.connection import AnswerThen, ClientConnection, Handler, SlowAnswer
@@ -24,33 +24,16 @@ from zot.wire.daemon_types import OfSession, Reloaded
 from zot.wire.jsonrpc import NOT_OWNED, RpcError
 
 if TYPE_CHECKING:
-    from zot.providers.models import Model
+    from zot.serve.daemon.parts import DaemonParts
     from zot.session.session import Session
-    from zot.store import Configured
 
 log = logging.getLogger("zot")
-
-
-class Choices(Protocol):
-    """Models and settings to choose from, and sessions for side questions."""
-
-    def others(self, session: Session) -> Sequence[Model]:
-        """Return the models of other providers that a session can use. Called in a thread."""
-
-    def opening_aside(self, session: Session) -> Session:
-        """Return an unrecorded session without tools that has another session's history."""
-
-    def check(self, session_id: str, wanted: Configured) -> None:
-        """Raise ConfigError, UserError if a session cannot work as ``wanted``. Called in a thread."""
-
-    def chosen(self, session_id: str) -> None:
-        """Keep a session's current settings whenever it is opened, even if the daemon's flags differ."""
 
 
 class SettingsMethods:
     """Handlers of the methods on a session's settings."""
 
-    def __init__(self, hub: SessionPool, choices: Choices) -> None:
+    def __init__(self, hub: SessionPool, choices: DaemonParts) -> None:
         self._hub = hub
         self._choices = choices
 
@@ -128,7 +111,7 @@ class SettingsMethods:
             async with use_session(self._hub, connection, asked.session_id) as session:
                 what = "extensions cannot be reloaded"
                 check_idle(session, what)
-                names = await reloadable(session.agent.extensions).reload(lambda: check_idle(session, what))
+                names = await manager_of(session.agent.extensions).reload(lambda: check_idle(session, what))
             self._notify(connection, asked.session_id)
             return Reloaded(asked.session_id, tuple(names))
 
@@ -136,7 +119,7 @@ class SettingsMethods:
 
     def _notify(self, connection: ClientConnection, session_id: str) -> None:
         """Notify all followers of a session that its settings have changed."""
-        connection.office.feed(session_id).mention(Reconfigured())
+        connection.daemon.feed(session_id).mention(Reconfigured())
 
 
 class _CommandPrompt(JobObserver):

@@ -10,7 +10,7 @@ import select
 import socket
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
@@ -21,6 +21,8 @@ if sys.platform != "win32":
 
 if TYPE_CHECKING:
     import ssl
+
+    from zot.serve.daemon.connection import ClientConnection
 
 log = logging.getLogger("zot")
 
@@ -45,29 +47,16 @@ _LOG_EVERY_S = 60.0
 _RESERVE = 256
 
 
-class LocalListener(Protocol):
-    """Receiver of a client's lines (`connection.Connection`)."""
-
-    def take(self, line: bytes | TooLong) -> None:
-        """Execute the request in one line."""
-
-    def end_input(self) -> None:
-        """Handle the end of input; the client still reads."""
-
-    def close(self) -> None:
-        """Handle the loss of the connection."""
-
-
 class LocalWire(asyncio.Protocol):
     """One client on a stream socket (`backlog.Wire`). ``connected`` returns its listener."""
 
     def __init__(
-        self, connected: Callable[[LocalWire], LocalListener | None], *, max_line: int = MAX_LINE_BYTES
+        self, connected: Callable[[LocalWire], ClientConnection | None], *, max_line: int = MAX_LINE_BYTES
     ) -> None:
         self._connected = connected
         self._lines = LineSplitter(max_line_bytes=max_line)
         self._loop = asyncio.get_running_loop()
-        self._listener: LocalListener | None = None
+        self._listener: ClientConnection | None = None
         self._pieces: list[bytes] = []
         self._size = 0
         self._sent = 0

@@ -24,21 +24,27 @@ from zot.errors import (
     SystemFailed,
 )
 from zot.events import AgentEvent
-from zot.run_summary import RunSummary
+from zot.run_summary import CUT_OFF, RunSummary
 from zot.runtime.idempotency import IdempotentRun, StoredAnswer, answer_of
 from zot.serve.notices import show_notices
-from zot.wire.host import TIMEOUT_MESSAGE, WAITED_MESSAGE, Request, Response, Usage, code_of
+from zot.session.history import Batch, Subscriber
+from zot.wire.host import (
+    BAD_INPUT,
+    FAILED,
+    NOT_SET_UP,
+    TIMEOUT_MESSAGE,
+    WAITED_MESSAGE,
+    Request,
+    Response,
+    Usage,
+    code_of,
+)
 
 if TYPE_CHECKING:
-    from zot.session.history import Batch
     from zot.session.session import Session
 
 log = logging.getLogger("zot")
 
-#: Exit codes: the request cannot be run; zot is not set up; zot failed.
-BAD_INPUT = 2
-NOT_SET_UP = 3
-FAILED = 4
 #: Limits for recording the delivery and for winding down. The caller waits for this process to end.
 _RECORD_S = 3.0
 _CLOSE_S = 1.0
@@ -158,14 +164,12 @@ class NullListener:
         return
 
 
-class RequestRun:
-    """Answer one request. A `Subscriber` of its session.
+class RequestRun(Subscriber):
+    """Answer one request as a subscriber of its session.
 
     Waits for earlier requests in ``place`` and for other users of the session; the caller enforces the deadline.
     ``behind`` says that earlier requests to a previous daemon may still be sent again.
     """
-
-    can_approve = False
 
     def __init__(
         self,
@@ -307,7 +311,7 @@ class RequestRun:
             raise RunCancelled("the request was cancelled")
         answer = answer_of(self._outcome, self._request.prompt or "")
         if answer is None and self._outcome.stop == "length":
-            raise NoAnswer("the answer was cut off at the model's length limit")
+            raise NoAnswer(CUT_OFF)
         if answer is None:
             raise NoAnswer(self._outcome.held_back or "the model ended without saying anything")
         await self._store(once, answer)

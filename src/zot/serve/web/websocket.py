@@ -6,14 +6,15 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import parse_qs
 
 import msgspec
 
+from zot.encoding import UNREADABLE
 from zot.errors import AgentError, NoSuchSession, UserError
 from zot.extensions.connection import RemoteCarrier
-from zot.runtime.extensions import join
+from zot.runtime.extensions import manager_of
 from zot.serve.daemon.audit import Identity
 from zot.serve.daemon.backlog import MAX_UNREAD_BYTES
 from zot.serve.daemon.connection import ClientConnection
@@ -22,6 +23,7 @@ from zot.store import GuardSet
 
 if TYPE_CHECKING:
     from zot.serve.daemon.daemon import Daemon
+    from zot.serve.web.listen import WebSocketProtocol
     from zot.session.session import Session
 
 log = logging.getLogger("zot")
@@ -60,28 +62,10 @@ _BINARY, _TOO_BIG = 1003, 1009
 _PAUSES_S = (0.05, 0.25, 1.0, 4.0)
 
 
-class FrameTransport(Protocol):
-    """Transport of the frames, if our own server runs the application."""
-
-    @property
-    def gone(self) -> asyncio.Event:
-        """Set when the connection is lost, even if received messages are still queued."""
-
-    @property
-    def unread(self) -> int:
-        """Bytes written that the client has not taken."""
-
-    async def send_lines(self, lines: bytes) -> None:
-        """Send each line as a frame, all together, when there is room. Raise OSError if the client has gone."""
-
-    def abort(self) -> None:
-        """Close the connection at once."""
-
-
 class WebWire:
     """One client (`connection.ClientWire`). With ``below`` it is faster and can be cut off during a write."""
 
-    def __init__(self, send: Send, below: FrameTransport | None = None) -> None:
+    def __init__(self, send: Send, below: WebSocketProtocol | None = None) -> None:
         self._send = send
         self._below = below
         self._pieces: list[bytes] = []
@@ -309,7 +293,7 @@ class ExtensionEndpoint:
     async def _serve(self, scope: Any, session: Session, named: tuple[str, str], receive: Receive, send: Send) -> None:
         """Exchange frames with the extension. Raise UserError before accepting it."""
         session_id, name = named
-        below: FrameTransport | None = (scope.get("extensions") or {}).get(BELOW)
+        below: WebSocketProtocol | None = (scope.get("extensions") or {}).get(BELOW)
         wire = WebWire(send, below)
         link = RemoteCarrier(lambda data: _send_or_cut(wire, data), lambda: wire.finish(extension.problem))
         keeping: set[asyncio.Task[None]] = set()
@@ -317,7 +301,7 @@ class ExtensionEndpoint:
         def guards(guarded: GuardSet) -> None:
             keeping.add(asyncio.get_running_loop().create_task(_record_guard(session, guarded), name="zot guard"))
 
-        extension = join(session.agent.extensions, name, link, guards)
+        extension = manager_of(session.agent.extensions).join(name, link, guards)
         who = Identity("ws", token=scope["zot.bearer"])
         self._daemon.parts.audit.note("connected", who, method="/ext", session=session_id)
         try:
@@ -343,7 +327,7 @@ async def _record_guard(session: Session, guarded: GuardSet) -> None:
                 await asyncio.sleep(pause_s)
 
 
-async def _receive(link: RemoteCarrier, below: FrameTransport | None, receive: Receive, send: Send) -> None:
+async def _receive(link: RemoteCarrier, below: WebSocketProtocol | None, receive: Receive, send: Send) -> None:
     """Receive until the extension has gone. The connection's loss may be known before all messages are read."""
     if below is None:
         return await _receive_all(link, receive, send)
@@ -354,7 +338,7 @@ async def _receive(link: RemoteCarrier, below: FrameTransport | None, receive: R
         watching.cancel()
 
 
-async def _watch_loss(link: RemoteCarrier, below: FrameTransport) -> None:
+async def _watch_loss(link: RemoteCarrier, below: WebSocketProtocol) -> None:
     await below.gone.wait()
     link.lost()
 
@@ -375,7 +359,7 @@ def _is_several(data: bytes) -> bool:
         return False
     try:
         msgspec.json.decode(data, type=msgspec.Raw)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return True
     return False
 

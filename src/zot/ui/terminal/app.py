@@ -22,12 +22,13 @@ from zot.events import (
     Done,
     ExtWaiting,
     Reconfigured,
+    SessionState,
     TurnStart,
     UserMessage,
 )
 from zot.messages import text_of
 from zot.panels import CommandInfo
-from zot.ui.conversation import Conversation, Home, Snapshot
+from zot.ui.conversation import Conversation, Home
 from zot.ui.terminal import slash
 from zot.ui.terminal.composer import Composer, Editor, FileCompletions
 from zot.ui.terminal.live import LiveConversation
@@ -269,7 +270,7 @@ class ZotApp(Ground):
         self._awaiting, self._leaving = ExtensionWaits(self._show_doing), DoublePress(clock)
         self.status.hint = lambda: "Ctrl+C again leaves; Esc aborts what runs" if self._leaving.is_pressed else ""
         #: The final state of the conversation, read when the app closes.
-        self.left: Snapshot | None = None
+        self.left: SessionState | None = None
 
     # Layout.
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from zot.errors import UserError
 from zot.events import AgentEvent, TextDelta, ThinkingDelta
 from zot.messages import ImageBlock, text_of
+from zot.session.history import Batch, Subscriber
 from zot.ui.conversation import Conversation
 
 if TYPE_CHECKING:
-    from zot.session.history import Batch
     from zot.ui.terminal.composer import Editor
     from zot.ui.terminal.entries import Entry, TranscriptBuilder
     from zot.ui.terminal.images import ImageLoader
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 _MAX_PENDING = 20_000
 
 
-class EventFeed:
-    """A `Subscriber` for a screen. ``arrived`` is called when events can be taken."""
+class EventFeed(Subscriber):
+    """The events for a screen. ``arrived`` is called when events can be taken."""
 
     can_approve = True
 

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, TextIO, TypeVar
+from typing import TextIO, TypeVar
 
 from zot.errors import AgentError, UserError
 from zot.events import (
@@ -19,6 +19,7 @@ from zot.events import (
     AssistantMessage,
     CompactDone,
     ConversationReplaced,
+    Decision,
     Done,
     Error,
     ExtNotify,
@@ -27,6 +28,7 @@ from zot.events import (
     PanelOpened,
     PanelRendered,
     Retry,
+    SessionState,
     TextDelta,
     ToolCall,
     ToolResult,
@@ -34,17 +36,16 @@ from zot.events import (
 )
 from zot.messages import text_of
 from zot.panels import CommandInfo
+from zot.run_summary import CUT_SHORT
+from zot.session.history import Batch, Subscriber
 from zot.text import printable
-from zot.ui.conversation import Conversation, Decision, Home, Snapshot
+from zot.ui.conversation import Conversation, Home
 from zot.ui.readable import counted, escaped, format_duration, one_line, summary
 from zot.ui.terminal import slash
 from zot.ui.terminal.call_text import Decided, beyond_summary, until
 from zot.ui.terminal.looks import Level
 from zot.ui.terminal.mentions import named_images
 from zot.ui.terminal.slash import Option, ask_trust, offer_retry
-
-if TYPE_CHECKING:
-    from zot.session.history import Batch
 
 T = TypeVar("T")
 
@@ -123,11 +124,10 @@ class Typed:
             self.end()
 
 
-class PlainTerminal:
-    """A line-by-line front end of one conversation. A `Subscriber` and a `Terminal`."""
+class PlainTerminal(Subscriber):
+    """A line-by-line front end of one conversation. A `Terminal`."""
 
     can_approve = True
-    full = False
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class PlainTerminal:
         #: True while only a prompt is awaited.
         self._resting = False
         #: The final state of the conversation.
-        self.left: Snapshot | None = None
+        self.left: SessionState | None = None
         self._at_start = True
         self.extension_commands: Sequence[CommandInfo] = ()
 
@@ -287,9 +287,6 @@ class PlainTerminal:
         for event in batch.events:
             self._show(event)
 
-    async def room(self) -> None:
-        return
-
     def _show(self, event: AgentEvent) -> None:
         if isinstance(event, Decided):
             self._withdraw_approval()
@@ -307,7 +304,7 @@ class PlainTerminal:
             case TurnEnd(stop="aborted"):
                 self._say("-- aborted")
             case TurnEnd(stop="length"):
-                self._say("-- cut off at the model's length limit")
+                self._say(f"-- {CUT_SHORT}")
             case Error(message=message):
                 self._say(f"-- failed: {one_line(message)}")
             case Retry(reason=reason, delay_ms=delay_ms):

@@ -15,9 +15,8 @@ from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Input, Static
 
-from zot.events import AgentEvent, ApprovalAnswer, ApprovalRequest
+from zot.events import AgentEvent, ApprovalAnswer, ApprovalRequest, Decision
 from zot.text import printable
-from zot.ui.conversation import Decision
 from zot.ui.readable import counted
 from zot.ui.terminal.call_text import Decided, in_full, until
 from zot.ui.terminal.composer import Composer

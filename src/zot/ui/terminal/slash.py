@@ -13,8 +13,9 @@ from typing import Generic, Literal, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from zot.errors import NoSuchCommand, UserError
+from zot.events import SessionState
 from zot.panels import CommandInfo
-from zot.ui.conversation import Conversation, Home, ModelInfo, SessionInfo, Snapshot, Untrusted
+from zot.ui.conversation import Conversation, Home, ModelInfo, SessionInfo, Untrusted
 from zot.ui.readable import counted, format_time, one_line
 from zot.ui.terminal.looks import Level, tokens
 
@@ -274,7 +275,7 @@ async def _show_session(terminal: Terminal) -> None:
     now = await terminal.conversation.state()
     terminal.note(
         f"session    {now.session or 'not kept'}\nmodel      {now.provider}/{now.model}\ndirectory  {now.cwd}\n"
-        f"messages   {now.messages}\ncontext    {tokens(now.context_tokens)} of {tokens(now.context_window)}"
+        f"messages   {now.message_count}\ncontext    {tokens(now.context_tokens)} of {tokens(now.context_window)}"
     )
 
 
@@ -470,7 +471,7 @@ async def offer_retry(terminal: Terminal, failure: str) -> None:
     await terminal.retry()
 
 
-def _others(now: Snapshot, models: Sequence[ModelInfo]) -> list[ModelInfo]:
+def _others(now: SessionState, models: Sequence[ModelInfo]) -> list[ModelInfo]:
     """Return a few other models of this provider, and the first of each other provider."""
     same = [one for one in models if one.provider == now.provider and one.id != now.model]
     firsts: dict[str, ModelInfo] = {}

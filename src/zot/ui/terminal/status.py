@@ -9,8 +9,8 @@ from collections.abc import Callable
 from rich.text import Text
 from textual.widgets import Static
 
+from zot.events import SessionState
 from zot.text import printable, printable_line
-from zot.ui.conversation import Snapshot
 from zot.ui.terminal.looks import Look, shortened, tokens
 from zot.ui.terminal.textual_patches import is_backlogged
 
@@ -25,7 +25,7 @@ class Status(Static):
     def __init__(self, look: Look) -> None:
         super().__init__()
         self._look = look
-        self._snapshot: Snapshot | None = None
+        self._snapshot: SessionState | None = None
         self._doing = "starting"
         self._since = time.monotonic()
         self._tick = 0
@@ -37,7 +37,7 @@ class Status(Static):
         self.hint: Callable[[], str] = lambda: ""
         self._hinted = False
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, snapshot: SessionState) -> None:
         """Show the session's state."""
         self._snapshot = snapshot
         self.draw()
@@ -102,7 +102,7 @@ class Status(Static):
             printable(shortened(now.cwd, os.environ.get("HOME", ""))),
         ]
 
-    def _window(self, now: Snapshot) -> str:
+    def _window(self, now: SessionState) -> str:
         if not now.context_window:
             return f"{tokens(now.context_tokens)} tokens" if now.context_tokens else ""
         return f"{100 * now.context_tokens // now.context_window}% of {tokens(now.context_window)}"
