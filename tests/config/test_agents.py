@@ -33,7 +33,7 @@ def written(directory: Path, text: str) -> str:
 def test_without_a_file_there_is_the_default_agent(tmp_path: Path) -> None:
     for directory in (None, str(tmp_path), str(tmp_path / "nowhere")):
         agents = AgentConfigs.load(directory)
-        assert (agents.names, agents.file.path, agents.daemon) == (("default",), "", DaemonSettings())
+        assert (agents.names, agents.file.path, agents.file.daemon) == (("default",), "", DaemonSettings())
         assert agents.config("default", env={}) == Config(env={})
         assert not agents.has_policy("default")
 
@@ -143,7 +143,7 @@ def test_a_new_reading_leaves_the_old_one_as_it_was(tmp_path: Path) -> None:
     before = agents.config("careful", env={})
     written(tmp_path, '[agents.bold]\nprovider = "lab"\n[daemon]\nmax_sessions = 2')
     later = agents.reloaded()
-    assert (later.names, later.daemon) == (("default", "bold"), DaemonSettings(max_sessions=2))
+    assert (later.names, later.file.daemon) == (("default", "bold"), DaemonSettings(max_sessions=2))
     assert (agents.names, agents.config("careful", env={})) == (("default", "careful"), before)
 
 
@@ -171,7 +171,7 @@ def test_the_daemon_is_set_up_by_a_table_of_its_own(tmp_path: Path) -> None:
         log_level = "debug"
         """,
     )
-    assert AgentConfigs.load(home).daemon == DaemonSettings(
+    assert AgentConfigs.load(home).file.daemon == DaemonSettings(
         max_sessions=200,
         idle_s=60.0,
         listen=("ws://127.0.0.1:7777", "wss://[::1]:7778/zot"),

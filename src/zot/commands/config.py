@@ -88,7 +88,7 @@ def daemon_settings_of(agents: AgentConfigs) -> dict[str, Setting]:
     place = (SettingSource("file", f"{agents.file.path} [daemon]"),)
     return {
         name: Setting(value, place if name in agents.file.daemon_names else _DEFAULT)
-        for name, value in asdict(agents.daemon).items()
+        for name, value in asdict(agents.file.daemon).items()
     }
 
 

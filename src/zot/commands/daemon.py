@@ -137,7 +137,7 @@ def main(argv: Sequence[str]) -> int:
 
     leave_on_signals()
     agents = AgentConfigs.load(place.config_dir or zot_home(os.environ))
-    listens = _listens(own, agents.daemon)
+    listens = _listens(own, agents.file.daemon)
     if place.config_dir is not None and not os.path.isdir(place.config_dir):  # Clients that start one rely on this.
         sys.stderr.write(f"zot: {printable(place.config_dir)} does not exist: it is made, and nothing is configured\n")
     try:

@@ -155,11 +155,11 @@ async def _stopped(daemon: Daemon, claim: Claim, notifier: Notifier, web: Sequen
         if daemon.has_no_heir:
             one.stop()
         else:
-            one.rest()
+            one.server.rest()
     if await daemon.finish():
         return True
     for one in web:
-        one.go_on()
+        one.server.go_on()
     return False
 
 
@@ -267,7 +267,7 @@ async def _handed_over(claim: Claim, wire: LocalWire) -> bool:
 def _log_to(place: DaemonPaths, agents: AgentConfigs) -> LogHandler:
     """Log to the file that `zot daemon logs` reads, and warnings to standard error, too."""
     handler = LogHandler(LogFile(os.path.join(place.logs, "daemon.log")))
-    log.setLevel(agents.daemon.log_level.upper())
+    log.setLevel(agents.file.daemon.log_level.upper())
     log.addHandler(handler)
     to_stderr = logging.StreamHandler(sys.stderr)
     to_stderr.setFormatter(logging.Formatter("zot: %(message)s"))

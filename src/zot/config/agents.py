@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from zot.config.config import DEFAULT_AGENT, Config, merge_settings, no_such_agent
-from zot.config.file import AgentTable, ConfigFile, DaemonSettings, read
+from zot.config.file import AgentTable, ConfigFile, read
 from zot.config.vendors import VENDORS
 from zot.errors import ConfigError
 
@@ -38,11 +38,6 @@ class AgentConfigs(msgspec.Struct, frozen=True):
     def names(self) -> tuple[str, ...]:
         """The configured agents, the default one first, even if the file does not name it."""
         return tuple(dict.fromkeys((DEFAULT_AGENT, *self.file.agents)))
-
-    @property
-    def daemon(self) -> DaemonSettings:
-        """The daemon's settings."""
-        return self.file.daemon
 
     def config(
         self, alias: str, settings: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None

@@ -108,6 +108,8 @@ class Manager:
         self._tools: list[Tool] | None = None
         #: Names of extensions whose slow start was announced.
         self._slow: set[str] = set()
+        if not found:
+            self._warn_of_missing_tools()
 
     # Lifecycle.
 
@@ -236,11 +238,14 @@ class Manager:
         self._begun = True
         for extension in self.extensions:
             self._report_clashes(extension)
-        if not self._joinable:
+        if self._found:
             self._warn_of_missing_tools()
         self._tell(wire.Event("session_start"))
 
     def _warn_of_missing_tools(self) -> None:
+        """Warn of wanted tools that neither zot nor an extension has; one that has them may still join."""
+        if self._joinable:
+            return
         known = {*self._taken, *(tool.spec.name for tool in self.tools())}
         for name in self._wanted or ():
             if name not in known:
@@ -469,7 +474,7 @@ class Manager:
     def _report_clash(self, extension: SupervisedExtension, what: str, owner: str) -> None:
         if owner != extension.name and (extension.name, what) not in self._clashes:
             self._clashes.add((extension.name, what))
-            extension.note(f"the {what} is not offered: {owner} has one of that name, and comes first")
+            extension.log.note(f"the {what} is not offered: {owner} has one of that name, and comes first")
 
     def _owner(self, panel_id: str) -> SupervisedExtension:
         name = self.panels.owner(panel_id)

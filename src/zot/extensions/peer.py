@@ -752,68 +752,73 @@ def _object_schema(name: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 
 class PendingRequests:
-    """Open requests to an extension. ``closed`` events are blocked when it does not decide about them."""
+    """Open requests to an extension, by id. Ids count up and are never reused.
+
+    ``closed`` events are blocked when it does not decide about them.
+    """
 
     def __init__(self, name: str, deadlines: ExtensionDeadlines, closed: frozenset[wire.Intercepted]) -> None:
         self.closed = closed
         self._name = name
         self._deadlines = deadlines
-        self._calls = RequestIds()
+        self._count = 0
+        #: Open requests, oldest first.
+        self._waiting: dict[str, PendingRequest] = {}
+        #: How recent requests ended.
+        self._finished: dict[str, str] = {}
 
     def open(self, kind: Kind, subject: str, now: float) -> PendingRequest:
         """Open a request whose deadline follows from its kind."""
-        return self._calls.open(kind, subject, now + self._deadlines.of(kind))
+        waiting = PendingRequest(self.new_id(), kind, subject, now + self._deadlines.of(kind))
+        self._waiting[waiting.id] = waiting
+        return waiting
 
     def new_id(self) -> str:
         """Return an id for a request that is answered without being sent."""
-        return self._calls.new_id()
+        self._count += 1
+        return str(self._count)
 
     def next_deadline(self) -> float | None:
         """Return the earliest deadline of the open requests."""
-        return self._calls.next_deadline()
+        return min((waiting.deadline for waiting in self._waiting.values()), default=None)
 
     def give_up(self, call_id: str) -> None:
         """Drop a request without an answer."""
-        waiting = self._calls.get(call_id)
-        if waiting is not None:
-            self._calls.close(waiting, "was given up")
+        if call_id in self._waiting:
+            self._close(call_id, "was given up")
 
     def meant(self, frame_id: bytes) -> PendingRequest | None:
         """Return the open request that a malformed frame answers, by the id read from it."""
-        return self._calls.get(str(msgspec.json.decode(frame_id))) if frame_id else None
-
-    def all(self) -> tuple[PendingRequest, ...]:
-        """Return the open requests, oldest first."""
-        return self._calls.all()
+        return self._waiting.get(str(msgspec.json.decode(frame_id))) if frame_id else None
 
     def take(self, reply: Reply) -> list[PeerEvent]:
         """Match an answer to its request. Late, repeated or invented ones complain; one of a wrong kind fails it."""
-        waiting = self._calls.get(reply.id)
+        waiting = self._waiting.get(reply.id)
         if waiting is None:
             call_id = printable(reply.id)
-            return [ProtocolViolation(f"{wire.name_of(reply)}: the call {call_id} {self._calls.why_not(reply.id)}")]
+            return [ProtocolViolation(f"{wire.name_of(reply)}: the call {call_id} {self._why_not(reply.id)}")]
         answer = self._answer(waiting, reply)
         if answer is None:
             wrong = f"answered a {waiting.kind} with {wire.name_of(reply)}"
             return [ProtocolViolation(wrong, notice=True), self.fail(waiting, wrong)]
-        self._calls.close(waiting, "was answered already")
+        self._close(waiting.id, "was answered already")
         return [answer]
 
     def expire(self, now: float) -> list[PeerEvent]:
         """Fail the requests whose deadline has passed."""
         happenings: list[PeerEvent] = []
-        for waiting in self._calls.due(now):
+        for waiting in [one for one in self._waiting.values() if one.deadline <= now]:
             why = self._timeout_reason(waiting)
             happenings += [RequestTimedOut(waiting.kind, why), self.fail(waiting, why)]
         return happenings
 
     def fail_all(self, why: str) -> list[PeerEvent]:
         """Fail all open requests; ``why`` continues a sentence about the extension."""
-        return [self.fail(waiting, why) for waiting in self._calls.all()]
+        return [self.fail(waiting, why) for waiting in tuple(self._waiting.values())]
 
     def fail(self, waiting: PendingRequest, why: str) -> Answered:
         """Answer a request in the extension's place; ``why`` continues a sentence about the extension."""
-        self._calls.close(waiting, "had failed by then")
+        self._close(waiting.id, "had failed by then")
         failure = f"extension {self._name} {why}"
         match waiting.kind:
             case "tool":
@@ -836,59 +841,23 @@ class PendingRequests:
             case _:
                 return None
 
-    def _timeout_reason(self, waiting: PendingRequest) -> str:
-        seconds = self._deadlines.of(waiting.kind)
-        return f"did not answer within {seconds:g} s: {waiting.kind} {waiting.subject}"
-
-
-class RequestIds:
-    """Open requests by id. Ids count up and are never reused."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._waiting: dict[str, PendingRequest] = {}
-        self._finished: dict[str, str] = {}
-
-    def open(self, kind: Kind, subject: str, deadline: float) -> PendingRequest:
-        """Add a request with a new id."""
-        waiting = PendingRequest(self.new_id(), kind, subject, deadline)
-        self._waiting[waiting.id] = waiting
-        return waiting
-
-    def new_id(self) -> str:
-        """Return an id for a request that is never sent."""
-        self._count += 1
-        return str(self._count)
-
-    def get(self, call_id: str) -> PendingRequest | None:
-        """Return the open request with this id, if any."""
-        return self._waiting.get(call_id)
-
-    def close(self, waiting: PendingRequest, how: str) -> None:
+    def _close(self, call_id: str, how: str) -> None:
         """Remove a request. ``how`` explains later answers to it, in the complaint about them."""
-        del self._waiting[waiting.id]
-        self._finished[waiting.id] = how
+        del self._waiting[call_id]
+        self._finished[call_id] = how
         if len(self._finished) > _FINISHED_IDS_KEPT:
             del self._finished[next(iter(self._finished))]
 
-    def why_not(self, call_id: str) -> str:
+    def _why_not(self, call_id: str) -> str:
         """Explain why no request is open under this id."""
         if call_id in self._finished:
             return self._finished[call_id]
         asked = call_id.isascii() and call_id.isdigit() and 0 < int(call_id[:20]) <= self._count
         return "was answered or given up long ago" if asked else "was never asked"
 
-    def all(self) -> tuple[PendingRequest, ...]:
-        """Return the open requests, oldest first."""
-        return tuple(self._waiting.values())
-
-    def due(self, now: float) -> tuple[PendingRequest, ...]:
-        """Return the requests whose deadline has passed."""
-        return tuple(waiting for waiting in self._waiting.values() if waiting.deadline <= now)
-
-    def next_deadline(self) -> float | None:
-        """Return the earliest deadline of the open requests."""
-        return min((waiting.deadline for waiting in self._waiting.values()), default=None)
+    def _timeout_reason(self, waiting: PendingRequest) -> str:
+        seconds = self._deadlines.of(waiting.kind)
+        return f"did not answer within {seconds:g} s: {waiting.kind} {waiting.subject}"
 
 
 class PendingRequest(msgspec.Struct, frozen=True):

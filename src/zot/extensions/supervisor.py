@@ -108,6 +108,8 @@ class SupervisedExtension:
 
     def __init__(self, origin: ExtensionSource, around: LaunchSettings, manager: Manager) -> None:
         self.name = origin.name
+        #: True if zot starts it; False if it connected from outside.
+        self.returns = origin.returns
         self.condition: Condition = "starting"
         #: Why it does not run; "" while it runs.
         self.problem = ""
@@ -115,7 +117,7 @@ class SupervisedExtension:
         self._log_began = 0
         self._around = around
         self._manager = manager
-        self._log = Log(around.home, self.name)
+        self.log = Log(around.home, self.name)
         self._settled = asyncio.Event()
         self._closing = asyncio.Event()
         self._greeted = False
@@ -133,11 +135,6 @@ class SupervisedExtension:
     def peer(self) -> ExtensionPeer:
         """Peer of the current connection."""
         return self._connection.peer
-
-    @property
-    def returns(self) -> bool:
-        """True if zot starts it; False if it connected from outside."""
-        return self._origin.returns
 
     @property
     def is_over(self) -> bool:
@@ -202,10 +199,6 @@ class SupervisedExtension:
         """Notify it that the user closed one of its panels."""
         self._connection.say(self.peer.close_panel(panel_id))
 
-    def note(self, text: str) -> None:
-        """Write a line to its log."""
-        self._log.note(text)
-
     async def close(self) -> None:
         """Shut it down: by request, then SIGTERM, then SIGKILL. Idempotent."""
         self._closing.set()
@@ -232,12 +225,12 @@ class SupervisedExtension:
 
     async def _run_once(self) -> None:
         again = AGAIN if self._restarts else ""
-        self._log.note(f"starting {again}{self.name} {self._origin.version}".rstrip())
-        errors = self._log.open()
-        self._log_began = self._log.end()
+        self.log.note(f"starting {again}{self.name} {self._origin.version}".rstrip())
+        errors = self.log.open()
+        self._log_began = self.log.end()
         watching = asyncio.get_running_loop().create_task(self._watch_log(), name=f"zot extension log {self.name}")
         try:
-            await self._connection.run(lambda deaf: self._origin.open(errors, self._log.note, deaf))
+            await self._connection.run(lambda deaf: self._origin.open(errors, self.log.note, deaf))
         finally:
             watching.cancel()
             os.close(errors)
@@ -246,7 +239,7 @@ class SupervisedExtension:
         """Bound the size of its log while it runs: the process writes to the file directly."""
         while True:
             await asyncio.sleep(_LOG_S)
-            self._log.keep_short()
+            self.log.keep_short()
 
     async def _may_restart(self) -> bool:
         """Wait for the pause before a restart. False if it must not be restarted."""
@@ -284,18 +277,18 @@ class SupervisedExtension:
                 self._before_crash = Registrations()
                 self._restarted.set()
             case GivenUp(reason=reason) if reason:
-                self._log.note(reason)
+                self.log.note(reason)
             case ProtocolViolation(reason=reason) | RequestTimedOut(reason=reason):
-                self._log.note(reason)
+                self.log.note(reason)
             case PeerBroken(reason=reason):
                 self._settled.set()
                 self._fail(reason)
-                self._log.note(reason)
+                self.log.note(reason)
             case PeerEnded(reason=reason, wanted=wanted):
                 self._settled.set()
                 if not wanted and not self.problem:
                     self._fail(reason)
-                self._log.note(reason)
+                self.log.note(reason)
             case _:
                 pass
         self._manager.happened(self, happening)
@@ -304,8 +297,8 @@ class SupervisedExtension:
         """Record the reason of a failure and the last lines of its standard error, before its log grows further."""
         self.problem = reason
         self._evidence = ""
-        if words := self._log.last_words(self._log_began):  # Without them, the log has no more than the reason.
-            log = f"zot ext logs {self.name}" if self._around.logs_are_home else self._log.path
+        if words := self.log.last_words(self._log_began):  # Without them, the log has no more than the reason.
+            log = f"zot ext logs {self.name}" if self._around.logs_are_home else self.log.path
             self._evidence = f": {' | '.join(words)} (all of it: {log})"
 
 

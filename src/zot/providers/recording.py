@@ -293,17 +293,11 @@ class _RecordedResponse:
     """A response that is recorded while it is read."""
 
     def __init__(self, inner: HttpResponse, writer: _ExchangeWriter) -> None:
+        self.status = inner.status
+        self.headers = inner.headers
         self._inner = inner
         self._writer = writer
         self._refused = False
-
-    @property
-    def status(self) -> int:
-        return self._inner.status
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        return self._inner.headers
 
     async def read(self) -> bytes:
         """Return the next bytes after recording them."""

@@ -369,13 +369,10 @@ class ModelRouter:
     """A `Provider` that uses ``elsewhere`` for the models named there, and ``usual`` for all others."""
 
     def __init__(self, usual: Provider, elsewhere: Mapping[str, Provider]) -> None:
+        #: The name of the usual provider: for a conversation they are the same.
+        self.name = usual.name
         self._usual = usual
         self._elsewhere = elsewhere
-
-    @property
-    def name(self) -> str:
-        """The name of the usual provider: for a conversation they are the same."""
-        return self._usual.name
 
     def call(self, request: ModelRequest, on_retry: OnRetry) -> ReplyStream:
         """Prepare one model call at the provider of its model."""

@@ -45,7 +45,7 @@ REFUSED: Mapping[str, Mapping[str, Any]] = {
 async def stalled(face: Face) -> AsyncIterator[Session]:
     """Have a session that was made on this machine, in the middle of a turn."""
     async with face.daemon.hub.use("s", NewSession()) as session:
-        await face.daemon.shelf.rename("s", "mine")
+        await face.daemon.shelf.journal.rename("s", "mine")
         session.prompt("!stall-mid")
         yield session
 
@@ -72,7 +72,7 @@ async def test_what_changes_a_session_of_this_machine_is_refused(tmp_path: Path,
         assert refused["error"]["code"] == NOT_OWNED
         assert face.daemon.hub.session("s") is session
         assert session.busy
-        assert [(one.id, one.title) for one in await face.daemon.shelf.sessions()] == [("s", "mine")]
+        assert [(one.id, one.title) for one in await face.daemon.shelf.journal.sessions()] == [("s", "mine")]
         session.abort()
 
 
@@ -116,4 +116,4 @@ async def test_who_may_use_a_session_may_name_close_and_delete_it(tmp_path: Path
             await ask(client, "session/new", agentAlias="default")
         for _ in range(2):
             assert "result" in await ask(client, "session/delete")
-        assert await face.daemon.shelf.sessions() == []
+        assert await face.daemon.shelf.journal.sessions() == []

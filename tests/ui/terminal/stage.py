@@ -69,7 +69,7 @@ class Stage:
 
     async def idle(self) -> None:
         """Wait until nothing runs."""
-        await self.until(lambda: not self.app.story.doing and not self.app.following.waits, "that it is idle")
+        await self.until(lambda: not self.app.story.doing and not self.app.following.feed.waits, "that it is idle")
         await self.sees("ready")
 
 

@@ -139,7 +139,7 @@ async def test_an_answer_by_the_way_is_shown_to_go_on_and_aborted_with_escape(tm
         await person.sees("  meanwhile")
         await person.says("/cost ")
         await person.sees("output ")
-        await person.until(lambda: not person.app.story.doing and not person.app.following.waits)
+        await person.until(lambda: not person.app.story.doing and not person.app.following.feed.waits)
         assert "answering by the way" in person.screen
         await person.pilot.press("escape")
         await person.sees("the answer by the way was aborted")

@@ -50,7 +50,7 @@ def may_use(connection: ClientConnection, session: Session) -> bool:
     use it only if its agent has a policy."""
     if connection.is_local or session.agent.guarded:
         return True
-    return connection.daemon.has_rules(session.agent.name or "default")
+    return connection.daemon.parts.has_rules(session.agent.name or "default")
 
 
 def _check(connection: ClientConnection, session: Session, session_id: str) -> None:

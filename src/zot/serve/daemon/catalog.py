@@ -179,7 +179,7 @@ class SessionCatalog:
     """Sessions stored in a journal."""
 
     def __init__(self, journal: Journal) -> None:
-        self._journal = journal
+        self.journal = journal
         self._ledger = SpendingCache()
 
     async def standing(self, session_id: str) -> tuple[int, int]:
@@ -189,17 +189,17 @@ class SessionCatalog:
             record = queries.get(connection, session_id)
             return record, queries.last_seq(connection, record.number)
 
-        record, last = await self._journal.reading(look)
-        if not self._journal.has_lost(record, last):
+        record, last = await self.journal.reading(look)
+        if not self.journal.has_lost(record, last):
             return last, record.epoch
-        found = await self._journal.record(session_id, create=False)  # Rows were lost: this gives it a new epoch.
+        found = await self.journal.record(session_id, create=False)  # Rows were lost: this gives it a new epoch.
         return found.last_seq, found.epoch
 
     async def listed(
         self, *, query: str = "", cwd: str | None = None, agent: str | None = None, limit: int | None = None
     ) -> list[CatalogEntry]:
         """Return sessions, newest first; with ``query``, only those with a matching message."""
-        found = [hit.session for hit in await self._journal.search(query)] if query else None
+        found = [hit.session for hit in await self.journal.search(query)] if query else None
 
         def look(connection: sqlite3.Connection) -> list[CatalogEntry]:
             entries: list[CatalogEntry] = []
@@ -219,12 +219,12 @@ class SessionCatalog:
                     entries.append(entry)
             return entries
 
-        return await self._journal.reading(look)
+        return await self.journal.reading(look)
 
     async def spent(self, span: Span, *, agent: str | None = None) -> Costs:
         """Return the spending of all sessions, or of one agent's. Computed in a thread: there may be many."""
         now = timestamp()
-        return await self._journal.reading(lambda one: added_up(self._ledger.calls(one, span, agent), span, now))
+        return await self.journal.reading(lambda one: added_up(self._ledger.calls(one, span, agent), span, now))
 
     async def messages(self, session_id: str, *, every: bool = False) -> list[Message]:
         """Return a session's recorded messages; with ``every``, also those that were compacted.
@@ -237,7 +237,7 @@ class SessionCatalog:
             changes = [row for row in rows if isinstance(row, Change)]
             return all_messages(changes) if every else current_messages(changes)
 
-        return await self._journal.reading(look)
+        return await self.journal.reading(look)
 
     async def endings(self, session_id: str) -> Endings:
         """Return the endings of unsuccessful runs. Raise NoSuchSession."""
@@ -245,38 +245,26 @@ class SessionCatalog:
         def look(connection: sqlite3.Connection) -> list[Row]:
             return replay.failed_runs(connection, queries.get(connection, session_id).number)
 
-        return endings(await self._journal.reading(look))
-
-    async def find(self, session_id: str) -> SessionRecord:
-        """Return the record of a session. Raise NoSuchSession."""
-        return await self._journal.find(session_id)
-
-    async def sessions(self) -> list[SessionRecord]:
-        """Return all sessions, the newest first."""
-        return await self._journal.sessions()
-
-    async def rename(self, session_id: str, title: str) -> None:
-        """Set the title of a session. Raise NoSuchSession."""
-        await self._journal.rename(session_id, title)
+        return endings(await self.journal.reading(look))
 
     async def delete(self, session_id: str) -> int:
         """Delete a session permanently; return its epoch. Raise NoSuchSession, SessionBusy."""
-        return (await self._journal.delete(session_id)).epoch
+        return (await self.journal.delete(session_id)).epoch
 
     async def check(self) -> None:
         """Raise StoreFailed if the journal is not writable now."""
-        await self._journal.check_writing()
+        await self.journal.check_writing()
 
     async def asked_at(self, session_id: str, request_id: str) -> int:
         """Return the row of an approval request of the newest run; 0 if it is not recorded."""
-        return await self._journal.reading(lambda connection: replay.approval_row(connection, session_id, request_id))
+        return await self.journal.reading(lambda connection: replay.approval_row(connection, session_id, request_id))
 
     async def last_told(self, session_id: str, upto: int) -> int:
         """Return the number of the newest event up to ``upto``; 0 if there is none. Raise NoSuchSession."""
-        return await self._journal.reading(lambda connection: replay.last_event(connection, session_id, upto))
+        return await self.journal.reading(lambda connection: replay.last_event(connection, session_id, upto))
 
     def _pending_approval(self, connection: sqlite3.Connection, record: SessionRecord) -> ApprovalRequest | None:
-        if record.owner is None or self._journal.is_run_here(record):
+        if record.owner is None or self.journal.is_run_here(record):
             return None  # The session's own worker knows.
         return replay.open_approval(connection, record, timestamp())
 
@@ -288,23 +276,19 @@ class SessionCatalog:
             record = queries.get(connection, session_id)
             return self._is_running(record), self._pending_approval(connection, record)
 
-        return await self._journal.reading(look)
+        return await self.journal.reading(look)
 
     def _is_running(self, record: SessionRecord) -> bool:
-        return record.owner is not None and self._journal.is_running(record)
+        return record.owner is not None and self.journal.is_running(record)
 
     async def is_left_behind(self, session_id: str) -> bool:
         """True if the newest run of a session has no end because its process died. Raise NoSuchSession."""
-        record = await self._journal.find(session_id)
-        return record.owner is not None and session_id in await self._journal.left_behind()
-
-    async def check_elsewhere(self, session_id: str) -> None:
-        """Raise SessionBusy, with its owner, if another process runs a session; NoSuchSession."""
-        await self._journal.check_elsewhere(session_id)
+        record = await self.journal.find(session_id)
+        return record.owner is not None and session_id in await self.journal.left_behind()
 
     def past(self, session_id: str) -> RecordedEvents:
         """Return the recorded events of one session."""
-        return RecordedEvents(self._journal, session_id)
+        return RecordedEvents(self.journal, session_id)
 
 
 class RecordedEvents:
@@ -502,12 +486,12 @@ class CatalogMethods:
     async def _rename(self, connection: ClientConnection, asked: said.Rename) -> said.Renamed:
         self._hub.check_not_closed(asked.session_id)
         await check_use(self._hub, connection, asked.session_id)
-        await self._shelf.rename(asked.session_id, asked.title)
-        return said.Renamed(asked.session_id, (await self._shelf.find(asked.session_id)).title)
+        await self._shelf.journal.rename(asked.session_id, asked.title)
+        return said.Renamed(asked.session_id, (await self._shelf.journal.find(asked.session_id)).title)
 
     async def _git_branch(self, connection: ClientConnection, asked: said.OfSession) -> said.GitBranch:
         del connection
-        record = await self._shelf.find(asked.session_id)
+        record = await self._shelf.journal.find(asked.session_id)
         branch, commit = await asyncio.to_thread(checked_out, record.cwd)
         return said.GitBranch(asked.session_id, branch or msgspec.UNSET, commit or msgspec.UNSET)
 

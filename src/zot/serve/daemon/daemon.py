@@ -29,7 +29,6 @@ from zot.wire.jsonrpc import NULL, TOO_MANY_CLIENTS, RpcError, encode_error
 from zot.wire.lines import MAX_LINE_BYTES
 
 if TYPE_CHECKING:
-    from zot.config.agents import AgentConfigs
     from zot.runtime.pool import SessionPool
     from zot.serve.daemon.catalog import SessionCatalog
     from zot.serve.daemon.endpoint import Claim
@@ -131,11 +130,6 @@ class Daemon:
     # Status.
 
     @property
-    def agents(self) -> AgentConfigs:
-        """Configured agents."""
-        return self.parts.agents
-
-    @property
     def connections(self) -> Sequence[ClientConnection]:
         """Connected clients."""
         return tuple(self._connections)
@@ -152,7 +146,7 @@ class Daemon:
 
     def describe_agents(self) -> list[tuple[str, str, str]]:
         """Return the names of all agents, each with its provider and model."""
-        return [(name, *self.parts.describe(name)) for name in self.agents.names]
+        return [(name, *self.parts.describe(name)) for name in self.parts.agents.names]
 
     def gauges(self) -> Mapping[str, float]:
         """Return current values for `Metrics.told`."""
@@ -227,10 +221,6 @@ class Daemon:
         if self._ephemeral and not self._connections and not self._stopping.is_set():
             self._leaving = asyncio.get_running_loop().call_later(_EPHEMERAL_S, self.stop)
 
-    def has_rules(self, alias: str) -> bool:
-        """True if an agent has a policy of its own."""
-        return self.parts.has_rules(alias)
-
     def behind_turn(self, session_id: str, call: Callable[[], None]) -> None:
         """Call when a session's turn is over or waits for an approval; at once if none runs."""
         from zot.serve.daemon.watch import after_turn
@@ -297,7 +287,7 @@ class Daemon:
         if not self._stopping.is_set():  # The stop request may have set its own grace period.
             self.grace_s = settings.grace_s
         self.hub.renew()
-        log.info("the configuration was read again: %s", ", ".join(self.agents.names))
+        log.info("the configuration was read again: %s", ", ".join(self.parts.agents.names))
 
     async def greeted(self, within_s: float) -> None:
         """Wait until the first client was answered, for at most ``within_s``: clients take precedence."""

@@ -61,7 +61,7 @@ class DaemonParts:
     @property
     def settings(self) -> DaemonSettings:
         """Settings of the daemon itself."""
-        return self.agents.daemon
+        return self.agents.file.daemon
 
     async def opening(self, session_id: str, wanted: NewSession | None) -> Session:
         """Load a session, or create it as ``wanted``. Raise NoSuchSession if it does not exist and none is wanted."""

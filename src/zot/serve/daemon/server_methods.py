@@ -101,7 +101,7 @@ class ServerMethods:
     async def _status(self, connection: ClientConnection, asked: said.Nothing) -> said.Status:
         daemon = self._daemon
         ids = daemon.hub.ids
-        config_dir = daemon.agents.directory or msgspec.UNSET
+        config_dir = daemon.parts.agents.directory or msgspec.UNSET
         return said.Status(
             server_version=daemon.server_version,
             protocol_version=PROTOCOL_VERSION,
@@ -178,7 +178,7 @@ class ServerMethods:
 
     async def _reload(self, connection: ClientConnection, asked: said.Nothing) -> said.Reloading:
         self._daemon.reload()
-        return said.Reloading(self._daemon.agents.names)
+        return said.Reloading(self._daemon.parts.agents.names)
 
     async def _respond(self, connection: ClientConnection, asked: said.HostRespond) -> SlowAnswer:
         _check_run(asked)

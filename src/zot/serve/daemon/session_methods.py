@@ -358,7 +358,7 @@ class SessionMethods:
         await connection.daemon.feed(session_id).caught_up()
         connection.unfollow(session_id)
         try:
-            await self._shelf.check_elsewhere(session_id)
+            await self._shelf.journal.check_elsewhere(session_id)
         except NoSuchSession:
             if not was_loaded:
                 raise
@@ -474,7 +474,7 @@ class SessionMethods:
         await self._recover(asked.session_id)
         session = self._hub.session(asked.session_id)
         if session is None or not session.busy:
-            await self._shelf.check_elsewhere(asked.session_id)
+            await self._shelf.journal.check_elsewhere(asked.session_id)
             raise RpcError(SESSION_NOT_FOUND, "No active turn for this session")
         session.abort()
         return said.Cancelled(asked.session_id)
@@ -482,7 +482,7 @@ class SessionMethods:
     async def _approve(self, connection: ClientConnection, asked: said.Approve) -> said.Approved:
         async with use_session(self._hub, connection, asked.session_id) as session:
             if session.pending is None:
-                await self._shelf.check_elsewhere(asked.session_id)
+                await self._shelf.journal.check_elsewhere(asked.session_id)
             session.approve(asked.request_id, asked.verdict, by=connection.label)
         return said.Approved(asked.session_id, asked.request_id)
 

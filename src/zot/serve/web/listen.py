@@ -255,27 +255,19 @@ class Listening:
         self.url = url
         #: Closed by `stop`. A copy of it can continue to accept.
         self.listener = listener
-        self._server = server
+        self.server = server
         self._forget = forget
-
-    def rest(self) -> None:
-        """Pause accepting: new clients wait in the backlog."""
-        self._server.rest()
-
-    def go_on(self) -> None:
-        """Resume accepting, including clients in the backlog."""
-        self._server.go_on()
 
     def stop(self) -> None:
         """Stop accepting; existing connections stay."""
         self._forget()
-        self._server.stop()
+        self.server.stop()
 
     async def close(self) -> None:
         """Stop, answer clients that have just connected, flush, and close all connections, within a short limit."""
         self.stop()
-        await self._server.greeted()
-        await self._server.shutdown()
+        await self.server.greeted()
+        await self.server.shutdown()
 
 
 async def listen(

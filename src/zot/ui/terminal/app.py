@@ -358,7 +358,7 @@ class ZotApp(Ground):
 
     def _show_events(self) -> None:
         """Show the events that arrived since the last call."""
-        events = self.following.take()[: 0 if self.is_leaving else None]  # An app that is closing starts nothing.
+        events = self.following.feed.take()[: 0 if self.is_leaving else None]  # An app that is closing starts nothing.
         for event in events:
             self.story.tell((event,))
             self._react(event)

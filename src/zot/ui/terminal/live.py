@@ -95,7 +95,7 @@ class LiveConversation:
         self._send, self._do = send, do
         self._gallery: ImageLoader | None = None
         self._editor = editor
-        self._feed = EventFeed(arrived)
+        self.feed = EventFeed(arrived)
         self._unfollow: Callable[[], None] = lambda: None
         self._conversation: Conversation | None = None
         #: Set when the first conversation is shown completely: earlier commands wait for it.
@@ -131,15 +131,6 @@ class LiveConversation:
     def is_open(self) -> bool:
         return self._conversation is not None
 
-    @property
-    def waits(self) -> bool:
-        """True if there are events to take."""
-        return self._feed.waits
-
-    def take(self) -> Sequence[AgentEvent]:
-        """Return the events since the last call."""
-        return self._feed.take()
-
     async def enter(self, conversation: Conversation) -> Conversation | None:
         """Show a conversation, and return the previous one."""
         self.leave()
@@ -152,11 +143,11 @@ class LiveConversation:
         self.leave()
         said = await self.conversation.past()
         self.forget()
-        self._feed.take()
+        self.feed.take()
         self.story.recall(said)
         self._editor.remember(text_of(one.content) for one in said if one.role == "user")
         self._transcript.settle()
-        self._unfollow = self.conversation.follow(self._feed)
+        self._unfollow = self.conversation.follow(self.feed)
         if (await self.conversation.state()).busy:
             self.story.doing = self.story.doing or "at work"
 
