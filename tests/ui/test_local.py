@@ -13,7 +13,7 @@ import pytest
 
 from extensions.stage import Extension
 from fakes import PATIENCE_S, Listener
-from zot.config.config import Config
+from zot.config.config import Config, Overrides
 from zot.errors import ConfigError, NoSuchSession, RuntimeBusy, UserError
 from zot.events import Done, ExtNotify
 from zot.messages import ShownResult, text_of
@@ -29,12 +29,13 @@ async def opened(
 ) -> AsyncIterator[tuple[LocalHome, LocalConversation]]:
     variables = {"PATH": os.environ["PATH"], "ZOT_HOME": str(directory / "home"), **(env or {})}
     given = {"provider": "lab", "cwd": str(directory), **settings}
-    home = LocalHome(Config(**given, env=variables), given, keep=keep)
+    home = LocalHome(Config(**given, env=variables), Overrides(frozenset(given)), keep=keep)
     conversation = await home.open()
     try:
         yield home, conversation
     finally:
         await conversation.close()
+        await home.close()
 
 
 async def talk(conversation: LocalConversation, text: str) -> Listener:

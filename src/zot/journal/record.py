@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -13,7 +13,7 @@ from zot.errors import NoSuchSession, SessionBusy, StoreFailed
 from zot.journal import queries
 from zot.journal.answers import disown
 from zot.journal.chunks import pack
-from zot.journal.lease import Leases, Owner, Ticket, boot_id, current_owner, host_name
+from zot.journal.lease import Owner, Ticket, boot_id, current_owner, host_name
 from zot.journal.queries import (
     SessionRecord,
     SessionSummary,
@@ -27,9 +27,12 @@ from zot.journal.queries import (
     summarise,
     used_at,
 )
-from zot.journal.writer import Append, Writer
+from zot.journal.writer import Append
 from zot.messages import timestamp
 from zot.store import Change, PermissionGranted, Row
+
+if TYPE_CHECKING:
+    from zot.journal.journal import Journal
 
 T = TypeVar("T")
 
@@ -37,26 +40,6 @@ T = TypeVar("T")
 MAX_UNSAFE_BYTES = 8 << 20
 PATIENCE_S = 30.0
 _ALL = 1 << 62
-
-
-class JournalParts(Protocol):
-    """The parts of a journal that its records share."""
-
-    path: str
-    leases: Leases
-    writer: Writer
-
-    async def reading(self, action: Callable[[sqlite3.Connection], T]) -> T:
-        """Run ``action`` with a read-only connection, in another thread."""
-
-    async def writing(self, action: Callable[[sqlite3.Connection], T]) -> T:
-        """Run ``action`` in a transaction, in the writer's thread."""
-
-    def note(self, notice: str) -> None:
-        """Remember and log a loss."""
-
-    def suspect(self, problem: BaseException) -> None:
-        """If ``problem`` is damage, mark the file: it is salvaged when it is next opened, or a session resumed."""
 
 
 class StoredPast(msgspec.Struct, frozen=True):
@@ -79,9 +62,7 @@ class Record:
     shared = True
     keeps = True
 
-    def __init__(
-        self, files: JournalParts, session: SessionRecord, last: int, *, patience_s: float = PATIENCE_S
-    ) -> None:
+    def __init__(self, files: Journal, session: SessionRecord, last: int, *, patience_s: float = PATIENCE_S) -> None:
         self.loop = asyncio.get_running_loop()
         self.id = session.id
         self.number = session.number
@@ -110,6 +91,11 @@ class Record:
         self._waiting: set[asyncio.Future[None]] = set()
         self._safe: Callable[[int], None] = lambda seq: None
         self._failed: Callable[[StoreFailed], None] = lambda problem: None
+
+    @property
+    def journal(self) -> Journal:
+        """The journal that has it."""
+        return self._files
 
     async def begin(self) -> Sequence[tuple[int, Row]]:
         """Acquire the lease for a run; return the rows that others added since we last read."""
@@ -382,7 +368,7 @@ class Record:
         return [seq for seq, _ in kept], [row for _, row in kept]
 
 
-def checked_epoch(connection: sqlite3.Connection, session: SessionRecord, files: JournalParts, last: int) -> int:
+def checked_epoch(connection: sqlite3.Connection, session: SessionRecord, files: Journal, last: int) -> int:
     """Return the epoch of a session whose newest row is ``last``. The caller holds its lease.
 
     The epoch grows if stored rows may have been lost, because their numbers are then reused: the lock file marks a

@@ -6,6 +6,8 @@ import os
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from zot.agent.hooks import CallDecision, Extensions, MessageDecision, NoExtensions
 from zot.config.config import TOOL_NAMES, Config, data_directory, extension_places, tool_environment, zot_home
 from zot.errors import ConfigError, UserError
@@ -17,58 +19,78 @@ from zot.store import GuardSet
 if TYPE_CHECKING:
     from zot.extensions.connection import Carrier
     from zot.extensions.discovery import Located
+    from zot.extensions.launch import LaunchSettings
+    from zot.extensions.manager import Manager
     from zot.extensions.manifest import Manifest
     from zot.extensions.supervisor import SupervisedExtension
+    from zot.runtime.open import OpenRequest
     from zot.runtime.toolbox import Toolbox
     from zot.tools.base import Tool
 
 
-def open_extensions(
-    config: Config, toolbox: Toolbox, *, cwd: str, model_id: str, joinable: bool = False, reloadable: bool = False
-) -> Extensions | None:
+def open_extensions(request: OpenRequest, toolbox: Toolbox, model_id: str) -> Extensions | None:
     """Return the extensions of a session; None if there are none and none can `join` or be loaded later.
 
     Raise ConfigError for a broken --ext.
     """
-    if reloadable:
-        return Reloadable(
-            lambda: open_extensions(config, toolbox, cwd=cwd, model_id=model_id, joinable=joinable),
-            lambda: locate_extensions(config, cwd),
-        )
-    if not extension_places(config) and not joinable:
-        return None
-    from zot.extensions.confinement import Confinement
-    from zot.extensions.launch import LaunchSettings
-    from zot.extensions.manager import Manager
-    from zot.extensions.peer import ExtensionDeadlines
-    from zot.version import __version__
+    source = ExtensionSource(request.config, toolbox, model_id, request.joinable)
+    return Reloadable(source) if request.reloadable else source.open()
 
-    located, wanted = find_extensions(config, cwd), config.tools
-    if not located and not joinable:
-        _warn_of_missing(wanted or (), ())
-        return None
-    env, home = tool_environment(config.environment), zot_home(config.environment)
-    around = LaunchSettings(
-        toolbox.processes,
-        env,
-        data_directory(config),
-        config.provider,
-        model_id,
-        cwd,
-        __version__,
-        ExtensionDeadlines(**{f"{name}_s": seconds for name, seconds in config.ext_deadlines.items()}),
-        Confinement(toolbox.processes, env, cwd=cwd, zot_home=home),
-        config.unsandboxed_ext,
-        logs_are_home=data_directory(config) == home,
-    )
-    return Manager(
-        located,
-        around,
-        taken=TOOL_NAMES,
-        offered=lambda name: wanted is None or name in wanted,
-        up=lambda tools: None if joinable else _warn_of_missing(wanted or (), tools),
-        joinable=joinable,
-    )
+
+class ExtensionSource(msgspec.Struct, frozen=True):
+    """Finds the extensions of one session, each time anew."""
+
+    config: Config
+    toolbox: Toolbox
+    model_id: str
+    #: Further extensions can connect.
+    joinable: bool
+
+    def locate(self) -> list[Located]:
+        """Return the extensions found, each with whether it may run."""
+        return locate_extensions(self.config, self.toolbox.cwd)
+
+    def open(self) -> Manager | None:
+        """Return the extensions found, not started; None if there are none and none can join. Raise ConfigError."""
+        config, joinable = self.config, self.joinable
+        if not extension_places(config) and not joinable:
+            return None
+        from zot.extensions.manager import Manager
+
+        located, wanted = find_extensions(config, self.toolbox.cwd), config.tools
+        if not located and not joinable:
+            _warn_of_missing(wanted or (), ())
+            return None
+        return Manager(
+            located,
+            self._launch_settings(),
+            taken=TOOL_NAMES,
+            offered=lambda name: wanted is None or name in wanted,
+            up=lambda tools: None if joinable else _warn_of_missing(wanted or (), tools),
+            joinable=joinable,
+        )
+
+    def _launch_settings(self) -> LaunchSettings:
+        from zot.extensions.confinement import Confinement
+        from zot.extensions.launch import LaunchSettings
+        from zot.extensions.peer import ExtensionDeadlines
+        from zot.version import __version__
+
+        config, processes, cwd = self.config, self.toolbox.processes, self.toolbox.cwd
+        env, home = tool_environment(config.environment), zot_home(config.environment)
+        return LaunchSettings(
+            processes,
+            env,
+            data_directory(config),
+            config.provider,
+            self.model_id,
+            cwd,
+            __version__,
+            ExtensionDeadlines(**{f"{name}_s": seconds for name, seconds in config.ext_deadlines.items()}),
+            Confinement(processes, env, cwd=cwd, zot_home=home),
+            config.unsandboxed_ext,
+            logs_are_home=data_directory(config) == home,
+        )
 
 
 def _warn_of_missing(wanted: Sequence[str], tools: Collection[str]) -> None:
@@ -155,15 +177,11 @@ _WRONG = {
 
 
 class Reloadable:
-    """`agent.hooks.Extensions` that delegates to the set in use and can replace it.
+    """`agent.hooks.Extensions` that delegates to the set in use and can replace it by what ``source`` finds."""
 
-    ``find`` returns a new set, not started; ``locate`` lists the extensions found, each with whether it may run.
-    """
-
-    def __init__(self, find: Callable[[], Extensions | None], locate: Callable[[], Sequence[Located]]) -> None:
-        self._find = find
-        self._locate = locate
-        self._now: Extensions = find() or NoExtensions()
+    def __init__(self, source: ExtensionSource) -> None:
+        self._source = source
+        self._now: Extensions = source.open() or NoExtensions()
         self._show: Callable[[Sequence[AgentEvent]], None] = lambda events: None
         self._guards: dict[str, GuardSet] = {}
 
@@ -178,7 +196,7 @@ class Reloadable:
         Raise UserError and keep the old set if one does not start, or if one that ran is now broken or untrusted.
         ``check_idle`` raises if a run has begun meanwhile: the old set guards that run to its end.
         """
-        fresh = self._find() or NoExtensions()
+        fresh: Extensions = self._source.open() or NoExtensions()
         try:
             self._check_kept()
             fresh.attach(self._show_without_failures(fresh))
@@ -208,7 +226,7 @@ class Reloadable:
 
     def _check_kept(self) -> None:
         """Raise UserError if an extension that ran may not run now. Removed or disabled ones are intended."""
-        now = {one.directory: one for one in self._locate()}
+        now = {one.directory: one for one in self._source.locate()}
         reasons = []
         for former in _located(self._now):
             # If its parent directory cannot be read, the extension may still be there.
