@@ -33,11 +33,11 @@ def open_extensions(request: OpenRequest, toolbox: Toolbox, model_id: str) -> Ex
 
     Raise ConfigError for a broken --ext.
     """
-    source = ExtensionSource(request.config, toolbox, model_id, request.joinable)
-    return Reloadable(source) if request.reloadable else source.open()
+    finder = ExtensionFinder(request.config, toolbox, model_id, request.joinable)
+    return Reloadable(finder) if request.reloadable else finder.open()
 
 
-class ExtensionSource(msgspec.Struct, frozen=True):
+class ExtensionFinder(msgspec.Struct, frozen=True):
     """Finds the extensions of one session, each time anew."""
 
     config: Config
@@ -114,10 +114,8 @@ def join(
     """
     from zot.extensions.manager import Manager
 
-    if isinstance(extensions, Reloadable):
-        extensions = extensions.now
-    if not isinstance(extensions, Manager):
-        raise UserError("no extension can join this session")
+    if not isinstance(extensions, Manager | Reloadable):
+        raise UserError(_NOT_JOINABLE)
     return extensions.join(name, carrier, guards)
 
 
@@ -168,6 +166,8 @@ def locate_extensions(config: Config, cwd: str) -> list[Located]:
     )
 
 
+_NOT_JOINABLE = "no extension can join this session"
+
 #: Why an extension with this standing does not run.
 _WRONG = {
     "broken": "it is broken",
@@ -177,18 +177,23 @@ _WRONG = {
 
 
 class Reloadable:
-    """`agent.hooks.Extensions` that delegates to the set in use and can replace it by what ``source`` finds."""
+    """`agent.hooks.Extensions` that delegates to the set in use and can replace it by what ``finder`` finds.
 
-    def __init__(self, source: ExtensionSource) -> None:
-        self._source = source
-        self._now: Extensions = source.open() or NoExtensions()
+    The manager is imported only if there are extensions: most sessions have none.
+    """
+
+    def __init__(self, finder: ExtensionFinder) -> None:
+        self._finder = finder
+        self._manager = finder.open()
+        self._now: Extensions = self._manager or NoExtensions()
         self._show: Callable[[Sequence[AgentEvent]], None] = lambda events: None
         self._guards: dict[str, GuardSet] = {}
 
-    @property
-    def now(self) -> Extensions:
-        """The set in use."""
-        return self._now
+    def join(self, name: str, carrier: Carrier, guards: Callable[[GuardSet], None]) -> SupervisedExtension:
+        """See `Manager.join`. Raise UserError also if the session is not joinable."""
+        if self._manager is None:
+            raise UserError(_NOT_JOINABLE)
+        return self._manager.join(name, carrier, guards)
 
     async def reload(self, check_idle: Callable[[], None]) -> list[str]:
         """Replace the set by the extensions found now; return their names.
@@ -196,12 +201,14 @@ class Reloadable:
         Raise UserError and keep the old set if one does not start, or if one that ran is now broken or untrusted.
         ``check_idle`` raises if a run has begun meanwhile: the old set guards that run to its end.
         """
-        fresh: Extensions = self._source.open() or NoExtensions()
+        manager = self._finder.open()
+        fresh: Extensions = manager or NoExtensions()
         try:
             self._check_kept()
-            fresh.attach(self._show_without_failures(fresh))
-            await fresh.ready()
-            _check(fresh)
+            if manager is not None:
+                manager.attach(self._show_without_failures(manager))
+                await manager.ready()
+                _check_running(manager)
             for guarded in self._guards.values():  # A guard that is disconnected keeps blocking.
                 fresh.recall(guarded)
             check_idle()
@@ -210,15 +217,15 @@ class Reloadable:
             await fresh.close()
             raise
         fresh.attach(self._show)
-        former, self._now = self._now, fresh
+        former, self._now, self._manager = self._now, fresh, manager
         await former.close()
-        return _names(fresh)
+        return [] if manager is None else [one.name for one in manager.extensions]
 
-    def _show_without_failures(self, fresh: Extensions) -> Callable[[Sequence[AgentEvent]], None]:
+    def _show_without_failures(self, fresh: Manager) -> Callable[[Sequence[AgentEvent]], None]:
         """Return a callback that shows events while they start, except the failures that `reload` raises."""
 
         def show(events: Sequence[AgentEvent]) -> None:
-            failures = _problems(fresh)
+            failures = {(one.name, one.explained) for one in fresh.extensions}
             if shown := [one for one in events if not _is_one_of(one, failures)]:
                 self._show(shown)
 
@@ -226,9 +233,9 @@ class Reloadable:
 
     def _check_kept(self) -> None:
         """Raise UserError if an extension that ran may not run now. Removed or disabled ones are intended."""
-        now = {one.directory: one for one in self._source.locate()}
+        now = {one.directory: one for one in self._finder.locate()}
         reasons = []
-        for former in _located(self._now):
+        for former in () if self._manager is None else self._manager.located:
             # If its parent directory cannot be read, the extension may still be there.
             found = now.get(former.directory) or now.get(os.path.dirname(former.directory))
             if found is not None and found.standing in _WRONG:
@@ -302,34 +309,13 @@ def reloadable(extensions: Extensions) -> Reloadable:
     return extensions
 
 
-def _check(extensions: Extensions) -> None:
-    from zot.extensions.manager import Manager
-
-    if isinstance(extensions, Manager):
-        failed = [one for one in extensions.extensions if one.condition != "running"]
-        if failed:
-            reasons = "; ".join(f"{one.name}: {one.explained or 'it did not start in time'}" for one in failed)
-            raise UserError(f"the extensions stay as they were, because {reasons}")
-
-
-def _located(extensions: Extensions) -> Sequence[Located]:
-    from zot.extensions.manager import Manager
-
-    return extensions.located if isinstance(extensions, Manager) else ()
-
-
-def _problems(extensions: Extensions) -> set[tuple[str, str]]:
-    """Return the names of failed extensions with the reasons."""
-    from zot.extensions.manager import Manager
-
-    return {(one.name, one.explained) for one in extensions.extensions} if isinstance(extensions, Manager) else set()
+def _check_running(manager: Manager) -> None:
+    """Raise UserError if an extension does not run."""
+    failed = [one for one in manager.extensions if one.condition != "running"]
+    if failed:
+        reasons = "; ".join(f"{one.name}: {one.explained or 'it did not start in time'}" for one in failed)
+        raise UserError(f"the extensions stay as they were, because {reasons}")
 
 
 def _is_one_of(event: AgentEvent, failures: set[tuple[str, str]]) -> bool:
     return isinstance(event, ExtNotify) and (event.extension, event.message) in failures
-
-
-def _names(extensions: Extensions) -> list[str]:
-    from zot.extensions.manager import Manager
-
-    return [one.name for one in extensions.extensions] if isinstance(extensions, Manager) else []
