@@ -45,11 +45,11 @@ class House:
             config=self.config(session, **settings), agent=agent, guarded=guarded, keeps_approvals=True
         )
 
-        def resuming(recorded: Configured) -> OpenRequest:
+        def adapt(recorded: Configured) -> OpenRequest:
             self.resumed.append(recorded)
             return request
 
-        opened = await open_session(msgspec.structs.replace(request, resuming=resuming), self.resources)
+        opened = await open_session(msgspec.structs.replace(request, adapt=adapt), self.resources)
         self._open.append(opened)
         return opened
 
@@ -239,7 +239,7 @@ async def test_a_session_that_may_not_be_resumed_is_not_left_open(house: House) 
 
     await (await house.open("s", agent="helper")).establish()
     with pytest.raises(KeyError, match="helper"):
-        await open_session(OpenRequest(config=house.config("s"), resuming=refuse), house.resources)
+        await open_session(OpenRequest(config=house.config("s"), adapt=refuse), house.resources)
     assert said(await talk(await house.open("s"), "!echo hi")) == "hi"
 
 

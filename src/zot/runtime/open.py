@@ -78,7 +78,7 @@ class OpenRequest(msgspec.Struct, frozen=True, kw_only=True):
     #: The conversation that an unrecorded session starts from.
     past: TranscriptPast | None = None
     #: Returns the request for a session that exists, given its recorded settings; None to follow the recorded agent.
-    resuming: Callable[[Configured], OpenRequest] | None = None
+    adapt: Callable[[Configured], OpenRequest] | None = None
 
     @classmethod
     def for_host(cls, config: Config, request: IdempotentRequest) -> OpenRequest:
@@ -88,13 +88,13 @@ class OpenRequest(msgspec.Struct, frozen=True, kw_only=True):
         # It has no agent of its own: each request names one.
         return cls(config=config, overrides=overrides, agent="", guarded=True, host_request=request)
 
-    def resumed(self, recorded: Configured) -> OpenRequest:
+    def adapted(self, recorded: Configured) -> OpenRequest:
         """Return the request for a session that exists, with these recorded settings.
 
         Policy and tools come from the session's own agent unless the user named another one.
         """
-        if self.resuming is not None:
-            return self.resuming(recorded)
+        if self.adapt is not None:
+            return self.adapt(recorded)
         if recorded.agent in ("", self.config.agent) or "agent" in self.overrides:
             return self
         own = self.overrides.config_of(recorded.agent)
@@ -167,7 +167,7 @@ def _settle(request: OpenRequest, changes: Sequence[Row]) -> _Settled:
     recorded = next((row for row in reversed(changes) if isinstance(row, Configured)), None)
     if recorded is None:
         return _Settled(_guarded(request), request.agent_name)
-    request = request.resumed(recorded)
+    request = request.adapted(recorded)
     # Under any agent it contains text of strangers, and a guard that is disconnected keeps blocking.
     request = _guarded(
         msgspec.structs.replace(

@@ -185,9 +185,11 @@ class Runtime:
     async def close(self) -> None:
         """Cancel the running prompt and release all resources. Idempotent."""
         self._closed = True
-        if self._session is not None:
-            await self._session.close()
-        await self._resources.close()
+        try:
+            if self._session is not None:
+                await self._session.close()
+        finally:
+            await self._resources.close()
 
     def _open(self) -> Session:
         if self._closed:

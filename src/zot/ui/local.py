@@ -539,7 +539,7 @@ class LocalHome:
         request = _request(config, self._overrides)
         session = await open_session(request, self._resources)
         # The session may have another agent: later requests keep that agent's policy and tools.
-        return LocalConversation(session, request.resumed(session.agent.configured()).config, self._resources)
+        return LocalConversation(session, request.adapted(session.agent.configured()).config, self._resources)
 
     async def _discard_empty(self, session: str) -> None:
         """Delete a new session in which nothing was said."""

@@ -106,7 +106,7 @@ class DaemonParts:
             joinable=self.joinable,
             creates=wanted is not None,
             keeps_approvals=True,
-            resuming=partial(self._request, session_id, wanted),
+            adapt=partial(self._request, session_id, wanted),
         )
 
     async def _conclude(self, session_id: str) -> None:
