@@ -17,7 +17,7 @@ from zot.events import TextDelta
 from zot.journal.journal import Journal
 from zot.journal.record import Record
 from zot.messages import CallBlock, Message, ResultBlock, TextBlock
-from zot.runtime.open import open_session
+from zot.sdk.runtime import Runtime
 from zot.store import Change, MemoryStore, MessageAdded, Store
 
 _MESSAGES = 2000
@@ -36,9 +36,13 @@ async def main() -> None:
         record = await _begun(journal, "appending")
         figures["journal"] = await _appending(record)
         figures["latencies"] = await _latencies(record)
-        await _flood(MemoryStore())  # the first pays for the imports
+        await _flood(Config(provider="lab"))  # the first pays for the imports
         pairs = [
-            (await _flood(MemoryStore()), await _flood(await journal.record(f"flood {number}"))) for number in range(3)
+            (
+                await _flood(Config(provider="lab")),
+                await _flood(Config(provider="lab", session=f"flood {number}", journal=journal.path)),
+            )
+            for number in range(3)
         ]
         figures["agent, memory"], figures["agent, journal"] = map(min, zip(*pairs, strict=True))
         await journal.close()
@@ -110,15 +114,16 @@ async def _latencies(record: Record) -> list[float]:
     return found
 
 
-async def _flood(store: Store) -> float:
-    """The whole agent, a model that never pauses, nobody who listens."""
-    session = open_session(Config(provider="lab"), store)
-    start = perf_counter()
-    session.prompt(f"!flood {_FLOOD}")
-    await session.finish()
-    elapsed = perf_counter() - start
-    assert store.last_seq > _FLOOD
-    await session.close()
+async def _flood(config: Config) -> float:
+    """The whole agent, a model that never pauses, no subscriber."""
+    async with Runtime(config) as runtime:
+        session = runtime._session  # Private: a prompt of the Runtime would have a subscriber.
+        assert session is not None
+        start = perf_counter()
+        session.prompt(f"!flood {_FLOOD}")
+        await session.finish()
+        elapsed = perf_counter() - start
+        assert session.last_seq > _FLOOD
     return elapsed
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 from zot.config.config import Config
 from zot.messages import CallBlock, Message, ResultBlock, TextBlock
-from zot.runtime.open import open_recorded
+from zot.sdk.runtime import Runtime
 from zot.session.session import new_session_id
 
 _TIME = "2026-01-01T00:00:00.000Z"
@@ -29,11 +29,11 @@ def _messages() -> list[Message]:
 async def main() -> None:
     """Make it."""
     config = Config(provider="lab", session=new_session_id())
-    session = await open_recorded(config, {"provider"})
-    made = asyncio.Event()
-    session.replace_messages(_messages(), started=made.set)
-    await made.wait()
-    await session.close()
+    async with Runtime(config) as runtime:
+        session, made = runtime._session, asyncio.Event()  # The public call does not say when it is done.
+        assert session is not None
+        session.replace_messages(_messages(), started=made.set)
+        await made.wait()
     print(config.session)
 
 

@@ -88,11 +88,11 @@ async def running(
 ) -> AsyncIterator[Running]:
     """Run a daemon that keeps everything in ``home``, with what its command line would say."""
     place = DaemonPaths(str(home / "d.sock"), str(home), str(home), str((journal_at or home) / "journal.db"))
-    journal, premises = await Journal.open(str(place.journal)), SharedResources()
+    journal, resources = await Journal.open(str(place.journal)), SharedResources(serves_many=True)
     audit = Audit(LogFile(str(home / "audit.log")), soon=asyncio.get_running_loop().call_soon)
     given = {"provider": "lab", **flags}
     parts = DaemonParts(
-        place, AgentConfigs.load(str(home)), journal=journal, premises=premises, audit=audit, flags=given
+        place, AgentConfigs.load(str(home)), journal=journal, resources=resources, audit=audit, flags=given
     )
     daemon = Daemon(parts, ephemeral=ephemeral)
     claim = claim_endpoint(place.socket)
@@ -109,7 +109,7 @@ async def running(
         await service.close()
         logging.getLogger("zot").removeHandler(handler)
         audit.close()
-        await premises.close()
+        await resources.close()
         await journal.close()
     assert complaints == []
 

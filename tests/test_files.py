@@ -21,7 +21,7 @@ from zot.config.trust import TrustStore
 from zot.errors import ConfigError
 from zot.extensions import manifest
 from zot.extensions.manifest import set_enabled
-from zot.files import read_content
+from zot.files import FileCache, read_content
 from zot.providers import own_models
 from zot.providers.recording import Recording, header_of
 
@@ -133,3 +133,26 @@ def test_a_lock_that_another_process_keeps_is_given_up(
     finally:
         os.close(held)
     change(tmp_path)
+
+
+def test_a_file_is_read_again_when_it_has_changed(tmp_path: Path) -> None:
+    file, reads = tmp_path / "file", []
+
+    def load(path: str) -> str:
+        reads.append(path)
+        return Path(path).read_text()
+
+    def write(text: str) -> None:
+        file.write_text(text)
+        os.utime(file, (1, len(text)))
+
+    cache = FileCache(load)
+    write("one")
+    assert [cache.read(str(file)) for _ in range(3)] == ["one"] * 3
+    write("four")
+    assert [cache.read(str(file)) for _ in range(3)] == ["four"] * 3
+    assert len(reads) == 2
+    file.write_text("five")  # A moment ago: the next change may not be seen by its time.
+    assert cache.read(str(file)) == "five"
+    file.write_text("nine")
+    assert cache.read(str(file)) == "nine"

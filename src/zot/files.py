@@ -6,9 +6,10 @@ import errno
 import os
 import stat
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -28,6 +29,11 @@ _OPEN = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 #: Longest wait for another zot process that changes the same file; it holds the lock for milliseconds.
 LOCK_S = 5.0
 _POLL_S = 0.002
+
+#: A file changed more recently than this may change again without a different timestamp.
+_UNSETTLED_NS = 1_000_000_000
+#: The most results that a FileCache keeps.
+_MAX_CACHED = 256
 
 
 def load(
@@ -67,6 +73,38 @@ def _reason(problem: BaseException) -> str:
             return f"not UTF-8, at byte {problem.start}"
         case _:
             return str(problem)
+
+
+class FileCache(Generic[T]):
+    """Results of ``load`` by path, each kept until its file changes. Usable from any thread; the least recently used
+    result is evicted."""
+
+    def __init__(self, load: Callable[[str], T]) -> None:
+        self._load = load
+        self._known: OrderedDict[str, tuple[tuple[int, ...], T]] = OrderedDict()
+
+    def read(self, path: str) -> T:
+        """Return the result for a file: do not modify it. Raise what ``load`` raises."""
+        place = os.path.abspath(path)
+        # Stat before reading: a change in between costs one more read and is never missed.
+        known, seen = self._known.pop(place, None), _file_state(path)
+        value = known[1] if known is not None and known[0] == seen else self._load(path)
+        if seen is not None:
+            self._known[place] = seen, value
+            if len(self._known) > _MAX_CACHED:
+                self._known.popitem(last=False)
+        return value
+
+
+def _file_state(path: str) -> tuple[int, ...] | None:
+    """Return a file's identity and timestamps; None if a change might go unnoticed."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    if found.st_mtime_ns > time.time_ns() - _UNSETTLED_NS:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def read_content(path: str, *, pipe_silence_s: float | None = None) -> bytes:

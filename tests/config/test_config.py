@@ -12,7 +12,8 @@ from zot.config.auth_file import AuthEntry, store
 from zot.config.config import AGENT_FLAGS, SECRET_NAMES, Config, checked, resolve, tool_environment, zot_home
 from zot.config.flags import parse
 from zot.errors import ConfigError, UsageError
-from zot.runtime.open import open_session
+from zot.runtime.open import OpenRequest, open_unrecorded
+from zot.runtime.shared import SharedResources
 
 EVERYTHING = """
 [agents.default]
@@ -262,7 +263,8 @@ def test_no_key_of_any_provider_reaches_a_tool(name: str) -> None:
 
 
 def test_a_rule_about_a_tool_that_zot_does_not_have_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    open_session(Config(provider="lab", policy=("Bash=deny", "*=ask", "bash=deny"), env={}))
+    config = Config(provider="lab", policy=("Bash=deny", "*=ask", "bash=deny"), env={})
+    open_unrecorded(OpenRequest(config=config), SharedResources())
     assert caplog.messages == ["policy: no tool of zot is named 'Bash'; its own are bash, edit, read, skill, write"]
 
 

@@ -12,7 +12,8 @@ from typing import Any
 from harness import MARK, PATIENCE_S
 from zot.config.config import Config
 from zot.encoding import encode
-from zot.runtime.open import open_any
+from zot.runtime.open import OpenRequest, open_session
+from zot.runtime.shared import SharedResources
 from zot.session.history import Batch, Subscriber
 from zot.session.session import Session
 
@@ -87,12 +88,14 @@ class Stage(Subscriber):
     async def __aenter__(self) -> Stage:
         self._deadline = asyncio.timeout(PATIENCE_S)
         await self._deadline.__aenter__()
-        self.session: Session = await open_any(self._config, set())
+        self._resources = SharedResources()
+        self.session: Session = await open_session(OpenRequest(config=self._config), self._resources)
         self.session.subscribe(self)
         return self
 
     async def __aexit__(self, *problem: Any) -> None:
         await self.session.close()
+        await self._resources.close()
         await self._deadline.__aexit__(*problem)
 
     async def prompt(self, script: str) -> list[dict[str, Any]]:

@@ -24,6 +24,8 @@ from zot.extensions.peer import BURST
 from zot.messages import CallBlock, ImageBlock, ResultBlock, TextBlock, show, text_of
 from zot.panels import CommandAnswer, CommandInfo
 from zot.runtime.extensions import manager_of, open_extensions
+from zot.runtime.open import OpenRequest
+from zot.runtime.shared import SharedResources
 from zot.runtime.toolbox import Toolbox
 from zot.store import GuardSet
 from zot.tools.base import ToolContext
@@ -54,10 +56,9 @@ async def joinable(tmp_path: Path, *, reloadable: bool = False, **settings: Any)
     """What a session that has no extensions of its own lets others join."""
     env = {"ZOT_HOME": str(tmp_path / "home"), "PATH": os.environ["PATH"]}
     config = Config(provider="lab", cwd=str(tmp_path), env=env, **settings)
-    toolbox = Toolbox(config, cwd=str(tmp_path), key="k", own_process=False)
-    extensions = open_extensions(
-        config, toolbox, cwd=str(tmp_path), model_id="lab-1", joinable=True, reloadable=reloadable
-    )
+    toolbox = Toolbox(config, SharedResources(), cwd=str(tmp_path), key="k")
+    request = OpenRequest(config=config, joinable=True, reloadable=reloadable)
+    extensions = open_extensions(request, toolbox, "lab-1")
     assert extensions is not None
     async with asyncio.timeout(PATIENCE_S):
         try:

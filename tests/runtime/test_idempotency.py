@@ -74,9 +74,7 @@ class Bench:
         record, _ = await self.journal.resume("s")
         self.came += 1.0
         demand = IdempotentRequest("s", "r", prompt, "a", key, ttl_s, came=self.came, deadline=0.0)
-        return IdempotentRun(
-            self.journal, record, demand, clock=self.machine.clock(), polite_s=polite_s, again_s=again_s
-        ), record
+        return IdempotentRun(record, demand, clock=self.machine.clock(), polite_s=polite_s, again_s=again_s), record
 
     async def run(self, *events: AgentEvent, key: str | None = "k", prompt: str = "hi") -> IdempotentRun:
         """Let a request run and say these events; nobody puts its answer on record."""

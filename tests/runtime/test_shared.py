@@ -8,16 +8,17 @@ import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fakes import PATIENCE_S, listen, talk
 from harness import eventually, living
-from zot.config.config import Config
+from zot.config.config import Config, Overrides
 from zot.errors import AuthFailed, ConnectionFailed
 from zot.events import AgentEvent, TextDelta, ToolResult, text
 from zot.messages import TextBlock
 from zot.providers.base import Deadlines, HttpRequest
-from zot.runtime.open import SessionChoice, open_chosen, open_recorded
+from zot.runtime.open import OpenRequest, open_session
 from zot.runtime.shared import SharedResources
 from zot.session.session import Session
 from zot.store import Configured
@@ -29,10 +30,10 @@ class House:
     """A directory with a journal, and the sessions in it."""
 
     def __init__(self, top: Path) -> None:
-        self.premises = SharedResources()
+        self.resources = SharedResources(serves_many=True)
         self.directory = top
         self.env = {**PATH, "ZOT_HOME": str(top / "home")}
-        self.heard: list[Configured | None] = []
+        self.resumed: list[Configured] = []
         self._open: list[Session] = []
 
     def config(self, session: str, **settings: object) -> Config:
@@ -40,20 +41,22 @@ class House:
         return Config(**{**always, "session": session, **settings})  # type: ignore[arg-type]  # Each setting has a type of its own.
 
     async def open(self, session: str = "s", *, agent: str = "", guarded: bool = False, **settings: object) -> Session:
-        config = self.config(session, **settings)
+        request = OpenRequest(
+            config=self.config(session, **settings), agent=agent, guarded=guarded, keeps_approvals=True
+        )
 
-        def choose(recorded: Configured | None) -> SessionChoice:
-            self.heard.append(recorded)
-            return SessionChoice(config, agent=agent, guarded=guarded)
+        def adapt(recorded: Configured) -> OpenRequest:
+            self.resumed.append(recorded)
+            return request
 
-        opened = await open_chosen(config, choose, self.premises, creates=True)
+        opened = await open_session(msgspec.structs.replace(request, adapt=adapt), self.resources)
         self._open.append(opened)
         return opened
 
     async def close(self) -> None:
         for session in self._open:
             await session.close()
-        await self.premises.close()
+        await self.resources.close()
 
 
 @pytest.fixture
@@ -91,21 +94,21 @@ async def test_a_session_that_closes_ends_its_own_commands_and_those_of_others_g
     assert "nothing can be started any more" in results(await talk(second, "!bash true"))[0]
 
 
-async def test_what_was_lent_ends_with_the_premises(house: House) -> None:
+async def test_the_processes_of_all_sessions_end_with_the_resources(house: House) -> None:
     session, mark = await house.open(), os.urandom(8).hex()
     await talk(session, f"!bash MARK={mark} sleep 60 >/dev/null &")
-    await house.premises.close()
+    await house.resources.close()
     assert living(mark) == []
     with pytest.raises(ChildProcessError, match="nothing can be started any more"):
-        await house.premises.processes("late").spawn(["true"], cwd="/", env={})
+        await house.resources.processes("late").spawn(["true"], cwd="/", env={})
 
 
 async def test_nothing_is_started_first_when_all_has_ended() -> None:
-    premises = SharedResources()
-    premises.kill()
+    resources = SharedResources()
+    resources.kill()
     with pytest.raises(ChildProcessError, match="nothing can be started any more"):
-        await premises.processes("late").spawn(["true"], cwd="/", env={})
-    await premises.close()
+        await resources.processes("late").spawn(["true"], cwd="/", env={})
+    await resources.close()
 
 
 async def test_a_session_rests_when_nothing_of_it_runs(house: House) -> None:
@@ -129,16 +132,16 @@ NOWHERE = HttpRequest("http://127.0.0.1:1/", {}, b"")
 
 
 async def test_connections_are_shared_by_those_with_the_same_proxies_and_nobody_closes_them_for_others() -> None:
-    premises = SharedResources()
-    one = premises.transport({"https_proxy": "http://a", "HOME": "/a"})
-    other = premises.transport({"https_proxy": "http://a", "HOME": "/b"})
+    resources = SharedResources()
+    one = resources.transport({"https_proxy": "http://a", "HOME": "/a"})
+    other = resources.transport({"https_proxy": "http://a", "HOME": "/b"})
     assert one is other
-    assert premises.transport({}) is not one
+    assert resources.transport({}) is not one
     await one.close()
     with pytest.raises(ConnectionFailed) as refused:
         await other.send(NOWHERE, Deadlines())
     assert "closed" not in str(refused.value)
-    await premises.close()
+    await resources.close()
     with pytest.raises(ConnectionFailed, match="this transport has been closed"):
         await other.send(NOWHERE, Deadlines())
 
@@ -147,8 +150,8 @@ async def test_connections_are_shared_by_those_with_the_same_proxies_and_nobody_
 
 
 async def test_a_command_that_prints_a_key_runs_once_for_all_who_wait(tmp_path: Path) -> None:
-    premises, line = SharedResources(), f"echo ran >> {tmp_path}/log; sleep 0.2; echo sk-{os.urandom(4).hex()}"
-    readings = [asyncio.create_task(premises.key_command("acme", line, PATH).read()) for _ in range(20)]
+    resources, line = SharedResources(), f"echo ran >> {tmp_path}/log; sleep 0.2; echo sk-{os.urandom(4).hex()}"
+    readings = [asyncio.create_task(resources.key_command("acme", line, PATH).read()) for _ in range(20)]
     await asyncio.sleep(0)
     readings[0].cancel()
     async with asyncio.timeout(PATIENCE_S):
@@ -159,9 +162,9 @@ async def test_a_command_that_prints_a_key_runs_once_for_all_who_wait(tmp_path: 
 
 
 async def test_when_it_fails_each_hears_of_it_and_it_can_be_tried_again(tmp_path: Path) -> None:
-    premises, line = SharedResources(), f"echo ran >> {tmp_path}/log; exit 1"
+    resources, line = SharedResources(), f"echo ran >> {tmp_path}/log; exit 1"
     for runs in (1, 2):
-        readings = [premises.key_command("acme", line, PATH).read() for _ in range(3)]
+        readings = [resources.key_command("acme", line, PATH).read() for _ in range(3)]
         problems = await asyncio.gather(*readings, return_exceptions=True)
         assert [type(problem) for problem in problems] == [AuthFailed] * 3
         assert len({id(problem) for problem in problems}) == 3
@@ -179,28 +182,6 @@ async def test_a_script_is_read_once_and_each_session_plays_it_from_the_beginnin
     script.write_text("say three\n")
     assert said(await talk(await house.open("c", script=str(script)))) == "three"
     assert said(await talk(second)) == "two"
-
-
-async def test_a_file_is_read_again_when_it_has_changed(tmp_path: Path) -> None:
-    premises, file, reads = SharedResources(), tmp_path / "file", []
-
-    def load(path: str) -> str:
-        reads.append(path)
-        return Path(path).read_text()
-
-    def write(text: str) -> None:
-        file.write_text(text)
-        os.utime(file, (1, len(text)))
-
-    write("one")
-    assert [premises.read(str(file), load) for _ in range(3)] == ["one"] * 3
-    write("four")
-    assert [premises.read(str(file), load) for _ in range(3)] == ["four"] * 3
-    assert len(reads) == 2
-    file.write_text("five")  # A moment ago: the next change may not be seen by its time.
-    assert premises.read(str(file), load) == "five"
-    file.write_text("nine")
-    assert premises.read(str(file), load) == "nine"
 
 
 async def test_equal_prompts_and_environments_are_held_once(house: House) -> None:
@@ -223,7 +204,7 @@ async def test_a_session_is_found_again_with_its_agent_before_its_first_prompt(h
     await first.close()
     again = await house.open(agent="helper", guarded=True)
     expected = Configured("lab", "lab-1", first.agent.system, "off", str(house.directory), "helper", guarded=True)
-    assert house.heard == [None, expected]
+    assert house.resumed == [expected]
     assert again.agent.configured() == expected
     assert said(await talk(again, "!echo hi")) == "hi"
 
@@ -244,25 +225,28 @@ async def test_a_session_stays_guarded_and_keeps_its_agent_whoever_goes_on_with_
     first = await house.open(agent="helper", guarded=True)
     await first.establish()
     await first.close()
-    second = await open_recorded(house.config("s"), {"policy"})
+    request = OpenRequest(config=house.config("s"), overrides=Overrides(frozenset({"policy"})))
+    second = await open_session(request, house.resources)
     assert results(await talk(second, "!bash true")) == ["not run: the policy of this session denies bash here"]
     await second.close()
     await house.open()
-    assert house.heard == [None, first.agent.configured()]
+    assert house.resumed == [first.agent.configured()]
 
 
-async def test_who_cannot_choose_leaves_nothing_open(house: House) -> None:
-    def choose(recorded: Configured | None) -> SessionChoice:
-        raise KeyError("nobody")
+async def test_a_session_that_may_not_be_resumed_is_not_left_open(house: House) -> None:
+    def refuse(recorded: Configured) -> OpenRequest:
+        raise KeyError(recorded.agent)
 
-    with pytest.raises(KeyError):
-        await open_chosen(house.config("s"), choose, house.premises, creates=True)
+    await (await house.open("s", agent="helper")).establish()
+    with pytest.raises(KeyError, match="helper"):
+        await open_session(OpenRequest(config=house.config("s"), adapt=refuse), house.resources)
     assert said(await talk(await house.open("s"), "!echo hi")) == "hi"
 
 
 async def test_sessions_are_kept_where_the_journal_is_said_to_be(house: House) -> None:
     journal = house.directory / "elsewhere" / "sessions.db"
-    session = await open_recorded(house.config("s", journal=str(journal)), {"provider"})
+    request = OpenRequest(config=house.config("s", journal=str(journal)))
+    session = await open_session(request, house.resources)
     await talk(session, "!echo hi")
     await session.close()
     assert journal.exists()
@@ -274,7 +258,6 @@ async def test_a_session_that_others_had_meanwhile_is_established_behind_them(ho
     await talk(first, "!echo one")
     await second.establish()
     assert len(second.transcript) == 2
-    assert house.heard == [None, None]
+    assert house.resumed == []
     await house.open(agent="c")
-    assert house.heard[-1] is not None
-    assert house.heard[-1].agent == "b"
+    assert [recorded.agent for recorded in house.resumed] == ["b"]

@@ -13,6 +13,7 @@ from optional import needs
 from zot.config.config import Config
 from zot.errors import ToolFailed
 from zot.messages import TextBlock
+from zot.runtime.shared import SharedResources
 from zot.runtime.toolbox import Toolbox
 from zot.tools.base import ToolContext
 
@@ -32,8 +33,9 @@ class Locked:
         self.own = top / "project" / "own"
         self.own.mkdir()
         (self.own / "SKILL.md").write_text("---\nname: own\ndescription: Being written.\n---\n")
+        self.resources = SharedResources()
         config = Config(provider="lab", lock=True, skills=(str(self.own),), env=env)
-        self.toolbox = Toolbox(config, cwd=self.cwd, key="key", own_process=False)
+        self.toolbox = Toolbox(config, self.resources, cwd=self.cwd, key="key")
         self.context = ToolContext(self.cwd, env, self._progress)
 
     async def call(self, name: str, **args: Any) -> str:
@@ -55,6 +57,7 @@ async def locked(tmp_path: Path) -> AsyncIterator[Locked]:
     locked = Locked(tmp_path)
     yield locked
     await locked.toolbox.close()
+    await locked.resources.close()
 
 
 async def test_the_files_of_a_skill_can_be_read_and_not_written(locked: Locked) -> None:

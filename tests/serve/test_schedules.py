@@ -16,7 +16,8 @@ from harness import PATIENCE_S, Frame
 from zot.config.config import Config
 from zot.config.vendors import ApiName
 from zot.messages import CallBlock, Message, ResultBlock
-from zot.runtime.open import open_session
+from zot.runtime.open import OpenRequest, open_unrecorded
+from zot.runtime.shared import SharedResources
 from zot.serve.rpc import RpcServer
 from zot.session.session import Session
 from zot.wire.rpc_greeting import Greeting
@@ -75,7 +76,8 @@ async def hold(
     steps: Sequence[Step], features: set[str], stops: Sequence[int], api: ApiName = "anthropic"
 ) -> tuple[Session, Reader]:
     """Send everything as the schedule says, then abort until it is quiet."""
-    session = open_session(Config(provider="lab", api=api, tools=("read",), max_steps=4, env={}))
+    config = Config(provider="lab", api=api, tools=("read",), max_steps=4, env={})
+    session = open_unrecorded(OpenRequest(config=config), SharedResources())
     reader = Reader(stops)
     server = RpcServer(session, Greeting(version="0", provider="lab", model=lambda: "lab-1"), reader)
     server.take(json.dumps({"type": "hello", "features": sorted(features)}).encode())

@@ -21,14 +21,15 @@ from zot.agent.approvals import Approvals
 from zot.agent.hooks import CallDecision
 from zot.agent.loop import Agent
 from zot.agent.transcript import repaired
-from zot.config.config import Config
+from zot.config.config import Config, Overrides
 from zot.config.policy import Policy
 from zot.errors import SessionBusy, UserError
 from zot.events import ApprovalAnswer, ApprovalRequest, Done, ToolResult, TurnEnd, TurnStart
 from zot.journal.journal import Journal
 from zot.messages import CallBlock, TextBlock
 from zot.providers.models import catalogue
-from zot.runtime.open import open_recorded
+from zot.runtime.open import OpenRequest, open_session
+from zot.runtime.shared import SharedResources
 from zot.session.recovery import WaitingRuns
 from zot.session.session import Session
 from zot.session.transcripts import TranscriptPast
@@ -473,7 +474,9 @@ async def test_a_process_that_was_killed_while_it_waited_is_gone_on_with_by_anot
     journal = await Journal.open(home / "journal.db")
     assert await journal.left_behind() == ["s"]
     settings: dict[str, Any] = {"provider": "lab", "policy": ("bash=ask",), "session": "s"}
-    session = await open_recorded(Config(**settings, env={"ZOT_HOME": str(home)}), settings, parks=True)
+    resources = SharedResources()
+    config, overrides = Config(**settings, env={"ZOT_HOME": str(home)}), Overrides(frozenset(settings))
+    session = await open_session(OpenRequest(config=config, overrides=overrides, keeps_approvals=True), resources)
     listener = listen(session)
     assert session.pending is not None
     assert session.pending.id == request["id"]
@@ -484,4 +487,5 @@ async def test_a_process_that_was_killed_while_it_waited_is_gone_on_with_by_anot
     assert kinds(listener.events)[-2:] == ["turn_end end_turn", "done"]
     assert await journal.left_behind() == []
     await session.close()
+    await resources.close()
     await journal.close()

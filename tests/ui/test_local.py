@@ -13,9 +13,9 @@ import pytest
 
 from extensions.stage import Extension
 from fakes import PATIENCE_S, Listener
-from zot.config.config import Config
+from zot.config.config import Config, Overrides, resolve
 from zot.errors import ConfigError, NoSuchSession, RuntimeBusy, UserError
-from zot.events import Done, ExtNotify
+from zot.events import Done, ExtNotify, ToolResult
 from zot.messages import ShownResult, text_of
 from zot.ui.conversation import ModelInfo
 from zot.ui.local import LocalConversation, LocalHome
@@ -29,12 +29,13 @@ async def opened(
 ) -> AsyncIterator[tuple[LocalHome, LocalConversation]]:
     variables = {"PATH": os.environ["PATH"], "ZOT_HOME": str(directory / "home"), **(env or {})}
     given = {"provider": "lab", "cwd": str(directory), **settings}
-    home = LocalHome(Config(**given, env=variables), given, keep=keep)
+    home = LocalHome(Config(**given, env=variables), Overrides(frozenset(given)), keep=keep)
     conversation = await home.open()
     try:
         yield home, conversation
     finally:
         await conversation.close()
+        await home.close()
 
 
 async def talk(conversation: LocalConversation, text: str) -> Listener:
@@ -270,3 +271,30 @@ async def test_an_aside_is_guarded_as_the_conversation_is(tmp_path: Path) -> Non
         (guard.directory / "data" / "closed").touch()
         with pytest.raises(UserError, match="not asked: not at this time"):
             await conversation.aside("!echo blue")
+
+
+async def test_a_resumed_session_keeps_the_policy_of_its_agent_even_when_a_setting_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZOT_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.toml").write_text('[agents.careful]\nprovider = "lab"\npolicy = ["bash=deny"]\n')
+
+    async def denials(conversation: LocalConversation) -> list[str]:
+        heard = await talk(conversation, "!bash echo hi")
+        return [text_of(one.content) for one in heard.events if isinstance(one, ToolResult)]
+
+    careful = {"agent": "careful"}
+    home = LocalHome(resolve(careful), Overrides.of_flags(careful))
+    conversation = await home.open()
+    session = (await conversation.state()).session
+    denied = await denials(conversation)
+    await conversation.close()
+    flags = {"provider": "lab"}
+    home = LocalHome(resolve(flags), Overrides.of_flags(flags))
+    conversation = await home.open(session)
+    assert await denials(conversation) == denied == ["not run: the policy of this session denies bash here"]
+    await conversation.lock(locked=True)
+    assert await denials(conversation) == denied
+    await conversation.close()
+    await home.close()

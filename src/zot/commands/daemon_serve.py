@@ -16,7 +16,6 @@ from zot.config.agents import AgentConfigs
 from zot.config.paths import DaemonPaths
 from zot.errors import ConfigError, StoreFailed
 from zot.journal.journal import Journal
-from zot.runtime.preload import preload
 from zot.runtime.shared import SharedResources
 from zot.serve.daemon.endpoint import Claim
 from zot.serve.daemon.lifecycle import BackgroundTasks, Notifier
@@ -104,8 +103,8 @@ async def _open_parts(place: DaemonPaths, agents: AgentConfigs, given: Mapping[s
         from zot.serve.daemon.audit import Audit
 
         audit = Audit(LogFile(os.path.join(place.logs, "audit.log")), soon=loop.call_soon)
-        premises = SharedResources(own_process=True)
-        return DaemonParts(place, agents, journal=await opening, premises=premises, audit=audit, flags=given)
+        resources = SharedResources(own_process=True, serves_many=True)
+        return DaemonParts(place, agents, journal=await opening, resources=resources, audit=audit, flags=given)
     except BaseException:
         opening.cancel()
         await asyncio.wait({opening})
@@ -167,6 +166,8 @@ async def _preload(daemon: Daemon, provider: str) -> None:
     """Import the modules that requests need; later no descriptor may be left for it."""
     await asyncio.sleep(_LOAD_S)
     assert daemon.handlers
+    from zot.runtime.open import preload
+
     await preload(provider)
     __import__("zot.extensions.manager")  # A daemon's sessions can load extensions at any time.
 
@@ -199,11 +200,11 @@ async def _wind_down(daemon: Daemon, parts: DaemonParts, web: Sequence[Listening
             await daemon.close(grace_s=0)
             for one in web:
                 await one.close()
-            await parts.premises.close()
+            await parts.resources.close()
             await parts.journal.close()
     except TimeoutError:
         log.warning("the daemon has left before everything was wound down")
-        parts.premises.kill()
+        parts.resources.kill()
 
 
 async def _listen_elsewhere(

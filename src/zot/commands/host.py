@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from zot.config import flags
@@ -14,7 +15,6 @@ from zot.errors import AgentError, ConfigError, SystemFailed
 from zot.serve.host.input import process_began
 from zot.serve.stdio import claim, leave, unblock_signals, write_all, write_within
 from zot.wire.host import (
-    ANSWER_TTL_S,
     BAD_INPUT,
     FAILED,
     MAX_INPUT_BYTES,
@@ -30,7 +30,7 @@ from zot.wire.host import (
 )
 
 if TYPE_CHECKING:
-    from zot.runtime.idempotency import IdempotentRun
+    from zot.runtime.idempotency import IdempotentRequest
     from zot.serve.host.watchdog import Signals, Slot
     from zot.session.session import Session
 
@@ -77,6 +77,8 @@ _MIN_DEADLINE_S = 0.15
 #: Time limits for writing: of an answer without a deadline, and of the watchdog's last answer.
 _WRITE_S = 5.0
 _LAST_WRITE_S = 0.4
+#: Time limit for closing connections and the guardian.
+_CLOSE_S = 1.0
 
 
 def main(argv: Sequence[str]) -> int:
@@ -186,16 +188,22 @@ class _Host:
         try:
             if self._relays:
                 request = self._relay(request, slot)
-            config = self._config(request)
+            config = self._config(request.agent_name)
         except AgentError as problem:
             self._conclude(slot, request.ids.failure(code_of(problem), str(problem)), NOT_SET_UP)
         import asyncio
 
-        from zot.serve.host.request import RequestRun
+        from zot.runtime.open import OpenRequest, open_session
+        from zot.runtime.shared import SharedResources
+        from zot.serve.host.request import RequestRun, idempotent
 
-        answering = RequestRun(
-            request, lambda one: self._open(one, config, self.began, slot.deadline), behind=self._has_requests_ahead
-        )
+        resources = SharedResources(own_process=True)
+
+        async def opening(asked: IdempotentRequest) -> Session:
+            return await open_session(OpenRequest.for_host(config, asked), resources)
+
+        asked = idempotent(request, self.began, slot.deadline, self.own.get("idempotency_ttl"))
+        answering = RequestRun(request, asked, opening, behind=self._has_requests_ahead)
         slot.usage, slot.waits, watchdog.kill = answering.usage, lambda: answering.waits, answering.kill
 
         async def answer() -> NoReturn:
@@ -206,6 +214,8 @@ class _Host:
             if code != FAILED:
                 await answering.delivered()
             await answering.close()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(resources.close(), _CLOSE_S)
             self._leave(code)
 
         asyncio.run(answer())
@@ -266,11 +276,18 @@ class _Host:
         """Answer requests until the input ends, and exit."""
         import asyncio
 
+        from zot.runtime.open import OpenRequest, open_session
+        from zot.runtime.shared import SharedResources
         from zot.serve.host.many import StreamServer
         from zot.serve.host.output import LineThread
         from zot.serve.host.watchdog import Watchdog
         from zot.serve.streams import read_chunks
         from zot.wire.lines import LineSplitter
+
+        resources = SharedResources(own_process=True, serves_many=True)
+
+        async def opening(asked: IdempotentRequest) -> Session:
+            return await open_session(OpenRequest.for_host(self._config(asked.agent), asked), resources)
 
         async def serve() -> NoReturn:
             output = LineThread(self.outgoing)
@@ -280,48 +297,30 @@ class _Host:
                 ), stays=True,
             )  # fmt: skip
             many = StreamServer(
-                lambda request, *times: self._open(request, self._config(request), *times), watchdog, output,
-                at_once=self.own.get("max_concurrency", _AT_ONCE), tells_events=bool(self.own.get("events")),
+                opening, watchdog, output, at_once=self.own.get("max_concurrency", _AT_ONCE),
+                ttl_s=self.own.get("idempotency_ttl"), tells_events=bool(self.own.get("events")),
             )  # fmt: skip
             watchdog.kill, watchdog.flush = many.kill, output.flush
             watchdog.start()
             limit = self.own.get("max_input_bytes", MAX_INPUT_BYTES)
             await many.serve(read_chunks(self.incoming), LineSplitter(max_line_bytes=limit))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(resources.close(), _CLOSE_S)
             self._leave(0 if output.problem is None else self._unwritten(output.problem))
 
         asyncio.run(serve())
 
     # Shared.
 
-    def _config(self, request: Request) -> Config:
-        """Return the config for a request. Raise ConfigError or UserError if it cannot work."""
+    def _config(self, agent: str) -> Config:
+        """Return the config for a request to ``agent``. Raise ConfigError or UserError if it cannot work."""
         from zot.runtime.open import check
 
         if self.problem is not None:
             raise self.problem
-        config = resolve({**self.settings, "agent": request.agent_name}, or_default=True)
+        config = resolve({**self.settings, "agent": agent}, or_default=True)
         check(config)
         return config
-
-    async def _open(
-        self, request: Request, config: Config, came: float, deadline: float
-    ) -> tuple[Session, IdempotentRun]:
-        from zot.runtime.idempotency import IdempotentRequest
-        from zot.runtime.open import open_hosted
-
-        assert request.session_id is not None
-        assert request.prompt is not None
-        demand = IdempotentRequest(
-            request.session_id,
-            request.ids.request_id,
-            request.prompt,
-            request.agent_name,
-            request.key,
-            self.own.get("idempotency_ttl", ANSWER_TTL_S),
-            came,
-            deadline,
-        )
-        return await open_hosted(config, demand)
 
     def _refuse(self, problem: Refused) -> NoReturn:
         """Answer an invalid request."""

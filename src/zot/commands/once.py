@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,17 +15,18 @@ from zot.config.config import (
     FOREIGN_FLAGS,
     RESUME_FLAGS,
     Config,
-    given_settings,
+    Overrides,
     ignore_foreign,
     journal_path,
     resolve,
 )
 from zot.errors import AgentError, ConfigError, NoSuchSession, StoreFailed, UsageError
-from zot.runtime.open import HOSTED, check, open_any, open_recorded, open_session
+from zot.runtime.open import HOSTED, OpenRequest, check, open_session
 from zot.serve.stdio import claim, leave, leave_on_signals
 from zot.ui.readable import one_line
 
 if TYPE_CHECKING:
+    from zot.runtime.shared import SharedResources
     from zot.session.session import Session
 
 
@@ -40,38 +41,35 @@ def pop_resume_flags(settings: dict[str, Any]) -> str | None:
     return named
 
 
-async def open_or_create(config: Config, given: Collection[str], *, own_process: bool) -> Session:
-    """Return the session that ``config`` names, or a new one, recorded if possible."""
-    if config.session is not None:
-        return await open_recorded(config, given, own_process=own_process)
+async def _open(request: OpenRequest, resources: SharedResources, *, earlier: str | None, keep: bool) -> Session:
+    """Return the requested session, an ``earlier`` one, or a new one, which is recorded if possible and to ``keep``.
+
+    ``earlier`` is the name of a session, "" for the newest of the directory. Raise NoSuchSession if there is none.
+    """
+    if earlier is not None:
+        return await _open_printing(request, await _find_earlier(request.config, earlier), resources)
+    if request.config.session is not None or not keep:
+        return await open_session(request, resources)
     from zot.session.session import new_session_id
 
     try:
-        journal_path(config)
+        journal_path(request.config)
     except ConfigError as problem:
         reason: Exception = problem
     else:
         try:
-            new = msgspec.structs.replace(config, session=new_session_id())
-            session = await open_recorded(new, given, own_process=own_process)
+            return await _open_printing(request, new_session_id(), resources)
         except StoreFailed as problem:
             reason = problem
-        else:
-            _print_session_id(new.session or "")
-            return session
     # Recording was not requested, so its failure must not prevent an answer.
     sys.stderr.write(f"zot: this session is not kept: {reason}\n")
-    return open_session(config, own_process=own_process)
+    return await open_session(request, resources)
 
 
-async def open_earlier(config: Config, given: Collection[str], name: str) -> Session:
-    """Return the session ``name``, or the newest of the directory if it is "". Raise NoSuchSession.
-
-    The newest is never a host's session: it must not be continued by accident, without the host's policy.
-    """
-    session_id = await _find_earlier(config, name)
-    found = msgspec.structs.replace(config, session=session_id)
-    session = await open_recorded(found, given, own_process=True)
+async def _open_printing(request: OpenRequest, session_id: str, resources: SharedResources) -> Session:
+    """Open a session that the user did not name, and print its id."""
+    config = msgspec.structs.replace(request.config, session=session_id)
+    session = await open_session(msgspec.structs.replace(request, config=config), resources)
     _print_session_id(session_id)
     return session
 
@@ -83,6 +81,10 @@ def _print_session_id(session_id: str) -> None:
 
 
 async def _find_earlier(config: Config, name: str) -> str:
+    """Return the id of the session ``name``, or of the newest one of the directory if it is "". Raise NoSuchSession.
+
+    The newest is never a host's session: it must not be continued by accident, without the host's policy.
+    """
     import asyncio
 
     from zot.commands.subcommands import absolute_directory, find_session
@@ -152,11 +154,8 @@ def main(argv: Sequence[str]) -> int:
     incoming, outgoing = claim()
     import asyncio
 
-    opening: Callable[[], Awaitable[Session]]
-    if earlier is not None:
-        opening = partial(open_earlier, config, given_settings(settings), earlier)
-    else:
-        opening = partial(open_or_create if keep else open_any, config, given_settings(settings), own_process=True)
+    request = OpenRequest(config=config, overrides=Overrides.of_flags(settings))
+    opening = partial(_open, request, earlier=earlier, keep=keep)
     leave(asyncio.run(_answer(opening, words, how, incoming, outgoing)))
 
 
@@ -177,9 +176,14 @@ def _form(settings: dict[str, Any]) -> Callable[[str], str]:
 
 
 async def _answer(
-    opening: Callable[[], Awaitable[Session]], words: Sequence[str], how: dict[str, Any], incoming: int, outgoing: int
+    opening: Callable[[SharedResources], Awaitable[Session]],
+    words: Sequence[str],
+    how: dict[str, Any],
+    incoming: int,
+    outgoing: int,
 ) -> int:
     """Answer the prompt; return the exit code."""
+    from zot.runtime.shared import SharedResources
     from zot.serve.lifetime import Lifetime, close_in_time, report_write_failure, wind_down
     from zot.serve.once import EventLines, FinalText, OneRun
     from zot.serve.streams import StreamWriter
@@ -187,6 +191,7 @@ async def _answer(
     output, lifetime = StreamWriter(outgoing), Lifetime(outgoing, as_failure=True)
     output.on_broken(lifetime.end)
     face = EventLines(output, frozenset(how["features"] or ())) if how["json"] else FinalText(output, how["form"])
+    resources = SharedResources(own_process=True)
     session: Session | None = None
     problem: AgentError | None = None
 
@@ -195,7 +200,7 @@ async def _answer(
         try:
             # Read the prompt first: without one, no session is created.
             prompt = await _prompt(words, incoming, how)
-            session = await opening()
+            session = await opening(resources)
             await OneRun(session, output, face).run(prompt)
         except AgentError as failure:
             problem = failure
@@ -205,7 +210,7 @@ async def _answer(
     if session is not None:
         if finished:
             await close_in_time(session, lifetime)
-        await wind_down(session, output)
+        await wind_down(session, resources, output)
     output.close()
     if output.problem is not None:
         return report_write_failure(output.problem)

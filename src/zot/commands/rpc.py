@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from zot.config import flags
-from zot.config.config import AGENT_FLAGS, FOREIGN_FLAGS, RESUME_FLAGS, Config, given_settings, ignore_foreign, resolve
-from zot.runtime.open import check, open_any
+from zot.config.config import AGENT_FLAGS, FOREIGN_FLAGS, RESUME_FLAGS, Config, Overrides, ignore_foreign, resolve
+from zot.runtime.open import OpenRequest, check, open_session
 from zot.serve.stdio import claim, leave, leave_on_signals, readable, writable, write_all
 from zot.version import __version__
 from zot.wire.lines import MAX_LINE_BYTES, LineSplitter, TooLong
@@ -85,8 +84,8 @@ def main(argv: Sequence[str]) -> int:
         return report_write_failure(problem)
     import asyncio
 
-    opening = partial(open_any, config, given_settings(settings), own_process=True)
-    leave(asyncio.run(_serve(opening, greeting, lines, waiting, (incoming, outgoing))))
+    request = OpenRequest(config=config, overrides=Overrides.of_flags(settings))
+    leave(asyncio.run(_serve(request, greeting, lines, waiting, (incoming, outgoing))))
 
 
 def _without_auto_compact(config: Config) -> Config:
@@ -97,13 +96,14 @@ def _without_auto_compact(config: Config) -> Config:
 
 
 async def _serve(
-    opening: Callable[[], Awaitable[Session]],
+    request: OpenRequest,
     greeting: Greeting,
     lines: LineSplitter,
     waiting: Sequence[bytes | TooLong],
     descriptors: tuple[int, int],
 ) -> int:
     """Serve the client until its input ends, a signal arrives, or it stops reading. Return the exit code."""
+    from zot.runtime.shared import SharedResources
     from zot.serve.lifetime import Lifetime, close_in_time, report_write_failure, wind_down
     from zot.serve.rpc import NotAuthorized, RpcServer
     from zot.serve.streams import StreamWriter, pump, read_chunks
@@ -112,11 +112,12 @@ async def _serve(
     output = StreamWriter(outgoing)
     lifetime = Lifetime(outgoing)
     output.on_broken(lifetime.end)
+    resources = SharedResources(own_process=True)
     session: Session | None = None
 
     async def serve() -> None:
         nonlocal session
-        session = opened = await opening()
+        session = opened = await open_session(request, resources)
         greeting.provider = opened.agent.provider.name
         greeting.model = lambda: opened.agent.model.id
         server = RpcServer(opened, greeting, output)
@@ -137,6 +138,6 @@ async def _serve(
         sys.stderr.write(f"zot: rpc: {problem}\n")
         code = 1
     if session is not None:
-        await wind_down(session, output)
+        await wind_down(session, resources, output)
     output.close()
     return code if output.problem is None else report_write_failure(output.problem)

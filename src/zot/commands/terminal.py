@@ -9,11 +9,11 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zot.commands.once import pop_resume_flags
 from zot.config import flags
-from zot.config.config import AGENT_FLAGS, RESUME_FLAGS, Config, resolve
+from zot.config.config import AGENT_FLAGS, RESUME_FLAGS, Config, Overrides, resolve
 from zot.errors import NoSuchSession, UsageError
 from zot.runtime.open import check
 
@@ -60,19 +60,19 @@ def parse_command_line(argv: Sequence[str]) -> Opening | None:
     config = resolve(settings)
     if config.session is None and earlier is None:
         check(config)  # The settings of an existing session are known only once it is open.
-    return Opening(config, settings, earlier, keep=keep, is_plain=is_plain)
+    return Opening(config, Overrides.of_flags(settings), earlier, keep=keep, is_plain=is_plain)
 
 
 class Opening:
     """Opens a terminal's home and first session. Imports nothing before it is needed."""
 
     def __init__(
-        self, config: Config, given: Mapping[str, Any], earlier: str | None, *, keep: bool, is_plain: bool
+        self, config: Config, overrides: Overrides, earlier: str | None, *, keep: bool, is_plain: bool
     ) -> None:
         #: True if --plain was given.
         self.is_plain = is_plain
         self._config = config
-        self._given = given
+        self._overrides = overrides
         self._earlier = earlier
         self._keep = keep
         self._home: LocalHome | None = None
@@ -80,8 +80,14 @@ class Opening:
     async def home(self) -> Home:
         from zot.ui.local import LocalHome
 
-        self._home = LocalHome(self._config, self._given, keep=self._keep)
+        self._home = LocalHome(self._config, self._overrides, keep=self._keep)
         return self._home
+
+    async def close(self) -> None:
+        """Close the home, after its conversation."""
+        if self._home is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._home.close(), _SIGNAL_S)
 
     async def session(self, home: Home) -> Conversation:
         """Open the requested session."""
@@ -115,7 +121,15 @@ def _screen(opening: Opening) -> int:
     collect_rarely()
     from zot.ui.terminal.app import ZotApp
 
-    code = asyncio.run(run_app(app := ZotApp(opening.home, opening.session)))
+    app = ZotApp(opening.home, opening.session)
+
+    async def talk() -> int:
+        try:
+            return await run_app(app)
+        finally:
+            await opening.close()
+
+    code = asyncio.run(talk())
     _print_resume_command(app.left)
     return code
 
@@ -164,8 +178,11 @@ def _plain(opening: Opening) -> int:
 
     async def talk() -> int:
         terminal = PlainTerminal(opening.home, opening.session)
-        with logs_as_notes(terminal.note):
-            code = await terminal.run()
+        try:
+            with logs_as_notes(terminal.note):
+                code = await terminal.run()
+        finally:
+            await opening.close()
         _print_resume_command(terminal.left)
         return code
 

@@ -309,35 +309,44 @@ def _stored_addresses(env: Mapping[str, str]) -> Mapping[str, str]:
     return {name: found[name] or vendor.base_url for name, vendor in VENDORS.items() if name in found}
 
 
-class GivenSettings(frozenset[str]):
-    """Names of the settings given on a command line; `config` applies them to another agent."""
+class Overrides(msgspec.Struct, frozen=True):
+    """The settings that a user gave, by name: a resumed session uses them instead of its recorded ones.
 
-    settings: Mapping[str, Any]
-
-    def config(self, agent: str) -> Config:
-        """Return an agent's Config with these settings. Raise NoSuchAgent, ConfigError."""
-        return resolve({**self.settings, "agent": agent})
-
-
-def given_settings(settings: Mapping[str, Any]) -> GivenSettings:
-    """Return the given settings, which a resumed session must not override.
-
-    Naming another agent also selects its service, model and prompt, but not its directory.
+    ``flags`` is the command line that they come from, if any.
     """
-    of_agent = ("provider", "model", "reasoning", "system_prompt") if "agent" in settings else ()
-    given = GivenSettings((*settings, *of_agent))
-    given.settings = settings
-    return given
+
+    names: frozenset[str] = frozenset()
+    flags: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of_flags(cls, flags: Mapping[str, Any]) -> Overrides:
+        """Return the overrides of a command line.
+
+        Naming an agent also selects its service, model and prompt, but not its directory.
+        """
+        of_agent = ("provider", "model", "reasoning", "system_prompt") if "agent" in flags else ()
+        return cls(frozenset((*flags, *of_agent)), flags)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
+
+    def including(self, *names: str) -> Overrides:
+        """Return these overrides and others."""
+        return Overrides(self.names.union(names), self.flags)
+
+    def config_of(self, agent: str) -> Config | None:
+        """Return an agent's Config with the flags applied; None without flags. Raise NoSuchAgent, ConfigError."""
+        return None if self.flags is None else resolve({**self.flags, "agent": agent})
 
 
-def resumed(config: Config, recorded: Mapping[str, str], given: Container[str]) -> Config:
-    """Return ``config`` with the settings ``recorded`` for a session, except those that were ``given``."""
-    taken: dict[str, str | None] = {name: recorded[name] for name in RECORDED if name not in given}
+def resumed(config: Config, recorded: Mapping[str, str], overrides: Container[str]) -> Config:
+    """Return ``config`` with the settings ``recorded`` for a session, except ``overrides``."""
+    taken: dict[str, str | None] = {name: recorded[name] for name in RECORDED if name not in overrides}
     if config.provider != recorded["provider"]:  # Model, address and key belong to their provider.
-        if "provider" in given:
+        if "provider" in overrides:
             taken.pop("model", None)
         else:
-            taken |= {name: None for name in OF_PROVIDER if name not in given}
+            taken |= {name: None for name in OF_PROVIDER if name not in overrides}
     return msgspec.structs.replace(config, **taken)
 
 

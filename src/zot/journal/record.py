@@ -34,6 +34,9 @@ from zot.store import Acquired, Change, FindAnswer, PermissionGranted, Row
 if TYPE_CHECKING:
     from zot.journal.journal import Journal
 
+if TYPE_CHECKING:
+    from zot.journal.journal import Journal
+
 T = TypeVar("T")
 
 #: The most unwritten bytes before a run must wait, and how long the disk may take.
@@ -88,6 +91,11 @@ class Record:
         self._waiting: set[asyncio.Future[None]] = set()
         self._safe: Callable[[int], None] = lambda seq: None
         self._failed: Callable[[StoreFailed], None] = lambda problem: None
+
+    @property
+    def journal(self) -> Journal:
+        """The journal that has it."""
+        return self._files
 
     async def begin(self, find_answer: FindAnswer | None = None) -> Acquired:
         """Acquire the lease for a run; return the rows that others added since we last read, or a stored answer."""

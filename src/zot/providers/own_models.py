@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Annotated
 
 import msgspec
@@ -63,8 +64,12 @@ class _File(msgspec.Struct, frozen=True):
 def load(path: str) -> dict[str, tuple[OwnModel, ...]]:
     """Return the models of a file, by provider; empty without a file. Unknown fields are ignored.
 
-    Raise ConfigError with the file and the wrong field.
+    The file is read again only if it has changed. Raise ConfigError with the file and the wrong field.
     """
+    return _cache.read(path)
+
+
+def _load(path: str) -> dict[str, tuple[OwnModel, ...]]:
     try:
         parsed = files.load(path, decoder(_File).decode)
     except FileNotFoundError:
@@ -72,6 +77,10 @@ def load(path: str) -> dict[str, tuple[OwnModel, ...]]:
     return {name: provider.models for name, provider in parsed.providers.items()}
 
 
+_cache = files.FileCache(_load)
+
+
+@lru_cache(maxsize=64)  # Sessions of one process share a catalogue.
 def overlaid(listed: Catalogue, own: tuple[OwnModel, ...]) -> Catalogue:
     """Return a catalogue with the user's models: known ones overridden in place, new ones at the end."""
     models = {model.id: model for model in listed.models}

@@ -15,7 +15,7 @@ from zot.config.policy import Policy, Private
 from zot.runtime.providers import masked
 
 if TYPE_CHECKING:
-    from zot.runtime.idempotency import IdempotentRequest
+    from zot.runtime.open import OpenRequest
 
 log = logging.getLogger("zot")
 
@@ -29,18 +29,16 @@ def guarded(config: Config) -> Config:
     return msgspec.structs.replace(config, policy=(*config.policy, *_HOST_POLICY))
 
 
-def approvals_of(
-    config: Config, demand: IdempotentRequest | None, *, cwd: str, key: str, is_guarded: bool
-) -> Approvals:
-    """Return the approver of tool calls. Guarded and hosted sessions reach no private file; hosted ones never ask."""
-    policy = _policy(config)
-    if is_guarded or demand is not None:
+def approvals_of(request: OpenRequest, *, cwd: str, key: str) -> Approvals:
+    """Return the approver of tool calls. Guarded sessions reach no private file; those of a host never ask."""
+    config, policy = request.config, _policy(request.config)
+    if request.guarded:
         policy = msgspec.structs.replace(policy, private=_private(config, key))
-    if demand is None:
+    if request.host_request is None:
         return Approvals(policy, cwd=cwd, timeout_s=config.approval_timeout_s)
     from zot.agent.approvals import Denials
 
-    denials = Denials(demand.name, advice=_HOST_ADVICE, mask=partial(masked, config))
+    denials = Denials(request.host_request.name, advice=_HOST_ADVICE, mask=partial(masked, config))
     return Approvals(policy, cwd=cwd, denials=denials)
 
 

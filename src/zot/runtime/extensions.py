@@ -11,29 +11,43 @@ from zot.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
     from zot.extensions.discovery import Located
+    from zot.extensions.launch import LaunchSettings
     from zot.extensions.manager import Manager
     from zot.extensions.manifest import Manifest
+    from zot.runtime.open import OpenRequest
     from zot.runtime.toolbox import Toolbox
 
 
-def open_extensions(
-    config: Config, toolbox: Toolbox, *, cwd: str, model_id: str, joinable: bool = False, reloadable: bool = False
-) -> Manager | None:
+def open_extensions(request: OpenRequest, toolbox: Toolbox, model_id: str) -> Manager | None:
     """Return the extensions of a session; None if there are none and none can `join` or be loaded later.
 
     Raise ConfigError for a broken --ext.
     """
-    if not extension_places(config) and not joinable and not reloadable:
+    config, cwd = request.config, toolbox.cwd
+    if not extension_places(config) and not request.joinable and not request.reloadable:
         return None
+    from zot.extensions.manager import Manager
+
+    return Manager(
+        find_extensions(config, cwd),
+        _launch_settings(config, toolbox, model_id),
+        taken=TOOL_NAMES,
+        wanted=config.tools,
+        joinable=request.joinable,
+        find=(lambda: find_extensions(config, cwd)) if request.reloadable else None,
+    )
+
+
+def _launch_settings(config: Config, toolbox: Toolbox, model_id: str) -> LaunchSettings:
     from zot.extensions.confinement import Confinement
     from zot.extensions.launch import LaunchSettings
-    from zot.extensions.manager import Manager
     from zot.extensions.peer import ExtensionDeadlines
     from zot.version import __version__
 
+    processes, cwd = toolbox.processes, toolbox.cwd
     env, home = tool_environment(config.environment), zot_home(config.environment)
-    around = LaunchSettings(
-        toolbox.processes,
+    return LaunchSettings(
+        processes,
         env,
         data_directory(config),
         config.provider,
@@ -41,17 +55,9 @@ def open_extensions(
         cwd,
         __version__,
         ExtensionDeadlines(**{f"{name}_s": seconds for name, seconds in config.ext_deadlines.items()}),
-        Confinement(toolbox.processes, env, cwd=cwd, zot_home=home),
+        Confinement(processes, env, cwd=cwd, zot_home=home),
         config.unsandboxed_ext,
         logs_are_home=data_directory(config) == home,
-    )
-    return Manager(
-        find_extensions(config, cwd),
-        around,
-        taken=TOOL_NAMES,
-        wanted=config.tools,
-        joinable=joinable,
-        find=(lambda: find_extensions(config, cwd)) if reloadable else None,
     )
 
 

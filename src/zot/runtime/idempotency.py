@@ -16,7 +16,6 @@ from zot.encoding import thread_safe_type
 from zot.events import AgentEvent, Done, Error
 from zot.journal import answers
 from zot.journal.answers import Clock, StoredReply, StoredRequest
-from zot.journal.journal import Journal
 from zot.journal.lease import Ticket
 from zot.journal.queries import key_of, rows_of
 from zot.journal.record import Record
@@ -111,7 +110,6 @@ class IdempotentRun(RepeatedPrompt):
 
     def __init__(
         self,
-        journal: Journal,
         record: Record,
         demand: IdempotentRequest,
         *,
@@ -120,7 +118,7 @@ class IdempotentRun(RepeatedPrompt):
         again_s: float = _AGAIN_S,
     ) -> None:
         self.position = PromptPosition.NOWHERE
-        self._journal = journal
+        self._journal = record.journal
         self._record = record
         self._asked: StoredRequest | None = None
         if demand.key is not None:

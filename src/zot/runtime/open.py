@@ -1,12 +1,13 @@
-"""Opening sessions: from a Config to a live Session. The only module that picks concrete parts."""
+"""Opening sessions: from an `OpenRequest` to a live `Session`. The only module that picks concrete parts."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import count
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,7 +15,7 @@ from zot.config.config import (
     DEFAULT_AGENT,
     RECORDED,
     Config,
-    GivenSettings,
+    Overrides,
     journal_path,
     resumed,
     tool_environment,
@@ -26,53 +27,15 @@ from zot.runtime.providers import credential_of, models_of, provider_of, script_
 if TYPE_CHECKING:
     from zot.agent.loop import Agent
     from zot.agent.output_schema import Expected
-    from zot.journal.journal import Journal
-    from zot.journal.record import Record
-    from zot.runtime.idempotency import IdempotentRequest, IdempotentRun
+    from zot.runtime.idempotency import IdempotentRequest
     from zot.runtime.shared import SharedResources
     from zot.runtime.toolbox import Toolbox
     from zot.session.session import Session
     from zot.session.transcripts import TranscriptPast
     from zot.store import Configured, Row, Store
 
-T = TypeVar("T")
-
-
-def check(config: Config, premises: SharedResources | None = None) -> str:
-    """Return the id of the model to use. Raise ConfigError or UserError for settings that `open_session` would refuse.
-
-    Imports next to nothing: the first answer waits for this.
-    """
-    model = models_of(config, premises).find(config.model)
-    credential_of(config, model)
-    check_settings(config, premises)
-    return model.id
-
-
-def check_settings(config: Config, premises: SharedResources | None = None) -> None:
-    """Raise ConfigError for settings that are invalid with any provider."""
-    _directory(config.cwd)
-    tool_names(config)
-    for flag, file in (("--script", config.script), ("--replay", config.replay)):
-        if file and config.provider != "lab":
-            raise ConfigError(f"{flag} is for --provider lab")
-    if config.script and config.replay:
-        raise ConfigError("--script and --replay exclude each other: lab plays one of them")
-    if config.script and not os.path.exists(config.script):
-        raise ConfigError(f"{config.script}: no such file")
-    if config.script and os.path.isfile(config.script):  # A pipe can be read only once: not here.
-        script_of(config, premises)
-    if config.output_schema is not None:
-        from zot.agent.output_schema import load
-
-        load(config.output_schema)
-    if config.policy:
-        from zot.config.policy import Policy
-
-        Policy.parse(config.policy)
-    if config.frozen_time is not None:
-        clock_of(config.frozen_time)
-
+#: Prefix of session ids that strangers prompt, so that none of them can name a session of the user.
+HOSTED = "host:"
 
 #: Settings that shape the system prompt: unless one of them is given, a resumed session keeps its prompt.
 _PROMPTING = frozenset(
@@ -90,173 +53,288 @@ _PROMPTING = frozenset(
 )
 
 
-async def open_any(config: Config, given: Collection[str], *, own_process: bool = False) -> Session:
-    """Return a session for ``config``: a recorded one if it names one, else one that is not kept."""
-    if config.session is None:
-        return open_session(config, own_process=own_process)
-    return await open_recorded(config, given, own_process=own_process)
+class OpenRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request for a session with the settings ``config``, recorded under ``config.session`` unless that is None.
 
-
-class SessionChoice(msgspec.Struct, frozen=True):
-    """The settings of a session: ``config``, whose fields named in ``given`` override recorded ones.
-
-    ``agent`` is the agent's name, if it has one. ``guarded`` means that strangers prompt it: its policy then denies by
-    default. A session once guarded stays guarded, and keeps its agent's name unless there is another. The extensions of
-    a ``reloadable`` session can be replaced while it is open; a ``joinable`` one accepts further extensions.
+    A recorded session that exists keeps its recorded settings, except the ``overrides``.
     """
 
     config: Config
-    given: Collection[str] = ()
-    agent: str = ""
+    overrides: Overrides = Overrides()
+    #: The name of its agent in the record, "" for none; None for that of ``config`` unless it is the default agent.
+    agent: str | None = None
+    #: Strangers prompt it: its policy denies by default. A session once guarded stays guarded.
     guarded: bool = False
+    #: Its extensions can be replaced while it is open.
     reloadable: bool = False
+    #: Further extensions can connect to it. So can those that guarded it before.
     joinable: bool = False
+    #: Create a recorded session that does not exist. Otherwise `open_session` raises NoSuchSession.
+    creates: bool = True
+    #: Resume a run that waits for an approval, and request approvals even while no client can answer them.
+    keeps_approvals: bool = False
+    #: The host's request that it is opened for.
+    host_request: IdempotentRequest | None = None
+    #: The conversation that an unrecorded session starts from.
+    past: TranscriptPast | None = None
+    #: Returns the request for a session that exists, given its recorded settings; None to follow the recorded agent.
+    adapt: Callable[[Configured], OpenRequest] | None = None
+
+    @classmethod
+    def for_host(cls, config: Config, request: IdempotentRequest) -> OpenRequest:
+        """Return the request for the session of a chat: the current configuration counts, not the recorded one."""
+        config = msgspec.structs.replace(config, session=f"{HOSTED}{request.session_id}")
+        overrides = Overrides(frozenset({*RECORDED, *_PROMPTING, "lock"}))
+        # It has no agent of its own: each request names one.
+        return cls(config=config, overrides=overrides, agent="", guarded=True, host_request=request)
+
+    def adapted(self, recorded: Configured) -> OpenRequest:
+        """Return the request for a session that exists, with these recorded settings.
+
+        Policy and tools come from the session's own agent unless the user named another one.
+        """
+        if self.adapt is not None:
+            return self.adapt(recorded)
+        if recorded.agent in ("", self.config.agent) or "agent" in self.overrides:
+            return self
+        own = self.overrides.config_of(recorded.agent)
+        if own is None:
+            return self
+        kept = {"session": self.config.session, "auto_compact": self.config.auto_compact}
+        return msgspec.structs.replace(self, config=msgspec.structs.replace(own, **kept))
+
+    @property
+    def agent_name(self) -> str:
+        """The name of its agent in the record."""
+        if self.agent is not None:
+            return self.agent
+        return "" if self.config.agent == DEFAULT_AGENT else self.config.agent
 
 
-#: Returns the settings of a session, given its recorded ones; None if it is new. Reads no files.
-Choose: TypeAlias = "Callable[[Configured | None], SessionChoice]"
+async def open_session(request: OpenRequest, resources: SharedResources) -> Session:
+    """Return the requested session, recovered if a process died in it. It borrows ``resources`` until it is closed.
 
-
-async def open_recorded(
-    config: Config, given: Collection[str], *, own_process: bool = False, parks: bool = False, reloadable: bool = False
-) -> Session:
-    """Return the session that ``config.session`` names, creating it if it is new.
-
-    An existing one keeps its recorded settings, except those ``given``. With ``parks``, approvals are always requested,
-    and a run that waits for one is taken up. Raise ConfigError, StoreFailed if the journal cannot be used.
+    Raise ConfigError, StoreFailed if the journal cannot be used, NoSuchSession if it does not exist and the request
+    does not create it.
     """
-
-    def choose(recorded: Configured | None) -> SessionChoice:
-        wanted = config
-        another = "" if recorded is None or recorded.agent == config.agent else recorded.agent
-        if another and isinstance(given, GivenSettings) and "agent" not in given:
-            # Policy and tools come from its own agent, not from the caller's.
-            own = given.config(another)
-            wanted = msgspec.structs.replace(own, session=config.session, auto_compact=config.auto_compact)
-        return SessionChoice(
-            wanted, given, agent="" if wanted.agent == DEFAULT_AGENT else wanted.agent, reloadable=reloadable
-        )
-
-    session, _ = await _open_recorded(
-        config, choose, lambda journal, record: None, own_process=own_process, parks=parks
-    )
-    return session
-
-
-async def open_chosen(config: Config, choose: Choose, premises: SharedResources, *, creates: bool) -> Session:
-    """Return the session that ``config.session`` names, with the settings that ``choose`` returns.
-
-    ``config`` only decides where it is stored, and the directory of a new one. It borrows ``premises`` until it is
-    closed, reads files in another thread, and takes up a run that waits for an approval. Raise like `open_recorded`,
-    whatever ``choose`` raises, and NoSuchSession if ``creates`` is false and there is none.
-    """
-    session, _ = await _open_recorded(
-        config,
-        choose,
-        lambda journal, record: None,
-        own_process=True,
-        parks=True,
-        premises=premises,
-        creates=creates,
-    )
-    return session
-
-
-#: Prefix of session ids that strangers prompt, so that none of them can name a session of the user.
-HOSTED = "host:"
-
-
-async def open_hosted(
-    config: Config, demand: IdempotentRequest, premises: SharedResources | None = None
-) -> tuple[Session, IdempotentRun]:
-    """Return the session of a chat, and the object that answers its request once.
-
-    The current configuration counts, not the recorded settings. Raise ConfigError, StoreFailed.
-    """
-    from zot.runtime.idempotency import IdempotentRun
-
-    hosted = msgspec.structs.replace(config, session=f"{HOSTED}{demand.session_id}")
-    chosen = SessionChoice(hosted, {*RECORDED, *_PROMPTING, "lock"}, guarded=True)
-    return await _open_recorded(
-        hosted,
-        lambda _: chosen,
-        lambda journal, record: IdempotentRun(journal, record, demand),
-        own_process=True,
-        demand=demand,
-        premises=premises,
-    )
-
-
-async def _open_recorded(
-    config: Config,
-    choose: Choose,
-    attend: Callable[[Journal, Record], T],
-    *,
-    own_process: bool,
-    parks: bool = False,
-    demand: IdempotentRequest | None = None,
-    premises: SharedResources | None = None,
-    creates: bool = True,
-) -> tuple[Session, T]:
-    """Open a recorded session; return it with the result of ``attend``."""
+    config = request.config
+    if config.session is None:
+        return open_unrecorded(request, resources)
     import asyncio
-    from contextlib import nullcontext
 
     from zot.journal.journal import Journal
-    from zot.runtime.preload import preloading
 
-    assert config.session is not None
-    with nullcontext() if premises is not None else preloading(config.provider):
+    with _preloading(config.provider):
         journal = await Journal.open(journal_path(config))
         try:
-            record, past = await journal.resume(config.session, cwd=_directory(config.cwd), create=creates)
+            record, stored = await journal.resume(config.session, cwd=_directory(config.cwd), create=request.creates)
             from zot.session.recovery import WaitingRuns
             from zot.session.transcripts import TranscriptPast
 
-            changes = past.changes if premises is None else premises.same_prompts(past.changes)
-            choice, system = _resume_settings(choose, changes)
-            draw = partial(_plan, choice, own_process=own_process, system=system, demand=demand, premises=premises)
-            plan = draw() if premises is None else await asyncio.to_thread(draw)
-            session = _build(plan, record, TranscriptPast(changes, past.rows, record.totals, journal.close))
-            await session.recover(WaitingRuns.RESUME if parks else WaitingRuns.LEAVE)
+            changes = resources.same_prompts(stored.changes)
+            settings = _settle(request, changes)
+            if resources.serves_many:
+                parts = await asyncio.to_thread(_assemble, settings, resources)
+            else:
+                parts = _assemble(settings, resources)
+            session = parts.session(record, TranscriptPast(changes, stored.rows, record.totals, journal.close))
+            await session.recover(WaitingRuns.RESUME if request.keeps_approvals else WaitingRuns.LEAVE)
         except BaseException:
             await journal.close()
             raise
-    return session, attend(journal, record)
+    return session
 
 
-def _resume_settings(choose: Choose, changes: Sequence[Row]) -> tuple[SessionChoice, str | None]:
-    """Return a session's settings from now on, and the system prompt to keep, if any. Raise ConfigError."""
-    from zot.runtime.approvals import guarded
+def open_unrecorded(request: OpenRequest, resources: SharedResources) -> Session:
+    """Return the requested session, which is kept in memory only, at once. Raise ConfigError."""
+    return _assemble(_settle(request, ()), resources).session(None, request.past)
+
+
+class _Settled(msgspec.Struct, frozen=True):
+    """A request adapted to what is recorded: ``agent`` is the agent's name, ``system`` the system prompt to keep."""
+
+    request: OpenRequest
+    agent: str
+    system: str | None = None
+
+
+def _settle(request: OpenRequest, changes: Sequence[Row]) -> _Settled:
+    """Return a session's settings from now on. ``changes`` are its recorded ones, none if it is new.
+
+    Raise ConfigError, DirectoryGone.
+    """
     from zot.store import Configured, GuardSet, LockChanged
 
     recorded = next((row for row in reversed(changes) if isinstance(row, Configured)), None)
-    choice = choose(recorded)
-    if recorded is not None:
-        # Under any agent it contains text of strangers, and a guard that is disconnected keeps blocking.
-        name, is_guarded = choice.agent or recorded.agent, choice.guarded or recorded.guarded
-        joinable = choice.joinable or any(isinstance(row, GuardSet) for row in changes)
-        choice = msgspec.structs.replace(choice, agent=name, guarded=is_guarded, joinable=joinable)
-    if choice.guarded:
-        choice = msgspec.structs.replace(choice, config=guarded(choice.config))
     if recorded is None:
-        return choice, None
+        return _Settled(_guarded(request), request.agent_name)
+    request = request.adapted(recorded)
+    # Under any agent it contains text of strangers, and a guard that is disconnected keeps blocking.
+    request = _guarded(
+        msgspec.structs.replace(
+            request,
+            guarded=request.guarded or recorded.guarded,
+            joinable=request.joinable or any(isinstance(row, GuardSet) for row in changes),
+        )
+    )
     # An imported session has no directory: it uses the given one from now on.
-    given = choice.given if recorded.cwd else {*choice.given, "cwd"}
-    config = resumed(choice.config, {name: getattr(recorded, name) for name in RECORDED}, given)
-    _check_directory(recorded.cwd, given)
+    overrides = request.overrides if recorded.cwd else request.overrides.including("cwd")
+    config = resumed(request.config, {name: getattr(recorded, name) for name in RECORDED}, overrides)
+    if "cwd" not in overrides and not os.path.isdir(recorded.cwd):
+        raise DirectoryGone(recorded.cwd, "--cwd DIR names another place")
     locks = [row.locked for row in changes if isinstance(row, LockChanged)]
-    if locks and "lock" not in given:
+    if locks and "lock" not in overrides:
         config = msgspec.structs.replace(config, lock=locks[-1])
     # Nor has it a system prompt: a new one is made.
-    system = None if _PROMPTING.intersection(given) else recorded.system or None
-    return msgspec.structs.replace(choice, config=config), system
+    system = None if _PROMPTING & overrides.names else recorded.system or None
+    return _Settled(msgspec.structs.replace(request, config=config), request.agent_name or recorded.agent, system)
 
 
-def _check_directory(cwd: str, given: Collection[str]) -> None:
-    """Raise DirectoryGone if a session's directory no longer exists and no other was given."""
-    if "cwd" not in given and not os.path.isdir(cwd):
-        raise DirectoryGone(cwd, "--cwd DIR names another place")
+def _guarded(request: OpenRequest) -> OpenRequest:
+    """Return a request whose policy denies by default if it is guarded."""
+    if not request.guarded:
+        return request
+    from zot.runtime.approvals import guarded
+
+    return msgspec.structs.replace(request, config=guarded(request.config))
+
+
+class SessionParts(msgspec.Struct, frozen=True):
+    """The parts of a session, made from its settings and from files."""
+
+    agent: Agent
+    toolbox: Toolbox
+    key: str
+    now: Callable[[], str]
+
+    def session(self, store: Store | None, past: TranscriptPast | None) -> Session:
+        """Return a session of these parts that starts from its ``past``."""
+        from zot.session.session import Session
+
+        box = self.toolbox
+        return Session(self.agent, store, background=box, key=self.key, now=self.now, past=past, files=box.files)
+
+
+def _assemble(settled: _Settled, resources: SharedResources) -> SessionParts:
+    """Return the parts of a session. Reads files; callable from any thread. Raise ConfigError."""
+    from zot.agent.compaction import AutoCompact
+    from zot.agent.loop import Agent, Budget
+    from zot.runtime.approvals import approvals_of
+    from zot.runtime.extensions import open_extensions
+    from zot.runtime.system_prompt import system_of
+    from zot.runtime.toolbox import Toolbox
+
+    request, config, system = settled.request, settled.request.config, settled.system
+    model_id, models = check(config), models_of(config)
+    cwd, key, expected = _directory(config.cwd), os.urandom(6).hex(), _expected(config)
+    now = clock_of(config.frozen_time)
+    toolbox = Toolbox(config, resources, cwd=cwd, key=key)
+    if system is None:
+        system = system_of(config, toolbox, date=_date(config), expected=expected)
+    left_s = None if request.host_request is None else request.host_request.left_s
+    agent = Agent(
+        provider_of(config, models, model_id, resources, left_s=left_s),
+        models,
+        model_id=model_id,
+        system=resources.same_text(system),
+        extensions=open_extensions(request, toolbox, model_id),
+        tools=toolbox.tools,
+        cwd=cwd,
+        env=_tool_environment(config.environment, resources),
+        max_steps=config.max_steps,
+        budget=Budget(config.max_cost, config.max_tokens_total),
+        reasoning=config.reasoning,
+        expected=expected,
+        auto_compact=AutoCompact(config.auto_compact is not False, config.compact_at),
+        approver=approvals_of(request, cwd=cwd, key=key),
+        name=settled.agent,
+        guarded=request.guarded,
+        locked=config.lock,
+    )
+    return SessionParts(agent, toolbox, key, now)
+
+
+def _tool_environment(env: Mapping[str, str], resources: SharedResources) -> Mapping[str, str]:
+    return resources.same(("environment", frozenset(env.items())), lambda: tool_environment(env))
+
+
+#: The modules of a session, in the order of their imports.
+_MODULES = (
+    "agent.loop",
+    "session.session",
+    "runtime.toolbox",
+    "runtime.extensions",
+    "config.skills",
+    "tools.base",
+    "tools.specs",
+    "agent.approvals",
+    "providers.service",
+)
+
+
+async def preload(provider: str) -> None:
+    """Import the modules of a session one by one, yielding to the event loop in between."""
+    import asyncio
+
+    for name in _unloaded(provider):
+        await asyncio.sleep(0)
+        __import__(name)
+
+
+@contextmanager
+def _preloading(provider: str) -> Iterator[None]:
+    """Import the modules of a session while the caller awaits something else."""
+    if not _unloaded(provider):
+        yield
+        return
+    import asyncio
+
+    task = asyncio.ensure_future(preload(provider))
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+def _unloaded(provider: str) -> list[str]:
+    needed = _MODULES if provider == "lab" else (*_MODULES, "providers.http")
+    return [name for part in needed if (name := f"zot.{part}") not in sys.modules]
+
+
+def check(config: Config) -> str:
+    """Return the id of the model to use. Raise ConfigError or UserError for settings that `open_session` would refuse.
+
+    Imports next to nothing: the first answer waits for this.
+    """
+    model = models_of(config).find(config.model)
+    credential_of(config, model)
+    check_settings(config)
+    return model.id
+
+
+def check_settings(config: Config) -> None:
+    """Raise ConfigError for settings that are invalid with any provider."""
+    _directory(config.cwd)
+    tool_names(config)
+    for flag, file in (("--script", config.script), ("--replay", config.replay)):
+        if file and config.provider != "lab":
+            raise ConfigError(f"{flag} is for --provider lab")
+    if config.script and config.replay:
+        raise ConfigError("--script and --replay exclude each other: lab plays one of them")
+    if config.script and not os.path.exists(config.script):
+        raise ConfigError(f"{config.script}: no such file")
+    if config.script and os.path.isfile(config.script):  # A pipe can be read only once: not here.
+        script_of(config)
+    if config.output_schema is not None:
+        from zot.agent.output_schema import load
+
+        load(config.output_schema)
+    if config.policy:
+        from zot.config.policy import Policy
+
+        Policy.parse(config.policy)
+    if config.frozen_time is not None:
+        clock_of(config.frozen_time)
 
 
 async def check_journal(config: Config) -> str:
@@ -271,106 +349,18 @@ async def check_journal(config: Config) -> str:
     return journal.path
 
 
-def open_session(
-    config: Config,
-    store: Store | None = None,
-    *,
-    own_process: bool = False,
-    past: TranscriptPast | None = None,
-    reloadable: bool = False,
-    premises: SharedResources | None = None,
-) -> Session:
-    """Return a session for ``config`` that starts from its ``past``. Raise ConfigError.
-
-    With ``own_process``, commands of tools cannot read this process's memory and environment; an embedding program
-    decides that for itself.
-    """
-    plan = _plan(SessionChoice(config, reloadable=reloadable), own_process=own_process, premises=premises)
-    return _build(plan, store, past)
-
-
-class SessionParts(msgspec.Struct, frozen=True):
-    """The parts of a session that had to be read from disk, before it is built."""
-
-    agent: Agent
-    toolbox: Toolbox
-    key: str
-    now: Callable[[], str]
-
-
-def _plan(
-    choice: SessionChoice,
-    *,
-    own_process: bool,
-    system: str | None = None,
-    demand: IdempotentRequest | None = None,
-    premises: SharedResources | None = None,
-) -> SessionParts:
-    """Return the parts of a session for ``choice``. Callable from any thread. Raise ConfigError.
-
-    ``system`` is a system prompt to keep, ``demand`` a request of a stranger.
-    """
-    from zot.agent.compaction import AutoCompact
-    from zot.agent.loop import Agent, Budget
-    from zot.runtime.approvals import approvals_of
-    from zot.runtime.extensions import open_extensions
-    from zot.runtime.system_prompt import system_of
-    from zot.runtime.toolbox import Toolbox
-
-    config = choice.config
-    model_id, models = check(config, premises), models_of(config, premises)
-    cwd, key, expected = _directory(config.cwd), os.urandom(6).hex(), _expected(config)
-    now = clock_of(config.frozen_time)
-    toolbox = Toolbox(config, cwd=cwd, key=key, own_process=own_process, premises=premises)
-    if system is None:
-        system = system_of(config, toolbox, cwd=cwd, date=clock_of(config.frozen_time)()[:10], expected=expected)
-    left_s = None if demand is None else demand.left_s
-    changing = {"joinable": choice.joinable, "reloadable": choice.reloadable}
-    agent = Agent(
-        provider_of(config, models, model_id, left_s=left_s, premises=premises),
-        models,
-        model_id=model_id,
-        system=system if premises is None else premises.same_text(system),
-        extensions=open_extensions(config, toolbox, cwd=cwd, model_id=model_id, **changing),
-        tools=toolbox.tools,
-        cwd=cwd,
-        env=_tool_environment(config, premises),
-        max_steps=config.max_steps,
-        budget=Budget(config.max_cost, config.max_tokens_total),
-        reasoning=config.reasoning,
-        expected=expected,
-        auto_compact=AutoCompact(config.auto_compact is not False, config.compact_at),
-        approver=approvals_of(config, demand, cwd=cwd, key=key, is_guarded=choice.guarded),
-        name=choice.agent,
-        guarded=choice.guarded,
-        locked=config.lock,
-    )
-    return SessionParts(agent, toolbox, key, now)
-
-
-def _build(plan: SessionParts, store: Store | None, past: TranscriptPast | None) -> Session:
-    """Build a session that starts from its ``past``."""
-    from zot.session.session import Session
-
-    toolbox = plan.toolbox
-    return Session(plan.agent, store, background=toolbox, key=plan.key, now=plan.now, past=past, files=toolbox.files)
-
-
-def _tool_environment(config: Config, premises: SharedResources | None) -> Mapping[str, str]:
-    env = config.environment
-    if premises is None:
-        return tool_environment(env)
-    return premises.same(("environment", frozenset(env.items())), lambda: tool_environment(env))
-
-
 def prompt_of(config: Config) -> str:
     """Return the system prompt of a session for ``config``. Raise ConfigError."""
+    from zot.runtime.shared import SharedResources
     from zot.runtime.system_prompt import system_of
     from zot.runtime.toolbox import Toolbox
 
-    cwd, date = _directory(config.cwd), clock_of(config.frozen_time)()[:10]
-    toolbox = Toolbox(config, cwd=cwd, key="", own_process=False)
-    return system_of(config, toolbox, cwd=cwd, date=date, expected=_expected(config))
+    toolbox = Toolbox(config, SharedResources(), cwd=_directory(config.cwd), key="")
+    return system_of(config, toolbox, date=_date(config), expected=_expected(config))
+
+
+def _date(config: Config) -> str:
+    return clock_of(config.frozen_time)()[:10]
 
 
 def _expected(config: Config) -> Expected | None:

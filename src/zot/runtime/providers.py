@@ -18,19 +18,20 @@ if TYPE_CHECKING:
     from zot.providers.base import Api, Provider, ReadKey, RenewKey, Transport
     from zot.providers.lab.script import Script
     from zot.providers.recording import RecordingHeader
+    from zot.providers.service import Service
     from zot.runtime.shared import SharedResources
 
 
-def models_of(config: Config, premises: SharedResources | None = None) -> Catalogue:
-    """Return the models that can be used, the user's own included; cached in ``premises``.
+def models_of(config: Config) -> Catalogue:
+    """Return the models that can be used, the user's own included.
 
     With --replay, the recorded model comes first, at its recorded price. Raise ConfigError.
     """
     if not config.replay:
         catalogue(config.provider)  # Raises a clear error for an unknown provider.
-        return _with_own(catalogue(config.provider, unlisted=_endpoint(config).foreign), config, premises)
+        return _with_own(catalogue(config.provider, unlisted=_endpoint(config).foreign), config)
     recorded = _recorded(config)
-    known = _with_own(catalogue(recorded.provider, unlisted=True), config, premises)
+    known = _with_own(catalogue(recorded.provider, unlisted=True), config)
     first = known.find(recorded.model)
     return Catalogue(recorded.provider, (first, *(model for model in known.models if model != first)), open=True)
 
@@ -63,33 +64,29 @@ def provider_of(
     config: Config,
     models: Catalogue,
     model_id: str,
+    resources: SharedResources,
     *,
     left_s: Callable[[], float] | None = None,
-    premises: SharedResources | None = None,
 ) -> Provider:
     """Return the provider to call: one service, or several where models have addresses of their own.
 
-    ``left_s`` returns the seconds until the answer is useless. Connections and keys are its own, or borrowed from
-    ``premises``.
+    ``left_s`` returns the seconds until the answer is useless. Connections and keys are those of ``resources``.
     """
-    transport = _transport(config, premises)
+    transport = _transport(config, resources)
     if config.record:
         from zot.providers.recording import VERSION, RecordingHeader, RecordingTransport
 
         where = _endpoint(config, models.find(model_id))
         header = RecordingHeader(VERSION, models.provider, where.api, model_id)
         transport = RecordingTransport(transport, config.record, header, secrets=_address_secrets(config, where))
-    usual = _service(config, models.provider, None, transport, left_s=left_s, premises=premises)
+    services = _Services(config, models.provider, transport, resources, left_s)
+    usual = services.service(None)
     away = () if config.base_url else tuple(model for model in models.models if model.base_url)
     if not away:
         return usual
     from zot.providers.service import ModelRouter
 
-    own = {
-        model.id: _service(config, models.provider, model, transport, left_s=left_s, premises=premises)
-        for model in away
-    }
-    return ModelRouter(usual, own)
+    return ModelRouter(usual, {model.id: services.service(model) for model in away})
 
 
 def masked(config: Config, text: str) -> str:
@@ -112,30 +109,24 @@ async def with_served(config: Config) -> list[tuple[Model, bool]]:
     Raise ConfigError, ProviderError.
     """
     from zot.providers.listing import list_models, merged
+    from zot.runtime.shared import SharedResources
 
-    listed, where, transport = models_of(config), _endpoint(config), _transport(config, None)
+    listed, where = models_of(config), _endpoint(config)
     dialect = "ollama" if config.provider == "ollama" else where.api
-    read, _ = _key(config, None, None)
-    try:
+    async with SharedResources() as resources:
+        transport, (read, _) = _transport(config, resources), _key(config, None, resources)
         served = await list_models(config.provider, dialect, transport, base_url=where.base_url, key=await read())
-    finally:
-        await transport.close()
     return merged(listed, served)
 
 
-def script_of(config: Config, premises: SharedResources | None) -> Script:
+def script_of(config: Config) -> Script:
     """Return the script that lab plays. Raise ConfigError if it cannot be read."""
     from zot.providers.lab.script import Script, demo
 
-    if not config.script:
-        return demo() if premises is None else premises.same(demo, demo)
-    # A pipe can be read only once, and reading it may block.
-    if premises is None or not os.path.isfile(config.script):
-        return Script.load(config.script)
-    return premises.read(config.script, Script.load)
+    return Script.load(config.script) if config.script else demo()
 
 
-def _with_own(listed: Catalogue, config: Config, premises: SharedResources | None) -> Catalogue:
+def _with_own(listed: Catalogue, config: Config) -> Catalogue:
     """Return a catalogue with the user's models added."""
     home = zot_home(config.environment)
     if home is None or not os.path.lexists(path := os.path.join(home, "models.json")):
@@ -143,32 +134,38 @@ def _with_own(listed: Catalogue, config: Config, premises: SharedResources | Non
     from zot.providers.own_models import load, overlaid
 
     # Entries of unknown providers are ignored: other programs may share the file.
-    if premises is None:
-        return overlaid(listed, load(path).get(listed.provider, ()))
-    own = premises.read(path, load).get(listed.provider, ())
-    return premises.same(("models", listed, own), lambda: overlaid(listed, own))
+    return overlaid(listed, load(path).get(listed.provider, ()))
 
 
-def _service(
-    config: Config,
-    name: str,
-    model: Model | None,
-    transport: Transport,
-    *,
-    left_s: Callable[[], float] | None,
-    premises: SharedResources | None,
-) -> Provider:
-    """Return the service for ``model``; for None, the one most models use."""
-    from zot.providers.service import Service
+class _Services(msgspec.Struct, frozen=True):
+    """Makes the services of one provider, which share a transport."""
 
-    where, jitter = _endpoint(config, model), None
-    if config.record or config.replay:
-        from random import Random
+    config: Config
+    name: str
+    transport: Transport
+    resources: SharedResources
+    left_s: Callable[[], float] | None
 
-        jitter = Random(0).random  # Retry delays appear in events: a replay must reproduce them.
-    read, renew = _key(config, model, premises)
-    api, secrets = _APIS[where.api](name, where), _address_secrets(config, where)
-    return Service(name, api, transport, key=read, renew=renew, secrets=secrets, jitter=jitter, left_s=left_s)
+    def service(self, model: Model | None) -> Service:
+        """Return the service for ``model``; for None, the one most models use."""
+        from zot.providers.service import Service
+
+        config, where, jitter = self.config, _endpoint(self.config, model), None
+        if config.record or config.replay:
+            from random import Random
+
+            jitter = Random(0).random  # Retry delays appear in events: a replay must reproduce them.
+        read, renew = _key(config, model, self.resources)
+        return Service(
+            self.name,
+            _APIS[where.api](self.name, where),
+            self.transport,
+            key=read,
+            renew=renew,
+            secrets=_address_secrets(config, where),
+            jitter=jitter,
+            left_s=self.left_s,
+        )
 
 
 def _endpoint(config: Config, model: Model | None = None) -> Endpoint:
@@ -188,7 +185,7 @@ def _recorded(config: Config) -> RecordingHeader:
     return header_of(config.replay)
 
 
-def _key(config: Config, model: Model | None, premises: SharedResources | None) -> tuple[ReadKey, RenewKey]:
+def _key(config: Config, model: Model | None, resources: SharedResources) -> tuple[ReadKey, RenewKey]:
     """Return a function that reads the key before each call, and one to call when the key was refused.
 
     A missing key is reported when it is read: a model with an address of its own may need none.
@@ -198,10 +195,7 @@ def _key(config: Config, model: Model | None, premises: SharedResources | None) 
     except ConfigError as problem:
         return _missing_key(str(problem)), lambda _: False
     if found is not None and found.command:
-        from zot.runtime.key_command import KeyCommand
-
-        made = KeyCommand if premises is None else premises.key_command
-        command = made(config.provider, found.command, keyless_environment(config.environment))
+        command = resources.key_command(config.provider, found.command, keyless_environment(config.environment))
         return command.read, command.renew
     key = "" if found is None else found.key
 
@@ -226,14 +220,10 @@ def _address_secrets(config: Config, where: Endpoint) -> tuple[str, ...]:
     return tuple(secret for address in addresses for secret in userinfo(address))
 
 
-def _transport(config: Config, premises: SharedResources | None) -> Transport:
+def _transport(config: Config, resources: SharedResources) -> Transport:
     """Return the transport of requests: the network, a script or a recording."""
-    if config.provider != "lab" and premises is not None:
-        return premises.transport(config.environment)
     if config.provider != "lab":
-        from zot.providers.http import HttpTransport
-
-        return HttpTransport(config.environment)
+        return resources.transport(config.environment)
     if config.replay:
         from zot.providers.recording import Recording, ReplayTransport
 
@@ -241,7 +231,7 @@ def _transport(config: Config, premises: SharedResources | None) -> Transport:
         return ReplayTransport(recording, paced=config.replay_paced, checked=config.replay_checked)
     from zot.providers.lab.transport import LabTransport
 
-    return LabTransport(script_of(config, premises))
+    return LabTransport(script_of(config))
 
 
 def _anthropic(provider: str, where: Endpoint) -> Api:

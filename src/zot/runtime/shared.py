@@ -1,14 +1,12 @@
-"""Shared resources: the guardian, HTTP connections and key commands that all sessions of a process use."""
+"""Shared resources: the guardian, HTTP connections and key commands that the sessions of a process use."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Self, TypeVar, cast
 
 from msgspec import structs
 
@@ -20,29 +18,37 @@ if TYPE_CHECKING:
     from zot.tools.process import Child, Processes, Streams
 
 T = TypeVar("T")
-K = TypeVar("K", bound=Hashable)
 
-#: A file changed more recently than this may change again without a different timestamp.
-_UNSETTLED_NS = 1_000_000_000
-#: The most cached values, and the most cached files; the least recently used one is evicted.
+#: The most cached values; the least recently used one is evicted.
 _MAX_CACHED = 256
 
 
 class SharedResources:
-    """Resources that all sessions of one process share. Belongs to one event loop; `close` ends it for all of them.
+    """Resources that sessions borrow. The creator closes them after the sessions, as ``async with`` does.
 
-    Cached values can be read from any thread. With ``own_process``, commands cannot read this process's memory.
+    A program with one session has them, too: nothing is started or imported before it is needed. They belong to one
+    event loop; cached values can be read from any thread.
+
+    ``own_process`` says that the process is zot's own: commands then cannot read its memory and environment. An
+    embedding program decides that for itself. ``serves_many`` says that many sessions share the event loop, so that
+    opening one must not block it: files are then read in another thread.
     """
 
-    def __init__(self, *, own_process: bool = False) -> None:
+    def __init__(self, *, own_process: bool = False, serves_many: bool = False) -> None:
         self.own_process = own_process
+        self.serves_many = serves_many
         self._lock = threading.Lock()
         self._values: OrderedDict[Hashable, object] = OrderedDict()
-        self._files: OrderedDict[tuple[str, object], tuple[tuple[int, ...], object]] = OrderedDict()
         self._transports: dict[frozenset[tuple[str, str]], tuple[HttpTransport, BorrowedTransport]] = {}
         self._key_commands: dict[tuple[str, str, frozenset[tuple[str, str]]], KeyCommand] = {}
         self._processes: Processes | None = None
         self._closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     def processes(self, key: str) -> Processes:
         """Return a launcher for the session ``key`` that ends only that session's processes."""
@@ -69,18 +75,6 @@ class SharedResources:
                 self._key_commands[place] = KeyCommand(provider, command, env)
             return self._key_commands[place]
 
-    def read(self, path: str, load: Callable[[str], T]) -> T:
-        """Return the result of ``load`` for a file, cached until the file changes: do not modify it. Raise what
-        ``load`` raises."""
-        place = os.path.abspath(path), load
-        with self._lock:
-            # Stat before reading: a change in between costs one more read and is never missed.
-            known, seen = self._files.pop(place, None), _file_state(path)
-            made = load(path) if known is None or known[0] != seen else known[1]
-            if seen is not None:
-                _cache(self._files, place, (seen, made))
-        return cast(T, made)
-
     def same(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return the cached value for ``key``, else cache the result of ``make``: do not modify it.
 
@@ -88,7 +82,9 @@ class SharedResources:
         """
         with self._lock:
             made = self._values.pop(key) if key in self._values else make()
-            _cache(self._values, key, made)
+            self._values[key] = made
+            if len(self._values) > _MAX_CACHED:
+                self._values.popitem(last=False)
         return cast(T, made)
 
     def same_text(self, text: str) -> str:
@@ -202,21 +198,3 @@ class BorrowedProcesses:
     def _check_open(self) -> None:
         if self._closed:
             raise ChildProcessError("nothing can be started any more: the session has been closed")
-
-
-def _cache(memory: OrderedDict[K, T], key: K, value: T) -> None:
-    """Insert ``value`` as the newest; evict the oldest if there are too many."""
-    memory[key] = value
-    if len(memory) > _MAX_CACHED:
-        memory.popitem(last=False)
-
-
-def _file_state(path: str) -> tuple[int, ...] | None:
-    """Return a file's identity and timestamps; None if a change might go unnoticed."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    if found.st_mtime_ns > time.time_ns() - _UNSETTLED_NS:
-        return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

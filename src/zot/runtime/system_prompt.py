@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from zot.runtime.toolbox import Toolbox
 
 
-def system_of(config: Config, toolbox: Toolbox, *, cwd: str, date: str, expected: Expected | None) -> str:
-    """Return the system prompt of a session that works in ``cwd`` with these tools. Raise ConfigError."""
+def system_of(config: Config, toolbox: Toolbox, *, date: str, expected: Expected | None) -> str:
+    """Return the system prompt of a session with these tools. Raise ConfigError."""
     from zot.config.instructions import discover
 
     home = zot_home(config.environment)
-    found = () if config.no_instructions else discover(cwd=cwd, home=home)
+    found = () if config.no_instructions else discover(cwd=toolbox.cwd, home=home)
     return system_prompt(
-        cwd=cwd,
+        cwd=toolbox.cwd,
         date=date,
         tools=[tool.spec.name for tool in toolbox.tools],
         replaced_by=_user_prompt(home) if config.system_prompt is None else config.system_prompt,

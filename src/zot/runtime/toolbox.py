@@ -26,21 +26,14 @@ _GRACE_S = 0.5
 
 
 class Toolbox:
-    """The tools and processes of one session. ``key`` is the session's; ``own_process`` isolates this process from
-    them.
+    """The tools and processes of one session. ``key`` is the session's. Can be made in any thread."""
 
-    Its launcher is its own, or borrowed from ``premises``. Can be made in any thread.
-    """
-
-    def __init__(
-        self, config: Config, *, cwd: str, key: str, own_process: bool, premises: SharedResources | None = None
-    ) -> None:
+    def __init__(self, config: Config, resources: SharedResources, *, cwd: str, key: str) -> None:
         from zot.tools.read_state import ReadState
 
-        self._premises = premises
+        self._resources = resources
         self._config = config
-        self._own_process = own_process
-        self._cwd = cwd
+        self.cwd = cwd
         self._home = zot_home(config.environment)
         self._kept_in = data_directory(config)
         self._key = key
@@ -124,7 +117,7 @@ class Toolbox:
     def _reachable(self, skills: Sequence[SkillFile]) -> list[str]:
         """Return the directories of skills that locked tools may read although they are outside of the lock."""
         directories = [skill.directory for skill in skills if skill.directory is not None]
-        return [one for one in directories if not _is_in(one, [self._cwd]) or _is_in(one, self._hidden)]
+        return [one for one in directories if not _is_in(one, [self.cwd]) or _is_in(one, self._hidden)]
 
     def _paths(self) -> tuple[Paths | None, Paths | None]:
         """Return the confinement of written and of read paths; None where there is none."""
@@ -132,19 +125,14 @@ class Toolbox:
             return None, None
         from zot.tools.paths import LockedPaths, LockedPathsForReading
 
-        lock = LockedPaths(self._cwd, hidden=self._hidden)
+        lock = LockedPaths(self.cwd, hidden=self._hidden)
         spilled = [] if self._kept_in is None else [os.path.join(self._kept_in, "spill", self._key)]
         return lock, LockedPathsForReading(lock, [*self._shown, *spilled])
 
     def processes(self) -> Processes:
         """Return the launcher of this session's processes, which end with it."""
         if self._processes is None:
-            if self._premises is not None:
-                self._processes = self._premises.processes(self._key)
-                return self._processes
-            from zot.tools.guardian import open_processes
-
-            self._processes = open_processes(protected=self._own_process)
+            self._processes = self._resources.processes(self._key)
         return self._processes
 
     def _bash(self) -> Tool:
@@ -167,14 +155,12 @@ class Toolbox:
         from zot.config.skills import discover, trust_hint
         from zot.text import printable
 
-        found = discover(cwd=self._cwd, home=self._home, explicit=self._config.skills, is_trusted=self._is_trusted)
+        found = discover(cwd=self.cwd, home=self._home, explicit=self._config.skills, is_trusted=self._is_trusted)
         for problem in found.problems:
             log.warning("%s", printable(problem))
         for directory in found.untrusted:
             log.warning("%s is not trusted and was not loaded; %s", printable(directory), trust_hint(directory))
-        if (premises := self._premises) is None:
-            return tuple(found.skills)
-        return premises.same(("skills", found.skills), lambda: found.skills)
+        return self._resources.same(("skills", found.skills), lambda: found.skills)
 
     def _is_trusted(self, directory: str) -> bool:
         if self._config.trust_project:

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import msgspec
 
-from zot.config.config import Config, checked
+from zot.config.config import Config, Overrides, checked
 from zot.errors import AgentError, RunCancelled, RuntimeBusy, RuntimeClosed, UserError
 from zot.events import AgentEvent, Done, Error, SessionState
 from zot.messages import Counters, ImageBlock, Message
 from zot.panels import CommandAnswer, CommandInfo
 from zot.providers.base import Model
 from zot.run_summary import RunSummary
-from zot.runtime.open import open_recorded, open_session
+from zot.runtime.open import OpenRequest, open_session, open_unrecorded
+from zot.runtime.shared import SharedResources
 from zot.session.history import Batch, Subscriber
 from zot.session.queue import CompactJob, Completion, JobObserver, PromptJob
 from zot.session.session import Session
@@ -55,15 +56,17 @@ class Runtime:
 
     def __init__(self, config: Config | None = None, **settings: Any) -> None:
         self._config = checked(settings, config)
-        self._given = {*settings, *_given(config)}
+        self._request = OpenRequest(config=self._config, overrides=Overrides(frozenset((*settings, *_given(config)))))
+        self._resources = SharedResources()
         # Opening the journal must be awaited, so a recorded session is opened by `async with`.
-        self._session = open_session(self._config) if self._config.session is None else None
+        is_recorded = self._config.session is not None
+        self._session = None if is_recorded else open_unrecorded(self._request, self._resources)
         self._closed = False
         self._replacement = _Replacement()
 
     async def __aenter__(self) -> Self:
         if self._session is None and not self._closed:
-            self._session = await open_recorded(self._config, self._given)
+            self._session = await open_session(self._request, self._resources)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -178,8 +181,11 @@ class Runtime:
     async def close(self) -> None:
         """Cancel the running prompt and release all resources. Idempotent."""
         self._closed = True
-        if self._session is not None:
-            await self._session.close()
+        try:
+            if self._session is not None:
+                await self._session.close()
+        finally:
+            await self._resources.close()
 
     def _open(self) -> Session:
         if self._closed:

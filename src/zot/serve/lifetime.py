@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
+from zot.runtime.shared import SharedResources
 from zot.serve.stdio import SIGNALS, is_closed_by_peer, leave
 from zot.serve.streams import StreamWriter
 from zot.session.session import Session
@@ -85,14 +86,15 @@ async def _closed(session: Session) -> None:
         await asyncio.wait_for(session.close(), _CLOSE_SLOWLY_S)
 
 
-async def wind_down(session: Session, output: StreamWriter) -> None:
-    """Abort the run and the queue, flush the last frames and close the session, each within its limit."""
+async def wind_down(session: Session, resources: SharedResources, output: StreamWriter) -> None:
+    """Abort the run and the queue, flush the last frames and close session and resources, each within its limit."""
     session.abort(queue=True)
-    for step, seconds in (
-        (session.worker.finish(), _ABORT_S),
-        (output.drained(), _FLUSH_S),
-        (session.close(), _CLOSE_S),
-    ):
+
+    async def close() -> None:
+        await session.close()
+        await resources.close()
+
+    for step, seconds in ((session.worker.finish(), _ABORT_S), (output.drained(), _FLUSH_S), (close(), _CLOSE_S)):
         try:
             await asyncio.wait_for(step, seconds)
         except TimeoutError:

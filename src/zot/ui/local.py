@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from zot.config.config import DEFAULT_AGENT, Config, journal_path, zot_home
+from zot.config.config import DEFAULT_AGENT, Config, Overrides, journal_path, zot_home
 from zot.errors import AgentError, ConfigError, NoSuchSession, RunCancelled, RuntimeBusy, StoreFailed, UserError
 from zot.events import Decision, Done, Error, SessionState
 from zot.messages import ImageBlock, Message, PastMessage, ResultBlock, text_of
 from zot.panels import CommandAnswer, CommandInfo
-from zot.runtime.open import HOSTED, open_recorded, open_session
+from zot.runtime.open import HOSTED, OpenRequest, open_session, open_unrecorded
 from zot.runtime.providers import EarlierProviders
+from zot.runtime.shared import SharedResources
 from zot.session.abortable import AbortableWaits
 from zot.session.foreign_runs import ForeignRuns, open_foreign_run
 from zot.session.history import Batch, Subscriber
@@ -65,13 +66,19 @@ class LocalConversation:
     """A `Conversation` over a session of this process. Reopens the session when settings require it."""
 
     def __init__(
-        self, session: Session, config: Config, *, unused: Callable[[str], Awaitable[None]] | None = None
+        self,
+        session: Session,
+        config: Config,
+        resources: SharedResources,
+        *,
+        unused: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
         """``config`` is the one that the session was opened with; ``config.session`` is None if it is not recorded.
 
-        ``unused`` is called with the id of a session that is closed without messages.
+        Sessions borrow ``resources``. ``unused`` is called with the id of a session that is closed without messages.
         """
         self._session = session
+        self._resources = resources
         self._unused = unused
         self._config = config
         self._followers: dict[Subscriber, Callable[[], None]] = {}
@@ -223,7 +230,8 @@ class LocalConversation:
         from zot.session.side_question import ask, side_config
 
         def opened() -> Session:
-            return open_session(side_config(self._current_config()), past=self._past())
+            request = OpenRequest(config=side_config(self._current_config()), past=self._past())
+            return open_unrecorded(request, self._resources)
 
         answer = await self._asides.run(ask(self._session, opened, question))
         return SideReply(answer.text, answer.usage)
@@ -281,11 +289,9 @@ class LocalConversation:
     async def _reopen(self, **changes: Any) -> None:
         """Reopen the session with other settings, then close the old one, which stays if reopening fails."""
         config = msgspec.structs.replace(self._current_config(), **changes)
-        if config.session is None:
-            session = open_session(config, own_process=True, past=self._past(), reloadable=True)
-        else:
-            given = {"provider", "model", "reasoning", "cwd", "lock", *changes}
-            session = await open_recorded(config, given, own_process=True, parks=True, reloadable=True)
+        overrides = Overrides(frozenset({"provider", "model", "reasoning", "cwd", "lock", *changes}))
+        past = self._past() if config.session is None else None
+        session = await open_session(_request(config, overrides, past), self._resources)
         await self._stop_foreign_runs()
         former, self._session, self._config = self._session, session, config
         if config.session is not None and self._followers:
@@ -299,29 +305,39 @@ class LocalConversation:
         await former.close()
 
 
+def _request(config: Config, overrides: Overrides, past: TranscriptPast | None = None) -> OpenRequest:
+    """Return the request for a session that a person sits at."""
+    return OpenRequest(config=config, overrides=overrides, reloadable=True, keeps_approvals=True, past=past)
+
+
 def _info(model: Model) -> ModelInfo:
     return ModelInfo(model.provider, model.id, model.name, model.context_window)
 
 
 class LocalHome:
-    """A `Home` over the user's journal and files. ``given`` names the settings that flags set."""
+    """A `Home` over the user's journal and files. Its conversations share resources, which end with `close`."""
 
-    def __init__(self, config: Config, given: Collection[str] = (), *, keep: bool = True) -> None:
+    def __init__(self, config: Config, overrides: Overrides | None = None, *, keep: bool = True) -> None:
         self._config = config
-        self._given = frozenset(given)
+        self._overrides = overrides or Overrides()
         self._keep = keep
+        self._resources = SharedResources(own_process=True)
+
+    async def close(self) -> None:
+        """Close the connections and end the processes of its conversations. Idempotent."""
+        await self._resources.close()
 
     async def begin(self) -> LocalConversation:
         """Open the session that the flags name, created if it is new, or a new one without such a flag."""
         if self._config.session is None:
             return await self._new()
-        return await self._recorded(self._config, self._given)
+        return await self._recorded(self._config)
 
     async def open(self, session: str | None = None) -> LocalConversation:
         if session is None:
             return await self._new()
         config = msgspec.structs.replace(self._config, session=await self._named(session))
-        return await self._recorded(config, self._given)
+        return await self._recorded(config)
 
     async def newest(self) -> str:
         """Return the newest session of the directory that no host owns. Raise NoSuchSession."""
@@ -486,8 +502,8 @@ class LocalHome:
         if self._keep:
             try:
                 config = msgspec.structs.replace(self._config, session=new_session_id())
-                session = await open_recorded(config, self._given, own_process=True, parks=True, reloadable=True)
-                return LocalConversation(session, config, unused=self._discard_empty)
+                session = await open_session(_request(config, self._overrides), self._resources)
+                return LocalConversation(session, config, self._resources, unused=self._discard_empty)
             except StoreFailed as problem:
                 _warn(problem)
             except ConfigError as problem:
@@ -495,11 +511,14 @@ class LocalHome:
                     raise
                 _warn(problem)
         config = msgspec.structs.replace(self._config, session=None)
-        return LocalConversation(open_session(config, own_process=True, reloadable=True), config)
+        session = await open_session(_request(config, self._overrides), self._resources)
+        return LocalConversation(session, config, self._resources)
 
-    async def _recorded(self, config: Config, given: Collection[str]) -> LocalConversation:
-        session = await open_recorded(config, given, own_process=True, parks=True, reloadable=True)
-        return LocalConversation(session, config)
+    async def _recorded(self, config: Config) -> LocalConversation:
+        request = _request(config, self._overrides)
+        session = await open_session(request, self._resources)
+        # The session may have another agent: later requests keep that agent's policy and tools.
+        return LocalConversation(session, request.adapted(session.agent.configured()).config, self._resources)
 
     async def _discard_empty(self, session: str) -> None:
         """Delete a new session in which nothing was said."""

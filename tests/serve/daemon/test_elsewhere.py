@@ -12,10 +12,11 @@ import pytest
 
 from daemon_process import eventually
 from daemons import PATIENCE_S, Caller, Running, running
-from zot.config.config import Config
+from zot.config.config import Config, Overrides
 from zot.errors import StoreFailed
 from zot.journal.journal import Journal
-from zot.runtime.open import open_recorded
+from zot.runtime.open import OpenRequest, open_session
+from zot.runtime.shared import SharedResources
 
 
 @pytest.fixture
@@ -29,7 +30,9 @@ async def daemon(tmp_path: Path) -> AsyncIterator[Running]:
 async def say_elsewhere(home: Path, session_id: str, prompt: str) -> None:
     """Run a prompt as another process would: with a session of its own in the same journal."""
     config = Config(provider="lab", session=session_id, journal=str(home / "journal.db"), cwd=str(home))
-    session = await open_recorded(config, {"provider"})
+    session = await open_session(
+        OpenRequest(config=config, overrides=Overrides(frozenset({"provider"}))), SharedResources()
+    )
     session.prompt(prompt)
     await session.worker.finish()
     await session.close()
@@ -64,7 +67,9 @@ async def test_a_session_that_another_process_runs_is_running_however_one_asks(
     if not is_loaded:
         await daemon.daemon.hub.let_go("s")
     config = Config(provider="lab", session="s", journal=str(tmp_path / "journal.db"), cwd=str(tmp_path))
-    other = await open_recorded(config, {"provider"})
+    other = await open_session(
+        OpenRequest(config=config, overrides=Overrides(frozenset({"provider"}))), SharedResources()
+    )
     assert await states(caller) == ["idle"] * 3
     other.prompt("!stall-mid")
     await caller.until(type="agent_message_chunk")

@@ -19,7 +19,6 @@ from harness import PATIENCE_S, eventually, living, read_some
 from hosts import Hosts, Json, checked, failure, request
 from pace import slowness
 from zot.errors import ConfigError
-from zot.runtime.idempotency import IdempotentRun
 from zot.serve.host.many import StreamServer
 from zot.serve.host.output import LineThread
 from zot.serve.host.watchdog import Slot, Watchdog
@@ -111,7 +110,7 @@ class Guards:
 
 
 async def test_an_answered_request_is_not_kept_until_its_deadline() -> None:
-    async def refuse(*_: object) -> tuple[Session, IdempotentRun]:
+    async def refuse(_: object) -> Session:
         assert len(guards.guarded) == 1
         raise ConfigError("no model")
 

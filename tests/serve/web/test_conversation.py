@@ -17,11 +17,12 @@ from websockets.protocol import Event
 
 from daemons import running
 from zot.client.client import Client
-from zot.config.config import Config
+from zot.config.config import Config, Overrides
 from zot.errors import ConnectionLost
 from zot.events import Done, TextDelta
-from zot.runtime.open import open_recorded
+from zot.runtime.open import OpenRequest, open_session
 from zot.runtime.pool import NewSession
+from zot.runtime.shared import SharedResources
 from zot.serve.web import Limits, listen
 
 from .face import PATIENCE_S, Face, faced, until
@@ -285,7 +286,9 @@ async def test_who_follows_a_session_of_an_embedded_daemon_hears_what_other_proc
     async with faced(tmp_path) as face, face.connected() as client:
         session_id = await client.begin("s")
         config = Config(provider="lab", session=session_id, journal=str(tmp_path / "data" / "journal.db"))
-        other = await open_recorded(config, {"provider"})
+        other = await open_session(
+            OpenRequest(config=config, overrides=Overrides(frozenset({"provider"}))), SharedResources()
+        )
         other.prompt("!echo there")
         await other.worker.finish()
         await other.close()

@@ -13,7 +13,7 @@ from typing import Any
 from textual import _wait
 from textual.pilot import Pilot
 
-from zot.config.config import Config
+from zot.config.config import Config, Overrides
 from zot.ui.conversation import Conversation, Home
 from zot.ui.local import LocalHome
 from zot.ui.terminal.app import ZotApp
@@ -91,7 +91,7 @@ async def stage(
     env = {"PATH": os.environ["PATH"], "HOME": str(directory), "ZOT_HOME": str(home_directory)}
     env |= {name: value for name, value in os.environ.items() if name.startswith("ZOT_TEST")}
     config = Config(**{"provider": "lab", "cwd": str(directory), "env": env, **settings})
-    home = LocalHome(config, settings, keep=keep)
+    home = LocalHome(config, Overrides(frozenset(settings)), keep=keep)
 
     async def begin() -> Home:
         return home
@@ -108,3 +108,4 @@ async def stage(
             yield played
     finally:
         await app.close()
+        await home.close()

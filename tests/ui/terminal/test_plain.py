@@ -17,7 +17,7 @@ import pytest
 from extensions.stage import Extension
 from ui.terminal.stage import stage
 from ui.terminal.test_extensions import PLAYER
-from zot.config.config import Config
+from zot.config.config import Config, Overrides
 from zot.ui.conversation import Conversation, Home
 from zot.ui.local import LocalHome
 from zot.ui.terminal.plain import PlainTerminal
@@ -82,7 +82,7 @@ async def lines(directory: Path, *, tty: bool = False, **settings: Any) -> Async
     env = {"PATH": os.environ["PATH"], "HOME": str(directory), "ZOT_HOME": str(directory / "home")}
     env |= {name: value for name, value in os.environ.items() if name.startswith("ZOT_TEST")}
     given = {"provider": "lab", "cwd": str(directory), **settings}
-    home = LocalHome(Config(**given, env=env), given)
+    home = LocalHome(Config(**given, env=env), Overrides(frozenset(given)))
 
     async def begin() -> Home:
         return home
@@ -102,6 +102,7 @@ async def lines(directory: Path, *, tty: bool = False, **settings: Any) -> Async
     finally:
         running.cancel()
         os.close(incoming)
+        await home.close()
 
 
 async def test_a_conversation_with_questions_and_commands(tmp_path: Path) -> None:

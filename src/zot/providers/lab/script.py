@@ -12,7 +12,7 @@ import msgspec
 
 from zot.encoding import UNREADABLE
 from zot.errors import ConfigError
-from zot.files import read_content
+from zot.files import FileCache, read_content
 from zot.providers.lab import directives as d
 from zot.providers.lab.api import OfferedTool, offers, shell_of
 
@@ -494,12 +494,20 @@ class Script(msgspec.Struct, frozen=True):
 
     @staticmethod
     def load(path: str) -> Script:
-        """Read a script from a file. Raise ConfigError."""
-        return Script.parse(_text_of(path), os.path.basename(path))
+        """Read a script from a file, again only if that has changed. Raise ConfigError."""
+        # A pipe can be read only once.
+        return _cache.read(path) if os.path.isfile(path) else _load(path)
 
     def help(self) -> str:
         """Return the help of its scenes, one line each."""
         return "\n".join(scene.help for scene in self.scenes if scene.help)
+
+
+def _load(path: str) -> Script:
+    return Script.parse(_text_of(path), os.path.basename(path))
+
+
+_cache = FileCache(_load)
 
 
 @cache

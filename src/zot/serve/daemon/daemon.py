@@ -273,7 +273,7 @@ class Daemon:
         if self._respondent is None:
             from zot.serve.host.request import RequestServer  # Few daemons need it.
 
-            self._respondent = RequestServer(self.parts.opening_by)
+            self._respondent = RequestServer(self.parts.opening_for_host)
         answered = await self._respondent.answer(request, age_s=age_s, behind=behind)
         self.metrics.responses += 1
         return answered

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from zot.config.agents import AgentConfigs
-from zot.config.config import DEFAULT_AGENT, OF_PROVIDER, RECORDED, Config, journal_path, resumed
+from zot.config.config import DEFAULT_AGENT, OF_PROVIDER, RECORDED, Config, Overrides, journal_path, resumed
 from zot.config.file import DaemonSettings
 from zot.config.paths import DaemonPaths
 from zot.errors import DirectoryGone, NoSuchAgent, NoSuchSession, UserError
@@ -18,14 +19,13 @@ from zot.errors import DirectoryGone, NoSuchAgent, NoSuchSession, UserError
 if TYPE_CHECKING:
     from zot.journal.journal import Journal
     from zot.providers.models import Model
-    from zot.runtime.idempotency import IdempotentRun
-    from zot.runtime.open import SessionChoice
+    from zot.runtime.idempotency import IdempotentRequest
+    from zot.runtime.open import OpenRequest
     from zot.runtime.pool import NewSession
     from zot.runtime.shared import SharedResources
     from zot.serve.daemon.audit import Audit
     from zot.session.session import Session
     from zot.store import Configured
-    from zot.wire.host import Request
 
 #: Settings in which a client's choice for a session overrides flags.
 _CHOSEN = frozenset({*RECORDED, *OF_PROVIDER, "lock"} - {"cwd"})
@@ -43,7 +43,7 @@ class DaemonParts:
         agents: AgentConfigs,
         *,
         journal: Journal,
-        premises: SharedResources,
+        resources: SharedResources,
         audit: Audit,
         flags: Mapping[str, Any],
     ) -> None:
@@ -52,8 +52,8 @@ class DaemonParts:
         self.journal = journal
         self.audit = audit
         self.joinable = False
-        self.premises = premises
-        self.own_process = premises.own_process
+        self.resources = resources
+        self.own_process = resources.own_process
         self._flags = flags
         #: Sessions with choices by a client, which flags must not undo when they are loaded again.
         self._chosen: set[str] = set()
@@ -65,24 +65,11 @@ class DaemonParts:
 
     async def opening(self, session_id: str, wanted: NewSession | None) -> Session:
         """Load a session, or create it as ``wanted``. Raise NoSuchSession if it does not exist and none is wanted."""
-        from zot.runtime.open import HOSTED, SessionChoice, open_chosen
+        from zot.runtime.open import open_session
 
-        cwd = None if wanted is None else wanted.cwd
-
-        def choose(recorded: Configured | None) -> SessionChoice:
-            alias = _alias(recorded, wanted, session_id)
-            made = wanted is not None and wanted.guarded if recorded is None else recorded.guarded
-            guarded = made or session_id.startswith(HOSTED)  # Earlier versions did not record it.
-            # An existing session stays in its directory while that exists; a client without access cannot move it.
-            may_move = not (wanted and wanted.guarded) or guarded or self.has_rules(alias)
-            place = cwd if recorded is None or (may_move and not os.path.isdir(recorded.cwd)) else None
-            given = {*self._given(session_id), *(() if place is None else ("cwd",))}
-            config = self._config(alias, session_id, place)
-            return SessionChoice(config, given, agent=alias, guarded=guarded, joinable=self.joinable, reloadable=True)
-
-        first = self._config(DEFAULT_AGENT if wanted is None else wanted.agent, session_id, cwd)
+        request = self._request(session_id, wanted)
         try:
-            session = await open_chosen(first, choose, self.premises, creates=wanted is not None)
+            session = await open_session(request, self.resources)
         except NoSuchAgent:
             await self._conclude(session_id)
             raise
@@ -95,6 +82,33 @@ class DaemonParts:
             raise
         return session
 
+    def _request(self, session_id: str, wanted: NewSession | None, recorded: Configured | None = None) -> OpenRequest:
+        """Return the request for a session: a new one as ``wanted``, or one that exists with ``recorded`` settings.
+
+        Raise NoSuchAgent, or UserError if another agent than the recorded one is wanted.
+        """
+        from zot.runtime.open import HOSTED, OpenRequest
+
+        alias = _alias(recorded, wanted, session_id)
+        made = wanted is not None and wanted.guarded if recorded is None else recorded.guarded
+        guarded = made or session_id.startswith(HOSTED)  # Earlier versions did not record it.
+        # An existing session stays in its directory while that exists; a client without access cannot move it.
+        may_move = not (wanted and wanted.guarded) or guarded or self.has_rules(alias)
+        is_placed = recorded is None or (may_move and not os.path.isdir(recorded.cwd))
+        cwd = wanted.cwd if wanted is not None and is_placed else None
+        overrides = self._overrides(session_id)
+        return OpenRequest(
+            config=self._config(alias, session_id, cwd),
+            overrides=overrides if cwd is None else overrides.including("cwd"),
+            agent=alias,
+            guarded=guarded,
+            reloadable=True,
+            joinable=self.joinable,
+            creates=wanted is not None,
+            keeps_approvals=True,
+            adapt=partial(self._request, session_id, wanted),
+        )
+
     async def _conclude(self, session_id: str) -> None:
         """Recover a dead process's run in a session that is read-only because its agent is gone."""
         from zot.messages import timestamp
@@ -106,26 +120,12 @@ class DaemonParts:
                 record, past = await self.journal.resume(session_id, create=False)
                 await recover_unusable(record, TranscriptPast(past.changes, past.rows, record.totals), now=timestamp)
 
-    async def opening_by(self, request: Request, came: float, deadline: float) -> tuple[Session, IdempotentRun]:
-        """Return the session of a host request, and its idempotency guard."""
-        from zot.runtime.idempotency import IdempotentRequest
-        from zot.runtime.open import open_hosted
-        from zot.wire.host import ANSWER_TTL_S
+    async def opening_for_host(self, request: IdempotentRequest) -> Session:
+        """Return the session of a host request."""
+        from zot.runtime.open import OpenRequest, open_session
 
-        assert request.session_id is not None
-        assert request.prompt is not None
-        alias = request.agent_name if request.agent_name in self.agents.names else DEFAULT_AGENT
-        demand = IdempotentRequest(
-            request.session_id,
-            request.ids.request_id,
-            request.prompt,
-            request.agent_name,
-            request.key,
-            ANSWER_TTL_S,
-            came,
-            deadline,
-        )
-        return await open_hosted(self._config(alias, None, None), demand, self.premises)
+        alias = request.agent if request.agent in self.agents.names else DEFAULT_AGENT
+        return await open_session(OpenRequest.for_host(self._config(alias, None, None), request), self.resources)
 
     def others(self, session: Session) -> Sequence[Model]:
         """Return the other providers' models that a session can use: its agent's own, and all with a key.
@@ -137,12 +137,12 @@ class DaemonParts:
         config, left = self._config(session.agent.name or DEFAULT_AGENT, None, None), EarlierProviders()
         if config.provider != session.agent.provider.name:
             with suppress(UserError):  # The configuration may be wrong.
-                left.leave(config.provider, config, models_of(config, self.premises).find(config.model))
+                left.leave(config.provider, config, models_of(config).find(config.model))
         return left.elsewhere(session.agent.provider.name, config)
 
     def opening_aside(self, session: Session) -> Session:
         """Return an unrecorded session without tools that has another session's history. Reads files."""
-        from zot.runtime.open import open_session
+        from zot.runtime.open import OpenRequest, open_unrecorded
         from zot.session.side_question import side_config
         from zot.session.transcripts import past_of
 
@@ -151,7 +151,7 @@ class DaemonParts:
         recorded = {name: getattr(now, name) for name in RECORDED}
         config = side_config(resumed(config, recorded, self._flags.keys() - _CHOSEN))
         past = past_of(session.transcript.messages, session.totals)
-        return open_session(config, past=past, premises=self.premises)
+        return open_unrecorded(OpenRequest(config=config, past=past), self.resources)
 
     def check(self, session_id: str, wanted: Configured) -> None:
         """Raise ConfigError, UserError if a session cannot work as ``wanted``. Reads files."""
@@ -159,7 +159,7 @@ class DaemonParts:
 
         config = self._config(wanted.agent or DEFAULT_AGENT, session_id, None)
         recorded = {name: getattr(wanted, name) for name in RECORDED}
-        check(resumed(config, recorded, self._flags.keys() - _CHOSEN), self.premises)
+        check(resumed(config, recorded, self._flags.keys() - _CHOSEN))
 
     def unusable(self) -> Mapping[str, UserError]:
         """Return the agents whose sessions cannot be opened now, each with the reason. Reads files."""
@@ -168,7 +168,7 @@ class DaemonParts:
         problems: dict[str, UserError] = {}
         for alias in self.agents.names:
             try:
-                check(self._config(alias, None, None), self.premises)
+                check(self._config(alias, None, None))
             except UserError as problem:
                 problems[alias] = problem
         return problems
@@ -187,13 +187,13 @@ class DaemonParts:
 
         config = self._config(alias, None, None)
         try:
-            return config.provider, models_of(config, self.premises).find(config.model).id
+            return config.provider, models_of(config).find(config.model).id
         except UserError:
             return config.provider, config.model or ""
 
-    def _given(self, session_id: str) -> frozenset[str]:
+    def _overrides(self, session_id: str) -> Overrides:
         """Return the flags that override a session's recorded settings."""
-        return frozenset(self._flags.keys() - (_CHOSEN if session_id in self._chosen else ()))
+        return Overrides(frozenset(self._flags.keys() - (_CHOSEN if session_id in self._chosen else ())))
 
     def _config(self, alias: str, session_id: str | None, cwd: str | None) -> Config:
         config = self.agents.config(alias, self._flags)

@@ -9,7 +9,15 @@ from functools import partial
 
 from zot.events import AgentEvent
 from zot.serve.host.output import LineThread
-from zot.serve.host.request import NullListener, OpenSession, RequestQueue, RequestRun, RequestTurn, RunListener
+from zot.serve.host.request import (
+    NullListener,
+    OpenForHost,
+    RequestQueue,
+    RequestRun,
+    RequestTurn,
+    RunListener,
+    idempotent,
+)
 from zot.serve.host.watchdog import Slot, Watchdog
 from zot.wire.host import EventLine, Ids, Refused, Request, Response, decode_request, encode_event, encode_response
 from zot.wire.lines import LineSplitter, TooLong
@@ -44,12 +52,20 @@ class StreamServer:
     """Serve one client until its input ends, running ``at_once`` requests concurrently."""
 
     def __init__(
-        self, opening: OpenSession, watchdog: Watchdog, output: LineThread, *, at_once: int, tells_events: bool
+        self,
+        opening: OpenForHost,
+        watchdog: Watchdog,
+        output: LineThread,
+        *,
+        at_once: int,
+        tells_events: bool,
+        ttl_s: float | None = None,
     ) -> None:
         self._opening = opening
         self._watchdog = watchdog
         self._output = output
         self._queue = RequestQueue(at_once)
+        self._ttl_s = ttl_s
         self._tells_events = tells_events
         self._loop = asyncio.get_running_loop()
         self._running: dict[str, tuple[Request, RequestRun]] = {}
@@ -112,7 +128,8 @@ class StreamServer:
         slot = Slot(request.ids, began + request.timeout_s)
         listener: RunListener = EventWriter(slot, self._output) if self._tells_events else NullListener()
         place = self._queue.join(request)
-        answering = RequestRun(request, lambda one: self._opening(one, began, slot.deadline), listener, place)
+        asked = idempotent(request, began, slot.deadline, self._ttl_s)
+        answering = RequestRun(request, asked, self._opening, listener, place)
         slot.usage, slot.waits = answering.usage, lambda: answering.waits
         slot.expired = partial(self._expire, answering)
         self._running[request.request_id] = request, answering

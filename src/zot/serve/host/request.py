@@ -24,11 +24,13 @@ from zot.errors import (
     SystemFailed,
 )
 from zot.events import AgentEvent
+from zot.journal.record import Record
 from zot.run_summary import CUT_OFF, RunSummary
-from zot.runtime.idempotency import IdempotentRun, StoredAnswer, answer_of
+from zot.runtime.idempotency import IdempotentRequest, IdempotentRun, StoredAnswer, answer_of
 from zot.serve.notices import show_notices
 from zot.session.history import Batch, Subscriber
 from zot.wire.host import (
+    ANSWER_TTL_S,
     BAD_INPUT,
     FAILED,
     NOT_SET_UP,
@@ -49,10 +51,8 @@ log = logging.getLogger("zot")
 _RECORD_S = 3.0
 _CLOSE_S = 1.0
 
-Opening: TypeAlias = "Callable[[Request], Awaitable[tuple[Session, IdempotentRun]]]"
-
-#: Opens a request's session; takes the request, its arrival time and its deadline.
-OpenSession: TypeAlias = "Callable[[Request, float, float], Awaitable[tuple[Session, IdempotentRun]]]"
+#: Opens the session of a request.
+OpenForHost: TypeAlias = "Callable[[IdempotentRequest], Awaitable[Session]]"
 
 #: Number of requests that do work concurrently.
 _AT_ONCE = 64
@@ -63,6 +63,25 @@ _CLOSE_ALL_S = 2.0
 #: Messages for requests that get no answer, and for those that the next daemon can answer.
 _STOPPING_MESSAGE = "the daemon is stopping"
 _NEXT_MESSAGE = "the daemon is stopping; ask the next one the same, with the same key, and the request goes on there"
+
+
+def idempotent(request: Request, came: float, deadline: float, ttl_s: float | None = None) -> IdempotentRequest:
+    """Return a request that came at ``came`` on the clock of `time.monotonic`, to be answered by ``deadline``.
+
+    ``ttl_s`` is how long a delivered answer is repeated for the same key; None for the usual time.
+    """
+    assert request.session_id is not None
+    assert request.prompt is not None
+    return IdempotentRequest(
+        request.session_id,
+        request.ids.request_id,
+        request.prompt,
+        request.agent_name,
+        request.key,
+        ANSWER_TTL_S if ttl_s is None else ttl_s,
+        came,
+        deadline,
+    )
 
 
 class RequestTurn:
@@ -174,13 +193,15 @@ class RequestRun(Subscriber):
     def __init__(
         self,
         request: Request,
-        opening: Opening,
+        asked: IdempotentRequest,
+        opening: OpenForHost,
         listener: RunListener | None = None,
         place: RequestTurn | None = None,
         *,
         behind: bool = False,
     ) -> None:
         self._request = request
+        self._asked = asked
         self._opening = opening
         self._listener = listener or NullListener()
         self._place = place or RequestTurn()
@@ -266,7 +287,8 @@ class RequestRun(Subscriber):
             await self._place.reached()
             async with self._place.slots:
                 self.waits = False
-                self._session, self._once = await self._opening(self._request)
+                self._session = await self._opening(self._asked)
+                self._once = _once(self._session, self._asked)
             self._session.subscribe(self)
             self._session.agent.check_fit(self._request.prompt or "")
             answer, replayed = await self._run(self._session, self._once)
@@ -328,6 +350,12 @@ class RequestRun(Subscriber):
         return HostReply(response, _exit_code(problem))
 
 
+def _once(session: Session, asked: IdempotentRequest) -> IdempotentRun:
+    record = session.store
+    assert isinstance(record, Record)  # A host's session is always recorded.
+    return IdempotentRun(record, asked)
+
+
 def _exit_code(problem: AgentError) -> int:
     match problem:
         case PromptTooLong():
@@ -385,7 +413,7 @@ class _Pending:
 class RequestServer:
     """Answer requests, each once and by its deadline; requests of one session run one after the other."""
 
-    def __init__(self, opening: OpenSession) -> None:
+    def __init__(self, opening: OpenForHost) -> None:
         self._opening = opening
         self._queue = RequestQueue(_AT_ONCE)
         self._tasks: dict[asyncio.Task[None], _Pending] = {}
@@ -407,7 +435,8 @@ class RequestServer:
         came = time.monotonic() - age_s
         deadline = came + request.timeout_s
         place = self._queue.join(request) if not behind else self._queue.beside()
-        answering = RequestRun(request, lambda one: self._opening(one, came, deadline), None, place, behind=behind)
+        asked = idempotent(request, came, deadline)
+        answering = RequestRun(request, asked, self._opening, None, place, behind=behind)
         pending = _Pending(request, answering, place)
         task = asyncio.get_running_loop().create_task(self._follow(pending), name="zot respond")
         self._tasks[task] = pending

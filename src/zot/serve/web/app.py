@@ -177,11 +177,11 @@ async def open_daemon(config_dir: str | os.PathLike[str], **settings: Any) -> As
     place = _place_in(config_dir)
     agents = AgentConfigs.load(place.config_dir)
     journal = await Journal.open(journal_of(place, agents))
-    premises = SharedResources()
+    resources = SharedResources(serves_many=True)
     # `zot ext logs` looks in zot's home, but an embedded daemon keeps everything in one directory.
     flags = {**settings, "data": place.data_dir}
     audit = Audit(LogFile(os.path.join(place.logs, "audit.log")), soon=asyncio.get_running_loop().call_soon)
-    parts = DaemonParts(place, agents, journal=journal, premises=premises, audit=audit, flags=flags)
+    parts = DaemonParts(place, agents, journal=journal, resources=resources, audit=audit, flags=flags)
     daemon = Daemon(parts)
     try:
         async with BackgroundTasks() as chores:
@@ -190,7 +190,7 @@ async def open_daemon(config_dir: str | os.PathLike[str], **settings: Any) -> As
             yield daemon
     finally:
         await daemon.close()
-        await premises.close()
+        await resources.close()
         await journal.close()
         audit.close()
 
