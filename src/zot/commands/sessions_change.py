@@ -308,14 +308,7 @@ async def rewind(journal: Journal, asked: CommandRequest) -> int:
 async def _exclusive(journal: Journal, session_id: str) -> AsyncIterator[tuple[Record, History]]:
     """Acquire a session's lease and load its history, recovering an interrupted run first."""
     record, past = await journal.resume(session_id, create=False)
-    history = History(
-        record,
-        charge=lambda used: used,
-        measured=lambda usage, transcript: None,
-        recall=lambda allowed: None,
-        observe=lambda events: None,
-        on_failure=lambda problem: None,
-    )
+    history = History(record)
     history.learn(past.changes)
     history.learn(row for _, row in await record.begin())
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -35,6 +36,9 @@ from zot.store import (
     Store,
     UsageCounted,
 )
+
+if TYPE_CHECKING:
+    from zot.agent.loop import Agent
 
 #: Whether a turn is open after each of these events.
 _BOUNDS: dict[type, bool] = {TurnStart: True, TurnEnd: False, Error: False, Done: False}
@@ -87,24 +91,45 @@ class Subscriber(ABC):
         return
 
 
+class Outlet(Protocol):
+    """A destination of bytes, with back-pressure."""
+
+    @property
+    def full(self) -> bool:
+        """True while the source should pause."""
+
+    async def room(self) -> None:
+        """Wait until the source can continue."""
+
+
+class WritingSubscriber(Subscriber):
+    """A subscriber that writes what it receives, and is full while its ``outlet`` is."""
+
+    def __init__(self, outlet: Outlet) -> None:
+        self._outlet = outlet
+
+    @property
+    def full(self) -> bool:
+        return self._outlet.full
+
+    async def room(self) -> None:
+        await self._outlet.room()
+
+
 class History:
     """The only path of a run's events and changes into the store and out to subscribers (`agent.run.Recorder`).
 
     Events are delivered only after they are stored. ``on_failure`` gets the error of rows that were accepted but not
-    stored. For rows that are loaded rather than produced here, ``measured`` gets a reply's usage with the transcript of
-    that moment, ``recall`` each remembered approval, and ``guarded`` each guard.
+    stored. The ``agent`` prices tokens; its extensions observe all events. Of rows that are loaded rather than
+    produced here, it gets the usage of replies, remembered approvals and guards. Without an agent nothing can run.
     """
 
     def __init__(
         self,
         store: Store,
+        agent: Agent | None = None,
         *,
-        charge: Callable[[Counters], Counters],
-        measured: Callable[[Usage, Transcript], None],
-        recall: Callable[[PermissionGranted], None],
-        observe: Callable[[Sequence[AgentEvent]], None],
-        on_failure: Callable[[StoreFailed], None],
-        guarded: Callable[[GuardSet], None] = lambda guarded: None,
+        on_failure: Callable[[StoreFailed], None] = lambda problem: None,
     ) -> None:
         self.transcript = Transcript()
         self.totals = ZERO
@@ -120,11 +145,7 @@ class History:
         #: True while subscribers have seen a turn begin and not end.
         self.in_turn = False
         self._store = store
-        self._charge = charge
-        self._measured = measured
-        self._recall = recall
-        self._guarded = guarded
-        self._observe = observe
+        self._agent = agent
         self._on_failure = on_failure
         self.subscribers: tuple[Subscriber, ...] = ()
         self._undelivered: deque[Batch] = deque()
@@ -191,19 +212,22 @@ class History:
             match row:
                 case Configured():
                     self.configured = row
-                case PermissionGranted():
-                    self._recall(row)
+                case PermissionGranted() if self._agent is not None:
+                    self._agent.approver.recall(row)
                 case GuardSet(name=name):
                     self.guards[name] = row
-                    self._guarded(row)
+                    if self._agent is not None:
+                        self._agent.extensions.recall(row)
                 case MessageAdded() | MessagesReplaced():
                     self.transcript.apply(row)
                 case Usage(cumulative=totals):
                     self.totals, counted = totals, row
                 case UsageCounted(cumulative=totals):
                     self.totals = totals
-                case TurnEnd(stop="end_turn" | "tool_use" | "length") if counted is not None:
-                    self._measured(counted, self.transcript)
+                case TurnEnd(stop="end_turn" | "tool_use" | "length") if (
+                    counted is not None and self._agent is not None
+                ):
+                    self._agent.measured(counted, self.transcript)
                 case AssistantStart() | Done():
                     counted = None  # The usage was that of a summary or of a reply that was cut off.
                 case _:
@@ -231,7 +255,7 @@ class History:
 
     def count(self, counters: Counters) -> Counters:
         """Price a reply's tokens, add them to the totals, and return them with their price."""
-        charged = self._charge(counters)
+        charged = counters if self._agent is None else self._agent.asked.charge(counters)
         self.totals += charged
         return charged
 
@@ -301,7 +325,8 @@ class History:
             self.before = None
         for subscriber in self.subscribers:
             subscriber.deliver(batch)
-        self._observe(batch.events)
+        if self._agent is not None:
+            self._agent.extensions.observe(batch.events)
 
     def _unsubscribe(self, subscriber: Subscriber) -> None:
         self.subscribers = tuple(other for other in self.subscribers if other is not subscriber)

@@ -223,14 +223,7 @@ async def _resume_or_end(
 
 async def end_run_of_unusable_session(store: Store, past: TranscriptPast, *, now: Callable[[], str]) -> None:
     """End a run that a dead process left in a session that cannot be opened, unless it waits for an approval."""
-    history = History(
-        store,
-        charge=lambda counters: counters,
-        measured=lambda usage, transcript: None,
-        recall=lambda allowed: None,
-        observe=lambda events: None,
-        on_failure=lambda problem: None,
-    )
+    history = History(store)
     history.learn(past.changes)
     history.totals = past.totals
     await end_open_run(history, store, past.newest, now=now)

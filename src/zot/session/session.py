@@ -66,12 +66,8 @@ class Session:
         self._files = files
         self._history = History(
             self._store,
-            charge=agent.charge,
-            measured=agent.measured,
-            recall=agent.approver.recall,
-            observe=agent.extensions.observe,
+            agent,
             on_failure=lambda problem: self._worker.store_failed(problem),  # noqa: PLW0108  # Assigned below.
-            guarded=agent.extensions.recall,
         )
         agent.extensions.attach(self._history.mention)
         past = past or TranscriptPast()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
@@ -24,7 +24,6 @@ from zot.errors import (
     StoreFailed,
     SystemFailed,
 )
-from zot.events import AgentEvent
 from zot.run_summary import CUT_OFF, RunSummary
 from zot.runtime.idempotency import Once, StoredAnswer, answer_of
 from zot.serve.notices import show_notices
@@ -139,32 +138,6 @@ class HostReply(msgspec.Struct, frozen=True):
     code: int = 0
 
 
-class RunListener(Protocol):
-    """Receiver of a request's events."""
-
-    def hear(self, events: Sequence[AgentEvent]) -> None:
-        """Receive events."""
-
-    @property
-    def full(self) -> bool:
-        """True while it cannot accept more."""
-
-    async def room(self) -> None:
-        """Wait until it can."""
-
-
-class NullListener:
-    """Listener that ignores all events."""
-
-    full = False
-
-    def hear(self, events: Sequence[AgentEvent]) -> None:
-        return
-
-    async def room(self) -> None:
-        return
-
-
 class RequestRun(Subscriber):
     """Answer one request as a subscriber of its session.
 
@@ -176,14 +149,14 @@ class RequestRun(Subscriber):
         self,
         request: Request,
         opening: Opening,
-        listener: RunListener | None = None,
+        listener: Subscriber | None = None,
         place: RequestTurn | None = None,
         *,
         behind: bool = False,
     ) -> None:
         self._request = request
         self._opening = opening
-        self._listener = listener or NullListener()
+        self._listener = listener
         self._place = place or RequestTurn()
         self._is_behind = behind
         self._outcome = RunSummary()
@@ -250,14 +223,6 @@ class RequestRun(Subscriber):
     def deliver(self, batch: Batch) -> None:
         self._outcome.take(batch.events)
         show_notices(batch.events)
-        self._listener.hear(batch.events)
-
-    @property
-    def full(self) -> bool:
-        return self._listener.full
-
-    async def room(self) -> None:
-        await self._listener.room()
 
     # The run.
 
@@ -269,6 +234,8 @@ class RequestRun(Subscriber):
                 self.waits = False
                 self._session, self._once = await self._opening(self._request)
             self._session.subscribe(self)
+            if self._listener is not None:
+                self._session.subscribe(self._listener)
             self._session.check_fit(self._request.prompt or "")
             answer, replayed = await self._run(self._session, self._once)
         except AgentError as problem:
