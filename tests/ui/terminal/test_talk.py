@@ -291,7 +291,7 @@ async def test_work_that_is_cancelled_before_it_begins_leaves_no_warning_on_the_
         await person.sees("hi")
         with warnings.catch_warnings(record=True) as shown:
             warnings.simplefilter("always")
-            person.app._do(person.app._refresh_state())
+            person.app.do(person.app._refresh_state())
             person.app.workers.cancel_all()
             await person.until(lambda: not [*person.app.workers], "all work is over")
             gc.collect()
