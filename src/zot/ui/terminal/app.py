@@ -33,12 +33,12 @@ from zot.ui.terminal import slash
 from zot.ui.terminal.composer import Composer, Editor, FileCompletions
 from zot.ui.terminal.live import LiveConversation
 from zot.ui.terminal.looks import Level, Look, look_for, safe
-from zot.ui.terminal.panels import Panel, PanelEvent, Panels
-from zot.ui.terminal.questions import Approvals, Question, QuestionQueue
+from zot.ui.terminal.panels import PanelEvent, Panels, PanelView
+from zot.ui.terminal.questions import ApprovalDialogs, Question, QuestionQueue
 from zot.ui.terminal.slash import Option, Terminal, ask_trust
-from zot.ui.terminal.status import Status
+from zot.ui.terminal.status import StatusLine
 from zot.ui.terminal.textual_patches import Ground, collect_briefly, on_worker_end
-from zot.ui.terminal.transcript import Pace, Transcript
+from zot.ui.terminal.transcript import Pace, TranscriptView
 
 if TYPE_CHECKING:
     from zot.ui.terminal.entries import TranscriptBuilder
@@ -219,8 +219,8 @@ class ZotApp(Ground):
     CSS = """
     Screen { layout: vertical; background: transparent; overflow: hidden; }
     ZotApp.ascii Composer, ZotApp.ascii Question, ZotApp.ascii Form { border-top: ascii ansi_bright_black; }
-    ZotApp.ascii Panel { border: ascii ansi_bright_black; }
-    ZotApp.ascii Transcript, ZotApp.ascii Panel { scrollbar-size-vertical: 0; }
+    ZotApp.ascii PanelView { border: ascii ansi_bright_black; }
+    ZotApp.ascii TranscriptView, ZotApp.ascii PanelView { scrollbar-size-vertical: 0; }
     """
     BINDINGS = [  # noqa: RUF012  (as every app has it)
         Binding("ctrl+c", "interrupt", "leave", show=False, priority=True),
@@ -247,9 +247,9 @@ class ZotApp(Ground):
             self.theme = "ansi-light"
         self._begin, self._session = begin, session
         self._home: Home | None = None
-        self._approvals = Approvals(self)
-        self.transcript = Transcript(self.look)
-        self.status = Status(self.look)
+        self._approvals = ApprovalDialogs(self)
+        self.transcript = TranscriptView(self.look)
+        self.status = StatusLine(self.look)
         self.composer = Composer()
         self.editor, self.queue = self.composer.editor, self.composer.queue
         heard = Pace(self, self._show_events).want
@@ -400,7 +400,7 @@ class ZotApp(Ground):
     async def on_event(self, event: Event) -> None:
         if isinstance(event, Key):
             self.asking.keyed()
-            if not isinstance(self.focused, Panel):
+            if not isinstance(self.focused, PanelView):
                 self.panels.keyed(event)
         if isinstance(event, Key | Paste):
             self._typed(event)
@@ -460,8 +460,8 @@ class ZotApp(Ground):
             self.copy_to_clipboard(selected)
             self.screen.clear_selection()
             return
-        if isinstance(self.focused, Panel):
-            self.post_message(Panel.Dismissed(self.focused.panel_id))
+        if isinstance(self.focused, PanelView):
+            self.post_message(PanelView.CloseRequested(self.focused.panel_id))
             return
         if self._leaving.press():
             self.leave()
@@ -480,10 +480,10 @@ class ZotApp(Ground):
 
     # Panels.
 
-    def on_panel_pressed(self, message: Panel.Pressed) -> None:
+    def on_panel_view_pressed(self, message: PanelView.Pressed) -> None:
         self.do(self.conversation.press(message.panel_id, message.key, message.text))
 
-    def on_panel_dismissed(self, message: Panel.Dismissed) -> None:
+    def on_panel_view_close_requested(self, message: PanelView.CloseRequested) -> None:
         self.do(self.panels.dismiss(message.panel_id, self.conversation.close_panel))
 
     # The `Terminal` interface, for slash commands.
@@ -560,7 +560,7 @@ class ZotApp(Ground):
             self.note(str(problem) or "there was no answer in time", "error")
 
 
-async def jump(terminal: Terminal, transcript: Transcript) -> None:
+async def jump(terminal: Terminal, transcript: TranscriptView) -> None:
     """Let the user choose one of their messages, newest first, and scroll to it."""
     from zot.ui.terminal.entries import UserEntry  # Imported lazily: start-up budget.
 
