@@ -103,7 +103,7 @@ class Outlet(Protocol):
 
 
 class WritingSubscriber(Subscriber):
-    """A subscriber that writes what it receives, and is full while its ``outlet`` is."""
+    """A subscriber that writes events, and is full while its ``outlet`` is."""
 
     def __init__(self, outlet: Outlet) -> None:
         self._outlet = outlet
