@@ -272,7 +272,7 @@ SessionStatus: TypeAlias = Literal["idle", "running", "waiting_approval"]
 
 
 class SessionState(msgspec.Struct, frozen=True):
-    """A snapshot of a session, from which every protocol and user interface takes what it shows.
+    """A snapshot of a session, for every protocol and user interface.
 
     ``pending`` is the open approval request. ``session`` is "" if the session is not recorded. ``queued`` counts the
     prompts that wait for the running one. ``context_window`` is 0 if unknown. ``locked`` means that the tools are

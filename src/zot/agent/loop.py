@@ -146,10 +146,6 @@ class Agent:
             )
         self.reasoning = cast(Reasoning, level)
 
-    def charge(self, counters: Counters) -> Counters:
-        """Return ``counters`` priced for the model called last."""
-        return self.asked.charge(counters)
-
     def measured(self, usage: Usage, transcript: Transcript) -> None:
         """Record a service's count for a reply, the newest message, that another process received."""
         counters = Counters(usage.input, usage.output, usage.cache_read, usage.cache_write, usage.cost_usd)

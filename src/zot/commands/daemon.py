@@ -61,7 +61,7 @@ _ASKED_S = 5.0
 _TAKEN = 3
 
 
-class Subcommand(msgspec.Struct, frozen=True):
+class DaemonCommand(msgspec.Struct, frozen=True):
     """A subcommand of `zot daemon`. It takes at most ``words`` words, which ``takes`` names.
 
     ``where`` is its module and function, imported only when it runs.
@@ -74,16 +74,16 @@ class Subcommand(msgspec.Struct, frozen=True):
     flags: tuple[Flag, ...] = ()
 
 
-SUBCOMMANDS: Mapping[str, Subcommand] = {
-    "status": Subcommand("daemon_status.status", "is one running, which, and what does it do", flags=(_JSON,)),
-    "stop": Subcommand("daemon_status.stop", "let it end, and wait until it has", flags=(
+SUBCOMMANDS: Mapping[str, DaemonCommand] = {
+    "status": DaemonCommand("daemon_status.status", "is one running, which, and what does it do", flags=(_JSON,)),
+    "stop": DaemonCommand("daemon_status.stop", "let it end, and wait until it has", flags=(
         Flag("--timeout", "how long that may take (30)", value="SECONDS", parse=flags.seconds),
         _JSON,
     )),
-    "logs": Subcommand("daemon_status.logs", "what it had to say", flags=(
+    "logs": DaemonCommand("daemon_status.logs", "what it had to say", flags=(
         Flag("--follow", "also what comes, until it is interrupted", short="-f"),
     )),
-    "audit": Subcommand("daemon_status.audit", "who called what; verify shows if that was changed", "[verify]", 1, (
+    "audit": DaemonCommand("daemon_status.audit", "who called what; verify shows if that was changed", "[verify]", 1, (
         _JSON,
     )),
 }  # fmt: skip
@@ -113,7 +113,7 @@ def run_subcommand(argv: Sequence[str]) -> int:
     return code
 
 
-def _usage(name: str, subcommand: Subcommand) -> str:
+def _usage(name: str, subcommand: DaemonCommand) -> str:
     words = f"zot daemon {name} {subcommand.takes}".rstrip()
     return flags.usage(words, f"{subcommand.help[0].upper()}{subcommand.help[1:]}.", (*subcommand.flags, *PLACE_FLAGS))
 

@@ -20,7 +20,7 @@ _LANGUAGES = ("python", "typescript", "shell", "go")
 _JSON = Flag("--json", "one JSON object a line, for programs")
 
 
-class Subcommand(msgspec.Struct, frozen=True):
+class ExtCommand(msgspec.Struct, frozen=True):
     """A subcommand of `zot ext`. ``words`` is the least and the greatest number of words that it takes.
 
     ``where`` is its module and function, imported only when it runs.
@@ -33,28 +33,28 @@ class Subcommand(msgspec.Struct, frozen=True):
     flags: tuple[Flag, ...] = ()
 
 
-SUBCOMMANDS: Mapping[str, Subcommand] = {
-    "list": Subcommand("ext_manage.list_", (0, 0), "", "which there are, which of them run, and why others do not"),
-    "install": Subcommand("ext_manage.install", (1, 1), "PATH|GIT-URL", "copy or clone one into $ZOT_HOME/extensions"),
-    "remove": Subcommand("ext_manage.remove", (1, 1), "NAME", "delete one, with its data", (
+SUBCOMMANDS: Mapping[str, ExtCommand] = {
+    "list": ExtCommand("ext_manage.list_", (0, 0), "", "which there are, which of them run, and why others do not"),
+    "install": ExtCommand("ext_manage.install", (1, 1), "PATH|GIT-URL", "copy or clone one into $ZOT_HOME/extensions"),
+    "remove": ExtCommand("ext_manage.remove", (1, 1), "NAME", "delete one, with its data", (
         Flag("--yes", "do not ask", short="-y"),
     )),
-    "enable": Subcommand("ext_manage.enable", (1, 1), "NAME", "let one run that was disabled"),
-    "disable": Subcommand("ext_manage.disable", (1, 1), "NAME", "let one not run, without removing it"),
-    "logs": Subcommand("ext_manage.logs", (1, 1), "NAME", "what it wrote to standard error, and what zot says of it", (
+    "enable": ExtCommand("ext_manage.enable", (1, 1), "NAME", "let one run that was disabled"),
+    "disable": ExtCommand("ext_manage.disable", (1, 1), "NAME", "let one not run, without removing it"),
+    "logs": ExtCommand("ext_manage.logs", (1, 1), "NAME", "what it wrote to standard error, and what zot says of it", (
         Flag("--follow", "also what comes, until it is interrupted", short="-f"),
     )),
-    "trust": Subcommand("ext_manage.trust", (1, 1), "NAME|DIR", "let one of a project run, as it is now"),
-    "untrust": Subcommand("ext_manage.untrust", (1, 1), "NAME|DIR", "let one of a project not run any more"),
-    "new": Subcommand("ext_author.new", (1, 2), "NAME [DIR]", "begin one that works, in DIR or ./NAME", (
+    "trust": ExtCommand("ext_manage.trust", (1, 1), "NAME|DIR", "let one of a project run, as it is now"),
+    "untrust": ExtCommand("ext_manage.untrust", (1, 1), "NAME|DIR", "let one of a project not run any more"),
+    "new": ExtCommand("ext_author.new", (1, 2), "NAME [DIR]", "begin one that works, in DIR or ./NAME", (
         Flag("--lang", f"{', '.join(_LANGUAGES[:-1])} or {_LANGUAGES[-1]} ({_LANGUAGES[0]})", value="LANGUAGE",
              parse=flags.choice(*_LANGUAGES)),
     )),
-    "test": Subcommand("ext_author.test", (1, 1), "DIR", "talk to one as a session would; report its faults", (
+    "test": ExtCommand("ext_author.test", (1, 1), "DIR", "talk to one as a session would; report its faults", (
         Flag("--call-tools", "call its tools, too, with made-up arguments; they do what they do"),
         *_AS_IN_SESSIONS,
     )),
-    "run": Subcommand("ext_author.run", (1, 1), "DIR", "start one and type its commands, such as /name args", (
+    "run": ExtCommand("ext_author.run", (1, 1), "DIR", "start one and type its commands, such as /name args", (
         Flag("--trace", "show every frame: > what it is told, < what it says"),
         *_AS_IN_SESSIONS,
     )),
@@ -84,7 +84,7 @@ def main(argv: Sequence[str]) -> int:
         return MISUSED
 
 
-def _run(subcommand: Subcommand, request: CommandRequest) -> int:
+def _run(subcommand: ExtCommand, request: CommandRequest) -> int:
     module, _, function = subcommand.where.partition(".")
     action = getattr(__import__(f"zot.commands.{module}", fromlist=[function]), function)
     code: int = action(request)
@@ -99,6 +99,6 @@ def _usage() -> str:
     return "\n".join(["usage: zot ext SUBCOMMAND [flags]", "", *lines, "", tail])
 
 
-def _usage_of(name: str, subcommand: Subcommand) -> str:
+def _usage_of(name: str, subcommand: ExtCommand) -> str:
     words = f"zot ext {name} {subcommand.takes}".rstrip()
     return flags.usage(words, f"{subcommand.help[0].upper()}{subcommand.help[1:]}.", (*subcommand.flags, _JSON))

@@ -33,7 +33,7 @@ _AS = Flag("--as", "the id of the new session", value="ID")
 _CENTURY_S = 100 * 365 * 86400
 
 
-class Subcommand(msgspec.Struct, frozen=True):
+class SessionCommand(msgspec.Struct, frozen=True):
     """A subcommand of `zot sessions`. ``words`` is the least and the greatest number of words that it takes.
 
     One without an ``action`` must not open the journal, since opening a damaged one starts its recovery.
@@ -59,44 +59,46 @@ def _days(text: str) -> float:
 
 
 _MANY = 1 << 30
-SUBCOMMANDS: Mapping[str, Subcommand] = {
-    "list": Subcommand(list_, (0, 0), "", "the sessions of this directory, the newest first", (
+SUBCOMMANDS: Mapping[str, SessionCommand] = {
+    "list": SessionCommand(list_, (0, 0), "", "the sessions of this directory, the newest first", (
         Flag("--all", "those of all directories"),
         Flag("--cwd", "those of another directory", value="DIR"),
     ), alone=True),
-    "show": Subcommand(show, (1, 1), "ID", "what was said, as text", (
+    "show": SessionCommand(show, (1, 1), "ID", "what was said, as text", (
         Flag("--full", "also what the model thought, and all of what tools returned"),
     )),
-    "search": Subcommand(search, (1, _MANY), "TEXT", "where something was said, in all sessions", (
+    "search": SessionCommand(search, (1, _MANY), "TEXT", "where something was said, in all sessions", (
         Flag("--limit", "at most so many places (50)", value="N", parse=flags.positive),
     ), alone=True),
-    "export": Subcommand(export, (1, 1), "ID", "the session as a file that can be read elsewhere", (
+    "export": SessionCommand(export, (1, 1), "ID", "the session as a file that can be read elsewhere", (
         Flag("--output", "where to, instead of standard output; must not exist", value="FILE", short="-o"),
         Flag("--html", "as one page for people, which needs nothing else"),
     )),
-    "import": Subcommand(import_, (1, 1), "FILE", "a session that was exported; - is standard input", (
+    "import": SessionCommand(import_, (1, 1), "FILE", "a session that was exported; - is standard input", (
         _AS,
         Flag("--cwd", "where it works from now on", value="DIR"),
     ), alone=True),
-    "fork": Subcommand(fork, (1, 1), "ID", "another session that begins as this one does", (
+    "fork": SessionCommand(fork, (1, 1), "ID", "another session that begins as this one does", (
         Flag("--messages", "with its first N messages only", value="N", parse=flags.positive),
         Flag("--at", "with its rows up to this number only", value="SEQ", parse=flags.positive),
         _AS,
     )),
-    "rewind": Subcommand(rewind, (1, 1), "ID", "back to an earlier point, with the files that tools have changed since",
-                         REWIND_FLAGS),
-    "diff": Subcommand(diff, (2, 2), "ID ID", "what two sessions said and wrote since they parted"),
-    "rename": Subcommand(rename, (2, _MANY), "ID TITLE", "another title"),
-    "delete": Subcommand(delete, (1, _MANY), "ID...", "remove sessions for good", (_YES,)),
-    "gc": Subcommand(gc, (0, 0), "", "remove images that nobody shows, and give space back", (
+    "rewind": SessionCommand(
+        rewind, (1, 1), "ID", "back to an earlier point, with the files that tools have changed since",
+        REWIND_FLAGS,
+    ),
+    "diff": SessionCommand(diff, (2, 2), "ID ID", "what two sessions said and wrote since they parted"),
+    "rename": SessionCommand(rename, (2, _MANY), "ID TITLE", "another title"),
+    "delete": SessionCommand(delete, (1, _MANY), "ID...", "remove sessions for good", (_YES,)),
+    "gc": SessionCommand(gc, (0, 0), "", "remove images that nobody shows, and give space back", (
         Flag("--older-than", "remove sessions, too, that were not used for so long: 30d, 4w", value="TIME",
              parse=_days),
         _YES,
     ), alone=True),
-    "check": Subcommand(None, (0, 0), "", "is everything there, and as it was written? Changes nothing", (
+    "check": SessionCommand(None, (0, 0), "", "is everything there, and as it was written? Changes nothing", (
         Flag("--acknowledge", "take note of what is lost for good, so that it is a problem no more"),
     ), alone=True),
-    "backup": Subcommand(None, (1, 1), "FILE", "copy all sessions to a new file, also while they run", alone=True),
+    "backup": SessionCommand(None, (1, 1), "FILE", "copy all sessions to a new file, also while they run", alone=True),
 }  # fmt: skip
 
 
@@ -135,7 +137,7 @@ def main(argv: Sequence[str]) -> int:
         return _misused(problem)
 
 
-async def _run(name: str, subcommand: Subcommand, request: CommandRequest, path: str) -> int:
+async def _run(name: str, subcommand: SessionCommand, request: CommandRequest, path: str) -> int:
     import asyncio
 
     from zot.journal.journal import Journal, can_be_written, open_read_only
@@ -179,7 +181,7 @@ def _misused(problem: UsageError) -> int:
     return MISUSED
 
 
-def _check_words(name: str, subcommand: Subcommand, words: Sequence[str]) -> None:
+def _check_words(name: str, subcommand: SessionCommand, words: Sequence[str]) -> None:
     least, most = subcommand.words
     if not least <= len(words) <= most or not all(words):
         raise UsageError(f"zot sessions {name} takes {subcommand.takes or 'no words'}")
@@ -192,7 +194,7 @@ def _usage() -> str:
     return "\n".join(["usage: zot sessions SUBCOMMAND [flags]", "", *lines, "", tail])
 
 
-def _usage_of(name: str, subcommand: Subcommand) -> str:
+def _usage_of(name: str, subcommand: SessionCommand) -> str:
     words = f"zot sessions {name} {subcommand.takes}".rstrip()
     return flags.usage(
         words, f"{subcommand.help[0].upper()}{subcommand.help[1:]}.", (*subcommand.flags, _CONFIG_DIR, _JSON)

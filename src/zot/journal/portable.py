@@ -78,7 +78,7 @@ class ImageLine(msgspec.Struct, frozen=True, tag="image", tag_field="type", forb
     data: bytes
 
 
-class EventLine(msgspec.Struct, frozen=True, tag="event", tag_field="type", forbid_unknown_fields=True):
+class ExportedEvent(msgspec.Struct, frozen=True, tag="event", tag_field="type", forbid_unknown_fields=True):
     """An event, as clients saw it."""
 
     seq: Number
@@ -100,7 +100,7 @@ class EndLine(msgspec.Struct, frozen=True, tag="end", tag_field="type", forbid_u
     rows: Number
 
 
-Line: TypeAlias = PortableHeader | ImageLine | EventLine | ChangeLine | EndLine
+Line: TypeAlias = PortableHeader | ImageLine | ExportedEvent | ChangeLine | EndLine
 
 
 class _Claim(msgspec.Struct, frozen=True):
@@ -114,7 +114,7 @@ class InvalidLine(UserError):
     """A line that is invalid in its place."""
 
 
-def line_of(seq: int, run: int, row: Row, *, home: str) -> EventLine | ChangeLine | None:
+def line_of(seq: int, run: int, row: Row, *, home: str) -> ExportedEvent | ChangeLine | None:
     """Return the line of a stored row; None for rows that are not exported: file changes, approvals, locks and
     guards."""
     match row:
@@ -125,7 +125,7 @@ def line_of(seq: int, run: int, row: Row, *, home: str) -> EventLine | ChangeLin
         case MessageAdded() | MessagesReplaced() | UsageCounted():
             return ChangeLine(seq, run, row)
         case _:
-            return EventLine(seq, run, row)
+            return ExportedEvent(seq, run, row)
 
 
 def portable(path: str, home: str) -> str:
@@ -187,7 +187,7 @@ class _Reading:
                 self._take_image(line)
             case EndLine(rows=rows):
                 self._end(rows)
-            case EventLine() | ChangeLine():
+            case ExportedEvent() | ChangeLine():
                 self._take_row(line)
         return line
 
@@ -200,7 +200,7 @@ class _Reading:
         self._images.add(digest)
         self._unused.add(digest)
 
-    def _take_row(self, line: EventLine | ChangeLine) -> None:
+    def _take_row(self, line: ExportedEvent | ChangeLine) -> None:
         if line.seq <= self._seq or line.run < self._run:
             raise InvalidLine(f"seq must be more than {self._seq}, and run at least {self._run}")
         self._seq, self._run = line.seq, line.run
@@ -360,7 +360,7 @@ class _Import:
                 case ImageLine(sha256=sha256, data=data):
                     query = "INSERT OR IGNORE INTO blobs (hash, data) VALUES (?, ?)"
                     self._connection.execute(query, (bytes.fromhex(sha256), data))
-                case EventLine():
+                case ExportedEvent():
                     self._take_row(line.seq, line.run, Kind.EVENTS, line.event)
                 case ChangeLine():
                     self._take_row(line.seq, line.run, Kind.CHANGES, self._localised(line.change))

@@ -14,7 +14,7 @@ from zot.panels import CommandAnswer
 from zot.run_summary import CUT_OFF, RunSummary
 from zot.serve.notices import show_notices
 from zot.serve.streams import StreamWriter, read_chunks
-from zot.session.history import Batch, Subscriber
+from zot.session.history import Batch, WritingSubscriber
 from zot.session.queue import JobObserver
 from zot.session.session import Session
 from zot.wire.rpc import EventEncoder
@@ -103,12 +103,12 @@ class FinalText:
         self._output.write(data if data.endswith(b"\n") else data + b"\n")
 
 
-class OneRun(Subscriber, JobObserver):
+class OneRun(WritingSubscriber, JobObserver):
     """Run one prompt and show it: the run waits for a slow reader."""
 
     def __init__(self, session: Session, output: StreamWriter, face: OutputFormat) -> None:
+        super().__init__(output)
         self._session = session
-        self._output = output
         self._face = face
         self._outcome = RunSummary()
         self._drop_reason = ""
@@ -161,13 +161,6 @@ class OneRun(Subscriber, JobObserver):
         self._outcome.take(batch.events)
         self._face.show(batch)
         show_notices(batch.events)
-
-    @property
-    def full(self) -> bool:
-        return self._output.full
-
-    async def room(self) -> None:
-        await self._output.room()
 
     def dropped(self, why: AgentError) -> None:
         self._drop_reason = str(why)

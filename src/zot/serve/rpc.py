@@ -15,7 +15,7 @@ from zot.errors import AgentError, ProtocolError, SystemFailed, UserError
 from zot.events import Done, Error, ExtNotify
 from zot.messages import ImageBlock, show
 from zot.panels import CommandAnswer
-from zot.session.history import Batch, Subscriber
+from zot.session.history import Batch, Outlet, WritingSubscriber
 from zot.session.queue import JobObserver
 from zot.session.session import Session
 from zot.session.transcripts import RewindTarget
@@ -27,25 +27,21 @@ from zot.wire.rpc_greeting import Command, Greeting, Hello, Ping, fail, fail_fra
 log = logging.getLogger("zot")
 
 
-class Output(Protocol):
-    """Destination of encoded lines, with back-pressure."""
+class Output(Outlet, Protocol):
+    """Destination of encoded lines."""
 
     def write(self, data: bytes) -> None: ...
-
-    @property
-    def full(self) -> bool: ...
-
-    async def room(self) -> None: ...
 
 
 class NotAuthorized(AgentError):
     """The client did not present the token. It has its refusal already; close the connection."""
 
 
-class RpcServer(Subscriber):
+class RpcServer(WritingSubscriber):
     """One client of one session: the run waits for it, so it misses no event."""
 
     def __init__(self, session: Session, greeting: Greeting, output: Output) -> None:
+        super().__init__(output)
         self._session = session
         self._greeting = greeting
         self._output = output
@@ -73,13 +69,6 @@ class RpcServer(Subscriber):
     @property
     def can_approve(self) -> bool:
         return "approvals" in self._greeting.features and not self._input_ended
-
-    @property
-    def full(self) -> bool:
-        return self._output.full
-
-    async def room(self) -> None:
-        await self._output.room()
 
     # Commands from the client.
 

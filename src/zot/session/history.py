@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -36,6 +37,9 @@ from zot.store import (
     Store,
     UsageCounted,
 )
+
+if TYPE_CHECKING:
+    from zot.agent.loop import Agent
 
 #: Whether a turn is open after each of these events.
 _BOUNDS: dict[type, bool] = {TurnStart: True, TurnEnd: False, Error: False, Done: False}
@@ -86,6 +90,31 @@ class Subscriber(ABC):
     async def room(self) -> None:
         """Wait until it can take more."""
         return
+
+
+class Outlet(Protocol):
+    """A destination of bytes, with back-pressure."""
+
+    @property
+    def full(self) -> bool:
+        """True while the source should pause."""
+
+    async def room(self) -> None:
+        """Wait until the source can continue."""
+
+
+class WritingSubscriber(Subscriber):
+    """A subscriber that writes events, and is full while its ``outlet`` is."""
+
+    def __init__(self, outlet: Outlet) -> None:
+        self._outlet = outlet
+
+    @property
+    def full(self) -> bool:
+        return self._outlet.full
+
+    async def room(self) -> None:
+        await self._outlet.room()
 
 
 class History:
@@ -222,7 +251,7 @@ class History:
 
     def count(self, counters: Counters) -> Counters:
         """Price a reply's tokens, add them to the totals, and return them with their price."""
-        charged = counters if self._agent is None else self._agent.charge(counters)
+        charged = counters if self._agent is None else self._agent.asked.charge(counters)
         self.totals += charged
         return charged
 

@@ -10,7 +10,7 @@ import pytest
 
 from zot.providers.lab.anthropic import AnthropicApi
 from zot.providers.lab.api import LabRequest, UserText
-from zot.providers.lab.directives import Usage
+from zot.providers.lab.directives import UsageDirective
 from zot.providers.lab.performance import Performance
 from zot.providers.lab.script import FORMS, Script, ScriptedReply, demo
 from zot.providers.lab.transport import LabTransport
@@ -25,7 +25,7 @@ VALUES = {"1": "say x", "2": "", "chars": "3", "model": "lab"}
 
 def play(reply: ScriptedReply) -> int:
     """How many steps a reply has, up to a hundred."""
-    voice = AnthropicApi().voice(LabRequest("lab", True, (UserText("", 0),), (), 1), 1, Usage())
+    voice = AnthropicApi().voice(LabRequest("lab", True, (UserText("", 0),), (), 1), 1, UsageDirective())
     return len(list(islice(Performance(reply.directives(VALUES), voice, 1, str).steps(), 100)))
 
 

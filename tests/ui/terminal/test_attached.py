@@ -19,7 +19,7 @@ from zot.ui.conversation import Conversation, Home
 from zot.ui.local import LocalHome
 from zot.ui.remote import ClientHome
 from zot.ui.terminal.app import ZotApp
-from zot.ui.terminal.panels import Panel
+from zot.ui.terminal.panels import PanelView
 from zot.wire.daemon_types import Costs, State
 
 #: Has one panel, which shows the last key.
@@ -446,7 +446,7 @@ async def test_extensions_are_reloaded_for_all_terminals(home: Path) -> None:
         await other.until(lambda: [c.name for c in other.app.extension_commands] == ["open"], "its command")
         await one.says("/open ")
         await other.sees("nothing pressed")
-        await one.until(lambda: isinstance(one.app.focused, Panel), "the panel has the keys")
+        await one.until(lambda: isinstance(one.app.focused, PanelView), "the panel has the keys")
         one.app.screen.set_focus(one.app.editor)
         program.write_text(program.read_text().replace('name="open"', 'name="shut"'))
         await one.says("/reload-ext")

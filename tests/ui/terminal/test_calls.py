@@ -65,7 +65,7 @@ async def test_a_call_shows_its_output_while_it_runs_and_unfolds_by_key_and_clic
             for kind in (CallEntry, ThoughtEntry)
         )
         row = next(y for y, line in enumerate(person.screen.split("\n")) if "▸ bash" in line)
-        await person.pilot.click("Transcript", offset=(3, row))
+        await person.pilot.click("TranscriptView", offset=(3, row))
         await person.sees("│ 30")
         assert (call.folded, thought.folded) == (False, True)
         await person.pilot.press("shift+tab", "j", "enter")

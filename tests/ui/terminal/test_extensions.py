@@ -12,7 +12,7 @@ from extensions.stage import Extension
 from extensions.test_host import interceptor
 from ui.terminal.stage import Stage, stage
 from zot.events import PanelClosed, PanelOpened
-from zot.ui.terminal.panels import Panel
+from zot.ui.terminal.panels import PanelView
 from zot.ui.terminal.questions import Question
 
 #: Answers each command with the action that it is named after, and writes down its keys.
@@ -181,7 +181,9 @@ async def _entered(person: Stage, title: str) -> None:
     """Wait until a panel has the keys."""
     await person.until(
         lambda: (
-            isinstance(panel := person.app.focused, Panel) and title in str(panel.border_title) and not panel.is_blind
+            isinstance(panel := person.app.focused, PanelView)
+            and title in str(panel.border_title)
+            and not panel.is_blind
         ),
         f"{title} entered",
     )
@@ -252,7 +254,7 @@ async def test_what_is_pasted_in_a_panel_is_typed_there_and_what_is_long_goes_to
         person.app.post_message(Paste("long " * 300))
         await person.sees("[pasted #1: 1500 characters]")
         assert "what was pasted is in the editor" in person.screen
-        assert isinstance(person.app.focused, Panel)
+        assert isinstance(person.app.focused, PanelView)
         person.app.post_message(Paste("x"))
         await person.until(lambda: len(keys(player)) > 7, "one more key")
         assert keys(player)[7:] == [("panel_key", "one", "rune", "x")]
@@ -275,7 +277,7 @@ async def test_a_panel_has_the_keys_at_once_and_those_before_it_but_no_stray_typ
         person.app.editor.insert("/open ")
         # Before the panel is there, or just after.
         await person.pilot.press("enter", "down", "d", "o", "backspace", "end")
-        await person.until(lambda: isinstance(person.app.focused, Panel), "the panel has the keys")
+        await person.until(lambda: isinstance(person.app.focused, PanelView), "the panel has the keys")
         await person.pilot.press(*"stray", "enter", "delete", "space", "up")
         moves = [("panel_key", "one", name, "") for name in ("down", "end", "up")]
         await person.until(lambda: keys(player) == moves, "the keys that move")
@@ -459,10 +461,10 @@ async def test_a_question_has_room_although_panels_are_open(tmp_path: Path, size
         await _known(person)
         await person.says("/long")
         await person.sees("> row 0.")
-        await person.until(lambda: isinstance(person.app.focused, Panel), "a panel has the keys")
+        await person.until(lambda: isinstance(person.app.focused, PanelView), "a panel has the keys")
         person.app.screen.set_focus(person.app.editor)
         await person.says("/open2")
-        await person.until(lambda: isinstance(person.app.focused, Panel), "a panel has the keys")
+        await person.until(lambda: isinstance(person.app.focused, PanelView), "a panel has the keys")
         entered = person.app.focused
         await person.app.submit("!bash touch it-ran; echo " + " ".join(f"word{number}" for number in range(20)))
         await person.until(lambda: isinstance(person.app.focused, Question), "the question has the keys")

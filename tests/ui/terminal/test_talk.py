@@ -173,9 +173,9 @@ async def test_what_is_selected_is_copied(tmp_path: Path) -> None:
         await person.says("!echo Hello brave new world")
         await person.sees("   Hello brave new world")
         await person.idle()
-        await person.pilot.mouse_down("Transcript", offset=(3, 2))
-        await person.pilot.hover("Transcript", offset=(13, 2))
-        await person.pilot.mouse_up("Transcript", offset=(13, 2))
+        await person.pilot.mouse_down("TranscriptView", offset=(3, 2))
+        await person.pilot.hover("TranscriptView", offset=(13, 2))
+        await person.pilot.mouse_up("TranscriptView", offset=(13, 2))
         await person.pilot.press("ctrl+c")
         assert person.app.clipboard == "Hello brave"
         assert person.app.is_running
@@ -291,7 +291,7 @@ async def test_work_that_is_cancelled_before_it_begins_leaves_no_warning_on_the_
         await person.sees("hi")
         with warnings.catch_warnings(record=True) as shown:
             warnings.simplefilter("always")
-            person.app._do(person.app._refresh_state())
+            person.app.do(person.app._refresh_state())
             person.app.workers.cancel_all()
             await person.until(lambda: not [*person.app.workers], "all work is over")
             gc.collect()

@@ -10,7 +10,7 @@ import msgspec
 
 from zot.encoding import UNREADABLE
 from zot.providers.lab.api import CurrentRun, LabBlock, LabRequest, OfferedTool, encode, next_call, tokens_in
-from zot.providers.lab.directives import Usage
+from zot.providers.lab.directives import UsageDirective
 
 _CODES = {
     400: "invalid_request_error",
@@ -77,7 +77,7 @@ class AnthropicApi:
         tools = tuple(OfferedTool(tool.name, tool.input_schema) for tool in request.tools or ())
         return LabRequest(request.model, request.stream, run.texts(), tools, next_call(ids))
 
-    def voice(self, ask: LabRequest, number: int, usage: Usage) -> AnthropicVoice:
+    def voice(self, ask: LabRequest, number: int, usage: UsageDirective) -> AnthropicVoice:
         return AnthropicVoice(ask.model, number, usage)
 
     def failure(self, status: int, message: str, code: str = "", *, retry_after: str = "") -> bytes:
@@ -104,7 +104,7 @@ class AnthropicVoice:
 
     call_prefix = "toolu_lab_"
 
-    def __init__(self, model: str, number: int, usage: Usage) -> None:
+    def __init__(self, model: str, number: int, usage: UsageDirective) -> None:
         self._usage = usage
         self._message: dict[str, Any] = {
             "id": f"msg_lab_{number}",

@@ -11,7 +11,7 @@ import msgspec
 
 from zot.encoding import UNREADABLE
 from zot.providers.lab import directives as d
-from zot.providers.lab.directives import Usage
+from zot.providers.lab.directives import UsageDirective
 
 Kind: TypeAlias = Literal["text", "thinking", "redacted", "call"]
 
@@ -168,7 +168,7 @@ class LabApi(Protocol):
     def read(self, body: bytes) -> LabRequest:
         """Read a request. Raise msgspec.MsgspecError, UnicodeError or RecursionError if it is invalid."""
 
-    def voice(self, ask: LabRequest, number: int, usage: Usage) -> Voice:
+    def voice(self, ask: LabRequest, number: int, usage: UsageDirective) -> Voice:
         """Return the encoder of the reply to the request with this number."""
 
     def failure(self, status: int, message: str, code: str = "", *, retry_after: str = "") -> bytes:
@@ -250,7 +250,7 @@ def shell_of(tools: Sequence[OfferedTool]) -> OfferedTool | None:
     return next(chain(by_name, by_word), None)
 
 
-def call_shell(part: d.Shell, tools: Sequence[OfferedTool]) -> d.Call | d.Say:
+def call_shell(part: d.Shell, tools: Sequence[OfferedTool]) -> d.CallDirective | d.Say:
     """Return a call of the request's shell tool, or a text that says it has none."""
     tool = shell_of(tools)
     if tool is None:
@@ -261,7 +261,7 @@ def call_shell(part: d.Shell, tools: Sequence[OfferedTool]) -> d.Call | d.Say:
     name = _command_of(schema) or "command"
     others = {other: _made_up(other, schema.properties) for other in schema.required if other != name}
     arguments = {name: _command(part.command, schema.properties.get(name)), **others}
-    return d.Call(tool.name, encode(arguments).decode(), part.id, part.chunks)
+    return d.CallDirective(tool.name, encode(arguments).decode(), part.id, part.chunks)
 
 
 def _schema(tool: OfferedTool) -> _Schema:

@@ -49,7 +49,7 @@ class Redacted(msgspec.Struct, frozen=True):
     sealed: str
 
 
-class Call(msgspec.Struct, frozen=True):
+class CallDirective(msgspec.Struct, frozen=True):
     """A tool call. ``arguments`` is sent verbatim in ``chunks`` deltas; ``id`` is generated if None."""
 
     tool: str
@@ -66,7 +66,7 @@ class Shell(msgspec.Struct, frozen=True):
     chunks: int = 1
 
 
-class Usage(msgspec.Struct, frozen=True):
+class UsageDirective(msgspec.Struct, frozen=True):
     """The usage reported for the reply, in tokens."""
 
     input: int = 100
@@ -79,13 +79,13 @@ class UsageTwice(msgspec.Struct, frozen=True):
     """Report the usage twice."""
 
 
-class Stop(msgspec.Struct, frozen=True):
+class StopDirective(msgspec.Struct, frozen=True):
     """The stop reason. Unknown words are sent verbatim."""
 
     reason: str
 
 
-class Pace(msgspec.Struct, frozen=True):
+class PaceDirective(msgspec.Struct, frozen=True):
     """A wait before each following delta."""
 
     seconds: float
@@ -97,13 +97,13 @@ class Wait(msgspec.Struct, frozen=True):
     seconds: float
 
 
-class Chunk(msgspec.Struct, frozen=True):
+class ChunkDirective(msgspec.Struct, frozen=True):
     """Send the following bytes in pieces of at most ``size``; 0 turns that off."""
 
     size: int
 
 
-class Ping(msgspec.Struct, frozen=True):
+class PingDirective(msgspec.Struct, frozen=True):
     """Keep-alive events."""
 
     count: int
@@ -121,7 +121,7 @@ class Repeat(msgspec.Struct, frozen=True):
     times: int | None
 
 
-class Status(msgspec.Struct, frozen=True):
+class StatusDirective(msgspec.Struct, frozen=True):
     """An HTTP status instead of a reply; None is the API's overload status.
 
     Without ``body``, the API's own error body is sent.
@@ -152,7 +152,7 @@ class NoEnd(msgspec.Struct, frozen=True):
     """A proper end of the body without the API's final events."""
 
 
-class Error(msgspec.Struct, frozen=True):
+class ErrorDirective(msgspec.Struct, frozen=True):
     """An error event inside the stream."""
 
     code: str
@@ -165,8 +165,8 @@ class Play(msgspec.Struct, frozen=True):
     source: str
 
 
-Content: TypeAlias = Say | Split | Words | Flood | Help | Think | Redacted | Call | Shell
-Ending: TypeAlias = Status | Refuse | Stall | Cut | NoEnd | Error | Play
-Tempo: TypeAlias = Pace | Wait | Chunk | Ping | Raw
-Remark: TypeAlias = Usage | UsageTwice | Stop | Repeat
+Content: TypeAlias = Say | Split | Words | Flood | Help | Think | Redacted | CallDirective | Shell
+Ending: TypeAlias = StatusDirective | Refuse | Stall | Cut | NoEnd | ErrorDirective | Play
+Tempo: TypeAlias = PaceDirective | Wait | ChunkDirective | PingDirective | Raw
+Remark: TypeAlias = UsageDirective | UsageTwice | StopDirective | Repeat
 Directive: TypeAlias = Content | Ending | Tempo | Remark

@@ -13,7 +13,7 @@ import msgspec
 
 from zot.encoding import UNREADABLE
 from zot.providers.lab.api import STATUSES, CurrentRun, LabBlock, LabRequest, OfferedTool, encode, next_call, tokens_in
-from zot.providers.lab.directives import Usage
+from zot.providers.lab.directives import UsageDirective
 
 _PATH = re.compile(r"/v1(?:beta|alpha)?/models/([^/]+):(generateContent|streamGenerateContent|countTokens)")
 _STOPS = {"end_turn": "STOP", "tool_use": "STOP", "pause_turn": "STOP", "length": "MAX_TOKENS", "refusal": "SAFETY"}
@@ -98,7 +98,7 @@ class GeminiApi:
         declared = [function for tool in request.tools or () for function in tool.function_declarations]
         return LabRequest(self._model, self._stream, run.texts(), tuple(map(_tool, declared)), next_call(ids))
 
-    def voice(self, ask: LabRequest, number: int, usage: Usage) -> GeminiVoice:
+    def voice(self, ask: LabRequest, number: int, usage: UsageDirective) -> GeminiVoice:
         return GeminiVoice(ask.model, number, usage)
 
     def failure(self, status: int, message: str, code: str = "", *, retry_after: str = "") -> bytes:
@@ -127,7 +127,7 @@ class GeminiVoice:
 
     call_prefix = "call_lab_"
 
-    def __init__(self, model: str, number: int, usage: Usage) -> None:
+    def __init__(self, model: str, number: int, usage: UsageDirective) -> None:
         prompt = usage.input + usage.cache_read + usage.cache_write
         self._about = {"modelVersion": model, "responseId": f"resp_lab_{number}"}
         self._prompt = {"promptTokenCount": prompt, "totalTokenCount": prompt}

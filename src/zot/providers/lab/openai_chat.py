@@ -17,7 +17,7 @@ from zot.providers.lab.api import (
     next_call,
     tokens_in,
 )
-from zot.providers.lab.directives import Usage
+from zot.providers.lab.directives import UsageDirective
 
 _STOPS = {"end_turn": "stop", "tool_use": "tool_calls", "refusal": "content_filter", "pause_turn": "stop"}
 _CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
@@ -105,7 +105,7 @@ class ChatApi(OpenAiApi):
         tools = tuple(OfferedTool(tool.function.name, tool.function.parameters) for tool in request.tools or ())
         return LabRequest(request.model, bool(request.stream), run.texts(), tools, next_call(ids), usage)
 
-    def voice(self, ask: LabRequest, number: int, usage: Usage) -> ChatVoice:
+    def voice(self, ask: LabRequest, number: int, usage: UsageDirective) -> ChatVoice:
         return ChatVoice(ask, number, usage)
 
 
@@ -114,7 +114,7 @@ class ChatVoice:
 
     call_prefix = "call_lab_"
 
-    def __init__(self, ask: LabRequest, number: int, usage: Usage) -> None:
+    def __init__(self, ask: LabRequest, number: int, usage: UsageDirective) -> None:
         self._wants_usage = ask.wants_usage
         self._usage: dict[str, Any] = {
             "prompt_tokens": usage.input + usage.cache_read + usage.cache_write,

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from zot.providers.lab.api import CurrentRun, LabBlock, LabRefusal, LabRequest, OfferedTool, encode, next_call
-from zot.providers.lab.directives import Usage
+from zot.providers.lab.directives import UsageDirective
 from zot.providers.lab.openai_chat import OpenAiApi
 
 _INCOMPLETE = {"length": "max_output_tokens", "refusal": "content_filter"}
@@ -118,7 +118,7 @@ class ResponsesApi(OpenAiApi):
         )
         return LabRequest(request.model, bool(request.stream), run.texts(), tools, next_call(ids))
 
-    def voice(self, ask: LabRequest, number: int, usage: Usage) -> ResponsesVoice:
+    def voice(self, ask: LabRequest, number: int, usage: UsageDirective) -> ResponsesVoice:
         return ResponsesVoice(ask.model, number, usage, self._remember if self._store else None)
 
     def _remember(self, id_: str, blocks: list[LabBlock]) -> None:
@@ -132,7 +132,11 @@ class ResponsesVoice:
     call_prefix = "call_lab_"
 
     def __init__(
-        self, model: str, number: int, usage: Usage, remember: Callable[[str, list[LabBlock]], None] | None = None
+        self,
+        model: str,
+        number: int,
+        usage: UsageDirective,
+        remember: Callable[[str, list[LabBlock]], None] | None = None,
     ) -> None:
         self._model = model
         self._number = number

@@ -115,15 +115,15 @@ class Performance:
             case d.Redacted(sealed=sealed):
                 yield from self._enter(self._block("redacted", deltas=[sealed]))
                 yield from self._leave()
-            case d.Call():
+            case d.CallDirective():
                 yield from self._call(part)
-            case d.Pace(seconds=seconds):
+            case d.PaceDirective(seconds=seconds):
                 self._pace_s = seconds
-            case d.Chunk(size=size):
+            case d.ChunkDirective(size=size):
                 self._chunk_bytes = size
             case d.Wait(seconds=seconds):
                 yield Pause(seconds)
-            case d.Ping(count=count):
+            case d.PingDirective(count=count):
                 yield from self._begin()
                 yield from [self._voice.ping()] * count
             case d.Raw(text=text):
@@ -137,9 +137,18 @@ class Performance:
                 yield Silence(self._voice.ping(), every_s or 0.0)
             case d.Cut(where=where):
                 yield from self._cut(where)
-            case d.Error(code=code, message=message):
+            case d.ErrorDirective(code=code, message=message):
                 yield self._voice.error(code, message)
-            case d.Usage() | d.UsageTwice() | d.Stop() | d.Repeat() | d.NoEnd() | d.Status() | d.Play() | d.Shell():
+            case (
+                d.UsageDirective()
+                | d.UsageTwice()
+                | d.StopDirective()
+                | d.Repeat()
+                | d.NoEnd()
+                | d.StatusDirective()
+                | d.Play()
+                | d.Shell()
+            ):
                 pass
 
     def _speak(self, kind: Literal["text", "thinking"], deltas: Iterable[str]) -> Iterator[Step]:
@@ -147,7 +156,7 @@ class Performance:
             yield from self._enter(self._block(kind))
         yield from self._deltas(deltas)
 
-    def _call(self, call: d.Call) -> Iterator[Step]:
+    def _call(self, call: d.CallDirective) -> Iterator[Step]:
         block = self._block("call", id_=call.id, tool=call.tool)
         yield from self._enter(block)
         yield from self._deltas(_split(call.arguments, call.chunks))
@@ -209,7 +218,7 @@ class Performance:
 
     def _stop(self) -> str:
         called = any(block.kind == "call" for block in self._blocks)
-        scripted = [part.reason for part in self._reply if isinstance(part, d.Stop)]
+        scripted = [part.reason for part in self._reply if isinstance(part, d.StopDirective)]
         return scripted[-1] if scripted else "tool_use" if called else "end_turn"
 
 

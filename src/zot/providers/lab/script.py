@@ -279,7 +279,7 @@ def _split(line: ScriptLine) -> d.Split:
     return d.Split(line.positive(0), line.text(1))
 
 
-def _call(line: ScriptLine) -> d.Call:
+def _call(line: ScriptLine) -> d.CallDirective:
     line.count(1, 2)
     arguments = line.args[1] if len(line.args) == 2 else {}
     if isinstance(arguments, str):
@@ -287,13 +287,13 @@ def _call(line: ScriptLine) -> d.Call:
     return _called(line, msgspec.json.encode(arguments).decode())
 
 
-def _call_raw(line: ScriptLine) -> d.Call:
+def _call_raw(line: ScriptLine) -> d.CallDirective:
     line.count(2, 2)
     return _called(line, line.text(1))
 
 
-def _called(line: ScriptLine, arguments: str) -> d.Call:
-    return d.Call(line.text(0), arguments, *_manner(line))
+def _called(line: ScriptLine, arguments: str) -> d.CallDirective:
+    return d.CallDirective(line.text(0), arguments, *_manner(line))
 
 
 def _shell(line: ScriptLine) -> d.Shell:
@@ -308,17 +308,17 @@ def _manner(line: ScriptLine) -> tuple[str | None, int]:
     return id_, line.option_positive("chunks", 1)
 
 
-def _usage(line: ScriptLine) -> d.Usage:
+def _usage(line: ScriptLine) -> d.UsageDirective:
     line.count(0, 0)
     names = ("input", "output", "cache_read", "cache_write")
     line.allow(*names)
-    return d.Usage(**{name: line.option_integer(name, 0) for name in names if name in line.options})
+    return d.UsageDirective(**{name: line.option_integer(name, 0) for name in names if name in line.options})
 
 
-def _ping(line: ScriptLine) -> d.Ping:
+def _ping(line: ScriptLine) -> d.PingDirective:
     line.count(0, 1)
     line.allow()
-    return d.Ping(line.positive(0) if line.args else 1)
+    return d.PingDirective(line.positive(0) if line.args else 1)
 
 
 def _repeat(line: ScriptLine) -> d.Repeat:
@@ -327,16 +327,16 @@ def _repeat(line: ScriptLine) -> d.Repeat:
     return d.Repeat(line.integer(0) if line.args else None)
 
 
-def _status(line: ScriptLine) -> d.Status:
+def _status(line: ScriptLine) -> d.StatusDirective:
     line.count(1, 2)
     code = None if line.args[0] == "overloaded" else line.integer(0)
     if code is not None and not 300 <= code <= 599:
         raise BadLine(f"status {code}, which is no failure")
     headers = {name.lower(): line.option_text(name, "") for name in line.options}
     if len(line.args) == 1:
-        return d.Status(code, headers)
+        return d.StatusDirective(code, headers)
     body = line.args[1]
-    return d.Status(code, headers, body if isinstance(body, str) else msgspec.json.encode(body).decode())
+    return d.StatusDirective(code, headers, body if isinstance(body, str) else msgspec.json.encode(body).decode())
 
 
 def _stall(line: ScriptLine) -> d.Stall:
@@ -367,10 +367,10 @@ def _cut(line: ScriptLine) -> d.Cut:
             raise BadLine(f"{line.args[0]!r}")
 
 
-def _error(line: ScriptLine) -> d.Error:
+def _error(line: ScriptLine) -> d.ErrorDirective:
     line.count(1, 2)
     line.allow()
-    return d.Error(line.text(0), line.text(1) if len(line.args) == 2 else "The script says so.")
+    return d.ErrorDirective(line.text(0), line.text(1) if len(line.args) == 2 else "The script says so.")
 
 
 #: Word to its form and its builder.
@@ -387,10 +387,10 @@ FORMS: Mapping[str, tuple[str, Callable[[ScriptLine], d.Directive]]] = {
     "shell": ('shell "command" [id=ID] [chunks=COUNT]', _shell),
     "usage": ("usage [input=N] [output=N] [cache_read=N] [cache_write=N]", _usage),
     "usage-twice": ("usage-twice", _plain(d.UsageTwice)),
-    "stop": ("stop end_turn|tool_use|length|refusal|pause_turn", _one(d.Stop, ScriptLine.text)),
-    "pace": ("pace DURATION", _one(d.Pace, ScriptLine.seconds)),
+    "stop": ("stop end_turn|tool_use|length|refusal|pause_turn", _one(d.StopDirective, ScriptLine.text)),
+    "pace": ("pace DURATION", _one(d.PaceDirective, ScriptLine.seconds)),
     "wait": ("wait DURATION", _one(d.Wait, ScriptLine.seconds)),
-    "chunk": ("chunk BYTES", _one(d.Chunk, ScriptLine.integer)),
+    "chunk": ("chunk BYTES", _one(d.ChunkDirective, ScriptLine.integer)),
     "ping": ("ping [COUNT]", _ping),
     "raw": ('raw "bytes"', _one(d.Raw, ScriptLine.text)),
     "repeat": ("repeat [TIMES]", _repeat),

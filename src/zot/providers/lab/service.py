@@ -310,7 +310,7 @@ class LabService:
             scripted = made if status.body is None else status.body.encode(errors="replace")
             sent = {**common, **_JSON, **api.failure_headers(code), **status.headers}
             return Plan(code, sent, iter([*_waits(reply), scripted]))
-        usage = next((part for part in reply if isinstance(part, d.Usage)), d.Usage())
+        usage = next((part for part in reply if isinstance(part, d.UsageDirective)), d.UsageDirective())
         voice = api.voice(ask, self._number, usage)
         performance = Performance(reply, voice, ask.next_call, self._stage.script.help)
         if ask.stream:
@@ -405,15 +405,15 @@ def _without_metadata(value: Any) -> Any:
             return value
 
 
-def _status(reply: Sequence[d.Directive], api: LabApi, ask: LabRequest) -> d.Status | None:
+def _status(reply: Sequence[d.Directive], api: LabApi, ask: LabRequest) -> d.StatusDirective | None:
     """Return the status to answer with instead of a message; outside a stream, also for an error event."""
     for part in reply:
         match part:
-            case d.Status():
+            case d.StatusDirective():
                 return part
-            case d.Error(code=code, message=message) if not ask.stream:
+            case d.ErrorDirective(code=code, message=message) if not ask.stream:
                 status = api.overloaded if code == "overloaded_error" else status_of(code)
-                return d.Status(status, {}, api.failure(status, message, code).decode())
+                return d.StatusDirective(status, {}, api.failure(status, message, code).decode())
             case _:
                 pass
     return None
@@ -442,13 +442,13 @@ def _cued(cue: Cue, reply: Sequence[d.Directive]) -> _Notes:
 
 def _worded(part: d.Directive) -> str:
     match part:
-        case d.Call(tool=tool):
+        case d.CallDirective(tool=tool):
             return f"call {tool}"
-        case d.Status(code=code):
+        case d.StatusDirective(code=code):
             return f"status {code or 'overloaded'}"
         case d.Cut(where=where):
             return f"cut {where}"
-        case d.Error(code=code):
+        case d.ErrorDirective(code=code):
             return f"error {code}"
         case d.NoEnd():
             return "no-end"

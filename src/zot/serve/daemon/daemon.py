@@ -117,8 +117,7 @@ class Daemon:
         """Follower of runs in other processes."""
         from zot.serve.daemon.watch import ForeignRunWatcher
 
-        followed, is_any = self._followed_elsewhere, self._has_followers
-        return ForeignRunWatcher(self.parts.journal, followed, is_any=is_any, recover=self.hub.recover)
+        return ForeignRunWatcher(self)
 
     @cached_property
     def handlers(self) -> Mapping[str, Handler]:
@@ -307,15 +306,6 @@ class Daemon:
             await self.hub.recover_all(await self.parts.journal.left_behind())
         finally:
             self.is_recovered.set()
-
-    def _has_followers(self) -> bool:
-        return any(connection.followed for connection in self._connections)
-
-    def _followed_elsewhere(self) -> dict[str, SessionFeed]:
-        """Return the feeds of followed sessions that do not run in this process."""
-        followed = {one for connection in self._connections for one in connection.followed}
-        running = {one for one in followed if (session := self.hub.session(one)) is not None and session.busy}
-        return {session_id: self.feed(session_id) for session_id in followed - running}
 
     # Shutdown.
 

@@ -6,13 +6,12 @@ import asyncio
 import logging
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from zot.errors import AgentError
 from zot.events import ApprovalRequest, Done
-from zot.journal.journal import Journal
 from zot.journal.queries import ChangedSession, changed_since, find, last_seq, owned
 from zot.messages import timestamp
 from zot.serve.daemon.feed import SessionFeed
@@ -20,6 +19,7 @@ from zot.session.history import Batch, Subscriber
 
 if TYPE_CHECKING:
     from zot.runtime.pool import SessionPool
+    from zot.serve.daemon.daemon import Daemon
     from zot.serve.host.request import RequestServer
     from zot.session.session import Session
 
@@ -34,20 +34,9 @@ _RECENT_S = 4.0
 class ForeignRunWatcher:
     """Polls the journal for rows that other processes add to followed sessions, and notifies their feeds."""
 
-    def __init__(
-        self,
-        journal: Journal,
-        followed: Callable[[], Mapping[str, SessionFeed]],
-        *,
-        is_any: Callable[[], bool],
-        recover: Callable[[str], Awaitable[None]],
-    ) -> None:
-        """``followed`` returns the feeds of followed sessions that do not run in this process; ``is_any``, whether any
-        session is followed. ``recover`` recovers a session whose process died during a run."""
-        self._journal = journal
-        self._followed = followed
-        self._is_any = is_any
-        self._recover = recover
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._journal = daemon.parts.journal
         self._elsewhere: set[str] = set()
         #: Followed sessions that run elsewhere, and those of them whose process was missing at the last check.
         self._running: set[str] = set()
@@ -63,13 +52,20 @@ class ForeignRunWatcher:
         while True:
             await asyncio.sleep(_CHECK_S)
             since, self._checked = self._checked, time.time()
-            if self._is_any():
+            if any(connection.followed for connection in self._daemon.connections):
                 try:
                     if await self._journal.reading(self._has_changed) or self._running:
                         await self._check(self._followed(), timestamp(min(since, self._checked) - _RECENT_S))
                         await self._recover_dead()
                 except AgentError as problem:  # The next check may succeed.
                     log.debug("the rows of other processes cannot be read: %s", problem)
+
+    def _followed(self) -> Mapping[str, SessionFeed]:
+        """Return the feeds of followed sessions that do not run in this process."""
+        hub = self._daemon.hub
+        followed = {one for connection in self._daemon.connections for one in connection.followed}
+        running = {one for one in followed if (session := hub.session(one)) is not None and session.busy}
+        return {session_id: self._daemon.feed(session_id) for session_id in followed - running}
 
     async def _check(self, feeds: Mapping[str, SessionFeed], since: str) -> None:
         newest = await self._journal.reading(lambda connection: self._newest(connection, feeds, since))
@@ -87,7 +83,7 @@ class ForeignRunWatcher:
         missing = {one.id for one in begun if one.id in self._running and not self._journal.is_running(one)}
         for session_id in missing & self._missing - self._unrecoverable:
             try:
-                await self._recover(session_id)
+                await self._daemon.hub.recover(session_id)
             except AgentError as problem:
                 log.warning("cannot recover session %r, whose process has died: %s", session_id, problem)
                 self._unrecoverable.add(session_id)

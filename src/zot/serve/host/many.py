@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from functools import partial
 
-from zot.events import AgentEvent
 from zot.serve.host.output import LineThread
-from zot.serve.host.request import (
-    NullListener,
-    OpenForHost,
-    RequestQueue,
-    RequestRun,
-    RequestTurn,
-    RunListener,
-    idempotent,
-)
+from zot.serve.host.request import OpenForHost, RequestQueue, RequestRun, RequestTurn, idempotent
 from zot.serve.host.watchdog import Slot, Watchdog
+from zot.session.history import Batch, WritingSubscriber
 from zot.wire.host import EventLine, Ids, Refused, Request, Response, decode_request, encode_event, encode_response
 from zot.wire.lines import LineSplitter, TooLong
 
@@ -26,26 +18,20 @@ from zot.wire.lines import LineSplitter, TooLong
 _MAX_UNANSWERED = 256
 
 
-class EventWriter:
+class EventWriter(WritingSubscriber):
     """Write one request's events as lines."""
 
     def __init__(self, slot: Slot, output: LineThread) -> None:
+        super().__init__(output)
         self._slot = slot
         self._output = output
         self._seq = 0
 
-    def hear(self, events: Sequence[AgentEvent]) -> None:
+    def deliver(self, batch: Batch) -> None:
         whose, first = self._slot.ids.request_id, self._seq + 1
-        self._seq += len(events)
-        lines = [encode_event(EventLine(whose, seq, event)) for seq, event in enumerate(events, first)]
+        self._seq += len(batch.events)
+        lines = [encode_event(EventLine(whose, seq, event)) for seq, event in enumerate(batch.events, first)]
         self._output.event(self._slot, b"".join(lines))
-
-    @property
-    def full(self) -> bool:
-        return self._output.full
-
-    async def room(self) -> None:
-        await self._output.room()
 
 
 class StreamServer:
@@ -126,7 +112,7 @@ class StreamServer:
         if request.request_id in self._running:
             raise Refused("a request with this request_id is running", request.ids)
         slot = Slot(request.ids, began + request.timeout_s)
-        listener: RunListener = EventWriter(slot, self._output) if self._tells_events else NullListener()
+        listener = EventWriter(slot, self._output) if self._tells_events else None
         place = self._queue.join(request)
         asked = idempotent(request, began, slot.deadline, self._ttl_s)
         answering = RequestRun(request, asked, self._opening, listener, place)

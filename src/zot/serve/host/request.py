@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
@@ -23,7 +23,6 @@ from zot.errors import (
     StoreFailed,
     SystemFailed,
 )
-from zot.events import AgentEvent
 from zot.journal.record import Record
 from zot.run_summary import CUT_OFF, RunSummary
 from zot.runtime.idempotency import IdempotentRequest, IdempotentRun, StoredAnswer, answer_of
@@ -157,32 +156,6 @@ class HostReply(msgspec.Struct, frozen=True):
     code: int = 0
 
 
-class RunListener(Protocol):
-    """Receiver of a request's events."""
-
-    def hear(self, events: Sequence[AgentEvent]) -> None:
-        """Receive events."""
-
-    @property
-    def full(self) -> bool:
-        """True while it cannot accept more."""
-
-    async def room(self) -> None:
-        """Wait until it can."""
-
-
-class NullListener:
-    """Listener that ignores all events."""
-
-    full = False
-
-    def hear(self, events: Sequence[AgentEvent]) -> None:
-        return
-
-    async def room(self) -> None:
-        return
-
-
 class RequestRun(Subscriber):
     """Answer one request as a subscriber of its session.
 
@@ -195,7 +168,7 @@ class RequestRun(Subscriber):
         request: Request,
         asked: IdempotentRequest,
         opening: OpenForHost,
-        listener: RunListener | None = None,
+        listener: Subscriber | None = None,
         place: RequestTurn | None = None,
         *,
         behind: bool = False,
@@ -203,7 +176,7 @@ class RequestRun(Subscriber):
         self._request = request
         self._asked = asked
         self._opening = opening
-        self._listener = listener or NullListener()
+        self._listener = listener
         self._place = place or RequestTurn()
         self._is_behind = behind
         self._outcome = RunSummary()
@@ -270,14 +243,6 @@ class RequestRun(Subscriber):
     def deliver(self, batch: Batch) -> None:
         self._outcome.take(batch.events)
         show_notices(batch.events)
-        self._listener.hear(batch.events)
-
-    @property
-    def full(self) -> bool:
-        return self._listener.full
-
-    async def room(self) -> None:
-        await self._listener.room()
 
     # The run.
 
@@ -290,6 +255,8 @@ class RequestRun(Subscriber):
                 self._session = await self._opening(self._asked)
                 self._once = _once(self._session, self._asked)
             self._session.subscribe(self)
+            if self._listener is not None:
+                self._session.subscribe(self._listener)
             self._session.agent.check_fit(self._request.prompt or "")
             answer, replayed = await self._run(self._session, self._once)
         except AgentError as problem:

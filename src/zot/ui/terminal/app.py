@@ -33,12 +33,12 @@ from zot.ui.terminal import slash
 from zot.ui.terminal.composer import Composer, Editor, FileCompletions
 from zot.ui.terminal.live import LiveConversation
 from zot.ui.terminal.looks import Level, Look, look_for, safe
-from zot.ui.terminal.panels import Panel, PanelEvent, Panels
-from zot.ui.terminal.questions import Approvals, Question, QuestionQueue
+from zot.ui.terminal.panels import PanelEvent, Panels, PanelView
+from zot.ui.terminal.questions import ApprovalDialogs, Question, QuestionQueue
 from zot.ui.terminal.slash import Option, Terminal, ask_trust
-from zot.ui.terminal.status import Status
+from zot.ui.terminal.status import StatusLine
 from zot.ui.terminal.textual_patches import Ground, collect_briefly, on_worker_end
-from zot.ui.terminal.transcript import Pace, Transcript
+from zot.ui.terminal.transcript import Pace, TranscriptView
 
 if TYPE_CHECKING:
     from zot.ui.terminal.entries import TranscriptBuilder
@@ -144,18 +144,9 @@ class ExtensionWaits:
 class PromptSender:
     """Sends prompts one after the other, in the order in which they were submitted."""
 
-    def __init__(
-        self,
-        following: LiveConversation,
-        composer: Composer,
-        *,
-        do: Callable[[Coroutine[Any, Any, None]], None],
-        changed: Callable[[], None],
-    ) -> None:
-        """``do`` runs a coroutine as a task; ``changed`` is called when the activity shown changes."""
-        self._following = following
-        self._composer, self._queue = composer, composer.queue
-        self._do, self._changed = do, changed
+    def __init__(self, app: ZotApp) -> None:
+        self._app, self._following = app, app.following
+        self._composer, self._queue = app.composer, app.composer.queue
         #: Held until the session has accepted the current prompt.
         self._turn = asyncio.Lock()
 
@@ -173,7 +164,7 @@ class PromptSender:
         """Send the oldest queued prompt unless a run is active, and show a run as active from then on."""
         if self._queue.waiting and self._following.is_open and not self.runs:
             self._show("waiting for the model")
-            self._do(self._say(self._queue.next()))
+            self._app.do(self._say(self._queue.next()))
 
     def steer(self, text: str) -> None:
         """Send a message to the running prompt, unless it is withdrawn before its images are read."""
@@ -187,7 +178,7 @@ class PromptSender:
             if self._queue.steers(name):
                 await conversation.steer(text, images, name=name)  # Outside of the lock: may wait for the model.
 
-        self._do(self._composer.steer(text, say))
+        self._app.do(self._composer.steer(text, say))
 
     async def take_back(self, name: str) -> None:
         """Withdraw a steering message. Raise UserError if the model has received it."""
@@ -198,7 +189,7 @@ class PromptSender:
         """Abort the run and the prompt being sent. Queued prompts return to the editor."""
         self._composer.take_back_all()  # First: the end of the run would send the next queued prompt.
         if self._following.is_open:
-            self._do(self._abort())
+            self._app.do(self._abort())
 
     async def _abort(self) -> None:
         async with self._turn:
@@ -219,7 +210,7 @@ class PromptSender:
 
     def _show(self, doing: str) -> None:
         self._following.story.doing = doing
-        self._changed()
+        self._app.show_doing()
 
 
 class ZotApp(Ground):
@@ -228,8 +219,8 @@ class ZotApp(Ground):
     CSS = """
     Screen { layout: vertical; background: transparent; overflow: hidden; }
     ZotApp.ascii Composer, ZotApp.ascii Question, ZotApp.ascii Form { border-top: ascii ansi_bright_black; }
-    ZotApp.ascii Panel { border: ascii ansi_bright_black; }
-    ZotApp.ascii Transcript, ZotApp.ascii Panel { scrollbar-size-vertical: 0; }
+    ZotApp.ascii PanelView { border: ascii ansi_bright_black; }
+    ZotApp.ascii TranscriptView, ZotApp.ascii PanelView { scrollbar-size-vertical: 0; }
     """
     BINDINGS = [  # noqa: RUF012  (as every app has it)
         Binding("ctrl+c", "interrupt", "leave", show=False, priority=True),
@@ -256,18 +247,18 @@ class ZotApp(Ground):
             self.theme = "ansi-light"
         self._begin, self._session = begin, session
         self._home: Home | None = None
-        self._approvals = Approvals(self)
-        self.transcript = Transcript(self.look)
-        self.status = Status(self.look)
+        self._approvals = ApprovalDialogs(self)
+        self.transcript = TranscriptView(self.look)
+        self.status = StatusLine(self.look)
         self.composer = Composer()
         self.editor, self.queue = self.composer.editor, self.composer.queue
         heard = Pace(self, self._show_events).want
-        self.following = LiveConversation(self.transcript, self.editor, heard, send=self.send, do=self._do)
+        self.following = LiveConversation(self, heard)
         self.asking = QuestionQueue(self.composer, clock)
         self._clock = clock
         self.panels = Panels(self.editor, clock)
-        self.speech = PromptSender(self.following, self.composer, do=self._do, changed=self._show_doing)
-        self._awaiting, self._leaving = ExtensionWaits(self._show_doing), DoublePress(clock)
+        self.speech = PromptSender(self)
+        self._awaiting, self._leaving = ExtensionWaits(self.show_doing), DoublePress(clock)
         self.status.hint = lambda: "Ctrl+C again leaves; Esc aborts what runs" if self._leaving.is_pressed else ""
         #: The final state of the conversation, read when the app closes.
         self.left: SessionState | None = None
@@ -282,7 +273,7 @@ class ZotApp(Ground):
     def on_mount(self) -> None:
         self.editor.focus()
         self.set_interval(0.25, self.status.tick)
-        self.call_after_refresh(lambda: self._do(self._start()))
+        self.call_after_refresh(lambda: self.do(self._start()))
 
     def on_resize(self) -> None:
         for fit in (self.panels.fit, self.asking.fit):  # An unchanged panel may have other room all the same.
@@ -332,8 +323,8 @@ class ZotApp(Ground):
         now = await conversation.state()
         self.composer.files = FileCompletions(now.cwd)
         if now.pending is not None:
-            self._do(self._approvals.ask(now.pending))
-        self._do(self._learn_commands())
+            self.do(self._approvals.ask(now.pending))
+        self.do(self._learn_commands())
         if former is not None:
             await former.close()
         self.following.opened.set()
@@ -349,9 +340,9 @@ class ZotApp(Ground):
 
     async def _refresh_state(self) -> None:
         self.status.show(await self.conversation.state())
-        self._show_doing()
+        self.show_doing()
 
-    def _show_doing(self) -> None:
+    def show_doing(self) -> None:
         self.status.do(self._awaiting.doing or self.story.doing)
 
     # Events.
@@ -363,32 +354,32 @@ class ZotApp(Ground):
             self.story.tell((event,))
             self._react(event)
         self.transcript.settle()
-        self._show_doing()
+        self.show_doing()
 
     def _react(self, event: AgentEvent) -> None:
         """React to an event, besides showing it."""
         self._approvals.hear(event)
         if isinstance(event, PanelEvent):
-            self._do(self.panels.hear(event))
+            self.do(self.panels.hear(event))
         match event:
             case UserMessage(content=content):
                 self.queue.said(text_of(content))
-                self._do(self._refresh_state())
+                self.do(self._refresh_state())
             case ConversationReplaced(messages=0):
                 self.following.forget()
                 self.note("the conversation begins anew; what it cost stays counted")
-                self._do(self._refresh_state())
+                self.do(self._refresh_state())
             case ConversationReplaced():
-                self._do(self._begin_anew())
+                self.do(self._begin_anew())
             case Reconfigured():
-                self._do(self._refresh_state())
-                self._do(self._learn_commands())
+                self.do(self._refresh_state())
+                self.do(self._learn_commands())
             case TurnStart():
                 self.asking.overtake()
             case Done():
-                self._do(self._ended(self.story.failure))
+                self.do(self._ended(self.story.failure))
             case ApprovalRequest():
-                self._do(self._approvals.ask(event))
+                self.do(self._approvals.ask(event))
             case ExtWaiting():
                 self._awaiting.hear(event)
             case _:
@@ -409,7 +400,7 @@ class ZotApp(Ground):
     async def on_event(self, event: Event) -> None:
         if isinstance(event, Key):
             self.asking.keyed()
-            if not isinstance(self.focused, Panel):
+            if not isinstance(self.focused, PanelView):
                 self.panels.keyed(event)
         if isinstance(event, Key | Paste):
             self._typed(event)
@@ -430,14 +421,14 @@ class ZotApp(Ground):
     async def on_editor_submitted(self, message: Editor.Submitted) -> None:
         self.transcript.show_end()
         if slash.is_command(message.text):
-            self._do(self._run_command(message.text))
+            self.do(self._run_command(message.text))
         elif message.steers and self.runs:
             self.speech.steer(message.text)
         else:
             await self.submit(message.text)
 
     def on_composer_withdrawn(self, message: Composer.Withdrawn) -> None:
-        self._do(self.composer.withdraw_steering(message, self.speech.take_back))
+        self.do(self.composer.withdraw_steering(message, self.speech.take_back))
 
     async def submit(self, text: str) -> None:
         self.speech.submit(text)
@@ -469,8 +460,8 @@ class ZotApp(Ground):
             self.copy_to_clipboard(selected)
             self.screen.clear_selection()
             return
-        if isinstance(self.focused, Panel):
-            self.post_message(Panel.Dismissed(self.focused.panel_id))
+        if isinstance(self.focused, PanelView):
+            self.post_message(PanelView.CloseRequested(self.focused.panel_id))
             return
         if self._leaving.press():
             self.leave()
@@ -489,11 +480,11 @@ class ZotApp(Ground):
 
     # Panels.
 
-    def on_panel_pressed(self, message: Panel.Pressed) -> None:
-        self._do(self.conversation.press(message.panel_id, message.key, message.text))
+    def on_panel_view_pressed(self, message: PanelView.Pressed) -> None:
+        self.do(self.conversation.press(message.panel_id, message.key, message.text))
 
-    def on_panel_dismissed(self, message: Panel.Dismissed) -> None:
-        self._do(self.panels.dismiss(message.panel_id, self.conversation.close_panel))
+    def on_panel_view_close_requested(self, message: PanelView.CloseRequested) -> None:
+        self.do(self.panels.dismiss(message.panel_id, self.conversation.close_panel))
 
     # The `Terminal` interface, for slash commands.
 
@@ -536,7 +527,7 @@ class ZotApp(Ground):
     async def compact(self) -> None:
         await self.conversation.compact()
         self.story.doing = "summarising the conversation"
-        self._show_doing()
+        self.show_doing()
 
     async def jump(self) -> None:
         await jump(self, self.transcript)
@@ -557,7 +548,7 @@ class ZotApp(Ground):
                 self.left = await self.conversation.state()
             await self.conversation.close()
 
-    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+    def do(self, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work`` as a task; show its errors as notes."""
         # A Textual worker cancelled before it starts never awaits its coroutine.
         on_worker_end(self.run_worker(partial(self._told, work)), work.close)
@@ -569,7 +560,7 @@ class ZotApp(Ground):
             self.note(str(problem) or "there was no answer in time", "error")
 
 
-async def jump(terminal: Terminal, transcript: Transcript) -> None:
+async def jump(terminal: Terminal, transcript: TranscriptView) -> None:
     """Let the user choose one of their messages, newest first, and scroll to it."""
     from zot.ui.terminal.entries import UserEntry  # Imported lazily: start-up budget.
 

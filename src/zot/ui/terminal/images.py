@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import struct
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 from rich.color import Color
@@ -14,8 +14,10 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
-from zot.messages import ImageBlock
 from zot.ui.terminal.entries import Entry
+
+if TYPE_CHECKING:
+    from zot.ui.terminal.app import ZotApp
 
 _TERMS = ("xterm-kitty", "xterm-ghostty")
 _CELL = "\U0010eeee"
@@ -85,30 +87,23 @@ def transmission(shown: Picture, data: bytes) -> str:
 class ImageLoader:
     """Loads the images of entries, each when its entry is first drawn."""
 
-    def __init__(
-        self,
-        send: Callable[[str], None],
-        do: Callable[[Coroutine[Any, Any, None]], None],
-        find: Callable[[str], Awaitable[Sequence[ImageBlock]]],
-        changed: Callable[[], None],
-    ) -> None:
-        """``send`` writes to the terminal, ``find`` returns images by place, ``changed`` triggers a redraw."""
+    def __init__(self, app: ZotApp) -> None:
+        self._app = app
         self._is_able = shows_images(os.environ)
-        self._send, self._do, self._find, self._changed = send, do, find, changed
         self._sent = 0
 
     def offer(self, entry: Entry, place: str) -> None:
         """Register the images of an entry."""
         if self._is_able:
-            entry.wanted = lambda: self._do(self._load(entry, place))
+            entry.wanted = lambda: self._app.do(self._load(entry, place))
 
     async def _load(self, entry: Entry, place: str) -> None:
-        for image in await self._find(place):
+        for image in await self._app.conversation.images(place):
             shown = picture(_FIRST + self._sent % _COUNT, image.data)
             if shown is not None:
                 self._sent += 1
-                self._send(transmission(shown, image.data))
+                self._app.send(transmission(shown, image.data))
                 entry.pictures += shown.lines()
         if entry.pictures:
             entry.touch()
-            self._changed()
+            self._app.transcript.settle()

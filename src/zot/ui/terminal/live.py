@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from zot.errors import UserError
 from zot.events import AgentEvent, TextDelta, ThinkingDelta
-from zot.messages import ImageBlock, text_of
+from zot.messages import text_of
 from zot.session.history import Batch, Subscriber
 from zot.ui.conversation import Conversation
 
 if TYPE_CHECKING:
-    from zot.ui.terminal.composer import Editor
+    from zot.ui.terminal.app import ZotApp
     from zot.ui.terminal.entries import Entry, TranscriptBuilder
     from zot.ui.terminal.images import ImageLoader
-    from zot.ui.terminal.transcript import Transcript
 
 #: A feed with more undrawn events pauses the run.
 _MAX_PENDING = 20_000
@@ -81,20 +80,9 @@ def _joined(events: list[AgentEvent]) -> list[AgentEvent]:
 class LiveConversation:
     """The conversation on screen and its subscription. ``arrived`` is called when events can be taken."""
 
-    def __init__(
-        self,
-        transcript: Transcript,
-        editor: Editor,
-        arrived: Callable[[], None],
-        *,
-        send: Callable[[str], None],
-        do: Callable[[Coroutine[Any, Any, None]], None],
-    ) -> None:
-        """``send`` writes escape sequences to the terminal, ``do`` runs a coroutine as a task."""
-        self._transcript = transcript
-        self._send, self._do = send, do
+    def __init__(self, app: ZotApp, arrived: Callable[[], None]) -> None:
+        self._app = app
         self._gallery: ImageLoader | None = None
-        self._editor = editor
         self.feed = EventFeed(arrived)
         self._unfollow: Callable[[], None] = lambda: None
         self._conversation: Conversation | None = None
@@ -115,17 +103,14 @@ class LiveConversation:
         from zot.ui.terminal.entries import TranscriptBuilder
 
         if self._story is None:
-            self._story = TranscriptBuilder(self._transcript.add, self._pictured)
+            self._story = TranscriptBuilder(self._app.transcript.add, self._pictured)
         return self._story
 
     def _pictured(self, entry: Entry, place: str) -> None:
         from zot.ui.terminal.images import ImageLoader
 
-        self._gallery = self._gallery or ImageLoader(self._send, self._do, self._images, self._transcript.settle)
+        self._gallery = self._gallery or ImageLoader(self._app)
         self._gallery.offer(entry, place)
-
-    async def _images(self, place: str) -> Sequence[ImageBlock]:
-        return await self.conversation.images(place)
 
     @property
     def is_open(self) -> bool:
@@ -145,15 +130,15 @@ class LiveConversation:
         self.forget()
         self.feed.take()
         self.story.recall(said)
-        self._editor.remember(text_of(one.content) for one in said if one.role == "user")
-        self._transcript.settle()
+        self._app.editor.remember(text_of(one.content) for one in said if one.role == "user")
+        self._app.transcript.settle()
         self._unfollow = self.conversation.follow(self.feed)
         if (await self.conversation.state()).busy:
             self.story.doing = self.story.doing or "at work"
 
     def forget(self) -> None:
         """Clear the transcript."""
-        self._transcript.clear()
+        self._app.transcript.clear()
         self._story = None
 
     def leave(self) -> None:

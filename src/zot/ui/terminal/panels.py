@@ -23,7 +23,7 @@ from zot.events import PanelClosed, PanelOpened, PanelRendered
 from zot.ui.terminal.composer import Editor
 from zot.ui.terminal.looks import safe
 from zot.ui.terminal.textual_patches import as_keys
-from zot.ui.terminal.transcript import Transcript
+from zot.ui.terminal.transcript import TranscriptView
 
 #: Textual's key names and the protocol's names for them.
 KEYS: Mapping[str, str] = {
@@ -63,7 +63,7 @@ _MIN_HEIGHT = 3
 PanelEvent: TypeAlias = PanelOpened | PanelRendered | PanelClosed
 
 
-class Panel(VerticalScroll, can_focus=True, inherit_bindings=False):
+class PanelView(VerticalScroll, can_focus=True, inherit_bindings=False):
     """Shows an extension's panel, and posts the keys pressed while it has the focus.
 
     PageUp and PageDown scroll a panel that is too high. A new panel ignores keys other than those in MOVING until the
@@ -71,9 +71,9 @@ class Panel(VerticalScroll, can_focus=True, inherit_bindings=False):
     """
 
     DEFAULT_CSS = """
-    Panel { height: auto; max-height: 50vh; border: round ansi_bright_black; padding: 0 1;
+    PanelView { height: auto; max-height: 50vh; border: round ansi_bright_black; padding: 0 1;
             scrollbar-size-vertical: 1; }
-    Panel:focus { border: round ansi_cyan; }
+    PanelView:focus { border: round ansi_cyan; }
     """
 
     class Pressed(Message):
@@ -85,7 +85,7 @@ class Panel(VerticalScroll, can_focus=True, inherit_bindings=False):
             self.key = key
             self.text = text
 
-    class Dismissed(Message):
+    class CloseRequested(Message):
         """The user closed the panel."""
 
         def __init__(self, panel_id: str) -> None:
@@ -186,7 +186,7 @@ class Panel(VerticalScroll, can_focus=True, inherit_bindings=False):
             self._blind_until = self._clock() + _BLIND_S
             return
         if event.key == "escape":
-            self.post_message(self.Dismissed(self.panel_id))
+            self.post_message(self.CloseRequested(self.panel_id))
         elif event.key in ("pageup", "pagedown") and self.max_scroll_y:
             height = self.scrollable_content_region.height
             self.scroll_relative(y=height if event.key == "pagedown" else -height, animate=False, immediate=True)
@@ -219,13 +219,13 @@ class Panels(Vertical):
         self._clock = clock
         #: Keys outside of panels since the last Enter, which submitted the command.
         self._keys: deque[str] = deque(maxlen=_MAX_KEYS)
-        self._open: dict[str, Panel] = {}
+        self._open: dict[str, PanelView] = {}
         #: Requested panels that are not open yet, with the time of the request.
         self._wanted: dict[str, float] = {}
         #: The panel that has the focus, or had it last.
-        self._entered: Panel | None = None
+        self._entered: PanelView | None = None
         #: By panel: the panel that had the focus before it.
-        self._left_for: dict[Panel, Panel] = {}
+        self._left_for: dict[PanelView, PanelView] = {}
         #: The lines that an open question leaves for panels; None without one.
         self._left: int | None = None
 
@@ -239,11 +239,11 @@ class Panels(Vertical):
 
     def _focus_moved(self, before: Widget | None, now: Widget | None) -> None:
         """Remember where the focus returns to. Questions only borrow it."""
-        if not isinstance(now, Panel):
+        if not isinstance(now, PanelView):
             return
-        if isinstance(before, Editor | Transcript):
+        if isinstance(before, Editor | TranscriptView):
             self._left_for.pop(now, None)
-        elif isinstance(before, Panel) and before in self._open.values():
+        elif isinstance(before, PanelView) and before in self._open.values():
             self._left_for[now] = before
 
     def on_descendant_focus(self) -> None:
@@ -280,11 +280,11 @@ class Panels(Vertical):
         else:
             self._keys.append(event.key)
 
-    def _enter(self, panel: Panel, since: float) -> None:
+    def _enter(self, panel: PanelView, since: float) -> None:
         """Focus a panel and pass on the keys since its command, unless a question or a prompt has them."""
         editor, focused = self._elsewhere, self.screen.focused
         is_soon = self._clock() - since <= _TAKES_KEYS_S
-        if (editor.text and not is_soon) or not (focused is None or isinstance(focused, Editor | Transcript)):
+        if (editor.text and not is_soon) or not (focused is None or isinstance(focused, Editor | TranscriptView)):
             return
         if editor.text:
             editor.drop()
@@ -296,7 +296,7 @@ class Panels(Vertical):
         """Apply an event."""
         match event:
             case PanelOpened(extension=extension, panel_id=panel_id, title=title, lines=lines, footer=footer):
-                panel = self._open.get(panel_id) or Panel(panel_id, extension, self._clock)
+                panel = self._open.get(panel_id) or PanelView(panel_id, extension, self._clock)
                 panel.show(title, lines, footer)
                 if panel_id not in self._open:
                     self._open[panel_id] = panel

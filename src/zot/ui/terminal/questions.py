@@ -365,7 +365,7 @@ class QuestionQueue:
             await asyncio.wait([question.answer], timeout=left)
 
 
-class Approvals:
+class ApprovalDialogs:
     """The approvals that are pending on this screen."""
 
     def __init__(self, app: ZotApp) -> None:

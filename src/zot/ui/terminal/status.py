@@ -17,10 +17,10 @@ from zot.ui.terminal.textual_patches import is_backlogged
 _NO_CONNECTION = "no connection to the daemon, trying again"
 
 
-class Status(Static):
+class StatusLine(Static):
     """One line. Omits details that do not fit, the least important first."""
 
-    DEFAULT_CSS = "Status { height: 1; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; }"
+    DEFAULT_CSS = "StatusLine { height: 1; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; }"
 
     def __init__(self, look: Look) -> None:
         super().__init__()

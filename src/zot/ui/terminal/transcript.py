@@ -80,11 +80,11 @@ class Pace:
         self._pump.call_after_refresh(lambda: self._rest(max(self._frame_s, _REST * (time.process_time() - began))))
 
 
-class Transcript(ScrollView, can_focus=True):
+class TranscriptView(ScrollView, can_focus=True):
     """A list of entries that stays at its end while entries are added, unless the user scrolls up."""
 
     DEFAULT_CSS = """
-    Transcript { height: 1fr; scrollbar-size-vertical: 1; scrollbar-gutter: stable; overflow-x: hidden; }
+    TranscriptView { height: 1fr; scrollbar-size-vertical: 1; scrollbar-gutter: stable; overflow-x: hidden; }
     """
     FOCUS_ON_CLICK = False
     BINDINGS = [  # noqa: RUF012  (as every widget has it)
