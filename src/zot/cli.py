@@ -44,6 +44,10 @@ def main() -> None:
     # Imported modules are not garbage: the default threshold would cost 5 % of every start.
     gc.set_threshold(_OBJECTS_PER_COLLECTION)
     argv = sys.argv[1:]
+    if sys.platform == "win32" and argv not in _ANSWERED_HERE:
+        from zot.errors import NOT_ON_WINDOWS
+
+        sys.exit(f"zot: {NOT_ON_WINDOWS}")
     if _is_host(argv):
         _hold_signals()
     if argv[:1] not in _ANSWERED_HERE:

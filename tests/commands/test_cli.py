@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import runpy
 import shlex
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import forked
+from zot import cli, files
 
 PATIENCE_S = 20
 
@@ -46,6 +48,15 @@ def test_no_room_for_the_output_is_said_in_one_line(words: list[str]) -> None:
 def test_a_reader_that_is_gone_is_no_error(words: list[str]) -> None:
     done = zot(*words, redirect="| true; exit 0")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_on_windows_one_sentence_says_that_zot_does_not_run_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(sys, "argv", ["zot", "rpc"])
+    with pytest.raises(SystemExit, match="^zot: zot does not run on Windows; it needs Linux or macOS"):
+        cli.main()
+    with pytest.raises(ImportError, match="zot does not run on Windows"):
+        runpy.run_path(files.__file__)
 
 
 def test_an_unknown_command_shows_the_known_ones() -> None:
