@@ -53,7 +53,7 @@ def test_a_reader_that_is_gone_is_no_error(words: list[str]) -> None:
 def test_on_windows_one_sentence_says_that_zot_does_not_run_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
     monkeypatch.setattr(sys, "argv", ["zot", "rpc"])
-    with pytest.raises(SystemExit, match="^zot: zot does not run on Windows; it needs Linux or macOS"):
+    with pytest.raises(SystemExit, match=r"^zot: zot does not run on Windows; it needs Linux or macOS"):
         cli.main()
     with pytest.raises(ImportError, match="zot does not run on Windows"):
         runpy.run_path(files.__file__)

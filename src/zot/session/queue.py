@@ -42,11 +42,15 @@ def ignore_drop(why: AgentError) -> None:
 
 
 class RewindTarget(msgspec.Struct, frozen=True):
-    """The target of a rewind: the first ``messages``, or the row ``at``. Without ``files``, files stay unchanged."""
+    """The target of a rewind: the first ``messages``, or the row ``at``. Without ``files``, files stay unchanged.
+
+    With ``preview`` nothing changes; the result says what would.
+    """
 
     messages: int | None = None
     at: int | None = None
     files: bool = True
+    preview: bool = False
 
 
 class ExclusiveTask(Generic[T]):

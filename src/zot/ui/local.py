@@ -19,6 +19,7 @@ from zot.runtime.providers import EarlierProviders
 from zot.session.abortable import AbortableWaits
 from zot.session.foreign_runs import ForeignRuns, open_foreign_run
 from zot.session.history import Batch, Subscriber
+from zot.session.queue import RewindTarget
 from zot.session.session import Session
 from zot.session.transcripts import TranscriptPast, endings, past_message, past_of
 from zot.store import LockChanged, MessageAdded, Row
@@ -27,6 +28,7 @@ from zot.ui.conversation import (
     AllowedCall,
     Decision,
     ModelInfo,
+    RewindResult,
     SessionInfo,
     SideReply,
     SkillInfo,
@@ -213,9 +215,21 @@ class LocalConversation:
         self._check_here("wait for its end")
         self._session.compact(dropped=self._notify_dropped)
 
+    async def undo_compact(self) -> None:
+        await self._edited(self._session.undo_compact)
+
+    async def rewind(self, messages: int, *, files: bool = True, preview: bool = False) -> RewindResult:
+        self._check_here("wait for its end")
+        rewound = await self._session.rewind(RewindTarget(messages, None, files, preview))
+        return RewindResult(rewound.messages, [(file.path, file.change) for file in rewound.files], rewound.undo)
+
     async def clear(self) -> None:
+        await self._edited(self._session.clear)
+
+    async def _edited(self, edit: Callable[..., None]) -> None:
+        """Change the conversation, and wait until that is done. Raise UserError."""
         over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._session.clear(started=lambda: over.set_result(""), dropped=lambda why: over.set_result(str(why)))
+        edit(started=lambda: over.set_result(""), dropped=lambda why: over.set_result(str(why)))
         if reason := await over:
             raise UserError(reason)
 

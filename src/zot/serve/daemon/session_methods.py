@@ -247,6 +247,8 @@ class SessionMethods:
             "session/state": self._state,
             "session/fork": self._fork,
             "session/compact": self._compact,
+            "session/undo_compact": self._undo_compact,
+            "session/rewind": self._rewind,
             "session/clear": self._clear,
             "session/allowed": self._allowed,
             "session/forget": self._forget,
@@ -526,6 +528,30 @@ class SessionMethods:
                 dropped=lambda why: deferred.resolve(_not_begun(why, INVALID_PARAMS)),
             )
         return deferred
+
+    async def _undo_compact(self, connection: ClientConnection, asked: said.OfSession) -> Deferred:
+        deferred = Deferred()
+        async with use_session(self._hub, connection, asked.session_id) as session:
+            check_idle(session, "the conversation cannot be changed")
+            session.undo_compact(
+                started=lambda: deferred.resolve(said.CompactUndone(asked.session_id, len(session.transcript))),
+                dropped=lambda why: deferred.resolve(_not_begun(why, INVALID_PARAMS)),
+            )
+        return deferred
+
+    async def _rewind(self, connection: ClientConnection, asked: said.Rewind) -> SlowAnswer:
+        return SlowAnswer(self._rewound(connection, asked))
+
+    async def _rewound(self, connection: ClientConnection, asked: said.Rewind) -> said.Rewound:
+        from zot.session.queue import RewindTarget
+
+        target = RewindTarget(asked.messages, asked.at, asked.files is not False, bool(asked.preview))
+        async with use_session(self._hub, connection, asked.session_id) as session:
+            self._hub.check_open()
+            check_idle(session, "the conversation cannot be rewound")
+            rewound = await session.rewind(target)
+        files = tuple(said.RewoundFile(file.path, file.change) for file in rewound.files)
+        return said.Rewound(asked.session_id, rewound.messages, files, rewound.undo)
 
     async def _allowed(self, connection: ClientConnection, asked: said.OfSession) -> said.AllowedCalls:
         del connection
