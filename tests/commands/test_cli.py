@@ -72,11 +72,18 @@ def test_an_error_cannot_take_the_terminal_over(tmp_path: Path) -> None:
     assert done.stderr.decode() == f"zot: {tmp_path}/\\x1b]0;PWNED\\x07 is not a directory\n"
 
 
-@pytest.mark.parametrize("words", [(), ("frobnicate",), ("trust",), ("list", "more")])
-def test_skills_used_wrongly_are_explained(words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), "say what zot skills should do; zot skills"),
+        (("frobnicate",), "zot skills cannot 'frobnicate'; zot skills"),
+        (("trust",), "zot skills trust takes DIR; zot skills trust"),
+        (("list", "more"), "zot skills list takes no words; zot skills list"),
+    ],
+)
+def test_skills_used_wrongly_are_explained(words: tuple[str, ...], told: str) -> None:
     done = quick(" ".join(["skills", *words]))
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("zot: say what to do\nusage: zot skills list\n")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"zot: {told} --help tells more\n")
 
 
 def test_names_that_speak_to_a_terminal_are_listed_escaped(tmp_path: Path) -> None:

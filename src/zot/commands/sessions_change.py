@@ -9,9 +9,9 @@ import sqlite3
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 from zot.commands.subcommands import (
     CommandRequest,
@@ -285,35 +285,22 @@ REWIND_FLAGS = (
 )
 
 
-class Asked(Protocol):
-    """The words after the subcommand, the flags, and whether to print JSON."""
-
-    @property
-    def words(self) -> Sequence[str]: ...
-
-    @property
-    def settings(self) -> Mapping[str, Any]: ...
-
-    @property
-    def json(self) -> bool: ...
-
-
-async def rewind(journal: Journal, asked: Asked) -> int:
+async def rewind(journal: Journal, request: CommandRequest) -> int:
     """Rewind a session to an earlier point. Raise UserError, RewindRefused, StoreFailed."""
-    settings = asked.settings
+    settings = request.settings
     if ("messages" in settings) == ("at" in settings):
         raise UsageError("zot sessions rewind needs either --messages or --at")
     wish = RewindTarget(settings.get("messages"), settings.get("at"), not settings.get("no_files"))
-    session = await find_session(journal, asked.words[0])
+    session = await find_session(journal, request.words[0])
     files = Restorer(LockedPaths(session.cwd) if settings.get("lock") else UnrestrictedPaths())
     if settings.get("dry_run"):
         record = await journal.record(session.id, create=False)
         plan = await plan_rewind(record, files, wish, cwd=session.cwd)
-        _print_rewind(asked, len(plan.messages), restored(plan), plan.at, done=False)
+        _print_rewind(request, len(plan.messages), restored(plan), plan.at, done=False)
         return 0
     async with _exclusive(journal, session.id) as (record, history):
         rewound = await go_back(history, record, files, wish, cwd=session.cwd)
-    _print_rewind(asked, rewound.messages, rewound.files, rewound.undo, done=True)
+    _print_rewind(request, rewound.messages, rewound.files, rewound.undo, done=True)
     return 0
 
 
@@ -340,8 +327,10 @@ async def _exclusive(journal: Journal, session_id: str) -> AsyncIterator[tuple[R
         record.end()
 
 
-def _print_rewind(asked: Asked, messages: int, files: Sequence[RestoredFile], row: int, *, done: bool) -> None:
-    if asked.json:
+def _print_rewind(
+    request: CommandRequest, messages: int, files: Sequence[RestoredFile], row: int, *, done: bool
+) -> None:
+    if request.json:
         _write_json({"messages": messages, "files": files, "undo" if done else "at": row})
         return
     for file in files:
@@ -349,12 +338,12 @@ def _print_rewind(asked: Asked, messages: int, files: Sequence[RestoredFile], ro
     write(f"{counted(messages, 'message')}{'; --at ' + str(row) + ' undoes this' if done else ' would be left'}\n")
 
 
-async def diff(journal: Journal, asked: Asked) -> int:
+async def diff(journal: Journal, request: CommandRequest) -> int:
     """Compare two sessions: the messages and file changes of each since they diverged."""
-    one, other = [await journal.record((await find_session(journal, name)).id, create=False) for name in asked.words]
+    one, other = [await journal.record((await find_session(journal, name)).id, create=False) for name in request.words]
     branches = compare(await one.changes(), await other.changes())
     files = [(pair, "".join(await _file_rows(one, pair))) for pair in branches.files]
-    if asked.json:
+    if request.json:
         _write_json(_comparison(one.id, other.id, branches, files))
         return 0
     write(f"{counted(branches.shared, 'message')} in common\n--- {printable(one.id)}\n+++ {printable(other.id)}\n")
