@@ -44,6 +44,10 @@ def main() -> None:
     # Imported modules are not garbage: the default threshold would cost 5 % of every start.
     gc.set_threshold(_OBJECTS_PER_COLLECTION)
     argv = sys.argv[1:]
+    if sys.platform == "win32" and argv not in _ANSWERED_HERE:
+        from zot.errors import NOT_ON_WINDOWS
+
+        sys.exit(f"zot: {NOT_ON_WINDOWS}")
     if _is_host(argv):
         _hold_signals()
     if argv[:1] not in _ANSWERED_HERE:
@@ -121,7 +125,7 @@ def run(argv: Sequence[str]) -> int:
     if command is None and (not word or word.startswith("-")) and _is_terminal():
         return _run("terminal", argv)
     if command is None and word.startswith("-") and not _misplaced(argv):
-        return _run("aimless", argv)
+        return _run("terminal.report_missing_prompt", argv)
     if command is None:
         sys.stderr.write(f"zot: {_misread(argv)}\n{_USAGE}\n" if word else f"{_USAGE}\n")
         return 2
@@ -145,7 +149,7 @@ def _misplaced(argv: Sequence[str]) -> str:
     return next((word for at, word in enumerate(argv) if word in _COMMANDS and argv[at - 1] != "--provider"), "")
 
 
-#: Command to module of `zot.commands`, imported on use.
+#: Command to module of `zot.commands`, imported on use, and its function unless that is `main`.
 _COMMANDS: Mapping[str, str] = {
     "rpc": "rpc",
     "--rpc": "rpc",
@@ -154,7 +158,7 @@ _COMMANDS: Mapping[str, str] = {
     "lab": "lab",
     "models": "models",
     "login": "login",
-    "logout": "logout",
+    "logout": "login.logout",
     "doctor": "doctor",
     "daemon": "daemon",
     "attach": "attach",
@@ -181,7 +185,8 @@ def _run(command: str, argv: Sequence[str]) -> int:
 
     try:
         # `importlib` would take as long to import as the rest of this file.
-        code: int = __import__(f"zot.commands.{command}", fromlist=["main"]).main(argv)
+        module, _, function = command.partition(".")
+        code: int = getattr(__import__(f"zot.commands.{module}", fromlist=["main"]), function or "main")(argv)
     except AgentError as problem:
         from zot.ui.readable import escaped  # Imported lazily: needed only on failure.
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+#: Said by the command line at start, and by the SDK when it is imported.
+NOT_ON_WINDOWS = "zot does not run on Windows; it needs Linux or macOS, and also runs in WSL"
+
 
 class AgentError(Exception):
     """Base class of the errors zot raises on purpose. Its text can be shown to a user."""

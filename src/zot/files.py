@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +14,11 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from zot.errors import ConfigError, MalformedFile, UserError
+from zot.errors import NOT_ON_WINDOWS, ConfigError, MalformedFile, UserError
+
+if sys.platform == "win32":
+    # Every session needs this module. Without the check, `fcntl` or `os.O_NONBLOCK` would fail obscurely.
+    raise ImportError(NOT_ON_WINDOWS)
 
 T = TypeVar("T")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import runpy
 import shlex
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import forked
+from zot import cli, files
 
 PATIENCE_S = 20
 
@@ -48,6 +50,15 @@ def test_a_reader_that_is_gone_is_no_error(words: list[str]) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_on_windows_one_sentence_says_that_zot_does_not_run_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(sys, "argv", ["zot", "rpc"])
+    with pytest.raises(SystemExit, match=r"^zot: zot does not run on Windows; it needs Linux or macOS"):
+        cli.main()
+    with pytest.raises(ImportError, match="zot does not run on Windows"):
+        runpy.run_path(files.__file__)
+
+
 def test_an_unknown_command_shows_the_known_ones() -> None:
     done = zot("frobnicate")
     assert (done.returncode, done.stdout) == (2, "")
@@ -61,11 +72,18 @@ def test_an_error_cannot_take_the_terminal_over(tmp_path: Path) -> None:
     assert done.stderr.decode() == f"zot: {tmp_path}/\\x1b]0;PWNED\\x07 is not a directory\n"
 
 
-@pytest.mark.parametrize("words", [(), ("frobnicate",), ("trust",), ("list", "more")])
-def test_skills_used_wrongly_are_explained(words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), "say what zot skills should do; zot skills"),
+        (("frobnicate",), "zot skills cannot 'frobnicate'; zot skills"),
+        (("trust",), "zot skills trust takes DIR; zot skills trust"),
+        (("list", "more"), "zot skills list takes no words; zot skills list"),
+    ],
+)
+def test_skills_used_wrongly_are_explained(words: tuple[str, ...], told: str) -> None:
     done = quick(" ".join(["skills", *words]))
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("zot: say what to do\nusage: zot skills list\n")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"zot: {told} --help tells more\n")
 
 
 def test_names_that_speak_to_a_terminal_are_listed_escaped(tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ from daemon_fake import FakeDaemon
 from harness import PATIENCE_S, eventually, read_some
 from offspring import Child
 from zot.client.endpoint import owner
-from zot.commands.daemon import SUBCOMMANDS, run_subcommand
-from zot.commands.daemon_status import DaemonStatus, read_status
+from zot.commands.daemon import main
+from zot.commands.daemon_status import GROUP, DaemonStatus, read_status
 from zot.config.paths import locate
 from zot.errors import UserError
 from zot.serve.daemon.audit import Audit, Identity
@@ -51,7 +51,7 @@ class Operator:
         self._capsys = capsys
 
     def run(self, *argv: str) -> Said:
-        code = run_subcommand(argv)
+        code = main(argv)
         return Said(self._capsys.readouterr().out, code)
 
 
@@ -250,7 +250,7 @@ def test_logs_are_followed_also_into_the_next_file_until_somebody_has_seen_enoug
 
     def read_log(_: Callable[[], None]) -> str:
         with mock.patch.object(sys, "stdout", os.fdopen(writer, "w")):
-            return str(run_subcommand(["logs", "-f"]))
+            return str(main(["logs", "-f"]))
 
     with Child(read_log) as follower:
         shown = read_some(reader, time.monotonic() + PATIENCE_S)
@@ -266,9 +266,9 @@ def test_logs_are_followed_also_into_the_next_file_until_somebody_has_seen_enoug
 
 def test_without_a_log_that_is_told(operator: Operator) -> None:
     with pytest.raises(UserError, match=r"there is no log: .*/logs/daemon\.log does not exist"):
-        run_subcommand(["logs"])
+        main(["logs"])
     with pytest.raises(UserError, match=r"there is no audit log: .*/logs/audit\.log does not exist"):
-        run_subcommand(["audit", "verify"])
+        main(["audit", "verify"])
 
 
 def test_the_audit_log_is_shown_and_verified(operator: Operator) -> None:
@@ -295,12 +295,12 @@ def test_the_audit_log_is_shown_and_verified(operator: Operator) -> None:
 
 def test_wrong_usage_is_told(operator: Operator, capsys: pytest.CaptureFixture[str]) -> None:
     for argv in (["status", "now"], ["stop", "--timeout", "0"], ["logs", "--json"], ["audit", "burn"]):
-        assert run_subcommand(argv) == 2
+        assert main(argv) == 2
         assert f"zot daemon {argv[0]} --help tells more" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", SUBCOMMANDS)
+@pytest.mark.parametrize("name", GROUP.subcommands)
 def test_help_names_every_flag(operator: Operator, name: str) -> None:
     said = operator.run(name, "--help")
     assert said.code == 0
-    assert all(flag.name in said.out for flag in SUBCOMMANDS[name].flags)
+    assert all(flag.name in said.out for flag in GROUP.subcommands[name].flags)

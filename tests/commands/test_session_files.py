@@ -18,7 +18,7 @@ from zot.errors import NoSuchSession, RewindRefused, SessionBusy
 from zot.journal.journal import Journal
 
 
-def request(words: tuple[str, ...], settings: dict[str, Any], *, json: bool = True) -> CommandRequest:
+def request_of(words: tuple[str, ...], settings: dict[str, Any], *, json: bool = True) -> CommandRequest:
     return CommandRequest(words, {**settings, "json": json})
 
 
@@ -44,10 +44,10 @@ async def test_a_session_is_rewound_from_a_shell(
     say: Callable[..., Any], journal: Journal, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     await say("!write a.txt one", "!edit a.txt one two", "!write b.txt one")
-    assert await rewind(journal, request(("s",), {"messages": 4, "dry_run": True}, json=False)) == 0
+    assert await rewind(journal, request_of(("s",), {"messages": 4, "dry_run": True}, json=False)) == 0
     assert capsysbinary.readouterr().out == (b"to be changed  a.txt\nto be removed  b.txt\n4 messages would be left\n")
     assert (tmp_path / "a.txt").read_bytes() == b"two"
-    await rewind(journal, request(("s",), {"messages": 4}))
+    await rewind(journal, request_of(("s",), {"messages": 4}))
     answer = json.loads(capsysbinary.readouterr().out)
     undo = answer.pop("undo")
     assert answer == {
@@ -56,18 +56,18 @@ async def test_a_session_is_rewound_from_a_shell(
     }
     assert (tmp_path / "a.txt").read_bytes() == b"one"
     assert not (tmp_path / "b.txt").exists()
-    await rewind(journal, request(("s",), {"at": undo, "lock": True}, json=False))
+    await rewind(journal, request_of(("s",), {"at": undo, "lock": True}, json=False))
     out = capsysbinary.readouterr().out.decode()
     assert out.startswith("changed  a.txt\ncreated  b.txt\n12 messages; --at ")
     assert (tmp_path / "a.txt").read_bytes() == b"two"
     (tmp_path / "b.txt").write_text("by hand")
     for dry_run in (True, False):
         with pytest.raises(RewindRefused, match=r"b\.txt: somebody else changed it"):
-            await rewind(journal, request(("s",), {"messages": 4, "dry_run": dry_run}))
-    await rewind(journal, request(("s",), {"messages": 4, "no_files": True}))
+            await rewind(journal, request_of(("s",), {"messages": 4, "dry_run": dry_run}))
+    await rewind(journal, request_of(("s",), {"messages": 4, "no_files": True}))
     assert json.loads(capsysbinary.readouterr().out)["files"] == []
     with pytest.raises(NoSuchSession):
-        await rewind(journal, request(("t",), {"messages": 0}))
+        await rewind(journal, request_of(("t",), {"messages": 0}))
 
 
 async def test_a_session_that_runs_is_not_rewound_and_one_that_died_is(
@@ -77,11 +77,11 @@ async def test_a_session_that_runs_is_not_rewound_and_one_that_died_is(
     record = await journal.record("s")
     await record.begin()
     with pytest.raises(SessionBusy):
-        await rewind(journal, request(("s",), {"messages": 0}))
+        await rewind(journal, request_of(("s",), {"messages": 0}))
     record.append([zot.events.UserMessage((), "2026-01-01T00:00:00.000Z")], run=record.last_run + 1)
     await record.settled()
     record.end()
-    assert await rewind(journal, request(("s",), {"messages": 0})) == 0
+    assert await rewind(journal, request_of(("s",), {"messages": 0})) == 0
     rows = [row for _, row in await record.read(record.last_seq - 1, 100)]
     assert [type(row).__name__ for row in rows] == ["UserMessage", "TurnEnd", "Done", "MessagesReplaced", "FileChanged"]
     assert json.loads(capsysbinary.readouterr().out)["messages"] == 0
@@ -98,7 +98,7 @@ async def test_two_branches_are_compared_by_what_they_said_and_wrote(
     await say("!edit old.txt b \x1b[31m", "!write bin text", "!write same.txt x", session="s")
     (tmp_path / "same.txt").unlink()
     await say("!edit a.txt one two", "!write same.txt x", session="t")
-    assert await diff(journal, request(("s", "t"), {}, json=False)) == 0
+    assert await diff(journal, request_of(("s", "t"), {}, json=False)) == 0
     lines = capsysbinary.readouterr().out.decode().split("\n")
     assert lines[:4] == ["4 messages in common", "--- s", "+++ t", r"-user: !edit old.txt b \x1b[31m"]
     assert "+user: !edit a.txt one two" in lines
@@ -109,7 +109,7 @@ async def test_two_branches_are_compared_by_what_they_said_and_wrote(
         "--- a/old.txt", "+++ b/old.txt", "@@ -1,3 +1,3 @@", " a", "-\t\\x1b[31m", "+\tb", " c",
         r"\ No newline at end of file", "",
     ]  # fmt: skip
-    assert await diff(journal, request(("t", "s"), {})) == 0
+    assert await diff(journal, request_of(("t", "s"), {})) == 0
     told = json.loads(capsysbinary.readouterr().out)
     assert (told["sessions"], told["shared"]) == (["t", "s"], 4)
     assert [len(messages) for messages in told["messages"]] == [8, 12]
@@ -124,11 +124,11 @@ async def test_what_is_new_or_gone_or_too_large_is_said_to_be(
     await say("!echo hi")
     await journal.fork("s", "t", at=(await journal.record("s")).last_seq)
     await say("!write a.txt one", "!write large small", session="s")
-    await diff(journal, request(("t", "s"), {}))
+    await diff(journal, request_of(("t", "s"), {}))
     told = json.loads(capsysbinary.readouterr().out)
     assert [file["diff"] for file in told["files"]] == [
         "--- /dev/null\n+++ b/a.txt\n@@ -0,0 +1 @@\n+one\n\\ No newline at end of file\n",
         "Files a/large and b/large may differ: the content was not kept\n",
     ]
-    assert await diff(journal, request(("s", "s"), {})) == 0
+    assert await diff(journal, request_of(("s", "s"), {})) == 0
     assert json.loads(capsysbinary.readouterr().out)["files"] == []

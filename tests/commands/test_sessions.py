@@ -49,7 +49,8 @@ def test_where_nothing_was_ever_kept_nothing_is_made(shell: Shell) -> None:
 def test_wrong_usage_is_exit_code_two(shell: Shell, argv: tuple[str, ...], message: str) -> None:
     shell.home.mkdir()
     (shell.home / "journal.db").touch()
-    assert shell.sessions(*argv) == ("", f"zot: {message}; zot sessions --help tells more\n", 2)
+    command = " ".join(["zot sessions", *argv[: argv[:1] != ("frob",)]])
+    assert shell.sessions(*argv) == ("", f"zot: {message}; {command} --help tells more\n", 2)
 
 
 @pytest.mark.parametrize("argv", [("--help",), ("-h",), ("list", "--help"), ("gc", "-h")])
@@ -292,7 +293,7 @@ def test_ids_and_titles_are_shown_as_what_they_are(shell: Shell) -> None:
 
 def test_a_rewind_that_does_not_say_where_to_is_called_in_a_wrong_way(shell: Shell) -> None:
     shell.ask("!echo Yes", "--session", "s")
-    told = "zot: zot sessions rewind needs either --messages or --at; zot sessions --help tells more\n"
+    told = "zot: zot sessions rewind needs either --messages or --at; zot sessions rewind --help tells more\n"
     assert shell.sessions("rewind", "s") == ("", told, 2)
     assert shell.sessions("rewind", "s", "--messages", "1", "--at", "1") == ("", told, 2)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from zot.commands.daemon import PLACE_FLAGS, SUBCOMMANDS
-from zot.commands.daemon_status import DaemonStatus
+from zot.commands.daemon_status import GROUP, DaemonStatus
+from zot.config.flags import PLACE_FLAGS
 from zot.config.paths import locate
 from zot.serve.daemon.audit import AuditEntry, Verified, verify
 
@@ -20,11 +20,11 @@ ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "daemon-operation.md").read_text()
 
 
-@pytest.mark.parametrize("name", SUBCOMMANDS)
+@pytest.mark.parametrize("name", GROUP.subcommands)
 def test_every_subcommand_and_its_flags_are_described(name: str) -> None:
-    subcommand = SUBCOMMANDS[name]
+    subcommand = GROUP.subcommands[name]
     row = f"zot daemon {name} {subcommand.takes}".rstrip()
-    assert re.search(rf"^{re.escape(row)} +{re.escape(subcommand.help)}$", TEXT, re.MULTILINE)
+    assert re.search(rf"^{re.escape(row)} +{re.escape(subcommand.summary)}$", TEXT, re.MULTILINE)
     for flag in (*subcommand.flags, *PLACE_FLAGS):
         assert re.search(rf"`[^`]*{flag.name}[ `]", TEXT)
 

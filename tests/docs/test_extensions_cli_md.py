@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness import PATIENCE_S, environment
-from zot.commands.ext import SUBCOMMANDS
+from zot.commands.ext import GROUP
 
 from .markdown import blocks
 
@@ -28,10 +28,10 @@ def test_the_page_is_one_story_and_goes_as_it_is_written(tmp_path: Path) -> None
             assert re.fullmatch(pattern, output), f"{line}\n{output}"
 
 
-@pytest.mark.parametrize("name", SUBCOMMANDS)
+@pytest.mark.parametrize("name", GROUP.subcommands)
 def test_every_subcommand_and_its_flags_are_described(name: str) -> None:
-    subcommand = SUBCOMMANDS[name]
+    subcommand = GROUP.subcommands[name]
     row = f"zot ext {name} {subcommand.takes}".rstrip()
-    assert re.search(rf"^{re.escape(row)} +{re.escape(subcommand.help)}$", TEXT, re.MULTILINE)
+    assert re.search(rf"^{re.escape(row)} +{re.escape(subcommand.summary)}$", TEXT, re.MULTILINE)
     for flag in subcommand.flags:
         assert re.search(rf"`[^`]*{flag.name}[ `]", TEXT)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness import PATIENCE_S, environment
-from zot.commands.sessions import SUBCOMMANDS
+from zot.commands.sessions import GROUP
 from zot.config.config import RESUME_FLAGS
 
 from .markdown import blocks
@@ -34,9 +34,9 @@ def test_the_page_is_one_story_and_goes_as_it_is_written(tmp_path: Path) -> None
             assert re.fullmatch(pattern, output), f"{command}\n{output}"
 
 
-@pytest.mark.parametrize("name", SUBCOMMANDS)
+@pytest.mark.parametrize("name", GROUP.subcommands)
 def test_every_subcommand_and_its_flags_are_described(name: str) -> None:
-    subcommand = SUBCOMMANDS[name]
+    subcommand = GROUP.subcommands[name]
     assert re.search(rf"`{name}( {re.escape(subcommand.takes)})?`", TEXT)
     for flag in subcommand.flags:
         assert re.search(rf"`[^`]*{flag.name}[ `]", TEXT)

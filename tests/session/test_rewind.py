@@ -87,6 +87,20 @@ async def test_files_go_back_with_the_conversation(runtime: Callable[..., zot.Ru
         assert open_runtime.messages == ()
 
 
+async def test_a_preview_says_what_would_change_and_changes_nothing(
+    runtime: Callable[..., zot.Runtime], work: Path
+) -> None:
+    async with talking(runtime(), "!write a.txt one", "!edit a.txt one two") as open_runtime:
+        before = open_runtime.messages
+        preview = await open_runtime.rewind(messages=4, preview=True)
+        assert (preview.messages, preview.files) == (4, changed("a.txt"))
+        assert (open_runtime.messages, files(work)) == (before, {"a.txt": b"two"})
+        assert await open_runtime.rewind(messages=4) == preview
+        (work / "a.txt").write_text("mine")
+        with pytest.raises(RewindRefused, match=r"a\.txt"):
+            await open_runtime.rewind(messages=0, preview=True)
+
+
 async def test_a_rewind_is_undone_by_another_one(runtime: Callable[..., zot.Runtime], work: Path) -> None:
     async with talking(runtime(), "!write a.sh one") as open_runtime:
         (work / "a.sh").chmod(0o751)

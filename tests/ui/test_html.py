@@ -51,7 +51,7 @@ def test_what_was_said_stays_text() -> None:
     text = page(HOSTILE, [ShownMessage(role, (TextBlock(HOSTILE),), NOON) for role in ("user", "assistant")])
     outline = Outline(text)
     assert {"script", "img"}.isdisjoint(outline.tags)
-    assert outline.links == ['https://a.test/?"><b>']
+    assert outline.links == ["https://a.test/?%22%3E%3Cb%3E"]
     assert "\x1b" not in text
 
 

@@ -80,6 +80,12 @@ def test_a_face_talks_to_a_session_of_the_daemon(home: Path) -> None:
             copy = await there.open(await talk.fork(1))
             assert len(await copy.messages()) == 1
             await copy.steer("!echo steered")
+            with pytest.raises(UserError, match="there is no compaction to undo"):
+                await talk.undo_compact()
+            assert (await talk.rewind(1, preview=True)).messages == 1
+            assert len(await talk.messages()) == 2
+            assert (await talk.rewind(1)).messages == 1
+            assert len(await talk.messages()) == 1
             await talk.clear()
             assert await talk.messages() == []
             assert await talk.commands() == []

@@ -1,13 +1,14 @@
-"""Output schema: the JSON Schema that a final answer must satisfy, and the check of an answer."""
+"""Output schema: the JSON Schema that a final answer must satisfy, and the check of an answer.
+
+jsonschema-rs does the checking. This module bounds its work and words its findings for the model. Schemas are read as
+draft 2020-12, whatever `$schema` says.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Iterator, Sequence
 from itertools import islice
-from re import _parser  # type: ignore[attr-defined]  # The only parser of Python's expressions; typeshed hides it.
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -17,197 +18,42 @@ from zot.encoding import UNREADABLE
 from zot.errors import AnswerRejected, ConfigError, MalformedFile
 from zot.messages import text_of
 
-#: Longer texts are not looked at.
-Schema: TypeAlias = Mapping[str, Any] | bool
+if TYPE_CHECKING:
+    from jsonschema_rs import Draft202012Validator, ValidationError
 
-#: Longest text that a pattern is matched against.
-MAX_TEXT = 10_000
-_MAX_STATES = 1_000
-_MAX_KNOWN = 1_000
+Schema: TypeAlias = dict[str, Any] | bool
+
 _MAX_PROBLEMS = 5
-_MAX_DEPTH = 64
 #: Times the model may correct its answer.
 _MAX_CORRECTIONS = 2
+#: Deepest answer that is checked: the library recurses on the C stack.
+_MAX_DEPTH = 500
+#: Most schemas that one value may be checked against. References to references multiply them.
+_MAX_EXPANSION = 10_000
+#: Bytes that a compiled pattern may take. Matching takes time proportional to the text and to this.
+_MAX_PATTERN_BYTES = 2_000_000
+#: Characters of an answer times the expansion of the schema. The library collects all problems before it returns the
+#: first, at about a kilobyte each, so beyond this only one is asked for.
+_MAX_WORK = 200_000
 
-_Fits: TypeAlias = Callable[[str], bool]
-#: Predicate on the characters before and after a position; "" at the ends.
-_Holds: TypeAlias = Callable[[str, str], bool]
-
-_VALUES: Mapping[Any, frozenset[str]] = {
-    dict: frozenset({"properties", "patternProperties", "$defs", "definitions"}),
-    list: frozenset({"required", "enum", "allOf", "anyOf", "oneOf", "prefixItems"}),
-    str: frozenset({"$ref", "pattern"}),
-    int: frozenset({"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"}),
-    int | float: frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}),
-    bool: frozenset({"uniqueItems"}),
+#: The meta-schema of draft 2020-12 without what would be ignored: misspelt keywords and those of older drafts.
+#: References are pointers into the schema itself, so that `_expansion` can follow them.
+_STRICT_DRAFT = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "$id": "urn:zot:output-schema",
+    "$dynamicAnchor": "meta",
+    "$ref": "https://json-schema.org/draft/2020-12/schema",
+    "properties": {
+        "enum": {"minItems": 1},
+        "$ref": {"pattern": "^#(/[^%]*)?$"},
+        **dict.fromkeys(("$dynamicRef", "$recursiveRef", "$recursiveAnchor", "dependencies"), False),
+    },
+    "unevaluatedProperties": False,
 }
 
 
-@lru_cache(maxsize=100)
-def compiled(expression: str) -> Pattern:
-    """Return the compiled pattern of an expression. Raise ValueError with the reason if it is not supported."""
-    return Pattern(expression)
-
-
-class Pattern:
-    """A regular expression matched in bounded time. Raise ValueError with the reason if it is not supported.
-
-    `$` matches only at the very end. Backreferences, lookaround and flags are not supported.
-    """
-
-    def __init__(self, expression: str) -> None:
-        try:
-            parsed = _parser.parse(expression)
-        except (re.error, RecursionError, OverflowError) as problem:
-            raise ValueError(str(problem)) from None
-        if parsed.state.flags & ~re.UNICODE:
-            raise ValueError("flags cannot be used")
-        self._steps: list[tuple[_Fits, int]] = []
-        self._jumps: list[list[tuple[_Holds | None, int]]] = []
-        self._end = self._state()
-        try:
-            self._start = self._sequence(parsed, self._end)
-        except RecursionError:
-            raise ValueError("it is nested too deeply") from None
-        self._known: dict[tuple[frozenset[int], str, str], tuple[bool, frozenset[int]]] = {}
-
-    def is_in(self, text: str) -> bool:
-        """True if some part of ``text`` matches."""
-        now: frozenset[int] = frozenset()
-        before = ""
-        for after in (*text, ""):
-            key = (now, before, after)
-            if key not in self._known:
-                if len(self._known) >= _MAX_KNOWN:
-                    self._known.clear()
-                self._known[key] = self._step(*key)
-            found, now = self._known[key]
-            if found:
-                return True
-            before = after
-        return False
-
-    def _step(self, now: frozenset[int], before: str, after: str) -> tuple[bool, frozenset[int]]:
-        """Return whether the end is reached here, and the states after the next character.
-
-        A match may begin anywhere.
-        """
-        reached, waiting = set[int](), [self._start, *now]
-        while waiting:
-            state = waiting.pop()
-            if state in reached:
-                continue
-            reached.add(state)
-            waiting += [to for holds, to in self._jumps[state] if holds is None or holds(before, after)]
-        moves = (self._steps[state] for state in reached) if after else ()
-        return self._end in reached, frozenset(to for fits, to in moves if fits(after))
-
-    def _state(self, fits: _Fits = lambda _: False, to: int = -1) -> int:
-        if len(self._steps) >= _MAX_STATES:
-            raise ValueError("it is too large")
-        self._steps.append((fits, to))
-        self._jumps.append([])
-        return len(self._steps) - 1
-
-    def _sequence(self, items: Sequence[tuple[Any, Any]], to: int) -> int:
-        """Return the state from which ``items`` lead to ``to``."""
-        for name, value in reversed([*items]):
-            to = self._item(str(name), value, to)
-        return to
-
-    def _item(self, name: str, value: Any, to: int) -> int:
-        match name:
-            case "MAX_REPEAT" | "MIN_REPEAT":
-                least, most, inner = value
-                return self._repeated(least, most, inner, to)
-            case "SUBPATTERN":
-                _, added, removed, inner = value
-                if added or removed:
-                    raise ValueError("flags cannot be used")
-                return self._sequence(inner, to)
-            case "BRANCH":
-                return self._fork([self._sequence(branch, to) for branch in value[1]])
-            case "AT":
-                return self._fork([to], _PLACES[str(value)])
-            case _:
-                return self._state(_character(name, value), to)
-
-    def _repeated(self, least: int, most: int, inner: Sequence[tuple[Any, Any]], to: int) -> int:
-        if most is _parser.MAXREPEAT:
-            loop = self._fork([to])
-            self._jumps[loop].append((None, self._sequence(inner, loop)))
-            to = loop
-        else:
-            out = to
-            for _ in range(most - least):
-                to = self._fork([out, self._sequence(inner, to)])
-        for _ in range(least):
-            if (again := self._sequence(inner, to)) == to:
-                break  # An empty match, however often.
-            to = again
-        return to
-
-    def _fork(self, targets: Sequence[int], holds: _Holds | None = None) -> int:
-        state = self._state()
-        self._jumps[state] += [(holds, target) for target in targets]
-        return state
-
-
-def _character(name: str, value: Any) -> _Fits:
-    """Return the predicate of a character class. Raise ValueError for any other part of an expression."""
-    match name:
-        case "LITERAL":
-            return lambda character: ord(character) == value
-        case "NOT_LITERAL":
-            return lambda character: ord(character) != value
-        case "ANY":
-            return lambda character: character != "\n"
-        case "RANGE":
-            return lambda character: value[0] <= ord(character) <= value[1]
-        case "CATEGORY":
-            return _CATEGORIES[str(value)]
-        case "IN":
-            inverted = str(value[0][0]) == "NEGATE"
-            members = [_character(str(kind), one) for kind, one in value[inverted:]]
-            return lambda character: inverted != any(fits(character) for fits in members)
-        case _:
-            raise ValueError(f"{name.lower().replace('_', ' ')} cannot be checked in bounded time")
-
-
-def _is_word(character: str) -> bool:
-    return character.isalnum() or character == "_"
-
-
-_CATEGORIES: dict[str, _Fits] = {
-    "CATEGORY_DIGIT": str.isdecimal,
-    "CATEGORY_NOT_DIGIT": lambda character: not character.isdecimal(),
-    "CATEGORY_SPACE": str.isspace,
-    "CATEGORY_NOT_SPACE": lambda character: not character.isspace(),
-    "CATEGORY_WORD": _is_word,
-    "CATEGORY_NOT_WORD": lambda character: not _is_word(character),
-}
-_PLACES: dict[str, _Holds] = {
-    "AT_BEGINNING": lambda before, after: not before,
-    "AT_BEGINNING_STRING": lambda before, after: not before,
-    "AT_END": lambda before, after: not after,
-    "AT_END_STRING": lambda before, after: not after,
-    "AT_BOUNDARY": lambda before, after: _is_word(before) != _is_word(after),
-    "AT_NON_BOUNDARY": lambda before, after: _is_word(before) == _is_word(after),
-}
-
-
-class Problem(msgspec.Struct, frozen=True):
-    """A wrong value: its place and the reason."""
-
-    place: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.place}: {self.reason}"
-
-
-def load(path: str) -> Schema:
-    """Read a schema from a file. Raise ConfigError, with the place, if it is invalid or uses unsupported keywords."""
+def load(path: str) -> Expected:
+    """Read a schema from a file. Raise ConfigError, with the place, if it is invalid or uses unknown keywords."""
     try:
         schema = files.load(path, msgspec.json.decode)
     except FileNotFoundError as problem:
@@ -215,17 +61,9 @@ def load(path: str) -> Schema:
     except MalformedFile as problem:
         raise ConfigError(f"{path}: not JSON: {problem.reason}") from None
     try:
-        return checked(schema)
+        return Expected(schema)
     except ConfigError as problem:
         raise ConfigError(f"{path}: {problem}") from None
-
-
-def checked(schema: Any) -> Schema:
-    """Return ``schema`` if it is valid and fully supported. Raise ConfigError, with the place, if not."""
-    if not isinstance(schema, dict | bool):
-        raise ConfigError("a schema is an object, true or false")
-    _check(schema, schema, "#")
-    return schema
 
 
 def unfenced(text: str) -> str:
@@ -236,323 +74,18 @@ def unfenced(text: str) -> str:
     return rest.removesuffix("```").strip()
 
 
-def problems(schema: Schema, value: Any) -> list[Problem]:
-    """Return the first few problems of ``value``; none if it satisfies the schema."""
-    try:
-        return list(islice(_problems(schema, value, _Look(schema, "$", 0)), _MAX_PROBLEMS))
-    except RecursionError:
-        return [Problem("$", "is nested too deeply")]
-
-
-class _Look(msgspec.Struct, frozen=True):
-    """Position of a check: the whole schema, the place in the value, and the references followed there."""
-
-    root: Schema
-    place: str
-    depth: int
-
-    def at(self, step: str) -> _Look:
-        return _Look(self.root, self.place + step, 0)
-
-    def deeper(self) -> _Look:
-        return _Look(self.root, self.place, self.depth + 1)
-
-    def wrong(self, reason: str) -> Problem:
-        return Problem(self.place, reason)
-
-
-def _problems(schema: Schema, value: Any, look: _Look) -> Iterator[Problem]:
-    if look.depth > _MAX_DEPTH:
-        yield look.wrong("the schema refers to itself without end")
-    elif schema is False:
-        yield look.wrong("nothing is allowed here")
-    elif isinstance(schema, Mapping):
-        for keyword, wanted in schema.items():
-            yield from _KEYWORDS[keyword](schema, wanted, value, look)
-
-
-_Check: TypeAlias = Callable[[Mapping[str, Any], Any, Any, _Look], Iterator[Problem]]
-
-
-def _ignored(schema: Mapping[str, Any], wanted: Any, value: Any, look: _Look) -> Iterator[Problem]:
-    return iter(())
-
-
-def _type(schema: Mapping[str, Any], wanted: Any, value: Any, look: _Look) -> Iterator[Problem]:
-    names = [wanted] if isinstance(wanted, str) else wanted
-    if not any(_TYPES[name](value) for name in names):
-        yield look.wrong(f"must be {' or '.join(names)}, is {_name_of(value)}")
-
-
-def _enum(schema: Mapping[str, Any], wanted: Any, value: Any, look: _Look) -> Iterator[Problem]:
-    if not any(_same(value, item) for item in wanted):
-        yield look.wrong(f"must be one of {_shown(wanted)}")
-
-
-def _const(schema: Mapping[str, Any], wanted: Any, value: Any, look: _Look) -> Iterator[Problem]:
-    if not _same(value, wanted):
-        yield look.wrong(f"must be {_shown(wanted)}")
-
-
-def _ref(schema: Mapping[str, Any], wanted: str, value: Any, look: _Look) -> Iterator[Problem]:
-    yield from _problems(_resolved(look.root, wanted), value, look.deeper())
-
-
-def _properties(schema: Mapping[str, Any], wanted: Mapping[str, Schema], value: Any, look: _Look) -> Iterator[Problem]:
-    if isinstance(value, dict):
-        for name, inner in wanted.items():
-            if name in value:
-                yield from _problems(inner, value[name], look.at(f".{name}"))
-
-
-def _pattern_properties(
-    schema: Mapping[str, Any], wanted: Mapping[str, Schema], value: Any, look: _Look
-) -> Iterator[Problem]:
-    if isinstance(value, dict):
-        for pattern, inner in wanted.items():
-            for name in (name for name in value if _matches(pattern, name)):
-                yield from _problems(inner, value[name], look.at(f".{name}"))
-
-
-def _additional(schema: Mapping[str, Any], wanted: Schema, value: Any, look: _Look) -> Iterator[Problem]:
-    if isinstance(value, dict):
-        patterns = schema.get("patternProperties", {})
-        for name in value:
-            named = name in schema.get("properties", {}) or any(_matches(pattern, name) for pattern in patterns)
-            if not named and wanted is False:
-                yield look.wrong(f"has {name!r}, which is not allowed")
-            elif not named:
-                yield from _problems(wanted, value[name], look.at(f".{name}"))
-
-
-def _property_names(schema: Mapping[str, Any], wanted: Schema, value: Any, look: _Look) -> Iterator[Problem]:
-    if isinstance(value, dict):
-        for name in value:
-            yield from _problems(wanted, name, look.at(f".{name} (its name)"))
-
-
-def _required(schema: Mapping[str, Any], wanted: Sequence[str], value: Any, look: _Look) -> Iterator[Problem]:
-    if isinstance(value, dict):
-        yield from (look.wrong(f"{name!r} is missing") for name in wanted if name not in value)
-
-
-def _items(schema: Mapping[str, Any], wanted: Schema, value: Any, look: _Look) -> Iterator[Problem]:
-    if isinstance(value, list):
-        first = len(schema.get("prefixItems", ()))
-        for index in range(first, len(value)):
-            yield from _problems(wanted, value[index], look.at(f"[{index}]"))
-
-
-def _prefix_items(schema: Mapping[str, Any], wanted: Sequence[Schema], value: Any, look: _Look) -> Iterator[Problem]:
-    if isinstance(value, list):
-        for index, (inner, item) in enumerate(zip(wanted, value, strict=False)):
-            yield from _problems(inner, item, look.at(f"[{index}]"))
-
-
-def _unique(schema: Mapping[str, Any], wanted: bool, value: Any, look: _Look) -> Iterator[Problem]:
-    if wanted and isinstance(value, list):
-        texts = [msgspec.json.encode(item, order="sorted") for item in value]
-        if len(set(texts)) < len(texts):
-            yield look.wrong("must not have an item twice")
-
-
-def _all_of(schema: Mapping[str, Any], wanted: Sequence[Schema], value: Any, look: _Look) -> Iterator[Problem]:
-    for inner in wanted:
-        yield from _problems(inner, value, look)
-
-
-def _any_of(schema: Mapping[str, Any], wanted: Sequence[Schema], value: Any, look: _Look) -> Iterator[Problem]:
-    if not any(_fits(inner, value, look) for inner in wanted):
-        yield look.wrong(
-            f"fits none of {len(wanted)} alternatives; the first: {next(_problems(wanted[0], value, look))}"
-        )
-
-
-def _one_of(schema: Mapping[str, Any], wanted: Sequence[Schema], value: Any, look: _Look) -> Iterator[Problem]:
-    count = sum(_fits(inner, value, look) for inner in wanted)
-    if count == 0:
-        yield from _any_of(schema, wanted, value, look)
-    elif count > 1:
-        yield look.wrong(f"fits {count} alternatives instead of one")
-
-
-def _not(schema: Mapping[str, Any], wanted: Schema, value: Any, look: _Look) -> Iterator[Problem]:
-    if _fits(wanted, value, look):
-        yield look.wrong("is what it must not be")
-
-
-def _pattern(schema: Mapping[str, Any], wanted: str, value: Any, look: _Look) -> Iterator[Problem]:
-    if isinstance(value, str) and len(value) > MAX_TEXT:
-        yield look.wrong(f"must have at most {MAX_TEXT} characters to be matched")
-    elif isinstance(value, str) and not _matches(wanted, value):
-        yield look.wrong(f"must match {wanted}")
-
-
-def _multiple(schema: Mapping[str, Any], wanted: float, value: Any, look: _Look) -> Iterator[Problem]:
-    if _is_number(value) and value % wanted != 0:
-        yield look.wrong(f"must be a multiple of {wanted}")
-
-
-def _bound(kind: Callable[[Any], bool], measure: Callable[[Any], float], word: str, *, least: bool) -> _Check:
-    """Return the check of a limit, for values of one type."""
-
-    def check(schema: Mapping[str, Any], wanted: float, value: Any, look: _Look) -> Iterator[Problem]:
-        if kind(value) and (measure(value) < wanted if least else measure(value) > wanted):
-            yield look.wrong(f"{word} must be at {'least' if least else 'most'} {wanted}")
-
-    return check
-
-
-def _exclusive(word: str, beyond: Callable[[float, float], bool]) -> _Check:
-    def check(schema: Mapping[str, Any], wanted: float, value: Any, look: _Look) -> Iterator[Problem]:
-        if _is_number(value) and not beyond(value, wanted):
-            yield look.wrong(f"must be {word} {wanted}")
-
-    return check
-
-
-def _matches(pattern: str, text: str) -> bool:
-    return len(text) <= MAX_TEXT and compiled(pattern).is_in(text)
-
-
-def _fits(schema: Schema, value: Any, look: _Look) -> bool:
-    return next(_problems(schema, value, look), None) is None
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Compare as JSON does: true is not 1, and 1.0 is."""
-    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
-
-
-def _name_of(value: Any) -> str:
-    return next(name for name, fits in _TYPES.items() if fits(value))
-
-
-def _shown(value: Any) -> str:
-    text = msgspec.json.encode(value).decode()
-    return text if len(text) <= 200 else f"{text[:200]} ..."
-
-
-def _resolved(root: Schema, reference: str) -> Schema:
-    """Resolve a reference inside the schema. Raise ConfigError if its target does not exist."""
-    place: Any = root
-    for step in reference.removeprefix("#").split("/")[1:]:
-        name = step.replace("~1", "/").replace("~0", "~")
-        try:
-            place = place[int(name)] if isinstance(place, list) else place[name]
-        except (KeyError, IndexError, ValueError, TypeError):
-            raise ConfigError(f"$ref {reference!r} leads nowhere") from None
-    if not isinstance(place, dict | bool):
-        raise ConfigError(f"$ref {reference!r} leads to no schema")
-    return place
-
-
-_TYPES: Mapping[str, Callable[[Any], bool]] = {
-    "object": lambda value: isinstance(value, dict),
-    "array": lambda value: isinstance(value, list),
-    "string": lambda value: isinstance(value, str),
-    "boolean": lambda value: isinstance(value, bool),
-    "null": lambda value: value is None,
-    "integer": lambda value: _is_number(value) and (isinstance(value, int) or value.is_integer()),
-    "number": _is_number,
-}
-_IS_TEXT, _IS_LIST, _IS_OBJECT = _TYPES["string"], _TYPES["array"], _TYPES["object"]
-_KEYWORDS: Mapping[str, _Check] = {
-    **dict.fromkeys(
-        ("$schema", "$id", "$comment", "$defs", "definitions", "title", "description", "default", "examples", "format",
-         "deprecated", "readOnly", "writeOnly", "contentEncoding", "contentMediaType"),
-        _ignored,
-    ),
-    "type": _type,
-    "enum": _enum,
-    "const": _const,
-    "$ref": _ref,
-    "properties": _properties,
-    "patternProperties": _pattern_properties,
-    "additionalProperties": _additional,
-    "propertyNames": _property_names,
-    "required": _required,
-    "minProperties": _bound(_IS_OBJECT, len, "the number of properties", least=True),
-    "maxProperties": _bound(_IS_OBJECT, len, "the number of properties", least=False),
-    "items": _items,
-    "prefixItems": _prefix_items,
-    "minItems": _bound(_IS_LIST, len, "the number of items", least=True),
-    "maxItems": _bound(_IS_LIST, len, "the number of items", least=False),
-    "uniqueItems": _unique,
-    "minLength": _bound(_IS_TEXT, len, "the length", least=True),
-    "maxLength": _bound(_IS_TEXT, len, "the length", least=False),
-    "pattern": _pattern,
-    "minimum": _bound(_is_number, float, "it", least=True),
-    "maximum": _bound(_is_number, float, "it", least=False),
-    "exclusiveMinimum": _exclusive("above", lambda value, limit: value > limit),
-    "exclusiveMaximum": _exclusive("below", lambda value, limit: value < limit),
-    "multipleOf": _multiple,
-    "allOf": _all_of,
-    "anyOf": _any_of,
-    "oneOf": _one_of,
-    "not": _not,
-}  # fmt: skip
-
-
-def _check(schema: Any, root: Schema, place: str) -> None:
-    """Raise ConfigError if a schema uses an unsupported keyword, or a keyword wrongly."""
-    if isinstance(schema, bool):
-        return
-    if not isinstance(schema, dict):
-        raise ConfigError(f"{place}: a schema is an object, true or false")
-    for keyword, wanted in schema.items():
-        if keyword not in _KEYWORDS:
-            raise ConfigError(f"{place}: the keyword {keyword!r} cannot be checked")
-        here = f"{place}/{keyword}"
-        _check_value(keyword, wanted, root, here)
-        for step, inner in _inner(keyword, wanted, here):
-            _check(inner, root, step)
-
-
-def _check_value(keyword: str, wanted: Any, root: Schema, place: str) -> None:
-    kind = next((kind for kind, names in _VALUES.items() if keyword in names), None)
-    if kind is not None and not (isinstance(wanted, kind) and (kind is bool or not isinstance(wanted, bool))):
-        raise ConfigError(f"{place}: is of the wrong type")
-    names = [wanted] if isinstance(wanted, str) else wanted
-    if keyword == "type" and not (isinstance(names, list) and names and all(name in _TYPES for name in names)):
-        raise ConfigError(f"{place}: must be one or more of {', '.join(_TYPES)}")
-    if keyword in ("allOf", "anyOf", "oneOf", "enum") and not wanted:
-        raise ConfigError(f"{place}: must not be empty")
-    if keyword == "multipleOf" and not wanted > 0:
-        raise ConfigError(f"{place}: must be above 0")
-    if keyword == "$ref":
-        if not wanted.startswith("#"):
-            raise ConfigError(f"{place}: only references inside the schema, such as #/$defs/x, are followed")
-        _resolved(root, wanted)
-    for pattern in [wanted] if keyword == "pattern" else wanted if keyword == "patternProperties" else ():
-        try:
-            compiled(pattern)
-        except ValueError as problem:
-            raise ConfigError(f"{place}: {pattern!r}: {problem}") from None
-
-
-def _inner(keyword: str, wanted: Any, place: str) -> Iterator[tuple[str, Any]]:
-    """Yield the schemas inside a keyword, with their places."""
-    match keyword:
-        case "properties" | "patternProperties" | "$defs" | "definitions":
-            yield from ((f"{place}/{name}", inner) for name, inner in wanted.items())
-        case "allOf" | "anyOf" | "oneOf" | "prefixItems":
-            yield from ((f"{place}/{index}", inner) for index, inner in enumerate(wanted))
-        case "items" | "additionalProperties" | "propertyNames" | "not":
-            yield place, wanted
-        case _:
-            pass
-
-
 class Expected:
-    """The requirement that an answer is JSON and satisfies a schema."""
+    """The requirement that an answer is JSON and satisfies a schema.
 
-    def __init__(self, schema: Schema) -> None:
-        self._schema = schema
+    Raise ConfigError, with the place, for a schema that is invalid, uses unknown keywords or could take unbounded time.
+    """
+
+    def __init__(self, schema: Any) -> None:
+        if not isinstance(schema, dict | bool):
+            raise ConfigError("a schema is an object, true or false")
+        self._schema: Schema = schema
+        self._validator = _compiled(schema)
+        self._expansion = _expansion(schema)
 
     @property
     def instruction(self) -> str:
@@ -568,16 +101,220 @@ class Expected:
 
         ``made`` is the number of corrections sent so far. Raise AnswerRejected once they are used up.
         """
-        wrong = self._wrong(text_of(transcript.messages[-1].content) if len(transcript) else "")
-        if wrong is None:
+        wrong = "; ".join(self.problems(text_of(transcript.messages[-1].content) if len(transcript) else ""))
+        if not wrong:
             return None
         if made >= _MAX_CORRECTIONS:
             raise AnswerRejected(f"the answer is not as the output schema wants it: {wrong}")
         return f"That is not the answer that is wanted: {wrong}. Answer again, with the corrected JSON value alone."
 
-    def _wrong(self, text: str) -> str | None:
+    def problems(self, answer: str) -> list[str]:
+        """Return the first few problems of an answer; none if it satisfies the schema."""
         try:
-            value = msgspec.json.decode(unfenced(text))
+            value = msgspec.json.decode(unfenced(answer))
         except UNREADABLE as problem:
-            return f"it is not JSON ({problem})"
-        return "; ".join(map(str, problems(self._schema, value))) or None
+            return [f"it is not JSON ({problem})"]
+        if _depth(value) > _MAX_DEPTH:
+            return ["$: is nested too deeply"]
+        if self._validator.is_valid(value):
+            return []
+        return list(islice(self._found(value, answer), _MAX_PROBLEMS))
+
+    def _found(self, value: Any, answer: str) -> Iterator[str]:
+        from jsonschema_rs import ValidationError
+
+        if len(answer) * self._expansion <= _MAX_WORK:
+            for error in self._validator.iter_errors(value):
+                yield from _worded(error, "$")
+            return
+        try:
+            self._validator.validate(value)
+        except ValidationError as error:
+            yield from _worded(error, "$")
+
+
+def _compiled(schema: Schema) -> Draft202012Validator:
+    try:  # Imported lazily: an extra.
+        from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
+    except ImportError:
+        raise ConfigError(
+            "an output schema needs the package jsonschema-rs; in a clone of zot, run: pip install '.[schema]'"
+        ) from None
+    try:
+        # A wrong keyword also makes its parents wrong: the deepest place is the one to name.
+        wrong = max(
+            Draft202012Validator(_STRICT_DRAFT, mask="it", offline=True).iter_errors(schema),
+            key=lambda error: len(error.instance_path),
+            default=None,
+        )
+        if wrong is not None:
+            raise ConfigError(next(_worded(wrong, "#")))
+        options = RegexOptions(size_limit=_MAX_PATTERN_BYTES, dfa_size_limit=_MAX_PATTERN_BYTES)
+        return Draft202012Validator(schema, mask="it", offline=True, pattern_options=options, validate_formats=False)
+    except ValidationError as error:
+        raise ConfigError(next(_worded(error, "#"))) from None
+    except ValueError as problem:  # The library's own limit of nesting, or a lone surrogate.
+        raise ConfigError(str(problem)) from None
+
+
+def _worded(error: ValidationError, root: str) -> Iterator[str]:
+    """Yield the problems of one error, each with its place below ``root``: `$` in an answer, `#` in a schema."""
+    from jsonschema_rs import ValidationErrorKind as Kind
+
+    kind, place = error.kind, _place(root, error.instance_path)
+    if isinstance(kind, Kind.AdditionalProperties | Kind.UnevaluatedProperties):
+        what = "which is not allowed" if root == "$" else "an unknown keyword"
+        yield from (f"{place}: has {name!r}, {what}" for name in kind.unexpected)
+    elif isinstance(kind, Kind.PropertyNames):
+        name = _place(place, [str(kind.error.instance)])
+        yield f"{name} (its name): {_reason(kind.error)}"
+    elif isinstance(kind, Kind.AnyOf | Kind.OneOfNotValid):
+        first = next((text for errors in kind.context for inner in errors for text in _worded(inner, root)), "")
+        yield f"{place}: fits none of {len(kind.context)} alternatives" + (f"; the first: {first}" if first else "")
+    else:
+        yield f"{place}: {_reason(error)}"
+
+
+def _reason(error: ValidationError) -> str:
+    from jsonschema_rs import ValidationErrorKind as Kind
+
+    match error.kind:
+        case Kind.FalseSchema():
+            return "nothing is allowed here"
+        case Kind.Type(types):
+            return f"must be {' or '.join(types)}, is {_type_of(error.instance)}"
+        case Kind.Enum(options):
+            return f"must be one of {_shown(options)}"
+        case Kind.Constant(expected):
+            return f"must be {_shown(expected)}"
+        case Kind.Required(name):
+            return f"{name!r} is missing"
+        case Kind.MinProperties(limit):
+            return f"the number of properties must be at least {limit}"
+        case Kind.MaxProperties(limit):
+            return f"the number of properties must be at most {limit}"
+        case Kind.MinItems(limit):
+            return f"the number of items must be at least {limit}"
+        case Kind.MaxItems(limit):
+            return f"the number of items must be at most {limit}"
+        case Kind.UniqueItems():
+            return "must not have an item twice"
+        case Kind.MinLength(limit):
+            return f"the length must be at least {limit}"
+        case Kind.MaxLength(limit):
+            return f"the length must be at most {limit}"
+        case Kind.Pattern(pattern):
+            return f"must match {pattern}"
+        case Kind.Minimum(limit):
+            return f"it must be at least {limit}"
+        case Kind.Maximum(limit):
+            return f"it must be at most {limit}"
+        case Kind.ExclusiveMinimum(limit):
+            return f"must be above {limit}"
+        case Kind.ExclusiveMaximum(limit):
+            return f"must be below {limit}"
+        case Kind.MultipleOf(step):
+            return f"must be a multiple of {step}"
+        case Kind.OneOfMultipleValid(context):
+            return f"fits {sum(not errors for errors in context)} alternatives instead of one"
+        case Kind.Not():
+            return "is what it must not be"
+        case Kind.Format("regex"):
+            return (
+                f"{error.instance!r} is not a regular expression that can be matched in bounded time: it is malformed, "
+                "very large, or has backreferences or lookaround"
+            )
+        case _:
+            return _cut(error.message)
+
+
+def _place(root: str, path: Sequence[str | int]) -> str:
+    if root.startswith("#"):
+        return "/".join([root, *map(str, path)])
+    return root + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+
+
+def _type_of(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int():
+            return "integer"
+        case str():
+            return "string"
+        case list():
+            return "array"
+        case dict():
+            return "object"
+        case _:
+            return "number"
+
+
+def _shown(value: Any) -> str:
+    return _cut(msgspec.json.encode(value).decode())
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:200]} ..."
+
+
+def _depth(value: Any) -> int:
+    """Return how deep a value is nested; a scalar has depth 0."""
+    depth, level = 0, [value]
+    while level := [
+        inner
+        for one in level
+        if isinstance(one, dict | list)
+        for inner in (one.values() if isinstance(one, dict) else one)
+    ]:
+        depth += 1
+    return depth
+
+
+def _expansion(schema: Schema) -> int:
+    """Return the most schemas that one value is checked against. Raise ConfigError if they are too many."""
+    known: dict[str, int] = {}
+    most, waiting = 1, [schema]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            most = max(most, _applied(one, schema, known))
+        if isinstance(one, dict | list):
+            waiting += one.values() if isinstance(one, dict) else one
+    if most > _MAX_EXPANSION:
+        raise ConfigError("its references lead to so many schemas that a check could take very long")
+    return most
+
+
+def _applied(one: Any, root: Schema, known: dict[str, int]) -> int:
+    """Count the schemas that apply to the same value as ``one``; ``known`` has the counts of references."""
+    count = 1
+    for keyword, inner in one.items() if isinstance(one, dict) else ():
+        match keyword, inner:
+            case "allOf" | "anyOf" | "oneOf", list():
+                count += sum(_applied(part, root, known) for part in inner)
+            case "dependentSchemas", dict():
+                count += sum(_applied(part, root, known) for part in inner.values())
+            case "not" | "if" | "then" | "else", _:
+                count += _applied(inner, root, known)
+            case "$ref", str():
+                if inner not in known:
+                    known[inner] = 1  # A cycle is followed once.
+                    known[inner] = _applied(_target(root, inner), root, known)
+                count += known[inner]
+            case _:
+                pass
+    return count
+
+
+def _target(root: Schema, reference: str) -> Any:
+    place: Any = root
+    for step in reference.removeprefix("#").split("/")[1:]:
+        name = step.replace("~1", "/").replace("~0", "~")
+        try:
+            place = place[int(name)] if isinstance(place, list) else place[name]
+        except (KeyError, IndexError, ValueError, TypeError):
+            return None  # Inside a schema with an id of its own.
+    return place

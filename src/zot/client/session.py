@@ -22,10 +22,12 @@ from zot.wire.daemon_types import (
     CommandRun,
     Commands,
     Compacted,
+    CompactUndone,
     MessageEntry,
     MessagePage,
     Opened,
     PanelTold,
+    Rewound,
     State,
     Steered,
     TakenBack,
@@ -124,6 +126,24 @@ class ClientSession:
     async def compact(self) -> Compacted:
         """Replace the older part of the conversation by a summary, for the model, and return the summary."""
         return await self._ask("session/compact", Compacted, within_s=None)
+
+    async def undo_compact(self) -> int:
+        """Restore the messages that the newest compaction replaced; return how many there are now.
+
+        Raise RpcError if there is nothing to undo, or during a turn.
+        """
+        return (await self._ask("session/undo_compact", CompactUndone)).message_count
+
+    async def rewind(
+        self, *, messages: int | None = None, at: int | None = None, files: bool = True, preview: bool = False
+    ) -> Rewound:
+        """Go back to the first ``messages``, or to the row ``at``, with the files that tools have changed since.
+
+        With ``preview`` nothing changes; the result says what would. Raise RpcError, changing nothing, if a file cannot
+        be restored, or during a turn.
+        """
+        wanted = {"messages": messages, "at": at, "files": files, "preview": preview}
+        return await self._ask("session/rewind", Rewound, within_s=None, **wanted)
 
     async def clear(self) -> None:
         """Start an empty conversation. Raise RpcError during a turn."""

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from zot.client.client import RECONNECT_S, Client
 from zot.client.session import ClientSession
-from zot.commands.daemon import PLACE_FLAGS, WAIT_FLAG
 from zot.commands.subcommands import FAILED, NOT_RUNNING, absolute_directory, print_note, write
 from zot.config import flags
 from zot.encoding import encode
@@ -117,8 +116,8 @@ _FLAGS = (
     flags.Flag("--plain", "lines, also on a terminal that could show more"),
     flags.Flag("--after", "show first what happened above this number; 0 is everything", value="N", parse=_number),
     flags.MAX_LINE_FLAG,
-    WAIT_FLAG,
-    *PLACE_FLAGS,
+    flags.WAIT_FLAG,
+    *flags.PLACE_FLAGS,
 )
 _SUMMARY = """\
 Follow a session of the running daemon (the newest, if none is named; the beginning of its id is enough), and say
@@ -136,10 +135,9 @@ _LOOK_S = 1.0
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
-    settings, words = flags.parse(argv, (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
-    if settings.get("help"):
-        sys.stdout.write(flags.usage("zot attach [SESSION]", _SUMMARY, _FLAGS) + "\n")
+    if (given := flags.parse_or_help(argv, "zot attach [SESSION]", _SUMMARY, _FLAGS)) is None:
         return 0
+    settings, words = given
     if len(words) > 1 or (words and settings.get("new")):
         raise UsageError("zot attach takes one session, or --new")
     return asyncio.run(_attach(words[0] if words else None, settings))
@@ -251,7 +249,7 @@ async def _in_lines(session: ClientSession, settings: dict[str, Any]) -> int:
 def _print_attach_command(session: str, settings: dict[str, Any]) -> None:
     """Print the command that returns to the session, at the same daemon."""
     words = ["zot", "attach", shell_word(session)]
-    for flag in PLACE_FLAGS:
+    for flag in flags.PLACE_FLAGS:
         if (value := settings.get(flag.key)) is not None:
             words += [flag.name, shell_word(value)]
     write(f"{' '.join(words)} goes on with this session\n")

@@ -12,7 +12,6 @@ import msgspec
 
 from zot.client.call import CallRefused, DaemonLine
 from zot.client.endpoint import Patience, whose
-from zot.commands.daemon import PLACE_FLAGS, WAIT_FLAG
 from zot.commands.subcommands import FAILED, NOT_RUNNING, print_note, write_bytes
 from zot.config import flags
 from zot.config.paths import find_socket
@@ -23,8 +22,8 @@ from zot.text import printable
 _FLAGS = (
     flags.Flag("--updates", "print what the daemon says until it answers, one JSON object a line"),
     flags.Flag("--timeout", "how long the answer may take (600)", value="SECONDS", parse=flags.seconds),
-    WAIT_FLAG,
-    *PLACE_FLAGS,
+    flags.WAIT_FLAG,
+    *flags.PLACE_FLAGS,
 )
 _SUMMARY = """\
 Call a method of the running daemon and print the result. JSON, an object, has the parameters; `-` reads standard
@@ -35,10 +34,9 @@ _GREETING_S = 5.0
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
-    settings, words = flags.parse(argv, (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
-    if settings.get("help"):
-        sys.stdout.write(flags.usage("zot call METHOD [JSON]", _SUMMARY, _FLAGS) + "\n")
+    if (given := flags.parse_or_help(argv, "zot call METHOD [JSON]", _SUMMARY, _FLAGS)) is None:
         return 0
+    settings, words = given
     if not 1 <= len(words) <= 2:
         raise UsageError("say one method, and its parameters as one JSON object: zot call METHOD [JSON]")
     params = _params(words[1] if len(words) > 1 else "{}")

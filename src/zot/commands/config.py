@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -174,10 +173,9 @@ def _api_key(config: Config, base_url: str) -> Setting:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
-    settings, words = flags.parse(argv, (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
-    if settings.pop("help", False):
-        sys.stdout.write(flags.usage("zot config [agents | daemon | check]", _SUMMARY, _FLAGS) + "\n")
+    if (given := flags.parse_or_help(argv, "zot config [agents | daemon | check]", _SUMMARY, _FLAGS)) is None:
         return 0
+    settings, words = given
     answer = _ANSWERS.get(" ".join(words))
     if answer is None:
         raise UsageError(f"zot config cannot {words[0]!r}; it can show {', '.join(filter(None, _ANSWERS))}")

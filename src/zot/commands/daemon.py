@@ -8,11 +8,8 @@ import sys
 from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from zot.config import flags
 from zot.config.config import AGENT_FLAGS, zot_home
-from zot.config.flags import Flag
 from zot.config.paths import DaemonPaths, locate
 from zot.errors import ConfigError, DaemonRunning, UsageError, UserError
 from zot.text import printable
@@ -24,20 +21,8 @@ if TYPE_CHECKING:
     from zot.config.file import DaemonSettings, Tls
     from zot.serve.daemon.endpoint import Claim
 
-#: Flags that locate a daemon, for it and for its clients.
-PLACE_FLAGS = (
-    Flag("--socket", "where it listens (ZEROCLAW_SOCKET, else daemon.sock in its data directory)", value="PATH"),
-    Flag("--config-dir", "directory of its config.toml; its data directory is data in there", value="DIR"),
-)
-#: For clients of a daemon that may not run yet.
-WAIT_FLAG = Flag(
-    "--wait", "how long to wait for a daemon that is about to start (0)", value="SECONDS", parse=flags.seconds
-)
-_JSON = Flag("--json", "JSON, for programs")
-_HELP = Flag("--help", "this text", short="-h")
-
 _OWN_FLAGS = (
-    *PLACE_FLAGS,
+    *flags.PLACE_FLAGS,
     flags.Flag("--ephemeral", "end one second after the last client has gone"),
     flags.Flag("--listen", "be there for WebSockets, too, such as at ws://127.0.0.1:7777", value="URL", many=True),
     flags.Flag("--tls-cert", "the certificate for wss://, with those that vouch for it", value="FILE"),
@@ -61,73 +46,17 @@ _ASKED_S = 5.0
 _TAKEN = 3
 
 
-class DaemonCommand(msgspec.Struct, frozen=True):
-    """A subcommand of `zot daemon`. It takes at most ``words`` words, which ``takes`` names.
-
-    ``where`` is its module and function, imported only when it runs.
-    """
-
-    where: str
-    help: str
-    takes: str = ""
-    words: int = 0
-    flags: tuple[Flag, ...] = ()
-
-
-SUBCOMMANDS: Mapping[str, DaemonCommand] = {
-    "status": DaemonCommand("daemon_status.status", "is one running, which, and what does it do", flags=(_JSON,)),
-    "stop": DaemonCommand("daemon_status.stop", "let it end, and wait until it has", flags=(
-        Flag("--timeout", "how long that may take (30)", value="SECONDS", parse=flags.seconds),
-        _JSON,
-    )),
-    "logs": DaemonCommand("daemon_status.logs", "what it had to say", flags=(
-        Flag("--follow", "also what comes, until it is interrupted", short="-f"),
-    )),
-    "audit": DaemonCommand("daemon_status.audit", "who called what; verify shows if that was changed", "[verify]", 1, (
-        _JSON,
-    )),
-}  # fmt: skip
-
-
-def run_subcommand(argv: Sequence[str]) -> int:
-    """Run the subcommand named by ``argv[0]``, one of SUBCOMMANDS; return its exit code.
-
-    0 done, 1 failed, 2 wrong usage, 3 if no daemon runs. Raise UserError, which the command line reports.
-    """
-    from zot.commands.subcommands import MISUSED, CommandRequest, print_note
-
-    name, subcommand = argv[0], SUBCOMMANDS[argv[0]]
-    try:
-        settings, words = flags.parse(argv[1:], (*subcommand.flags, *PLACE_FLAGS, _HELP))
-        if settings.get("help"):
-            sys.stdout.write(_usage(name, subcommand) + "\n")
-            return 0
-        if len(words) > subcommand.words:
-            raise UsageError(f"zot daemon {name} takes {subcommand.takes or 'no words'}")
-        module, _, function = subcommand.where.partition(".")
-        action = getattr(__import__(f"zot.commands.{module}", fromlist=[function]), function)
-        code: int = action(CommandRequest(words, settings))
-    except UsageError as problem:
-        print_note(f"{problem}; zot daemon {name} --help tells more")
-        return MISUSED
-    return code
-
-
-def _usage(name: str, subcommand: DaemonCommand) -> str:
-    words = f"zot daemon {name} {subcommand.takes}".rstrip()
-    return flags.usage(words, f"{subcommand.help[0].upper()}{subcommand.help[1:]}.", (*subcommand.flags, *PLACE_FLAGS))
-
-
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
-    if argv and argv[0] in SUBCOMMANDS:
-        return run_subcommand(argv)
-    settings, words = flags.parse(argv, (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
-    if settings.get("help"):
-        sys.stdout.write(flags.usage("zot daemon", _SUMMARY, _FLAGS) + "\n")
+    if argv and not argv[0].startswith("-"):
+        from zot.commands.daemon_status import GROUP  # Imported lazily: start-up budget.
+
+        return GROUP.main(argv)
+    if (parsed := flags.parse_or_help(argv, "zot daemon", _SUMMARY, _FLAGS)) is None:
         return 0
+    settings, words = parsed
     if words:
-        raise UsageError(f"zot daemon does not know {words[0]!r}; it takes flags, or {', '.join(SUBCOMMANDS)}")
+        raise UsageError(f"zot daemon does not know {words[0]!r}; it takes flags, or a subcommand as its first word")
     own = {name: value for name, value in settings.items() if name in _OWN}
     place = locate(os.environ, socket=own.get("socket"), config_dir=own.get("config_dir"))
     sys.setswitchinterval(_SWITCH_S)

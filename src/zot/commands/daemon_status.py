@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import sys
 import time
@@ -14,12 +13,25 @@ import msgspec
 
 from zot.client.call import CallRefused, DaemonLine
 from zot.client.endpoint import GONE, STOP, is_alive, owned_since, owner, whose
-from zot.commands.subcommands import FAILED, NOT_RUNNING, CommandRequest, aligned, write, write_bytes, write_json
+from zot.commands.subcommands import (
+    FAILED,
+    NOT_RUNNING,
+    CommandGroup,
+    CommandRequest,
+    Subcommand,
+    aligned,
+    follow_log,
+    write,
+    write_bytes,
+    write_json,
+)
+from zot.config import flags
+from zot.config.flags import Flag
 from zot.config.paths import DaemonPaths, locate
 from zot.config.tokens import names_in, path_in
 from zot.encoding import thread_safe_type
 from zot.errors import ConfigError, UsageError, UserError
-from zot.extensions.log import follow, read
+from zot.extensions.log import read
 from zot.serve.daemon.logs import log_files
 from zot.text import printable
 
@@ -28,8 +40,6 @@ _STOP_S = 30.0
 _LOOK_S = 0.02
 _MAX_NAMED = 10
 _MAX_NAME = 80
-
-_POLL_S = 0.2
 
 
 class DaemonStatus(msgspec.Struct, frozen=True):
@@ -238,12 +248,7 @@ def logs(request: CommandRequest) -> int:
     if not request.settings.get("follow"):
         _write_files(path)
         return 0
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        _write(follow(path, _wait))
-    except KeyboardInterrupt:  # The usual way to end it.
-        sys.stdout.flush()
-    return 0
+    return follow_log(path, _write)
 
 
 def audit(request: CommandRequest) -> int:
@@ -287,8 +292,15 @@ def _write(pieces: Iterable[bytes]) -> None:
         sys.stdout.flush()
 
 
-def _wait() -> bool:
-    """Wait a moment for more; False if standard output is closed."""
-    poll = select.poll()
-    poll.register(sys.stdout.fileno(), 0)
-    return not poll.poll(_POLL_S * 1000)
+_JSON = Flag("--json", "JSON, for programs")
+GROUP = CommandGroup("zot daemon", (
+    Subcommand("status", "", "is one running, which, and what does it do", status, flags=(_JSON,)),
+    Subcommand("stop", "", "let it end, and wait until it has", stop, flags=(
+        Flag("--timeout", "how long that may take (30)", value="SECONDS", parse=flags.seconds),
+        _JSON,
+    )),
+    Subcommand("logs", "", "what it had to say", logs, flags=(
+        Flag("--follow", "also what comes, until it is interrupted", short="-f"),
+    )),
+    Subcommand("audit", "[verify]", "who called what; verify shows if that was changed", audit, (0, 1), (_JSON,)),
+), flags=flags.PLACE_FLAGS, note="`zot daemon` alone starts one.")  # fmt: skip

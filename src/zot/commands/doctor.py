@@ -300,12 +300,11 @@ def _disk(place: str) -> DoctorCheck:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
-    settings, words = flags.parse(argv, (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
+    if (given := flags.parse_or_help(argv, "zot doctor", _SUMMARY, _FLAGS)) is None:
+        return 0
+    settings, words = given
     if words:
         raise UsageError("zot doctor takes no words, only flags")
-    if settings.pop("help", False):
-        sys.stdout.write(flags.usage("zot doctor", _SUMMARY, _FLAGS) + "\n")
-        return 0
     is_offline, as_json = settings.pop("offline", False), settings.pop("json", False)
     config_dir = settings.get("config_dir")
     config, wrong = _config(settings)

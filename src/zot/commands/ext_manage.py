@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
 import signal
 import sys
 from collections.abc import Iterable, Sequence
@@ -16,6 +15,7 @@ from zot.commands.subcommands import (
     CommandRequest,
     absolute_directory,
     confirm,
+    follow_log,
     print_note,
     write,
     write_bytes,
@@ -27,7 +27,7 @@ from zot.errors import ConfigError, UserError
 from zot.extensions import install as installing
 from zot.extensions.confinement import Confinement
 from zot.extensions.discovery import Located, Source
-from zot.extensions.log import Note, follow, log_path, note_in, problem, read
+from zot.extensions.log import Note, log_path, note_in, problem, read
 from zot.extensions.manifest import Manifest, changeable, load, set_enabled
 from zot.extensions.permissions import Permissions
 from zot.runtime.extensions import locate_extensions
@@ -246,12 +246,7 @@ def logs(request: CommandRequest) -> int:
             raise UserError(f"there is no log of {printable(request.words[0])}: {path} does not exist")
         _write(read(path), request)
         return 0
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        _write(follow(path, _wait), request)
-    except KeyboardInterrupt:  # The usual way to end it.
-        sys.stdout.flush()
-    return 0
+    return follow_log(path, lambda pieces: _write(pieces, request))
 
 
 def _path(name: str) -> str:
@@ -282,13 +277,6 @@ def _write_lines(lines: Iterable[object]) -> None:
         text = line.decode("utf-8", "replace") if isinstance(line, bytes) else "(a line that is too long)"
         note = note_in(text)
         write_json({"at": note.at, "zot": note.text} if note else {"extension": text})
-
-
-def _wait() -> bool:
-    """Wait a moment for more; False if standard output is closed."""
-    poll = select.poll()
-    poll.register(sys.stdout.fileno(), 0)
-    return not poll.poll(_POLL_S * 1000)
 
 
 def enable(request: CommandRequest) -> int:

@@ -119,7 +119,7 @@ class _Host:
         self._relays = False
         self._has_requests_ahead = False
         try:
-            given, words = flags.parse(_spelled_out(argv), (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
+            given, words = flags.parse(_spelled_out(argv), (*_FLAGS, flags.HELP))
             self.own = {name: value for name, value in given.items() if name in _OWN or name == "help"}
             self.settings = {name: value for name, value in given.items() if name not in self.own}
             if words:

@@ -36,10 +36,12 @@ The base URL is printed on standard output. `zot lab check --script FILE` only l
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
-    settings, words = flags.parse(argv, (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
-    if settings.get("help"):
-        sys.stdout.write(_usage(words) + "\n")
+    checks = "check" in argv
+    command, summary = ("zot lab check", _CHECK_SUMMARY) if checks else ("zot lab serve", _SUMMARY)
+    listed, unlisted = (_CHECK_FLAGS, _FLAGS) if checks else (_FLAGS, ())
+    if (given := flags.parse_or_help(argv, command, summary, listed, unlisted=unlisted)) is None:
         return 0
+    settings, words = given
     if words not in (["serve"], ["check"]):
         raise UsageError("say what lab should do: zot lab serve, or zot lab check --script FILE")
     script = Script.load(settings["script"]) if "script" in settings else demo()
@@ -49,12 +51,6 @@ def main(argv: Sequence[str]) -> int:
 
     log = _Log(2) if settings.get("log") else None
     return asyncio.run(_serve(script, settings.get("host", "127.0.0.1"), settings.get("port", 0), log))
-
-
-def _usage(words: Sequence[str]) -> str:
-    if words == ["check"]:
-        return flags.usage("zot lab check", _CHECK_SUMMARY, _CHECK_FLAGS)
-    return flags.usage("zot lab serve", _SUMMARY, _FLAGS)
 
 
 class _Log:

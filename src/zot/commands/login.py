@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from zot.config import flags
 from zot.config.address import split_url
-from zot.config.auth_file import AuthEntry, path_in, store
+from zot.config.auth_file import AuthEntry, path_in, remove, store
 from zot.config.config import keyless_environment, zot_home
 from zot.config.credentials import checked
 from zot.config.vendors import VENDORS, Endpoint, Vendor, endpoint
@@ -28,16 +28,16 @@ _FLAGS = (
 _SUMMARY = """\
 Ask for the key of PROVIDER without showing it, ask the service once if it takes it, store it in $ZOT_HOME/auth.json.
 If standard input is no terminal, its first line is the key."""
+_LOGOUT_SUMMARY = "Forget the key of PROVIDER, or the command that prints it, in $ZOT_HOME/auth.json."
 _MAX_KEY_BYTES = 16 * 1024
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code: 2 for wrong usage, 1 if nothing was stored."""
-    settings, words = flags.parse(argv, (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
-    if settings.pop("help", False):
-        sys.stdout.write(flags.usage("zot login PROVIDER", _SUMMARY, _FLAGS) + "\n")
+    if (given := flags.parse_or_help(argv, "zot login PROVIDER", _SUMMARY, _FLAGS)) is None:
         return 0
-    vendor = one_provider("login", words)
+    settings, words = given
+    vendor = _one_provider("login", words)
     try:
         where = endpoint(vendor, api=None, base_url=settings.get("base_url"), env=os.environ)
         split_url(where.base_url)  # Raises for an invalid address before asking for the key.
@@ -47,8 +47,23 @@ def main(argv: Sequence[str]) -> int:
         return 1
 
 
+def logout(argv: Sequence[str]) -> int:
+    """Run `zot logout`; return its exit code: 2 for wrong usage, 1 if nothing was stored."""
+    if (given := flags.parse_or_help(argv, "zot logout PROVIDER", _LOGOUT_SUMMARY, ())) is None:
+        return 0
+    vendor = _one_provider("logout", given[1])
+    home = _home_to_store_in()
+    if not remove(home, vendor.name):
+        sys.stderr.write(f"zot: nothing is stored for {vendor.name} in {path_in(home)}\n")
+        return 1
+    sys.stdout.write(f"removed for {vendor.name} from {path_in(home)}\n")
+    if name := next((name for name in vendor.key_names if os.environ.get(name)), None):
+        sys.stderr.write(f"zot: {name} is still set\n")
+    return 0
+
+
 def _login(vendor: Vendor, where: Endpoint, command: str | None, *, is_probed: bool) -> int:
-    home = home_to_store_in()
+    home = _home_to_store_in()
     entry = _entry(vendor, command, where.base_url if where.elsewhere else "")
     if is_probed and not _is_accepted(vendor, where, entry):
         return 1
@@ -60,7 +75,7 @@ def _login(vendor: Vendor, where: Endpoint, command: str | None, *, is_probed: b
     return 0
 
 
-def one_provider(command: str, words: Sequence[str]) -> Vendor:
+def _one_provider(command: str, words: Sequence[str]) -> Vendor:
     """Return the named provider. Raise UsageError if it is missing, unknown or has no key."""
     known = ", ".join(name for name, vendor in VENDORS.items() if vendor.key_names)
     if len(words) != 1:
@@ -72,7 +87,7 @@ def one_provider(command: str, words: Sequence[str]) -> Vendor:
     return vendor
 
 
-def home_to_store_in() -> str:
+def _home_to_store_in() -> str:
     """Return the directory of auth.json. Raise ConfigError if there is none."""
     home = zot_home(os.environ)
     if home is None:

@@ -43,10 +43,9 @@ class ModelLine(msgspec.Struct, frozen=True):
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
-    settings, words = flags.parse(argv, (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
-    if settings.pop("help", False):
-        sys.stdout.write(flags.usage("zot models", _SUMMARY, _FLAGS) + "\n")
+    if (given := flags.parse_or_help(argv, "zot models", _SUMMARY, _FLAGS)) is None:
         return 0
+    settings, words = given
     if words:
         raise UsageError(f"zot models takes no words, only flags: {words[0]!r}")
     as_json, live = settings.pop("json", False), settings.pop("live", False)

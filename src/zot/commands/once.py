@@ -135,10 +135,9 @@ _STDIN_WAIT_S = 3.0
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
-    settings, words = flags.parse(argv, (*_FLAGS, *FOREIGN_FLAGS, flags.Flag("--help", "this text", short="-h")))
-    if settings.pop("help", False):
-        sys.stdout.write(flags.usage("zot -p PROMPT", _SUMMARY, _FLAGS) + "\n")
+    if (given := flags.parse_or_help(argv, "zot -p PROMPT", _SUMMARY, _FLAGS, unlisted=FOREIGN_FLAGS)) is None:
         return 0
+    settings, words = given
     ignore_foreign(settings)
     how = {name: settings.pop(name, None) for name in ("print", "json", "features", "stdin_wait")}
     how |= {"resume": settings.get("resume"), "form": _form(settings)}

@@ -15,10 +15,9 @@ _SUMMARY = "Print the system prompt that these flags, files and this directory m
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
-    settings, words = flags.parse(argv, (*AGENT_FLAGS, flags.Flag("--help", "this text", short="-h")))
-    if settings.pop("help", False):
-        sys.stdout.write(flags.usage("zot prompt", _SUMMARY, AGENT_FLAGS) + "\n")
+    if (given := flags.parse_or_help(argv, "zot prompt", _SUMMARY, AGENT_FLAGS)) is None:
         return 0
+    settings, words = given
     if words:
         raise UsageError(f"zot prompt takes no words, only flags: {words[0]!r}")
     sys.stdout.buffer.write(prompt_of(resolve(settings)).encode("utf-8", "replace") + b"\n")

@@ -52,11 +52,10 @@ def _answer(lines: list[bytes | TooLong], outgoing: int, greeting: Greeting) -> 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
-    known = (*_FLAGS, *RESUME_FLAGS, *FOREIGN_FLAGS, flags.Flag("--help", "this text", short="-h"))
-    settings, words = flags.parse(argv, known)
-    if settings.pop("help", False):
-        sys.stdout.write(flags.usage("zot rpc", _SUMMARY, _FLAGS) + "\n")
+    unlisted = (*RESUME_FLAGS, *FOREIGN_FLAGS)
+    if (given := flags.parse_or_help(argv, "zot rpc", _SUMMARY, _FLAGS, unlisted=unlisted)) is None:
         return 0
+    settings, words = given
     ignore_foreign(settings)
     if words and sys.stderr is not None:
         sys.stderr.write(f"zot: {words[0]!r} has no effect: prompts are read from standard input\n")

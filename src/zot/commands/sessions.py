@@ -3,49 +3,34 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
-
-import msgspec
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from zot.commands.sessions_change import REWIND_FLAGS, delete, diff, export, fork, gc, import_, rename, rewind
 from zot.commands.sessions_read import backup, check, list_, search, show
-from zot.commands.subcommands import MISUSED, CommandRequest, print_note
+from zot.commands.subcommands import JSON_FLAG, CommandGroup, CommandRequest, Subcommand, print_note
 from zot.config import flags
 from zot.config.config import Config, journal_path
 from zot.config.flags import Flag
 from zot.config.paths import journal_in
-from zot.errors import ConfigError, NoSuchSession, UsageError
+from zot.errors import ConfigError, NoSuchSession
 
 if TYPE_CHECKING:
     from zot.journal.journal import Journal, ReadOnlyJournal
 
 Action: TypeAlias = Callable[["Journal", CommandRequest], Awaitable[int]]
 ReadAction: TypeAlias = Callable[["ReadOnlyJournal", CommandRequest], Awaitable[int]]
+FileAction: TypeAlias = Callable[[str, CommandRequest], Awaitable[int]]
+Handler: TypeAlias = Callable[[CommandRequest], int]
+#: What a subcommand does if nothing was ever recorded: fail, say so, or run all the same.
+Lacking: TypeAlias = Literal["error", "note", "run"]
 
-_HELP = Flag("--help", "this text", short="-h")
-_JSON = Flag("--json", "one JSON object a line, for programs")
 _CONFIG_DIR = Flag("--config-dir", "the sessions of the daemon that has this directory", value="DIR")
 _YES = Flag("--yes", "do not ask", short="-y")
 _AS = Flag("--as", "the id of the new session", value="ID")
 
 _CENTURY_S = 100 * 365 * 86400
-
-
-class SessionCommand(msgspec.Struct, frozen=True):
-    """A subcommand of `zot sessions`. ``words`` is the least and the greatest number of words that it takes.
-
-    One without an ``action`` must not open the journal, since opening a damaged one starts its recovery.
-    """
-
-    action: Action | None
-    words: tuple[int, int]
-    takes: str
-    help: str
-    flags: tuple[Flag, ...] = ()
-    #: True if it works without a journal.
-    alone: bool = False
+_MANY = 1 << 30
 
 
 def _days(text: str) -> float:
@@ -58,112 +43,84 @@ def _days(text: str) -> float:
     return time
 
 
-_MANY = 1 << 30
-SUBCOMMANDS: Mapping[str, SessionCommand] = {
-    "list": SessionCommand(list_, (0, 0), "", "the sessions of this directory, the newest first", (
-        Flag("--all", "those of all directories"),
-        Flag("--cwd", "those of another directory", value="DIR"),
-    ), alone=True),
-    "show": SessionCommand(show, (1, 1), "ID", "what was said, as text", (
-        Flag("--full", "also what the model thought, and all of what tools returned"),
-    )),
-    "search": SessionCommand(search, (1, _MANY), "TEXT", "where something was said, in all sessions", (
-        Flag("--limit", "at most so many places (50)", value="N", parse=flags.positive),
-    ), alone=True),
-    "export": SessionCommand(export, (1, 1), "ID", "the session as a file that can be read elsewhere", (
-        Flag("--output", "where to, instead of standard output; must not exist", value="FILE", short="-o"),
-        Flag("--html", "as one page for people, which needs nothing else"),
-    )),
-    "import": SessionCommand(import_, (1, 1), "FILE", "a session that was exported; - is standard input", (
-        _AS,
-        Flag("--cwd", "where it works from now on", value="DIR"),
-    ), alone=True),
-    "fork": SessionCommand(fork, (1, 1), "ID", "another session that begins as this one does", (
-        Flag("--messages", "with its first N messages only", value="N", parse=flags.positive),
-        Flag("--at", "with its rows up to this number only", value="SEQ", parse=flags.positive),
-        _AS,
-    )),
-    "rewind": SessionCommand(
-        rewind, (1, 1), "ID", "back to an earlier point, with the files that tools have changed since",
-        REWIND_FLAGS,
-    ),
-    "diff": SessionCommand(diff, (2, 2), "ID ID", "what two sessions said and wrote since they parted"),
-    "rename": SessionCommand(rename, (2, _MANY), "ID TITLE", "another title"),
-    "delete": SessionCommand(delete, (1, _MANY), "ID...", "remove sessions for good", (_YES,)),
-    "gc": SessionCommand(gc, (0, 0), "", "remove images that nobody shows, and give space back", (
-        Flag("--older-than", "remove sessions, too, that were not used for so long: 30d, 4w", value="TIME",
-             parse=_days),
-        _YES,
-    ), alone=True),
-    "check": SessionCommand(None, (0, 0), "", "is everything there, and as it was written? Changes nothing", (
-        Flag("--acknowledge", "take note of what is lost for good, so that it is a problem no more"),
-    ), alone=True),
-    "backup": SessionCommand(None, (1, 1), "FILE", "copy all sessions to a new file, also while they run", alone=True),
-}  # fmt: skip
+def _changes(action: Action, *, lacking: Lacking = "error") -> Handler:
+    """Return the handler that runs ``action`` on the journal, opened for writing."""
+
+    async def act(path: str, request: CommandRequest) -> int:
+        from zot.journal.journal import Journal
+
+        journal = await Journal.open(path)
+        try:
+            return await action(journal, request)
+        finally:
+            await journal.close()
+
+    return _on_file(act, lacking=lacking)
 
 
-#: Subcommands that work on a read-only journal.
-READ_ONLY: Mapping[str, ReadAction] = {"list": list_, "show": show, "search": search, "export": export}
-#: Subcommands that do not open the journal.
-_UNOPENED: Mapping[str, Callable[[str, CommandRequest], Awaitable[int]]] = {"check": check, "backup": backup}
+def _reads(action: ReadAction, *, lacking: Lacking = "error") -> Handler:
+    """Return the handler that runs ``action`` on the journal, opened read-only if it cannot be written."""
+
+    async def act(path: str, request: CommandRequest) -> int:
+        import asyncio
+
+        from zot.journal.journal import Journal, can_be_written, open_read_only
+
+        can_write = await asyncio.to_thread(can_be_written, path)
+        journal = await Journal.open(path) if can_write else await open_read_only(path)
+        try:
+            return await action(journal, request)
+        finally:
+            await journal.close()
+
+    return _on_file(act, lacking=lacking)
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command; return its exit code: 0 done, 1 failed, 2 wrong usage."""
-    name, rest = (argv[0], argv[1:]) if argv else ("", argv)
-    if name in ("--help", "-h"):
-        sys.stdout.write(_usage() + "\n")
-        return 0
-    subcommand = SUBCOMMANDS.get(name)
-    try:
-        if subcommand is None:
-            raise UsageError(f"zot sessions cannot {name!r}" if name else "say what zot sessions should do")
-        settings, words = flags.parse(rest, (*subcommand.flags, _CONFIG_DIR, _JSON, _HELP))
-        if settings.get("help"):
-            sys.stdout.write(_usage_of(name, subcommand) + "\n")
-            return 0
-        _check_words(name, subcommand, words)
-    except UsageError as problem:
-        return _misused(problem)
-    import asyncio
-    import signal
+def _on_file(action: FileAction, *, lacking: Lacking) -> Handler:
+    """Return the handler that runs ``action`` on the journal's file, unopened: opening a damaged one repairs it.
 
-    # The journal rolls back unfinished changes, so there is nothing to wind down.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    try:
-        request = CommandRequest(words, settings)
-        return asyncio.run(_run(name, subcommand, request, _journal(request)))
-    except UsageError as problem:
-        return _misused(problem)
+    ``lacking`` says what to do if nothing was ever recorded.
+    """
+
+    async def act(request: CommandRequest) -> int:
+        import asyncio
+
+        from zot.journal.schema import is_there
+
+        path = _journal(request)
+        if lacking == "run" or await asyncio.to_thread(is_there, path):
+            return await action(path, request)
+        if lacking == "error":
+            raise NoSuchSession(f"there is no session {request.words[0]!r}: nothing has been kept yet")
+        return _nothing_kept()
+
+    def run(request: CommandRequest) -> int:
+        import asyncio
+        import signal
+
+        # The journal rolls back unfinished changes, so there is nothing to wind down.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        return asyncio.run(act(request))
+
+    return run
 
 
-async def _run(name: str, subcommand: SessionCommand, request: CommandRequest, path: str) -> int:
+async def _check(path: str, request: CommandRequest) -> int:
+    """Check the journal, also one whose file is gone while the lock file still has marks of its sessions."""
     import asyncio
 
-    from zot.journal.journal import Journal, can_be_written, open_read_only
     from zot.journal.lease import read_marks
     from zot.journal.schema import is_there
 
-    if name != "import" and not await asyncio.to_thread(is_there, path):
-        if name == "check" and any(await asyncio.to_thread(lambda: read_marks(f"{path}.lock"))):
-            return await check(path, request)
-        if not subcommand.alone:
-            raise NoSuchSession(f"there is no session {request.words[0]!r}: nothing has been kept yet")
-        print_note("nothing has been kept yet")
-        return 0
-    if subcommand.action is None:
-        return await _UNOPENED[name](path, request)
-    if (glance := READ_ONLY.get(name)) is not None and not await asyncio.to_thread(can_be_written, path):
-        seen = await open_read_only(path)
-        try:
-            return await glance(seen, request)
-        finally:
-            await seen.close()
-    journal = await Journal.open(path)
-    try:
-        return await subcommand.action(journal, request)
-    finally:
-        await journal.close()
+    def is_known() -> bool:
+        return is_there(path) or any(read_marks(f"{path}.lock"))
+
+    return await check(path, request) if await asyncio.to_thread(is_known) else _nothing_kept()
+
+
+def _nothing_kept() -> int:
+    print_note("nothing has been kept yet")
+    return 0
 
 
 def _journal(request: CommandRequest) -> str:
@@ -176,26 +133,47 @@ def _journal(request: CommandRequest) -> str:
     return journal_in(directory)
 
 
-def _misused(problem: UsageError) -> int:
-    print_note(f"{problem}; zot sessions --help tells more")
-    return MISUSED
-
-
-def _check_words(name: str, subcommand: SessionCommand, words: Sequence[str]) -> None:
-    least, most = subcommand.words
-    if not least <= len(words) <= most or not all(words):
-        raise UsageError(f"zot sessions {name} takes {subcommand.takes or 'no words'}")
-
-
-def _usage() -> str:
-    rows = [(f"{name} {command.takes}".rstrip(), command.help) for name, command in SUBCOMMANDS.items()]
-    lines = [f"  zot sessions {left:<16}  {text}" for left, text in rows]
-    tail = "An id may be cut short if it is clear which one is meant. `zot sessions list --help` and so on tell more."
-    return "\n".join(["usage: zot sessions SUBCOMMAND [flags]", "", *lines, "", tail])
-
-
-def _usage_of(name: str, subcommand: SessionCommand) -> str:
-    words = f"zot sessions {name} {subcommand.takes}".rstrip()
-    return flags.usage(
-        words, f"{subcommand.help[0].upper()}{subcommand.help[1:]}.", (*subcommand.flags, _CONFIG_DIR, _JSON)
-    )
+GROUP = CommandGroup("zot sessions", (
+    Subcommand("list", "", "the sessions of this directory, the newest first", _reads(list_, lacking="note"), flags=(
+        Flag("--all", "those of all directories"),
+        Flag("--cwd", "those of another directory", value="DIR"),
+    )),
+    Subcommand("show", "ID", "what was said, as text", _reads(show), (1, 1), (
+        Flag("--full", "also what the model thought, and all of what tools returned"),
+    )),
+    Subcommand("search", "TEXT", "where something was said, in all sessions", _reads(search, lacking="note"),
+               (1, _MANY), (
+        Flag("--limit", "at most so many places (50)", value="N", parse=flags.positive),
+    )),
+    Subcommand("export", "ID", "the session as a file that can be read elsewhere", _reads(export), (1, 1), (
+        Flag("--output", "where to, instead of standard output; must not exist", value="FILE", short="-o"),
+        Flag("--html", "as one page for people, which needs nothing else"),
+    )),
+    Subcommand("import", "FILE", "a session that was exported; - is standard input", _changes(import_, lacking="run"),
+               (1, 1), (
+        _AS,
+        Flag("--cwd", "where it works from now on", value="DIR"),
+    )),
+    Subcommand("fork", "ID", "another session that begins as this one does", _changes(fork), (1, 1), (
+        Flag("--messages", "with its first N messages only", value="N", parse=flags.positive),
+        Flag("--at", "with its rows up to this number only", value="SEQ", parse=flags.positive),
+        _AS,
+    )),
+    Subcommand("rewind", "ID", "back to an earlier point, with the files that tools have changed since",
+               _changes(rewind), (1, 1), REWIND_FLAGS),
+    Subcommand("diff", "ID ID", "what two sessions said and wrote since they parted", _changes(diff), (2, 2)),
+    Subcommand("rename", "ID TITLE", "another title", _changes(rename), (2, _MANY)),
+    Subcommand("delete", "ID...", "remove sessions for good", _changes(delete), (1, _MANY), (_YES,)),
+    Subcommand("gc", "", "remove images that nobody shows, and give space back", _changes(gc, lacking="note"), flags=(
+        Flag("--older-than", "remove sessions, too, that were not used for so long: 30d, 4w", value="TIME",
+             parse=_days),
+        _YES,
+    )),
+    Subcommand("check", "", "is everything there, and as it was written? Changes nothing",
+               _on_file(_check, lacking="run"), flags=(
+        Flag("--acknowledge", "take note of what is lost for good, so that it is a problem no more"),
+    )),
+    Subcommand("backup", "FILE", "copy all sessions to a new file, also while they run",
+               _on_file(backup, lacking="note"), (1, 1)),
+), flags=(_CONFIG_DIR, JSON_FLAG), note="An id may be cut short if it is clear which one is meant.")  # fmt: skip
+main = GROUP.main

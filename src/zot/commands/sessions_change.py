@@ -284,22 +284,22 @@ REWIND_FLAGS = (
 )
 
 
-async def rewind(journal: Journal, asked: CommandRequest) -> int:
+async def rewind(journal: Journal, request: CommandRequest) -> int:
     """Rewind a session to an earlier point. Raise UserError, RewindRefused, StoreFailed."""
-    settings = asked.settings
+    settings = request.settings
     if ("messages" in settings) == ("at" in settings):
         raise UsageError("zot sessions rewind needs either --messages or --at")
     wish = RewindTarget(settings.get("messages"), settings.get("at"), not settings.get("no_files"))
-    session = await find_session(journal, asked.words[0])
+    session = await find_session(journal, request.words[0])
     files = Restorer(LockedPaths(session.cwd) if settings.get("lock") else UnrestrictedPaths())
     if settings.get("dry_run"):
         record = await journal.record(session.id, create=False)
         plan = await plan_rewind(record, files, wish, cwd=session.cwd)
-        _print_rewind(asked, len(plan.messages), restored(plan), plan.at, done=False)
+        _print_rewind(request, len(plan.messages), restored(plan), plan.at, done=False)
         return 0
     async with _exclusive(journal, session.id) as (record, history):
         rewound = await go_back(history, record, files, wish, cwd=session.cwd)
-    _print_rewind(asked, rewound.messages, rewound.files, rewound.undo, done=True)
+    _print_rewind(request, rewound.messages, rewound.files, rewound.undo, done=True)
     return 0
 
 
@@ -317,8 +317,10 @@ async def _exclusive(journal: Journal, session_id: str) -> AsyncIterator[tuple[R
         record.end()
 
 
-def _print_rewind(asked: CommandRequest, messages: int, files: Sequence[RestoredFile], row: int, *, done: bool) -> None:
-    if asked.json:
+def _print_rewind(
+    request: CommandRequest, messages: int, files: Sequence[RestoredFile], row: int, *, done: bool
+) -> None:
+    if request.json:
         _write_json({"messages": messages, "files": files, "undo" if done else "at": row})
         return
     for file in files:
@@ -326,12 +328,12 @@ def _print_rewind(asked: CommandRequest, messages: int, files: Sequence[Restored
     write(f"{counted(messages, 'message')}{'; --at ' + str(row) + ' undoes this' if done else ' would be left'}\n")
 
 
-async def diff(journal: Journal, asked: CommandRequest) -> int:
+async def diff(journal: Journal, request: CommandRequest) -> int:
     """Compare two sessions: the messages and file changes of each since they diverged."""
-    one, other = [await journal.record((await find_session(journal, name)).id, create=False) for name in asked.words]
+    one, other = [await journal.record((await find_session(journal, name)).id, create=False) for name in request.words]
     branches = compare(await one.changes(), await other.changes())
     files = [(pair, "".join(await _file_rows(one, pair))) for pair in branches.files]
-    if asked.json:
+    if request.json:
         _write_json(_comparison(one.id, other.id, branches, files))
         return 0
     write(f"{counted(branches.shared, 'message')} in common\n--- {printable(one.id)}\n+++ {printable(other.id)}\n")

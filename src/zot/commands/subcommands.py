@@ -1,16 +1,18 @@
-"""Shared parts of commands with subcommands: requests, output, choosing a session."""
+"""Commands with subcommands: the table and its dispatcher, requests, output, choosing a session."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from zot.errors import ConfigError, NoSuchSession
-from zot.ui.readable import escaped, match_session_id
+from zot.config import flags
+from zot.config.flags import Flag
+from zot.errors import ConfigError, NoSuchSession, UsageError
+from zot.ui.readable import escaped
 
 if TYPE_CHECKING:  # Not every command needs the journal.
     from zot.journal.journal import ReadOnlyJournal
@@ -20,6 +22,10 @@ if TYPE_CHECKING:  # Not every command needs the journal.
 FAILED = 1
 MISUSED = 2
 NOT_RUNNING = 3
+JSON_FLAG = Flag("--json", "one JSON object a line, for programs")
+
+#: How often a log that is followed is looked at.
+_POLL_S = 0.2
 
 
 class CommandRequest(msgspec.Struct, frozen=True):
@@ -32,6 +38,76 @@ class CommandRequest(msgspec.Struct, frozen=True):
     def json(self) -> bool:
         """True if the output is for programs."""
         return bool(self.settings.get("json"))
+
+
+class Subcommand(msgspec.Struct, frozen=True):
+    """A subcommand. ``takes`` names its words, of which there are as many as the bounds ``words`` allow.
+
+    ``handler`` runs it and returns the exit code, or is the module and function to import for that.
+    """
+
+    name: str
+    takes: str
+    summary: str
+    handler: Callable[[CommandRequest], int] | str
+    words: tuple[int, int] = (0, 0)
+    flags: tuple[Flag, ...] = ()
+    alias: str = ""
+
+    def run(self, request: CommandRequest) -> int:
+        """Run the subcommand; return its exit code."""
+        if not isinstance(self.handler, str):
+            return self.handler(request)
+        module, _, function = self.handler.partition(".")
+        code: int = getattr(__import__(f"zot.commands.{module}", fromlist=[function]), function)(request)
+        return code
+
+
+class CommandGroup:
+    """A command with subcommands. All of them take ``flags``; ``note`` ends the help."""
+
+    def __init__(
+        self, command: str, subcommands: Sequence[Subcommand], *, flags: Sequence[Flag] = (), note: str = ""
+    ) -> None:
+        self.subcommands: Mapping[str, Subcommand] = {one.name: one for one in subcommands}
+        self._command = command
+        self._flags = flags
+        self._note = note
+
+    def main(self, argv: Sequence[str]) -> int:
+        """Run the subcommand that ``argv`` names; return its exit code, 2 for wrong usage."""
+        name, rest = (argv[0], argv[1:]) if argv else ("", argv)
+        if name in (flags.HELP.name, flags.HELP.short, "help"):
+            sys.stdout.write(self._usage() + "\n")
+            return 0
+        found = next((one for one in self.subcommands.values() if name and name in (one.name, one.alias)), None)
+        try:
+            return self._run(name, found, rest)
+        except UsageError as problem:
+            command = self._command if found is None else f"{self._command} {found.name}"
+            print_note(f"{problem}; {command} --help tells more")
+            return 2
+
+    def _run(self, name: str, found: Subcommand | None, argv: Sequence[str]) -> int:
+        if found is None:
+            raise UsageError(f"{self._command} cannot {name!r}" if name else f"say what {self._command} should do")
+        summary = f"{found.summary[0].upper()}{found.summary[1:]}."
+        line = f"{self._command} {found.name} {found.takes}".rstrip()
+        if (given := flags.parse_or_help(argv, line, summary, (*found.flags, *self._flags))) is None:
+            return 0
+        settings, words = given
+        least, most = found.words
+        if not least <= len(words) <= most or not all(words):
+            raise UsageError(f"{self._command} {name} takes {found.takes or 'no words'}")
+        return found.run(CommandRequest(words, settings))
+
+    def _usage(self) -> str:
+        rows = [(f"{one.name} {one.takes}".rstrip(), one.summary) for one in self.subcommands.values()]
+        width = max(len(left) for left, _ in rows)
+        lines = [f"  {self._command} {left:<{width}}  {text}" for left, text in rows]
+        first = next(iter(self.subcommands))
+        more = f"{self._note} `{self._command} {first} --help` and so on tell more.".lstrip()
+        return "\n".join([f"usage: {self._command} SUBCOMMAND [flags]", "", *lines, "", more])
 
 
 def write(text: str) -> None:
@@ -68,6 +144,32 @@ def aligned(rows: Iterable[Sequence[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     padded = ((cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in table)
     return "".join("  ".join(cells).rstrip() + "\n" for cells in padded)
+
+
+def follow_log(path: str, put: Callable[[Iterable[bytes]], None]) -> int:
+    """Pass what a log has, and then each addition, to ``put``, until a signal ends it or standard output is closed.
+
+    Return the exit code.
+    """
+    import signal
+
+    from zot.extensions.log import follow
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        put(follow(path, _wait_for_more))
+    except KeyboardInterrupt:  # The usual way to end it.
+        sys.stdout.flush()
+    return 0
+
+
+def _wait_for_more() -> bool:
+    """Wait a moment for more; False if standard output is closed."""
+    import select
+
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return not poll.poll(_POLL_S * 1000)
 
 
 def confirm(question: str, request: CommandRequest) -> bool:

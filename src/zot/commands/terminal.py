@@ -44,12 +44,19 @@ def main(argv: Sequence[str]) -> int:
     return _screen(opening) if not opening.is_plain and can_show_screen(os.environ) else _plain(opening)
 
 
+def report_missing_prompt(argv: Sequence[str]) -> int:
+    """Handle flags without a prompt or a terminal: show the requested help, or raise the error in the flags, else
+    UsageError for the missing prompt."""
+    if parse_command_line(argv) is None:
+        return 0
+    raise UsageError("say what to do with it: zot -p PROMPT answers a prompt, with the flags before or behind it")
+
+
 def parse_command_line(argv: Sequence[str]) -> Opening | None:
     """Return the parsed command line; None if it asked for help, which is printed. Raise ConfigError or UsageError."""
-    settings, words = flags.parse(argv, (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
-    if settings.pop("help", False):
-        sys.stdout.write(flags.usage("zot", _SUMMARY, _FLAGS) + "\n")
+    if (given := flags.parse_or_help(argv, "zot", _SUMMARY, _FLAGS)) is None:
         return None
+    settings, words = given
     if words:
         raise UsageError(
             f"say what to do with {words[0]!r}: zot -p PROMPT answers a prompt, with the flags before or behind it"

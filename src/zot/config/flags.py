@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -69,8 +70,28 @@ def parse(argv: Sequence[str], flags: Sequence[Flag]) -> tuple[dict[str, Any], l
     return settings, words
 
 
+#: Understood by every command.
+HELP = Flag("--help", "this text", short="-h")
+
+
+def parse_or_help(
+    argv: Sequence[str], command: str, summary: str, flags: Sequence[Flag], *, unlisted: Sequence[Flag] = ()
+) -> tuple[dict[str, Any], list[str]] | None:
+    """Return what `parse` does; None after printing the help, if that was asked for. Raise UsageError.
+
+    ``unlisted`` flags are accepted, and not in the help.
+    """
+    settings, words = parse(argv, (*flags, *unlisted, HELP))
+    if not settings.pop(HELP.key, False):
+        return settings, words
+    sys.stdout.write(usage(command, summary, flags) + "\n")
+    return None
+
+
 def usage(command: str, summary: str, flags: Sequence[Flag]) -> str:
     """Return the text for --help."""
+    if not flags:
+        return f"usage: {command}\n\n{summary}"
     lines = [f"usage: {command} [flags]", "", summary, "", "flags:"]
     for flag in flags:
         left = ", ".join(filter(None, (flag.short, flag.name))) + (f" {flag.value}" if flag.value else "")
@@ -136,3 +157,10 @@ def _value(flag: Flag, text: str) -> Any:
 
 #: For all commands that serve line protocols.
 MAX_LINE_FLAG = Flag("--max-line-bytes", "longest line that is read (16 MiB)", value="N", parse=positive)
+#: Flags that locate a daemon, for it and for its clients.
+PLACE_FLAGS = (
+    Flag("--socket", "where it listens (ZEROCLAW_SOCKET, else daemon.sock in its data directory)", value="PATH"),
+    Flag("--config-dir", "directory of its config.toml; its data directory is data in there", value="DIR"),
+)
+#: For clients of a daemon that may not run yet.
+WAIT_FLAG = Flag("--wait", "how long to wait for a daemon that is about to start (0)", value="SECONDS", parse=seconds)

@@ -34,7 +34,8 @@ Values: TypeAlias = tuple[Any, ...]
 
 _MAX_TITLE = 80
 _SUMMARISED = frozenset({MessageAdded, MessagesReplaced, Configured, UsageCounted, Usage})
-_COLUMNS = "number, id, created, updated, cwd, title, parent, fork_seq, messages, totals, epoch, owner"
+#: The columns that `record_of` expects.
+SESSION = "number, id, created, updated, cwd, title, parent, fork_seq, messages, totals, epoch, owner"
 #: The columns that `verified` expects.
 CHUNK = "session, kind, first, count, run, body, crc"
 #: The chunks fetched at a time, so that a reader of few rows does not pay for many.
@@ -173,7 +174,7 @@ class SessionRecord(msgspec.Struct, frozen=True):
 
 def find(connection: sqlite3.Connection, session_id: str) -> SessionRecord | None:
     """Return a session by id; None if there is none."""
-    query = f"SELECT {_COLUMNS} FROM sessions WHERE id = ?"
+    query = f"SELECT {SESSION} FROM sessions WHERE id = ?"
     row = connection.execute(query, (key_of(session_id),)).fetchone()
     return None if row is None else record_of(row)
 
@@ -189,7 +190,7 @@ def get(connection: sqlite3.Connection, session_id: str) -> SessionRecord:
 def listed(connection: sqlite3.Connection, *, cwd: str | None = None, limit: int = -1) -> list[SessionRecord]:
     """Return the sessions, of ``cwd`` or all, the newest first."""
     where, values = ("", ()) if cwd is None else ("WHERE cwd = ?", (key_of(cwd),))
-    query = f"SELECT {_COLUMNS} FROM sessions {where} ORDER BY updated DESC, number DESC LIMIT ?"
+    query = f"SELECT {SESSION} FROM sessions {where} ORDER BY updated DESC, number DESC LIMIT ?"
     return [record_of(row) for row in connection.execute(query, (*values, limit))]
 
 
@@ -213,16 +214,14 @@ def changed_since(connection: sqlite3.Connection, since: str) -> list[ChangedSes
 
 def owned(connection: sqlite3.Connection) -> list[SessionRecord]:
     """Return the sessions with an owner, alive or dead, in order of creation."""
-    query = f"SELECT {_COLUMNS} FROM sessions WHERE owner <> x'' ORDER BY number"
+    query = f"SELECT {SESSION} FROM sessions WHERE owner <> x'' ORDER BY number"
     return [record_of(row) for row in connection.execute(query)]
 
 
 def newest(connection: sqlite3.Connection, cwd: str, *, but: str) -> SessionRecord | None:
     """Return the last used session of ``cwd`` whose id does not begin with ``but``."""
     prefix = key_of(but)
-    query = (
-        f"SELECT {_COLUMNS} FROM sessions WHERE cwd = ? AND substr(id, 1, ?) <> ? ORDER BY updated DESC, number DESC"
-    )
+    query = f"SELECT {SESSION} FROM sessions WHERE cwd = ? AND substr(id, 1, ?) <> ? ORDER BY updated DESC, number DESC"
     row = connection.execute(f"{query} LIMIT 1", (key_of(cwd), len(prefix), prefix)).fetchone()
     return None if row is None else record_of(row)
 

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import sqlite3
-import struct
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from contextlib import closing, suppress
 from glob import escape, glob
-from typing import Any, TypeAlias
+from itertools import product
+from typing import Any
 
 import msgspec
 
 from zot.errors import JournalDamaged, StoreFailed, UserError
 from zot.journal.answers import unreadable_answers
-from zot.journal.chunks import Chunk, referred, unpack, verified
+from zot.journal.chunks import Chunk, Kind, referred, unpack, verified
 from zot.journal.lease import read_marks
 from zot.journal.queries import (
     ACKNOWLEDGED,
     CHUNK,
+    SESSION,
     TAIL,
     SessionRecord,
     SessionSummary,
@@ -49,16 +51,10 @@ from zot.journal.schema import (
 from zot.messages import timestamp
 from zot.store import Row
 
-#: A row's rowid, 0 in a table without rowids, and its columns.
-Found: TypeAlias = tuple[int, list[Any]]
-
-_LEAF_TABLE, _LEAF_INDEX, _INNER_INDEX = 13, 10, 2
-#: The most and least bytes of a row on its own page; the rest is on overflow pages.
-_MOST_IN_TABLE = PAGE_BYTES - 35
-_MOST_IN_INDEX = (PAGE_BYTES - 12) * 64 // 255 - 23
-_LEAST = (PAGE_BYTES - 12) * 32 // 255 - 23
-_MAX_ROW = 1 << 30
-_INT_BYTES = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
+#: Keys looked up one by one between two damaged places: a minute's work at most.
+_MAX_LOOKUPS = 1_000_000
+#: The place of each table's key in the columns that are read.
+_KEY_PLACES = {"number": 0, "first": 2, "rowid": 0}
 
 
 class CheckReport(msgspec.Struct, frozen=True):
@@ -265,102 +261,6 @@ def _blobs(connection: sqlite3.Connection) -> Iterator[str]:
             yield f"the image or file {digest.hex()[:12]} is not what was stored"
 
 
-def read_pages(database: bytes, ahead: bytes) -> dict[int, bytes]:
-    """Return the whole pages of a file by number, updated from its write-ahead file."""
-    pages = {
-        start // PAGE_BYTES + 1: database[start : start + PAGE_BYTES]
-        for start in range(0, len(database) - PAGE_BYTES + 1, PAGE_BYTES)
-    }
-    salts, transaction = ahead[16:24], {}
-    for start in range(32, len(ahead) - PAGE_BYTES - 23, PAGE_BYTES + 24):
-        number, size_after, salt = struct.unpack_from(">II8s", ahead, start)
-        if salt != salts:
-            break  # Left over from before the write-ahead file was restarted.
-        transaction[number] = ahead[start + 24 : start + 24 + PAGE_BYTES]
-        if size_after:
-            pages.update(transaction)
-            transaction = {}
-    return pages
-
-
-def rows_in(pages: Mapping[int, bytes]) -> Iterator[Found]:
-    """Yield every row that can be decoded, in no order."""
-    for number, page in pages.items():
-        start = 100 if number == 1 else 0
-        kind = page[start]
-        if kind in (_LEAF_TABLE, _LEAF_INDEX, _INNER_INDEX):
-            first = start + (12 if kind == _INNER_INDEX else 8)
-            for at in range(first, first + 2 * int.from_bytes(page[start + 3 : start + 5], "big"), 2):
-                try:
-                    (cell,) = struct.unpack_from(">H", page, at)
-                    yield _row(pages, page, cell, kind)
-                except (IndexError, KeyError, ValueError, struct.error):
-                    continue  # This row is damaged; the next may be intact.
-
-
-def _row(pages: Mapping[int, bytes], page: bytes, at: int, kind: int) -> Found:
-    if kind == _INNER_INDEX:
-        at += 4
-    length, at = _varint(page, at)
-    rowid = 0
-    if kind == _LEAF_TABLE:
-        rowid, at = _varint(page, at)
-    if length > _MAX_ROW:
-        raise ValueError("too long")
-    most = _MOST_IN_TABLE if kind == _LEAF_TABLE else _MOST_IN_INDEX
-    if length <= most:
-        return rowid, _columns(page[at : at + length])
-    local = _LEAST + (length - _LEAST) % (PAGE_BYTES - 4)
-    local = local if local <= most else _LEAST
-    pieces, missing = [page[at : at + local]], length - local
-    (following,) = struct.unpack_from(">I", page, at + local)
-    while missing > 0:
-        more = pages[following]
-        pieces.append(more[4 : 4 + missing])
-        missing -= PAGE_BYTES - 4
-        (following,) = struct.unpack_from(">I", more)
-    return rowid, _columns(b"".join(pieces))
-
-
-def _columns(record: bytes) -> list[Any]:
-    """Return the values of a record."""
-    end, at = _varint(record, 0)
-    values: list[Any] = []
-    place = end
-    while at < end:
-        kind, at = _varint(record, at)
-        size = _INT_BYTES.get(kind, 0) if kind < 12 else (kind - 12) // 2
-        data = record[place : place + size]
-        if len(data) != size:
-            raise ValueError("cut off")
-        values.append(_value(kind, data))
-        place += size
-    return values
-
-
-def _value(kind: int, data: bytes) -> Any:
-    match kind:
-        case 0:
-            return None
-        case 8 | 9:
-            return kind - 8
-        case 1 | 2 | 3 | 4 | 5 | 6:
-            return int.from_bytes(data, "big", signed=True)
-        case _ if kind >= 12:
-            return data.decode("utf-8", "replace") if kind % 2 else data
-        case _:
-            raise ValueError("no table of ours has this")
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = 0
-    for index in range(at, at + 8):
-        value = value << 7 | data[index] & 0x7F
-        if data[index] < 0x80:
-            return value, index + 1
-    return value << 8 | data[at + 8], at + 9
-
-
 class FoundRows(msgspec.Struct):
     """The valid contents found in a damaged file."""
 
@@ -369,33 +269,61 @@ class FoundRows(msgspec.Struct):
     losses: dict[tuple[int, str, int, int], str] = {}
     blobs: dict[bytes, bytes] = {}
 
-    def take(self, found: Found) -> None:
-        """Keep a row if it belongs to one of our tables."""
-        match found:
-            case 0, [session, kind, first, count, run, crc, body]:
-                try:
-                    chunk = verified([session, kind, first, count, run, body, crc])
-                except JournalDamaged:
-                    return  # The gap is reported once all rows are collected.
-                self.chunks[session, kind, first] = chunk
-            case 0, [int(session), str(what), int(first), int(last), str(repaired)]:
-                self.losses[session, what, first, last] = repaired
-            case _, [bytes(digest), bytes(data)] if hashlib.sha256(data).digest() == digest:
+    def read(self, connection: sqlite3.Connection, marks: Sequence[int]) -> None:
+        """Read all rows that SQLite can reach. ``marks`` has the newest row of each session, as far as known."""
+        for row in _reachable(connection, f"SELECT {SESSION} FROM sessions WHERE number", len(marks)):
+            with suppress(JournalDamaged):  # Its rows are kept without it.
+                self.sessions[row[0]] = record_of(row)
+        numbers = {*self.sessions, *(number for number, mark in enumerate(marks) if mark)}
+        with suppress(sqlite3.Error):
+            numbers.update(number for (number,) in connection.execute("SELECT DISTINCT session FROM chunks"))
+        # A damaged page may hold anything.
+        for number, kind in product(sorted(number for number in numbers if isinstance(number, int)), Kind):
+            last = marks[number] if number < len(marks) else 0
+            query = f"SELECT {CHUNK} FROM chunks WHERE session = {number:d} AND kind = {kind:d} AND first"
+            for row in _reachable(connection, query, last):
+                with suppress(JournalDamaged):  # The gap is reported once all rows are collected.
+                    chunk = verified(row)
+                    self.chunks[chunk.session, chunk.kind, chunk.first] = chunk
+        for _, digest, data in _reachable(connection, "SELECT rowid, hash, data FROM blobs WHERE rowid", 0):
+            if isinstance(data, bytes) and hashlib.sha256(data).digest() == digest:
                 self.blobs[digest] = data
-            case number, [None, bytes(), *rest] if len(rest) == 10:
-                try:
-                    self.sessions[number] = record_of((number, *found[1][1:]))
-                except JournalDamaged:
-                    return  # Its rows are kept without it.
-            case _:
-                return
+        with suppress(sqlite3.Error):
+            for row in connection.execute("SELECT session, what, first, last, repaired FROM losses"):
+                match row:
+                    case int(session), str(what), int(first), int(last), str(repaired):
+                        self.losses[session, what, first, last] = repaired
+                    case _:
+                        pass
 
 
-def write_found(found: Iterable[Found], new: sqlite3.Connection, *, now: str) -> list[str]:
+def _reachable(connection: sqlite3.Connection, query: str, last: int) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of ``query``, which ends with its key, as far as SQLite can reach them.
+
+    A damaged page ends a scan. So the table is read from both ends, and the keys between are looked up one by one, up
+    to ``last`` if the end cannot be read.
+    """
+    key = query.rpartition(" ")[2]
+    place, low, high = _KEY_PLACES[key], 0, last + 1
+    try:
+        for row in connection.execute(f"{query} > 0 ORDER BY {key}"):
+            low = row[place] if isinstance(row[place], int) else low
+            yield row
+    except (sqlite3.Error, OverflowError):
+        pass
+    else:
+        return
+    with suppress(sqlite3.Error, OverflowError):
+        for row in connection.execute(f"{query} > ? ORDER BY {key} DESC", (low,)):
+            high = row[place] if isinstance(row[place], int) else high
+            yield row
+    for between in range(low + 1, min(high, low + _MAX_LOOKUPS)):
+        with suppress(sqlite3.Error, OverflowError):
+            yield from connection.execute(f"{query} = ?", (between,))
+
+
+def write_found(wreck: FoundRows, new: sqlite3.Connection, *, now: str) -> list[str]:
     """Write the rows found into a fresh file; return descriptions of the new losses."""
-    wreck = FoundRows()
-    for row in found:
-        wreck.take(row)
     lost: list[str] = []
     new.executemany("INSERT INTO blobs (hash, data) VALUES (?, ?)", wreck.blobs.items())
     for number in sorted({*wreck.sessions, *(session for session, _, _ in wreck.chunks)}):
@@ -526,23 +454,62 @@ def finish(path: str) -> None:
 
 
 def _refill(path: str, fresh: str) -> list[str]:
-    pages = read_pages(_contents(path), _contents(f"{path}-wal"))
     prepare(fresh)
     with closing(connect(fresh)) as new:
         migrate(new, fresh)
+        new.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        wreck = _wreck(path, fresh)
         new.execute("BEGIN")
-        lost = write_found(rows_in(pages), new, now=timestamp())
+        lost = write_found(wreck, new, now=timestamp())
         new.execute("COMMIT")
         new.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return lost
 
 
-def _contents(path: str) -> bytes:
+def _wreck(path: str, fresh: str) -> FoundRows:
+    """Return what can be read of a damaged file. ``fresh`` is an empty journal."""
+    copy, found = f"{path}.copy", FoundRows()
     try:
-        with open(path, "rb") as file:
-            return file.read()
-    except FileNotFoundError:
-        return b""
+        _remove(copy)
+        prepare(copy)  # Private. A copy, because SQLite applies the write-ahead file to what it opens.
+        for suffix in ("", "-wal"):
+            with suppress(FileNotFoundError):
+                shutil.copyfile(path + suffix, copy + suffix)
+        if not _has_tables(copy):
+            _replace_first_page(copy, fresh)
+        with closing(_opened_damaged(copy)) as connection:
+            found.read(connection, read_marks(f"{path}.lock"))
+    finally:
+        _remove(copy)
+    return found
+
+
+def _opened_damaged(path: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.text_factory = lambda data: data.decode("utf-8", "replace")
+    connection.execute("PRAGMA writable_schema = ON")  # Else SQLite refuses a file that was cut off.
+    return connection
+
+
+def _has_tables(path: str) -> bool:
+    try:
+        with closing(_opened_damaged(path)) as connection:
+            for table in ("sessions", "chunks", "blobs"):
+                connection.execute(f"SELECT 1 FROM {table} LIMIT 0")
+    except sqlite3.Error:
+        return False
+    return True
+
+
+def _replace_first_page(path: str, fresh: str) -> None:
+    """Give a file the first page of a fresh journal: the header, and where the tables begin, which never changes."""
+    with open(fresh, "rb") as file:
+        page = bytearray(file.read(PAGE_BYTES))
+    with open(path, "r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        page[28:32] = (size // PAGE_BYTES).to_bytes(4, "big")
+        file.seek(0)
+        file.write(page)
 
 
 def _free_name(name: str) -> str:

@@ -366,9 +366,9 @@ def _date(config: Config) -> str:
 def _expected(config: Config) -> Expected | None:
     if config.output_schema is None:
         return None
-    from zot.agent.output_schema import Expected, load
+    from zot.agent.output_schema import load
 
-    return Expected(load(config.output_schema))
+    return load(config.output_schema)
 
 
 def _directory(path: str | None) -> str:

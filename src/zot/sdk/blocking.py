@@ -115,9 +115,11 @@ class BlockingRuntime:
         """Make ``messages`` the conversation."""
         self._call(lambda runtime: runtime.set_messages(messages))
 
-    def rewind(self, *, messages: int | None = None, at: int | None = None, files: bool = True) -> Rewound:
+    def rewind(
+        self, *, messages: int | None = None, at: int | None = None, files: bool = True, preview: bool = False
+    ) -> Rewound:
         """Go back to an earlier point, with the files that tools have changed since."""
-        return self._wait(self._inner.rewind(messages=messages, at=at, files=files))
+        return self._wait(self._inner.rewind(messages=messages, at=at, files=files, preview=preview))
 
     @property
     def cost(self) -> float | None:

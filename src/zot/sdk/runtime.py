@@ -142,12 +142,15 @@ class Runtime:
         """
         self._open().replace_messages(messages, self._replacement)
 
-    async def rewind(self, *, messages: int | None = None, at: int | None = None, files: bool = True) -> Rewound:
+    async def rewind(
+        self, *, messages: int | None = None, at: int | None = None, files: bool = True, preview: bool = False
+    ) -> Rewound:
         """Go back to the first ``messages``, or to the row ``at``; restore the files that tools have changed since.
 
-        Raise RewindRefused, changing nothing, if another program has changed one of them; UserError while busy.
+        With ``preview`` nothing changes; the result says what would. Raise RewindRefused, changing nothing, if another
+        program has changed one of the files; UserError while busy.
         """
-        return await self._open().rewind(RewindTarget(messages, at, files))
+        return await self._open().rewind(RewindTarget(messages, at, files, preview))
 
     async def commands(self) -> Sequence[CommandInfo]:
         """Return the commands of extensions, after waiting for the extensions to register them."""

@@ -177,8 +177,8 @@ class RpcServer(WritingSubscriber):
                 self._later(command, self._all_messages())
             case rpc.Fork(session=new_id, messages=count):
                 self._later(command, self._fork(new_id, count))
-            case rpc.Rewind(messages=count, at=row, files=files):
-                self._later(command, session.rewind(RewindTarget(count, row, files is not False)))
+            case rpc.Rewind(messages=count, at=row, files=files, preview=preview):
+                self._later(command, session.rewind(RewindTarget(count, row, files is not False, bool(preview))))
             case rpc.GetMessages():
                 messages = [show(message) for message in session.transcript.messages]
                 self._succeed(command, {"messages": messages})

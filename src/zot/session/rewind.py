@@ -166,6 +166,8 @@ async def rewind(history: History, store: Store, files: RestorableFiles, wish: R
     await history.settled()  # Only stored rows can be read.
     plan = await plan_rewind(store, files, wish, cwd=cwd)
     undo = store.last_seq
+    if wish.preview:
+        return Rewound(len(plan.messages), restored(plan), undo)
     wrote = await _restore(store, files, plan)
     changes: list[Change] = [*_spliced(history.transcript.messages, plan.messages), *wrote]
     if changes:

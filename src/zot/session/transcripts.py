@@ -40,11 +40,15 @@ class TranscriptPast(msgspec.Struct, frozen=True):
 
 
 class RewindTarget(msgspec.Struct, frozen=True):
-    """The target of a rewind: the first ``messages``, or the row ``at``. Without ``files``, files stay unchanged."""
+    """The target of a rewind: the first ``messages``, or the row ``at``. Without ``files``, files stay unchanged.
+
+    With ``preview`` nothing changes; the result says what would.
+    """
 
     messages: int | None = None
     at: int | None = None
     files: bool = True
+    preview: bool = False
 
 
 def past_of(messages: Sequence[Message], totals: Counters) -> TranscriptPast:

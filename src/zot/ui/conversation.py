@@ -38,6 +38,15 @@ class SideReply(msgspec.Struct, frozen=True):
     usage: Counters
 
 
+class RewindResult(msgspec.Struct, frozen=True):
+    """The number of messages left by a rewind, the files restored as pairs of path and change, and the row to rewind
+    to that undoes it."""
+
+    messages: int
+    files: Sequence[tuple[str, str]]
+    undo: int
+
+
 class Conversation(Protocol):
     """One session. Methods raise UserError for a request that cannot be met; subscribers receive the events."""
 
@@ -115,6 +124,13 @@ class Conversation(Protocol):
         """Confine the tools to the working directory, or lift that."""
 
     async def compact(self) -> None: ...
+
+    async def undo_compact(self) -> None:
+        """Restore the messages that the newest compaction replaced."""
+
+    async def rewind(self, messages: int, *, files: bool = True, preview: bool = False) -> RewindResult:
+        """Keep the first ``messages`` and restore the files that tools have changed since; with ``preview``, only
+        return what would change."""
 
     async def clear(self) -> None:
         """Remove all messages from the context."""

@@ -22,12 +22,13 @@ from zot.session.foreign_runs import ForeignRuns, open_foreign_run
 from zot.session.history import Batch, Subscriber
 from zot.session.queue import Completion, JobObserver, RepeatedPrompt
 from zot.session.session import Session
-from zot.session.transcripts import TranscriptPast, endings, past_message, past_of
+from zot.session.transcripts import RewindTarget, TranscriptPast, endings, past_message, past_of
 from zot.store import LockChanged, MessageAdded, Row
 from zot.text import printable
 from zot.ui.conversation import (
     AllowedCall,
     ModelInfo,
+    RewindResult,
     SessionInfo,
     SideReply,
     SkillInfo,
@@ -218,9 +219,21 @@ class LocalConversation:
         self._check_here("wait for its end")
         self._session.compact(_DropReport(self))
 
+    async def undo_compact(self) -> None:
+        await self._edited(self._session.undo_compact)
+
+    async def rewind(self, messages: int, *, files: bool = True, preview: bool = False) -> RewindResult:
+        self._check_here("wait for its end")
+        rewound = await self._session.rewind(RewindTarget(messages, None, files, preview))
+        return RewindResult(rewound.messages, [(file.path, file.change) for file in rewound.files], rewound.undo)
+
     async def clear(self) -> None:
+        await self._edited(self._session.clear)
+
+    async def _edited(self, edit: Callable[[JobObserver], None]) -> None:
+        """Change the conversation, and wait until that is done. Raise AgentError."""
         completion = Completion()
-        self._session.clear(completion)
+        edit(completion)
         await completion.over
 
     async def fork(self, messages: int | None = None) -> str:

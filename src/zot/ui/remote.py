@@ -19,6 +19,7 @@ from zot.ui.conversation import (
     AllowedCall,
     Home,
     ModelInfo,
+    RewindResult,
     SessionInfo,
     SideReply,
     SkillInfo,
@@ -194,6 +195,15 @@ class ClientConversation:
             await self._session.compact()
 
         self._begin(compact())
+
+    async def undo_compact(self) -> None:
+        async with _user_errors():
+            await self._session.undo_compact()
+
+    async def rewind(self, messages: int, *, files: bool = True, preview: bool = False) -> RewindResult:
+        async with _user_errors():
+            done = await self._session.rewind(messages=messages, files=files, preview=preview)
+        return RewindResult(done.message_count, [(file.path, file.change) for file in done.files], done.undo)
 
     async def clear(self) -> None:
         async with _user_errors():

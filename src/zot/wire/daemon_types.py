@@ -162,6 +162,40 @@ class Compacted(Spelled, frozen=True):
     usage: Used
 
 
+class CompactUndone(Spelled, frozen=True):
+    session_id: str
+    message_count: int
+
+
+class Rewind(Spelled, frozen=True):
+    """Keep the first ``messages``, or go back to the row ``at``. With ``files`` false, files stay as they are.
+
+    With ``preview`` nothing changes, and the result says what would.
+    """
+
+    session_id: str
+    messages: Count | None = None
+    at: Count | None = None
+    files: bool | None = None
+    preview: bool | None = None
+
+
+class RewoundFile(Spelled, frozen=True):
+    """A restored file. ``path`` is relative to the session's directory, or absolute if it is outside."""
+
+    path: str
+    change: Literal["changed", "created", "removed"]
+
+
+class Rewound(Spelled, frozen=True):
+    """The number of messages that are left, the restored files, and the row that a rewind to undoes this one."""
+
+    session_id: str
+    message_count: int
+    files: tuple[RewoundFile, ...]
+    undo: int
+
+
 class Approve(Spelled, frozen=True):
     session_id: str
     request_id: str

@@ -114,6 +114,7 @@ class Rewind(Command, tag="rewind", frozen=True):
     messages: Annotated[int, msgspec.Meta(ge=0)] | None = None
     at: Annotated[int, msgspec.Meta(ge=0)] | None = None
     files: bool | None = None
+    preview: bool | None = None
 
 
 AnyCommand: TypeAlias = (

@@ -47,6 +47,8 @@ CALLS: list[Call] = [
     ("session/git_branch", {"sessionId": "s"}, None),
     ("session/rename", {"sessionId": "s", "title": "a title"}, None),
     ("session/compact", {"sessionId": "s"}, None),
+    ("session/undo_compact", {"sessionId": "s"}, None),
+    ("session/rewind", {"sessionId": "s", "messages": 2, "files": True, "preview": True}, None),
     ("session/clear", {"sessionId": "s"}, None),
     ("session/detach", {"sessionId": "s"}, None),
     ("session/close", {"sessionId": "s"}, None),

@@ -54,6 +54,34 @@ async def test_commands_about_the_session(tmp_path: Path) -> None:
         await person.misses("Go to which session?")
 
 
+async def test_a_rewind_shows_the_files_that_would_change_and_asks_first(tmp_path: Path) -> None:
+    async with stage(tmp_path, size=(110, 60)) as person:
+        await person.sees("ready")
+        file = Path((await person.app.conversation.state()).cwd, "a.txt")
+        for prompt in ("!write a.txt one", "!edit a.txt one two"):
+            await person.says(prompt)
+            await person.idle()
+        await person.says("/rewind 4")
+        await person.sees("changed  a.txt")
+        await person.sees("To undo it later: zot sessions rewind")
+        await person.sees("Esc leaves it")
+        await person.pilot.press("escape")
+        await person.misses("To undo it later")
+        assert file.read_text() == "two"
+        await person.says("/rewind ")
+        await person.sees("Go back to before")
+        await person.sees("Enter takes it")
+        await person.pilot.press("enter")
+        await person.sees("Go back to the first 4 messages?")
+        await person.sees("Esc leaves it")
+        await person.pilot.press("y")
+        await person.misses("!edit a.txt one two")
+        assert file.read_text() == "one"
+        assert len(await person.app.conversation.messages()) == 4
+        await person.says("/undo-compact ")
+        await person.sees("there is no compaction to undo")
+
+
 async def test_nothing_is_made_that_cannot_be_gone_to_while_something_runs(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")

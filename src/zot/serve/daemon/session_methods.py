@@ -223,15 +223,15 @@ class _RunReply(JobObserver):
 
 
 class _JobReply(JobObserver):
-    """Answers a request with ``result`` when its job starts, or with the reason, under ``code``, why it was dropped."""
+    """Answers a request with ``result()`` when its job starts, or with the reason why it was dropped."""
 
-    def __init__(self, result: Any, code_if_cancelled: int) -> None:
+    def __init__(self, result: Callable[[], Any], code_if_cancelled: int) -> None:
         self.deferred = Deferred()
         self._result = result
         self._code_if_cancelled = code_if_cancelled
 
     def started(self) -> None:
-        self.deferred.resolve(self._result)
+        self.deferred.resolve(self._result())
 
     def dropped(self, why: AgentError) -> None:
         self.deferred.resolve(_not_begun(why, self._code_if_cancelled))
@@ -262,6 +262,8 @@ class SessionMethods:
             "session/state": self._state,
             "session/fork": self._fork,
             "session/compact": self._compact,
+            "session/undo_compact": self._undo_compact,
+            "session/rewind": self._rewind,
             "session/clear": self._clear,
             "session/allowed": self._allowed,
             "session/forget": self._forget,
@@ -452,7 +454,7 @@ class SessionMethods:
     async def _steer(self, connection: ClientConnection, asked: said.Steer) -> Deferred:
         words, images = await read_attachments(asked.attachments, is_local=connection.is_local)
         text = "\n\n".join(part for part in (asked.prompt, *words) if part)
-        reply = _JobReply(said.Steered(asked.session_id), SESSION_NOT_FOUND)
+        reply = _JobReply(lambda: said.Steered(asked.session_id), SESSION_NOT_FOUND)
         async with use_session(self._hub, connection, asked.session_id) as session:
             self._hub.check_open()
             connection.follow(asked.session_id)
@@ -489,11 +491,33 @@ class SessionMethods:
     # Conversation and remembered approvals.
 
     async def _clear(self, connection: ClientConnection, asked: said.OfSession) -> Deferred:
-        reply = _JobReply(said.Cleared(asked.session_id), INVALID_PARAMS)
+        reply = _JobReply(lambda: said.Cleared(asked.session_id), INVALID_PARAMS)
         async with use_session(self._hub, connection, asked.session_id) as session:
             check_idle(session, "the conversation cannot be changed")
             session.clear(reply)
         return reply.deferred
+
+    async def _undo_compact(self, connection: ClientConnection, asked: said.OfSession) -> Deferred:
+        async with use_session(self._hub, connection, asked.session_id) as session:
+            check_idle(session, "the conversation cannot be changed")
+            transcript = session.transcript
+            reply = _JobReply(lambda: said.CompactUndone(asked.session_id, len(transcript)), INVALID_PARAMS)
+            session.undo_compact(reply)
+        return reply.deferred
+
+    async def _rewind(self, connection: ClientConnection, asked: said.Rewind) -> SlowAnswer:
+        return SlowAnswer(self._rewound(connection, asked))
+
+    async def _rewound(self, connection: ClientConnection, asked: said.Rewind) -> said.Rewound:
+        from zot.session.transcripts import RewindTarget
+
+        target = RewindTarget(asked.messages, asked.at, asked.files is not False, bool(asked.preview))
+        async with use_session(self._hub, connection, asked.session_id) as session:
+            self._hub.check_open()
+            check_idle(session, "the conversation cannot be rewound")
+            rewound = await session.rewind(target)
+        files = tuple(said.RewoundFile(file.path, file.change) for file in rewound.files)
+        return said.Rewound(asked.session_id, rewound.messages, files, rewound.undo)
 
     async def _allowed(self, connection: ClientConnection, asked: said.OfSession) -> said.AllowedCalls:
         del connection

@@ -6,18 +6,15 @@ import asyncio
 import errno
 import logging
 import os
+import resource  # Not lazily: there may be no descriptor left to load it with.
 import select
 import socket
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 import msgspec
 
 from zot.wire.lines import MAX_LINE_BYTES, LineSplitter, TooLong
-
-if sys.platform != "win32":
-    import resource  # Not lazily: there may be no descriptor left to load it with.
 
 if TYPE_CHECKING:
     import ssl
@@ -82,8 +79,6 @@ class LocalWire(asyncio.Protocol):
     def eof_received(self) -> bool:
         for line in self._lines.finish():
             self._take(line)
-        if self.transport.get_extra_info("socket") is None:
-            return False  # A Windows pipe cannot be half closed: the end of its input is the end of the client.
         if self._listener is not None:
             self._listener.end_input()
         self._check_if_gone()
@@ -308,7 +303,5 @@ class Acceptor:
 
 def client_limit(most: int) -> int:
     """Return the limit of clients: ``most``, or fewer if this process may not open enough descriptors."""
-    if sys.platform == "win32":
-        return most
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return most if soft == resource.RLIM_INFINITY else min(most, max(soft // 2, soft - _RESERVE))

@@ -14,6 +14,7 @@ import msgspec
 
 from zot.errors import NoSuchCommand, UserError
 from zot.events import SessionState
+from zot.messages import text_of
 from zot.panels import CommandInfo
 from zot.ui.conversation import Conversation, Home, ModelInfo, SessionInfo, Untrusted
 from zot.ui.readable import counted, format_time, one_line
@@ -332,6 +333,40 @@ async def _compact(terminal: Terminal, args: str) -> None:
     await terminal.compact()
 
 
+async def _undo_compact(terminal: Terminal, args: str) -> None:
+    await terminal.conversation.undo_compact()  # The event shows the restored messages in all terminals.
+
+
+async def _rewind(terminal: Terminal, args: str) -> None:
+    """Go back to before a message of the user, after showing which files would change."""
+    session = await _recorded_id(terminal)
+    if not _COUNT.fullmatch(args):
+        raise UserError("/rewind takes the number of messages to keep, or nothing")
+    await _check_idle(terminal)
+    keep = int(args) if args else await _rewind_point(terminal)
+    if keep is None:
+        return
+    plan = await terminal.conversation.rewind(keep, preview=True)
+    options = [Option(value=False, label="only the conversation", key="c")]
+    if plan.files:
+        options.insert(0, Option(value=True, label="the conversation and these files", key="y"))
+    files = [f"{change}  {one_line(path, 200)}" for path, change in plan.files] or ["No file would change."]
+    body = "\n".join([*files, f"To undo it later: zot sessions rewind {session} --at {plan.undo}"])
+    chosen = await terminal.choose(f"Go back to the first {counted(plan.messages, 'message')}?", options, body=body)
+    if chosen is not None:  # The event shows the earlier conversation in all terminals.
+        await terminal.conversation.rewind(keep, files=chosen)
+
+
+async def _rewind_point(terminal: Terminal) -> int | None:
+    """Let the user choose one of their messages; return the number of messages before it."""
+    messages = await terminal.conversation.messages()
+    options = [Option(at, one_line(text_of(one.content), 200)) for at, one in enumerate(messages) if one.role == "user"]
+    if not options:
+        raise UserError("nothing has been said yet")
+    options.reverse()
+    return await terminal.choose("Go back to before", options)
+
+
 async def _clear(terminal: Terminal, args: str) -> None:
     await terminal.conversation.clear()  # The event clears all terminals, this one included.
 
@@ -434,6 +469,8 @@ COMMANDS: Mapping[str, SlashCommand] = {
     "sessions": SlashCommand(_sessions, "[ID]", "go to another session"),
     "session": SlashCommand(_session, "[new|export|import|fork|tree]", "this session: about it, or a copy of it"),
     "compact": SlashCommand(_compact, "", "summarise the conversation, to make room"),
+    "undo-compact": SlashCommand(_undo_compact, "", "put back what was summarised"),
+    "rewind": SlashCommand(_rewind, "[MESSAGES]", "go back to before a message, with the files changed since"),
     "clear": SlashCommand(_clear, "", "forget the conversation"),
     "jump": SlashCommand(_jump, "", "go to something you said before"),
     "btw": SlashCommand(_btw, "QUESTION", "ask something that does not become part of the conversation"),
