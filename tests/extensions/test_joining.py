@@ -180,6 +180,19 @@ async def test_a_guard_that_is_missed_is_missed_when_the_others_are_loaded_again
         assert (await extensions.tool_called(CALL, {})).refusal == gone
 
 
+async def test_closing_a_session_ends_the_extensions_that_a_reload_has_just_started(tmp_path: Path) -> None:
+    slow = Extension(tmp_path, "slow", 'hello("events")\nfor frame in frames(): pass\n')
+    async with joinable(tmp_path, reloadable=True, ext=(str(slow.directory),)) as extensions:
+        reloading = asyncio.create_task(manager_of(extensions).reload(lambda: None))
+        heard = slow.directory / "data" / "heard"
+        while not (heard.exists() and heard.read_text()):  # It was greeted. `joinable` bounds this wait.
+            await asyncio.sleep(0.01)
+        await extensions.close()
+        with pytest.raises(UserError, match="the extensions stay as they were, because slow: "):
+            await reloading
+    assert "shutdown" in slow.heard_types()
+
+
 async def test_a_name_is_had_by_one_at_a_time(tmp_path: Path) -> None:
     async with joinable(tmp_path) as extensions:
         manager_of(extensions).join("afar", Remote().link)
