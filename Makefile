@@ -5,8 +5,8 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 COMPILED := $(VENV)/.compiled
 CORES  := $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)')
-# Tests wait for processes now and then: three share two cores. With four, a process may take seconds to start.
-WORKERS ?= $(shell echo $$(( $(CORES) < 4 ? ($(CORES) * 3 + 1) / 2 : 6 )))
+# Tests wait for processes and deadlines for more than half of their time: five workers keep two cores busy.
+WORKERS ?= $(shell echo $$(( $(CORES) < 4 ? ($(CORES) * 5 + 1) / 2 : $(CORES) * 2 )))
 # Snapshots are compared without it, and only it can write them.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -p no:inline_snapshot
 
@@ -18,6 +18,12 @@ QUICK := tests/wire tests/agent tests/docs/test_schema.py tests/journal tests/se
 	tests/providers/test_dial.py tests/extensions/test_peer.py
 # Further Pythons of this machine, one of each version. Each gets an environment of its own inside $(VENV).
 PYTHONS ?= $(shell $(PYTHON) scripts/pythons.py)
+# What is installed beside zot, from the group dev, but for what the pattern WITHOUT names.
+WITHOUT ?= nothing
+# No linters and no clients of vendors for the quick tests: that is most of what an environment costs.
+NOT_QUICK := "(ruff|mypy|coverage|anthropic|openai|google-genai)[^"]*"
+# How much of the faults is tried: "--sample 50", "--only prompt".
+FAULTS ?=
 
 .PHONY: demo test test-all test-quick check bench clean format lab-agents faults mutants
 
@@ -29,15 +35,15 @@ test: $(COMPILED)
 
 # The suite on every Python that this machine has. CI runs test-quick: a part of it on all but the default one.
 test-all: test
-	$(call on_further_pythons,$(TESTS))
+	$(call on_further_pythons,$(TESTS),,nothing)
 
 test-quick: $(STAMP)
-	$(call on_further_pythons,$(QUICK))
+	$(call on_further_pythons,$(QUICK),-quick,$(NOT_QUICK))
 
 define on_further_pythons
 @failed=""; for python in $(PYTHONS); do \
 	version=$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); echo "Python $$version:"; \
-	$(MAKE) --no-print-directory test PYTHON=$$python VENV=$(VENV)/python$$version TESTS="$(1)" || failed="$$failed $$version"; \
+	$(MAKE) --no-print-directory test PYTHON=$$python VENV=$(VENV)/python$$version$(2) WITHOUT='$(3)' TESTS="$(1)" || failed="$$failed $$version"; \
 done; if [ -n "$$failed" ]; then echo "failed on Python$$failed"; exit 1; fi
 endef
 
@@ -58,9 +64,9 @@ bench: $(STAMP)
 lab-agents: $(STAMP)
 	@$(BIN)/python scripts/lab_agents.py $(AGENTS)
 
-# Every system call on our own files fails once, and zot dies at each: minutes. The tests try a few of them.
+# Every system call on our own files fails once, and zot dies at each: minutes. The tests try a few of them, CI some more.
 faults: $(STAMP)
-	@$(BIN)/python scripts/faults.py
+	@$(BIN)/python scripts/faults.py $(FAULTS)
 
 # Small changes to the source, one at a time: which of them does no test notice? MUTANTS="--seed 1 --only journal"
 mutants: $(STAMP)
@@ -69,7 +75,7 @@ mutants: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "zot needs Python 3.11 or later; this is " + sys.version.split()[0] + ". Try: make PYTHON=/path/to/python3.11 ...")'
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable . $(shell sed -n '/^dev = \[/,/^]/p' pyproject.toml | grep -o '"[^"]*"')
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable . $(shell sed -n '/^dev = \[/,/^]/p' pyproject.toml | grep -o '"[^"]*"' | grep -vE '$(WITHOUT)')
 	@$(BIN)/python -m compileall -qq -j $(CORES) $(VENV)/lib || true # pip would do it on one core
 	@touch $@
 

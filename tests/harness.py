@@ -328,14 +328,18 @@ def resident_bytes(pid: int) -> int:
 
 
 def at_rest(pid: int) -> bool:
-    """True if a process did nothing for a tenth of a second."""
-    before = _stat(pid)[11:13]
+    """True if a process did nothing for a tenth of a second, and does not just wait for a busy processor."""
+    before = _used(pid)
     select.select([], [], [], 0.1)
-    return _stat(pid)[11:13] == before
+    return before is not None and _used(pid) == before
 
 
-def _stat(pid: int) -> list[str]:
-    return _read(f"/proc/{pid}/stat").decode().rpartition(")")[2].split()
+def _used(pid: int) -> list[list[str]] | None:
+    """Return the time that each thread of a process has used; None if one of them could use more."""
+    threads = [
+        _read(str(path)).decode().rpartition(")")[2].split() for path in Path(f"/proc/{pid}/task").glob("*/stat")
+    ]
+    return None if any(fields[:1] == ["R"] for fields in threads) else [fields[11:13] for fields in threads]
 
 
 def _processes() -> list[int]:

@@ -22,8 +22,8 @@ from typing import Any, NoReturn
 import zot
 from zot.cli import main
 
-#: Begins to run, or belongs to an extra: whether that is installed is found out by whoever wants it.
-_ELSEWHERE = ("__main__", "client_line", "tui", "web")
+#: Begins to run, or brings Textual along: nothing that is forked here has a terminal, and every fork would copy it.
+_ELSEWHERE = ("zot.__main__", "zot.ui.terminal")
 
 
 def load() -> None:
@@ -39,10 +39,11 @@ def load() -> None:
 def load_all_of(path: Iterable[str], prefix: str, without: Collection[str] = ()) -> None:
     """Load the modules of a package, and of those in it."""
     for module in iter_modules(path):
-        if module.name not in without:
-            loaded = import_module(prefix + module.name)
+        name = prefix + module.name
+        if name not in without:
+            loaded = import_module(name)
             if module.ispkg:
-                load_all_of(loaded.__path__, f"{prefix}{module.name}.")
+                load_all_of(loaded.__path__, f"{name}.", without)
 
 
 def make_what_is_made_once() -> None:

@@ -18,9 +18,8 @@ FAULTS = str(Path(__file__).parents[1] / "scripts" / "faults.py")
 
 @needs("strace")
 def test_a_failing_system_call_is_explained_and_a_death_at_one_loses_nothing() -> None:
-    chosen = [word for name in ("prompt", "backup") for word in ("--only", name)]
     tried = subprocess.run(
-        [sys.executable, FAULTS, *chosen, "--sample", "8"],
+        [sys.executable, FAULTS, "--only", "prompt", "--sample", "5"],
         capture_output=True, text=True, timeout=8 * PATIENCE_S, check=False,
     )  # fmt: skip
     assert tried.returncode == 0, tried.stdout + tried.stderr

@@ -17,6 +17,7 @@ import pytest
 from daemon_process import Daemons, eventually, is_there
 from daemons import PATIENCE_S, Caller, Frame, request
 from forked import Nursery
+from harness import located
 from offspring import Child
 from zot.client.client import Client
 from zot.wire.jsonrpc import RpcError
@@ -132,6 +133,7 @@ async def test_what_a_killed_daemon_told_is_on_record_and_its_sessions_are_well(
     await caller.until(type=last, **({} if text is None else {"text": text}))
     assert await daemons.end(daemon, signal.SIGKILL) == -signal.SIGKILL
     await caller.rest()
+    await eventually(lambda: located(daemons.cwd) == [])  # A session runs as long as its tool does.
     daemons.start()
     again = await daemons.caller()
     attached = await again.get("session/attach", sessionId="s", after=0)

@@ -16,6 +16,7 @@ from zot.extensions.manifest import command_line, load
 from zot.extensions.peer import (
     CommandAnswered,
     Decided,
+    ExtensionDeadlines,
     ExtensionPeer,
     Greeted,
     InterceptDecision,
@@ -44,7 +45,9 @@ class Running:
             )  # fmt: skip
         data = str(data_dir or directory)
         ack = wire.HelloAck(wire.PROTOCOL_VERSION, "0.1.0", "lab", "lab-1", str(directory), str(directory), data)
-        self.peer = ExtensionPeer(name, ack, now=time.monotonic())
+        # How long an extension may take is not what is tried with a real one: the machine may be busy.
+        deadlines = ExtensionDeadlines(ready_s=PATIENCE_S, intercept_s=PATIENCE_S, shutdown_s=PATIENCE_S)
+        self.peer = ExtensionPeer(name, ack, now=time.monotonic(), deadlines=deadlines)
         self.happenings: list[PeerEvent] = []
 
     @property

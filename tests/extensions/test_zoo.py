@@ -44,8 +44,8 @@ ZOO: dict[str, tuple[str, str, str]] = {
     ),
     "exits when it is called": (CALLED + "sys.exit(3)", "exited with 3", "exited with 3"),
     "closes its output": (CALLED + "os.close(1)", "has closed its output", "closed its output"),
-    "sleeps when it is called": (CALLED + "time.sleep(60)", "1 s: tool bad", "did not answer within 1 s"),
-    "does not read": (GREETED + "time.sleep(60)", "1 s: tool bad", "did not answer within 1 s"),
+    "sleeps when it is called": (CALLED + "time.sleep(60)", "{s:g} s: tool bad", "did not answer within {s:g} s"),
+    "does not read": (GREETED + "time.sleep(60)", "{s:g} s: tool bad", "did not answer within {s:g} s"),
     "answers twice": (
         CALLED + '[say("tool_result", id=frame["id"], content=[{"type": "text", "text": "yes"}]) for _ in range(2)]',
         "was answered already", "yes",
@@ -94,8 +94,9 @@ async def test_a_bad_extension_costs_only_itself(tmp_path: Path, kind: str) -> N
     bad, mark = Extension(tmp_path, "bad", script, **more), uuid.uuid4().hex
     good = Extension(tmp_path, "good", "", exec="/bin/sh", args=["-c", GOOD])
     env = {"ZOT_HOME": str(tmp_path), "PATH": os.environ["PATH"], "ZOT_TEST_CALL": mark}
-    # Who does say hello, or answer, may take its time on a busy machine.
-    tool_s = 1.0 if "did not answer" in result else 60.0
+    # Who does say hello, or answer, may take its time on a busy machine. Who floods takes a core until the deadline.
+    tool_s = (0.4 if slowness() < 1.2 else 1.0) if "did not answer" in result else 60.0
+    explained, result = (text.replace("{s:g}", f"{tool_s:g}") for text in (explained, result))
     hello_s = 60.0
     if "hello within" in explained:
         hello_s = min(ceil(2.0 * slowness()), 6)  # The whole conversation must have time, too.

@@ -273,7 +273,7 @@ def test_what_is_streamed_does_not_flicker(tmp_path: Path) -> None:
     deltas, rows = 600, 41  # w0 w1 w2 and so on, in 75 columns.
     with seat(tmp_path) as person:
         person.until(b"ready")
-        person.type(f"!slow {deltas} 0.01\r".encode())
+        person.type(f"!slow {deltas} 0.004\r".encode())
         person.until(b"answering")
         person.written = b""
         person.until(b"ready")
@@ -286,7 +286,7 @@ def test_what_is_streamed_does_not_flicker(tmp_path: Path) -> None:
 
 def test_a_terminal_that_takes_nothing_for_a_while_keeps_nothing_from_going_on(tmp_path: Path) -> None:
     lines = " ".join(f'"line {number} of many\\n\\n"' for number in range(300))
-    script = f'pace 10ms ;; say {lines} ;; call bash {{"command": "touch gone-on"}} ;; --- ;; say \'that is all\''
+    script = f'pace 3ms ;; say {lines} ;; call bash {{"command": "touch gone-on"}} ;; --- ;; say \'that is all\''
     (tmp_path / "long.lab").write_text(script.replace(" ;; ", "\n"))
     with seat(tmp_path, "-m", "zot", "--provider", "lab", "--script", "long.lab") as person:
         person.until(b"ready")
