@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
@@ -17,7 +17,7 @@ from zot.agent.run import Run
 from zot.agent.transcript import Transcript
 from zot.config.policy import CommandSubject, NoSubject, Nowhere, PathSubject, Policy, Subject, subject_of
 from zot.errors import UserError
-from zot.events import ApprovalAnswer, ApprovalRequest, ExtNotify, ToolResult, TurnStart
+from zot.events import ApprovalAnswer, ApprovalRequest, ExtNotify, ToolResult, TurnStart, UserMessage
 from zot.messages import CallBlock, Message, ResultBlock, TextBlock, show_result_content, timestamp
 from zot.store import Configured, GuardSet, LockChanged, MessageAdded, PermissionGranted, Row, UsageCounted
 from zot.text import has_surrogate, printable_line
@@ -266,6 +266,11 @@ class PendingApprovals:
         """The request that waits for an answer."""
         return self._open.request if self._open is not None and not self._open.outcome.done() else None
 
+    @property
+    def prompted_by(self) -> Collection[str]:
+        """Names of the tokens whose clients prompted or steered the run that waits; none if no run does."""
+        return frozenset() if self._open is None else frozenset(self._open.run.prompted_by)
+
     async def ask(self, run: Run, question: ApprovalQuestion, *, number: int, can_ask: bool) -> ApprovalVerdict:
         """Ask a person about a call and return the outcome.
 
@@ -293,6 +298,8 @@ class PendingApprovals:
                 self._asked = max(self._asked, _number(row.id))
             elif isinstance(row, ApprovalAnswer):
                 self._remember(row)
+            elif isinstance(row, UserMessage):
+                run.prompted_by.add(row.by)
         question = self._approver.judge(parked.call, parked.request.args)
         is_same = isinstance(question, ApprovalQuestion) and question.summary == parked.request.summary
         self._open = _opened(

@@ -1,4 +1,4 @@
-"""`zot daemon`: start a daemon, or dispatch to status, stop, logs and audit."""
+"""`zot daemon`: start a daemon, or dispatch to status, stop, logs, audit and token."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _CLIENTS = ("--session", "--no-session", "--cwd", "--agent", *(flag.name for fla
 _FLAGS = (*_OWN_FLAGS, *(flag for flag in AGENT_FLAGS if flag.name not in _CLIENTS))
 _SUMMARY = """\
 Serve many sessions to many clients: JSON-RPC 2.0, one object a line, on a local socket.
-`zot daemon status`, `stop`, `logs` and `audit` are about the one that runs."""
+`zot daemon status`, `stop`, `logs`, `audit` and `token` are about the one that runs."""
 #: Thread switch interval: the journal's writer thread needs the interpreter often and briefly, and all sessions wait
 #: for it.
 _SWITCH_S = 0.0005
@@ -84,6 +84,13 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
         Flag("--follow", "also what comes, until it is interrupted", short="-f"),
     )),
     "audit": Subcommand("daemon_status.audit", "who called what; verify shows if that was changed", "[verify]", 1, (
+        _JSON,
+    )),
+    "token": Subcommand("daemon_tokens.token", "tokens of clients over the network, with roles",
+                        "new NAME | list | revoke NAME", 2, (
+        Flag("--role", "view, prompt, approve, self_approve, extend (view)", value="ROLE", many=True),
+        Flag("--session", "bind it to a session", value="ID", many=True),
+        Flag("--expires", "when it ends: 12h, 30d, a day, a time (never)", value="WHEN"),
         _JSON,
     )),
 }  # fmt: skip

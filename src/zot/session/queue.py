@@ -85,7 +85,7 @@ class Job:
     returns a prompt's text when its turn comes, or None if the transcript has it already and the run only continues. A
     job that ``yields`` is removed from the conversation again if it does not fit the model's window. ``parked`` is
     called when another process will finish the job, because it waits for an approval. ``prompt_id`` is the caller's
-    name for it.
+    name for it, ``by`` that of the caller's token.
 
     After the end, ``error`` has the failure and ``aborted`` tells that an abort ended it.
     """
@@ -103,6 +103,7 @@ class Job:
         words: PromptText | None = None,
         channel: str = "",
         prompt_id: str = "",
+        by: str = "",
         yields: bool = False,
         passes: bool = False,
     ) -> None:
@@ -115,6 +116,7 @@ class Job:
         self._parked = parked
         self.channel = channel
         self.prompt_id = prompt_id
+        self.by = by
         self.words: PromptText = words or (lambda messages: text)
         self.yields = yields
         self.passes = passes

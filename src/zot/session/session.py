@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -183,17 +183,21 @@ class Session:
         images: Sequence[ImageBlock] = (),
         *,
         prompt_id: str = "",
+        by: str = "",
         started: Started = ignore_start,
         dropped: Dropped = ignore_drop,
         parked: Started = ignore_start,
     ) -> Job:
         """Enqueue a prompt. Raise UserError if it cannot be accepted.
 
-        ``started`` is called right before its first event, which carries the ``prompt_id``; ``dropped`` with the reason
-        if it will never run; ``parked`` if another process will finish it, because it waits for an approval.
+        ``started`` is called right before its first event, which carries the ``prompt_id`` and ``by``, the name of the
+        token of a client that sent it over the network; ``dropped`` with the reason if it will never run; ``parked`` if
+        another process will finish it, because it waits for an approval.
         """
         words = checked_prompt(text, images)
-        return self._worker.accept(Job(*words, started=started, dropped=dropped, parked=parked, prompt_id=prompt_id))
+        return self._worker.accept(
+            Job(*words, started=started, dropped=dropped, parked=parked, prompt_id=prompt_id, by=by)
+        )
 
     def request(self, text: str, words: PromptText, *, channel: str = "") -> Job:
         """Enqueue a prompt that may be in the transcript already: ``words`` returns its text when its turn comes.
@@ -215,6 +219,7 @@ class Session:
         images: Sequence[ImageBlock] = (),
         *,
         prompt_id: str = "",
+        by: str = "",
         started: Started = ignore_start,
         dropped: Dropped = ignore_drop,
     ) -> None:
@@ -223,7 +228,7 @@ class Session:
         If the run ends first, the message becomes a prompt at the head of the queue. An abort of the run drops it:
         ``dropped`` gets RunCancelled, which is raised instead if the abort came first.
         """
-        job = Job(*checked_prompt(text, images), started=started, dropped=dropped, prompt_id=prompt_id)
+        job = Job(*checked_prompt(text, images), started=started, dropped=dropped, prompt_id=prompt_id, by=by)
         self._worker.steer(job)
 
     def take_back(self, prompt_id: str) -> None:
@@ -271,6 +276,11 @@ class Session:
         Raise UserError if the request is not open, with its outcome if that is known, or if the decision is unknown.
         """
         self._worker.approve(request_id, decision, by)
+
+    @property
+    def prompted_by(self) -> Collection[str]:
+        """Names of the tokens whose clients prompted or steered the run that waits for an approval."""
+        return self._worker.prompted_by
 
     def remembered(self) -> Sequence[PermissionGranted]:
         """Return the remembered approvals."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from typing import Any, TypeAlias
 
 from zot.agent.approvals import Parked, PendingApprovals
@@ -46,6 +46,11 @@ class ApprovalDriver:
     def pending(self) -> ApprovalRequest | None:
         """The approval request that the run waits for."""
         return self._questions.pending
+
+    @property
+    def prompted_by(self) -> Collection[str]:
+        """Names of the tokens whose clients prompted or steered the run that waits."""
+        return self._questions.prompted_by
 
     def begin(self, body: Coroutine[Any, Any, ApprovalQuestion | None]) -> None:
         """Start a run's task at once, so that an abort right after has something to cancel."""
@@ -167,6 +172,11 @@ class Worker:
     def pending(self) -> ApprovalRequest | None:
         """The approval request that the running job waits for."""
         return self._driver.pending
+
+    @property
+    def prompted_by(self) -> Collection[str]:
+        """Names of the tokens whose clients prompted or steered the run that waits for an approval."""
+        return self._driver.prompted_by
 
     @property
     def is_idle(self) -> bool:
@@ -348,7 +358,7 @@ class Worker:
                 if (words := job.words(self._history.transcript.messages)) is None:
                     run.resume()
                 else:
-                    run.prompt(words, job.images, channel=job.channel, prompt_id=job.prompt_id)
+                    run.prompt(words, job.images, channel=job.channel, prompt_id=job.prompt_id, by=job.by)
                 body = self._agent.run(run, self._steer)
             except StoreFailed as problem:
                 body = _fail(problem)
@@ -489,7 +499,7 @@ class Worker:
         spoke = False
         while (job := self._waiting.next_steer()) is not None:
             job.start()
-            run.prompt(job.text or "", job.images)
+            run.prompt(job.text or "", job.images, by=job.by)
             spoke = True
         return spoke
 

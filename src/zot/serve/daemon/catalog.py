@@ -6,7 +6,7 @@ import asyncio
 import os
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ from zot.serve.daemon.connection import ClientConnection, Handler
 from zot.session.transcripts import Endings, all_messages, current_messages, endings, past_message
 from zot.store import Change, Row
 from zot.wire import daemon_types as said
+from zot.wire.daemon import Grant
 from zot.wire.daemon_types import Costs, MessageEntry, Messages
 from zot.wire.spelling import Spelled, Spelling, spelled
 
@@ -123,16 +124,18 @@ class SpendingCache:
         self._guard = threading.Lock()
         self._pages: dict[int, _Page] = {}
 
-    def calls(self, connection: sqlite3.Connection, span: Span, agent: str | None) -> Iterator[tuple[str, Spent]]:
+    def calls(
+        self, connection: sqlite3.Connection, span: Span, agent: str | None, only: Collection[str] | None = None
+    ) -> Iterator[tuple[str, Spent]]:
         """Yield the model calls of one agent or of all that may lie in a span, with their agents.
 
-        Calls of a whole day are merged into one. Raise JournalDamaged.
+        With ``only``, those of these sessions. Calls of a whole day are merged into one. Raise JournalDamaged.
         """
         with self._guard:
             records = {record.number: record for record in queries.listed(connection) if record.totals != ZERO}
             self._pages = {number: page for number, page in self._pages.items() if number in records}
             for record in records.values():
-                if record.updated < span.since:
+                if record.updated < span.since or (only is not None and record.id not in only):
                     continue
                 page = self._page(connection, record)
                 if agent not in (None, page.agent):
@@ -196,9 +199,15 @@ class SessionCatalog:
         return found.last_seq, found.epoch
 
     async def listed(
-        self, *, query: str = "", cwd: str | None = None, agent: str | None = None, limit: int | None = None
+        self,
+        *,
+        query: str = "",
+        cwd: str | None = None,
+        agent: str | None = None,
+        limit: int | None = None,
+        only: Collection[str] | None = None,
     ) -> list[CatalogEntry]:
-        """Return sessions, newest first; with ``query``, only those with a matching message."""
+        """Return sessions, newest first; with ``query``, only those with a matching message; ``only`` those ids."""
         found = [hit.session for hit in await self._journal.search(query)] if query else None
 
         def look(connection: sqlite3.Connection) -> list[CatalogEntry]:
@@ -206,7 +215,7 @@ class SessionCatalog:
             for record in queries.listed(connection, cwd=cwd):
                 if limit is not None and len(entries) >= limit:
                     break
-                if found is not None and record.id not in found:
+                if (found is not None and record.id not in found) or (only is not None and record.id not in only):
                     continue
                 entry = CatalogEntry(
                     record,
@@ -221,10 +230,13 @@ class SessionCatalog:
 
         return await self._journal.reading(look)
 
-    async def spent(self, span: Span, *, agent: str | None = None) -> Costs:
-        """Return the spending of all sessions, or of one agent's. Computed in a thread: there may be many."""
+    async def spent(self, span: Span, *, agent: str | None = None, only: Collection[str] | None = None) -> Costs:
+        """Return the spending of all sessions, or of one agent's. Computed in a thread: there may be many.
+
+        With ``only``, that of these sessions.
+        """
         now = timestamp()
-        return await self._journal.reading(lambda one: added_up(self._ledger.calls(one, span, agent), span, now))
+        return await self._journal.reading(lambda one: added_up(self._ledger.calls(one, span, agent, only), span, now))
 
     async def messages(self, session_id: str, *, every: bool = False) -> list[Message]:
         """Return a session's recorded messages; with ``every``, also those that were compacted.
@@ -427,16 +439,19 @@ class CatalogMethods:
         }
 
     async def _list(self, connection: ClientConnection, asked: said.List) -> said.Sessions:
-        del connection
         with suppress(TimeoutError):  # Recovery shows which sessions wait for an approval.
             async with asyncio.timeout(_RECOVERY_S):
                 await self._is_recovered.wait()
         entries = await self._shelf.listed(
-            query=asked.query or "", cwd=asked.cwd, agent=asked.agent_alias, limit=asked.limit
+            query=asked.query or "",
+            cwd=asked.cwd,
+            agent=asked.agent_alias,
+            limit=asked.limit,
+            only=connection.grant.sessions,
         )
-        return said.Sessions(tuple(map(self._entry, entries)))
+        return said.Sessions(tuple(self._entry(entry, connection.grant) for entry in entries))
 
-    def _entry(self, entry: CatalogEntry) -> said.SessionEntry:
+    def _entry(self, entry: CatalogEntry, grant: Grant) -> said.SessionEntry:
         record, session = entry.record, self._hub.session(entry.record.id)
         state: said.SessionState = "idle"
         if session is not None and session.busy:
@@ -457,7 +472,7 @@ class CatalogMethods:
             message_count=record.messages,
             state=state,
             last_seq=entry.last_seq,
-            parent_id=record.parent or said.ABSENT,
+            parent_id=record.parent if record.parent and grant.sees(record.parent) else said.ABSENT,
         )
 
     async def _messages(self, connection: ClientConnection, asked: Messages) -> _EncodedPage:

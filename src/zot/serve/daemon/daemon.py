@@ -250,7 +250,7 @@ class Daemon:
             protocol_version=PROTOCOL_VERSION,
             server_version=self.server_version,
             server_pid=os.getpid(),
-            capabilities=capabilities(local=connection.is_local),
+            capabilities=capabilities(connection.grant),
             features=tuple(feature for feature in FEATURES if feature in asked.features),
             endpoint=self.place.socket,
             tui_id=connection.name,

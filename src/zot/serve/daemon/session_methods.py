@@ -16,7 +16,14 @@ from zot.events import AssistantMessage, AssistantStart, Done, Reconfigured, Tex
 from zot.files import read_content
 from zot.messages import ZERO, ImageBlock
 from zot.runtime.pool import NewSession, SessionPool
-from zot.serve.daemon.access import check_idle, check_name, check_use, evict_if_directory_gone, use_session
+from zot.serve.daemon.access import (
+    check_approval,
+    check_idle,
+    check_name,
+    check_use,
+    evict_if_directory_gone,
+    use_session,
+)
 from zot.serve.daemon.connection import AnswerThen, ClientConnection, Deferred, Handler, SlowAnswer, as_rpc_error
 from zot.session.abortable import AbortableWaits
 from zot.session.history import Batch
@@ -423,6 +430,7 @@ class SessionMethods:
                 text,
                 images,
                 prompt_id=asked.prompt_id or "",
+                by=connection.grant.name,
                 started=callbacks.started,
                 dropped=callbacks.dropped,
                 parked=callbacks.parked,
@@ -484,6 +492,7 @@ class SessionMethods:
                     text,
                     images,
                     prompt_id=asked.prompt_id or "",
+                    by=connection.grant.name,
                     started=lambda: deferred.resolve(said.Steered(asked.session_id)),
                     dropped=lambda why: deferred.resolve(_not_begun(why, SESSION_NOT_FOUND)),
                 )
@@ -512,6 +521,7 @@ class SessionMethods:
         async with use_session(self._hub, connection, asked.session_id) as session:
             if session.pending is None:
                 await self._shelf.check_elsewhere(asked.session_id)
+            check_approval(connection, session, asked.verdict)
             session.approve(asked.request_id, asked.verdict, by=connection.label)
         return said.Approved(asked.session_id, asked.request_id)
 

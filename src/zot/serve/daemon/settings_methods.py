@@ -183,7 +183,11 @@ class ExtensionMethods:
         if answer.prompt and session is not None:
             try:
                 self._hub.check_open()
-                session.prompt(answer.prompt, dropped=lambda why: connection.lament(asked.session_id, str(why)))
+                session.prompt(
+                    answer.prompt,
+                    by=connection.grant.name,
+                    dropped=lambda why: connection.lament(asked.session_id, str(why)),
+                )
             except UserError as problem:
                 connection.lament(asked.session_id, str(problem))
 

@@ -50,6 +50,10 @@ class Respond:
         except Refused as problem:
             await _answer(send, problem.ids.failure("INVALID_REQUEST", str(problem)), 400)
             return
+        if not scope["zot.grant"].sees(request.ids.session_id):
+            self._note(scope, request, "403 session")
+            await refuse(scope, send, 403, "the token is not bound to this session")
+            return
         await self._run(scope, request, came, receive, send)
 
     async def _run(self, scope: Any, request: Request, came: float, receive: Receive, send: Send) -> None:
@@ -58,6 +62,7 @@ class Respond:
         try:
             answered = await self._daemon.respond(request, age_s=time.monotonic() - came)
             is_there = not gone.done()
+            counts = scope["zot.tokens"].counts(scope["zot.grant"])
         except Stopping as problem:
             self._note(scope, request, "INTERNAL")
             await _answer(send, request.ids.failure("INTERNAL", str(problem)), 503, *_SOON)
@@ -66,7 +71,9 @@ class Respond:
             gone.cancel()
         got_out = False
         try:
-            if is_there:
+            if is_there and not counts:  # Revoked meanwhile: the stored answer awaits a request with a valid token.
+                await refuse(scope, send, 401, "the token does not count any more")
+            elif is_there:
                 with suppress(OSError):
                     await _answer(send, answered.reply.response, _STATUS[answered.reply.code])
                     got_out = True
