@@ -15,7 +15,16 @@ import msgspec
 from zot.agent.hooks import ApprovalQuestion, ApprovalVerdict, Approver
 from zot.agent.run import Run
 from zot.agent.transcript import Transcript
-from zot.config.policy import CommandSubject, NoSubject, Nowhere, PathSubject, Policy, Subject, subject_of
+from zot.config.policy import (
+    CommandSubject,
+    NoSubject,
+    Nowhere,
+    PathSubject,
+    Policy,
+    SeveralSubjects,
+    Subject,
+    subject_of,
+)
 from zot.errors import UserError
 from zot.events import ApprovalAnswer, ApprovalRequest, ExtNotify, ToolResult, TurnStart, UserMessage
 from zot.messages import CallBlock, Message, ResultBlock, TextBlock, show_result_content, timestamp
@@ -79,7 +88,7 @@ class Approvals:
         """Return None to allow a call, the reason to deny it, or the question for a person."""
         if self._policy.allows_all:
             return None
-        subject = subject_of(args, self._cwd)
+        subject = subject_of(args, self._cwd, call.name)
         match self._policy.action(call.name, subject):
             case "allow":
                 return None
@@ -141,6 +150,8 @@ def describe(args: dict[str, Any], subject: Subject) -> str:
     """Return the command, path or arguments of a call."""
     path = _place(subject) if isinstance(subject, PathSubject) else args.get("path")
     match args:
+        case _ if isinstance(subject, SeveralSubjects):
+            return msgspec.json.encode(args).decode()
         case {"command": str(command)}:
             return command
         case {"path": str(), "edits": list(edits)}:
@@ -167,7 +178,7 @@ def _exactly(tool: str, args: dict[str, Any], subject: Subject) -> PermissionGra
     match subject:
         case CommandSubject(text=text) if tool == "bash":
             return PermissionGranted(tool, command=text)
-        case CommandSubject():
+        case CommandSubject() | SeveralSubjects():
             return PermissionGranted(tool, command=_written(args))
         case PathSubject(real=path) | Nowhere(written=path):
             return PermissionGranted(tool, path=path)

@@ -83,9 +83,8 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
     "logs": Subcommand("daemon_status.logs", "what it had to say", flags=(
         Flag("--follow", "also what comes, until it is interrupted", short="-f"),
     )),
-    "audit": Subcommand("daemon_status.audit", "who called what; verify shows if that was changed", "[verify]", 1, (
-        _JSON,
-    )),
+    "audit": Subcommand("daemon_status.audit", "who called what; verify shows if that was changed",
+                        "[verify | access]", 1, (_JSON,)),
     "token": Subcommand("daemon_tokens.token", "tokens of clients over the network, with roles",
                         "new NAME | list | revoke NAME", 2, (
         Flag("--role", "view, prompt, approve, self_approve, extend (view)", value="ROLE", many=True),

@@ -15,6 +15,7 @@ from hashlib import sha256
 
 import msgspec
 
+from zot.encoding import thread_safe_type
 from zot.errors import ConfigError, UserError
 from zot.files import UNDECODABLE, directory_lock, make_directory, replace_file
 
@@ -142,7 +143,7 @@ def read_scoped(path: str) -> tuple[ScopedToken, ...]:
     if not os.path.lexists(path):
         return ()
     try:
-        tokens = msgspec.json.decode(_content(path), type=_ScopedFile).tokens
+        tokens = msgspec.json.decode(_content(path), type=thread_safe_type(_ScopedFile)).tokens
     except UNDECODABLE as problem:
         raise ConfigError(f"{path}: {problem}") from None
     names = [one.name for one in tokens]

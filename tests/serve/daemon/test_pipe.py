@@ -119,7 +119,7 @@ def test_a_crowd_at_the_pipe_is_told_so_and_leaves_a_trace(tmp_path: Path, monke
     finally:
         loop.close()
     assert json.loads(told) == {"jsonrpc": "2.0", "id": None, "error": error}
-    noted = [json.loads(line) for line in (tmp_path / "audit.log").read_text().splitlines()]
+    noted = [json.loads(line) for line in (tmp_path / "access.log").read_text().splitlines()]
     assert [(one["transport"], one["outcome"]) for one in noted if one["event"] == "refused"] == [("pipe", "clients")]
 
 

@@ -51,7 +51,6 @@ class Respond:
             await _answer(send, problem.ids.failure("INVALID_REQUEST", str(problem)), 400)
             return
         if not scope["zot.grant"].sees(request.ids.session_id):
-            self._note(scope, request, "403 session")
             await refuse(scope, send, 403, "the token is not bound to this session")
             return
         await self._run(scope, request, came, receive, send)
