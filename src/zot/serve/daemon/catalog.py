@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sqlite3
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ import msgspec
 from zot.encoding import encode
 from zot.errors import DirectoryGone, NoSuchAgent, NoSuchSession, UserError
 from zot.events import AgentEvent, ApprovalRequest
+from zot.files import read_chunks
 from zot.journal import queries, replay
 from zot.journal.journal import Journal
 from zot.journal.queries import SessionRecord
@@ -35,6 +37,8 @@ DAY, _MONTH = len("2026-01-31"), len("2026-01")
 
 #: Length of an abbreviated commit id.
 _SHORT = 7
+_COMMIT = re.compile(r"[0-9a-f]{40,64}")
+_MAX_PACKED_BYTES = 16 << 20
 #: Placeholder in HEAD of a repository with reftables, which we cannot read.
 _UNREADABLE = "refs/heads/.invalid"
 
@@ -360,7 +364,10 @@ class CheckedOut(NamedTuple):
 
 
 def checked_out(directory: str) -> CheckedOut:
-    """Return the branch and commit of the working tree around ``directory``; no commit before the first one."""
+    """Return the branch and commit of the working tree around ``directory``; no commit before the first one.
+
+    The repository may be anybody's: only regular files are read, and only references inside it.
+    """
     try:
         if (git := _git_directory(directory)) is None:
             return CheckedOut()
@@ -369,10 +376,22 @@ def checked_out(directory: str) -> CheckedOut:
         return CheckedOut()
     name = head.removeprefix("ref: ")
     if name == head:
-        return CheckedOut(commit=head[:_SHORT])
-    if name == _UNREADABLE:
+        return CheckedOut(commit=head[:_SHORT] if _COMMIT.fullmatch(head) else "")
+    if name == _UNREADABLE or not _is_reference(name):
         return CheckedOut()
-    return CheckedOut(name.removeprefix("refs/heads/"), _commit(git, name)[:_SHORT])
+    commit = _commit(git, name)
+    return CheckedOut(name.removeprefix("refs/heads/"), commit[:_SHORT] if _COMMIT.fullmatch(commit) else "")
+
+
+def _is_reference(name: str) -> bool:
+    """True if git would accept the name of a reference, as far as that keeps it inside the repository."""
+    parts = name.split("/")
+    return (
+        parts[0] == "refs"
+        and len(parts) > 1
+        and name.isprintable()
+        and not any(not part or part.startswith(".") or ".." in part for part in parts)
+    )
 
 
 def _git_directory(directory: str) -> str | None:
@@ -395,17 +414,19 @@ def _commit(git: str, name: str) -> str:
     for place in (git, common):
         with suppress(OSError):
             return _line(os.path.join(place, name))
-    with suppress(OSError), open(os.path.join(common, "packed-refs"), encoding="utf-8", errors="replace") as file:
-        for line in file:
-            commit, _, named = line.rstrip("\n").partition(" ")
+    with suppress(OSError):
+        packed = b"".join(read_chunks(os.path.join(common, "packed-refs"), max_bytes=_MAX_PACKED_BYTES))
+        for line in packed.decode("utf-8", "replace").split("\n"):
+            commit, _, named = line.partition(" ")
             if named == name:
                 return commit
     return ""
 
 
 def _line(path: str) -> str:
-    with open(path, encoding="utf-8", errors="replace") as file:
-        return file.read(4096).partition("\n")[0].strip()
+    """Return the first line of a regular file. Raise OSError, also for a pipe or a device, and never wait."""
+    data = next(read_chunks(path), b"")
+    return data[:4096].decode("utf-8", "replace").partition("\n")[0].strip()
 
 
 class _EncodedPage(Spelled, frozen=True):

@@ -223,11 +223,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Sizes in bytes, times in seconds.
 
     ``connections`` counts those at one address: fewer than the daemon's limit for all clients, so that the local socket
-    stays reachable. ``head_s`` bounds the TLS handshake and, separately, the head of a request; ``body_s`` its body. A
-    client that does not answer a ping within ``pong_s`` is disconnected.
+    stays reachable. ``idle`` counts those of one peer that have no request, or not yet all of its head: one more ends
+    the oldest of them. ``head_s`` bounds the TLS handshake and, separately, the head of a request; ``body_s`` its body.
+    A client that does not answer a ping within ``pong_s`` is disconnected.
     """
 
     connections: int = 512
+    idle: int = 64
     head: int = 64 << 10
     head_s: float = 10.0
     body: int = MAX_INPUT_BYTES

@@ -38,7 +38,8 @@ class Respond:
             return
         try:
             async with asyncio.timeout(self._limits.body_s):
-                body = await self._body(receive)
+                # A length beyond the limit is refused before any of the body is awaited.
+                body = None if _length(scope) > self._limits.body else await self._body(receive)
         except TimeoutError:
             await refuse(scope, send, 408, "the request did not come in time")
             return
@@ -102,6 +103,12 @@ async def _gone(receive: Receive) -> None:
     """Wait until the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def _length(scope: Any) -> int:
+    """Return the declared length of the body; 0 if there is none."""
+    values = [value for name, value in scope["headers"] if name.lower() == b"content-length"]
+    return max((int(value) for value in values if value.isdigit()), default=0)
 
 
 def _is_json(scope: Any) -> bool:
