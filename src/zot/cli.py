@@ -183,7 +183,7 @@ def _run(command: str, argv: Sequence[str]) -> int:
         # `importlib` would take as long to import as the rest of this file.
         code: int = __import__(f"zot.commands.{command}", fromlist=["main"]).main(argv)
     except AgentError as problem:
-        from zot.ui.readable import escaped  # Imported lazily: needed only on failure.
+        from zot.text import escaped  # Imported lazily: needed only on failure.
 
         sys.stderr.write(f"zot: {escaped(str(problem))}\n")
         return 2 if isinstance(problem, UsageError) else 1

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from zot.errors import ConfigError, NoSuchSession, UserError
-from zot.ui.readable import escaped, one_line
+from zot.text import escaped
+from zot.ui.readable import one_line
 
 if TYPE_CHECKING:  # Not every command needs the journal.
     from zot.journal.journal import ReadOnlyJournal

@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 import msgspec
 
 from zot.messages import Counters, PastMessage, ShownCall, ShownImage, ShownMessage, ShownResult, TextBlock
-from zot.ui.readable import counted, diff_lines, escaped, format_size, format_time, one_line, stop_note, summary
+from zot.text import escaped
+from zot.ui.readable import counted, diff_lines, format_size, format_time, one_line, stop_note, summary
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8886; --soft: #8881; --dim: #6b6b6b; --accent: #2a6fdb; }
