@@ -37,6 +37,7 @@ EVERYWHERE = {
     jsonrpc.STOPPING,
     jsonrpc.NOT_INITIALIZED,
     jsonrpc.METHOD_NOT_FOUND,
+    jsonrpc.NOT_OWNED,
 }
 _MAX_LINE = 1 << 26
 

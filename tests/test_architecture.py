@@ -43,7 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "serve", "ui",
     },
     # It imports the command that argv names, by name.
-    "cli": {"serve", "ui"},
+    "cli": {"serve"},
     "__main__": {"cli"},
     # Names of the public API, loaded when they are first used.
     "__init__": {"config", "wire", "session", "client", "sdk"},

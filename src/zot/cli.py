@@ -188,7 +188,7 @@ def _run(command: str, argv: Sequence[str]) -> int:
         module, _, function = command.partition(".")
         code: int = getattr(__import__(f"zot.commands.{module}", fromlist=["main"]), function or "main")(argv)
     except AgentError as problem:
-        from zot.ui.readable import escaped  # Imported lazily: needed only on failure.
+        from zot.text import escaped  # Imported lazily: needed only on failure.
 
         sys.stderr.write(f"zot: {escaped(str(problem))}\n")
         return 2 if isinstance(problem, UsageError) else 1

@@ -20,11 +20,15 @@ class Event(msgspec.Struct, frozen=True, gc=False, tag_field="type", omit_defaul
 
 
 class UserMessage(Event, tag="user_message", frozen=True, gc=False):
-    """A user message. ``prompt_id`` is the daemon client's id of the prompt that starts with it."""
+    """A user message. ``prompt_id`` is the daemon client's id of the prompt that starts with it.
+
+    ``by`` names the token of a client that sent it over the network.
+    """
 
     content: tuple[ShownBlock, ...]
     time: str
     prompt_id: str = ""
+    by: str = ""
 
 
 class TurnStart(Event, tag="turn_start", frozen=True, gc=False):

@@ -9,6 +9,33 @@ _ESCAPE = (
 )
 
 
+#: Characters that a terminal obeys or hides: C0 and C1 controls, direction marks, surrogates; not LF and not TAB.
+_INVISIBLE = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+
+
+def escaped(text: str) -> str:
+    """Return ``text`` safe for a terminal: invisible characters are written as escapes; LF and TAB stay.
+
+    Everything that zot prints on a terminal passes through here, so no sequence in it is obeyed.
+    """
+    if text.isascii() and text.replace("\n", "").replace("\t", "").isprintable():
+        return text
+    import re  # Imported lazily: start-up budget.
+
+    return re.sub(_INVISIBLE, lambda found: escape_of(found[0]), text.replace("\r\n", "\n"))
+
+
+def escape_of(one: str) -> str:
+    """Return the escape of one character."""
+    code = ord(one)
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+
+
+def escaped_bytes(data: bytes) -> bytes:
+    """Return UTF-8 `escaped`, with bytes that are none as escapes."""
+    return escaped(data.decode("utf-8", "backslashreplace")).encode("utf-8", "backslashreplace")
+
+
 def printable(text: str) -> str:
     """Return ``text`` with backslash escapes for unprintable characters: controls, line ends, undecodable bytes."""
     return text if text.isprintable() else "".join(one if one.isprintable() else _escaped(one) for one in text)

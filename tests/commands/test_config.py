@@ -193,7 +193,7 @@ def test_a_file_is_checked(configured: Shell) -> None:
     said = configured.run("config", "check")
     assert said == ("", "".join(f"zot: {path}: {problem}\n" for problem in problems), 3)
     said = configured.run("config", "check", "--json")
-    assert json.loads(said.out) == {"ok": False, "file": str(path), "agents": [], "problems": problems}
+    assert json.loads(said.out) == {"ok": False, "file": str(path), "agents": [], "problems": problems, "warnings": []}
     assert (said.err, said.code) == ("", 3)
 
 

@@ -320,10 +320,8 @@ async def test_what_was_done_is_in_the_audit_log(daemons: Daemons) -> None:
     caller = await opened(daemons)
     await caller.error("session/cancel", sessionId="s")
     assert await daemons.end(daemon) == 0
-    lines = (daemons.home / "data" / "logs" / "audit.log").read_text().splitlines()
-    calls = [entry for entry in map(json.loads, lines) if entry["event"] == "call"]
-    assert [(entry["method"], entry["outcome"]) for entry in calls] == [
-        ("initialize", "ok"),
-        ("session/new", "ok"),
-        ("session/cancel", "-32000"),
-    ]
+    logs = [daemons.home / "data" / "logs" / name for name in ("audit.log", "access.log")]
+    changes, access = ([json.loads(line) for line in log.read_text().splitlines()] for log in logs)
+    calls = [[(one["method"], one["outcome"]) for one in log if one["event"] == "call"] for log in (changes, access)]
+    assert calls == [[("session/new", "ok")], [("session/cancel", "-32000")]]
+    assert sum(one["lines"] for one in access if one["event"] == "reads") >= 1

@@ -279,15 +279,22 @@ def test_the_audit_log_is_shown_and_verified(operator: Operator) -> None:
     assert operator.run("audit") == Said(path.read_text(), 0)
     last = json.loads(path.read_text().split("\n")[1])["hash"]
     assert operator.run("audit", "verify") == Said(
-        f"2 lines, all as they were written; the last is number 2, hash {last}\n", 0
+        f"2 lines, all as they were written; it is whole from number 1 on; the last is number 2, hash {last}\n", 0
     )
+    audit = Audit(LogFile(str(path)), soon=lambda action: action())
+    audit.note("connected", Identity("unix", uid=1, pid=2))
+    audit.close()
+    access = path.with_name("access.log")
+    assert operator.run("audit", "access") == Said(access.read_text(), 0)
+    assert json.loads(operator.run("audit", "verify", "--json").out)["access"]["lines"] == 1
     path.write_text(path.read_text().replace('"uid":1', '"uid":3'))
     said = operator.run("audit", "verify")
-    assert said.out.startswith(f"{path}:2: is not as it was written\n2 lines, 1 are not right; ")
+    assert said.out.startswith(
+        f"{path}:2: is not as it was written\n{path}:3: does not follow the line before it\n3 lines, 2 are not right; "
+    )
     assert said.code == 1
-    assert json.loads(operator.run("audit", "verify", "--json").out)["problems"] == [
-        f"{path}:2: is not as it was written"
-    ]
+    found = json.loads(operator.run("audit", "verify", "--json").out)
+    assert (found["problems"][0], found["whole_from"]) == (f"{path}:2: is not as it was written", 3)
 
 
 # Usage.

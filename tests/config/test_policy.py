@@ -59,7 +59,7 @@ def test_without_rules_everything_is_allowed() -> None:
 
 
 def test_the_first_rule_that_matches_decides() -> None:
-    rules = ["bash:ls*=allow", "bash=ask", "*=deny"]
+    rules = ["bash:ls -*=allow", "bash=ask", "*=deny"]
     assert action(rules, "bash", {"command": "ls -l"}) == "allow"
     assert action(rules, "bash", {"command": "make"}) == "ask"
     assert action(rules, "write", {"path": "x"}) == "deny"

@@ -24,7 +24,7 @@ def test_the_example_is_taken_as_it_is_written(tmp_path: Path) -> None:
     config = resolve({"config_dir": str(tmp_path)}, {"ANTHROPIC_API_KEY": "k"})
     assert check(config) == "claude-sonnet-4-5"
     assert (config.max_steps, config.approval_timeout_s) == (20, 300.0)
-    assert config.policy == ("read=allow", "bash:git status=allow", "*=ask")
+    assert config.policy == ("read=allow", "bash:@git-read=allow", "*=ask")
 
 
 def test_a_misspelled_key_is_named_with_its_file(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zot.messages import CallBlock, ImageBlock, Message, ResultBlock, TextBlock, ThinkingBlock
-from zot.ui.readable import escaped, escaped_id, format_size, message_lines, one_line, tool_names
+from zot.text import escaped
+from zot.ui.readable import escaped_id, format_size, message_lines, one_line, tool_names
 
 
 @pytest.mark.parametrize(

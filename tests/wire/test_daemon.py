@@ -16,7 +16,7 @@ from zot.wire import daemon_greeting as greeting
 from zot.wire import daemon_types as messages
 from zot.wire import daemon_types as server
 from zot.wire import daemon_types as session
-from zot.wire.daemon import METHODS, encode_error_in, encode_result_in, find, read_params, spelling_of
+from zot.wire.daemon import METHODS, OPERATOR, Grant, encode_error_in, encode_result_in, find, read_params, spelling_of
 from zot.wire.jsonrpc import RpcError
 from zot.wire.spelling import Spelling
 
@@ -67,29 +67,29 @@ def test_a_method_is_declared_in_full(method: daemon.Method) -> None:
 
 
 def test_before_initialize_only_that_can_be_called() -> None:
-    assert find("initialize", initialized=False, local=False) is METHODS["initialize"]
+    assert find("initialize", initialized=False, grant=Grant("t")) is METHODS["initialize"]
     for name, code in [("status", jsonrpc.NOT_INITIALIZED), ("foo/bar", jsonrpc.METHOD_NOT_FOUND)]:
         with pytest.raises(RpcError) as caught:
-            find(name, initialized=False, local=True)
+            find(name, initialized=False, grant=OPERATOR)
         assert caught.value.code == code
-    assert find("status", initialized=True, local=False) is METHODS["status"]
+    assert find("status", initialized=True, grant=Grant("t")) is METHODS["status"]
 
 
 def test_an_unknown_method_is_named_but_not_at_any_length() -> None:
     with pytest.raises(RpcError, match=r"^Unknown method: foo/bar$"):
-        find("foo/bar", initialized=True, local=True)
+        find("foo/bar", initialized=True, grant=OPERATOR)
     with pytest.raises(RpcError) as caught:
-        find("x" * 10_000, initialized=True, local=True)
+        find("x" * 10_000, initialized=True, grant=OPERATOR)
     assert len(caught.value.message) < 200
 
 
 def test_what_is_local_is_neither_offered_nor_found_elsewhere() -> None:
-    assert daemon.capabilities(local=True) == (*METHODS,)
-    assert {*METHODS} - {*daemon.capabilities(local=False)} == LOCAL
+    assert daemon.capabilities(OPERATOR) == (*METHODS,)
+    assert {*METHODS} - {*daemon.capabilities(Grant("t"))} == LOCAL
     with pytest.raises(RpcError) as caught:
-        find("daemon/stop", initialized=True, local=False)
+        find("daemon/stop", initialized=True, grant=Grant("t"))
     assert caught.value.code == jsonrpc.METHOD_NOT_FOUND
-    assert find("daemon/stop", initialized=True, local=True).local
+    assert find("daemon/stop", initialized=True, grant=OPERATOR).local
 
 
 @pytest.mark.parametrize(

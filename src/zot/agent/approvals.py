@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import Any, Final, cast, get_args
 
@@ -14,9 +14,18 @@ import msgspec
 
 from zot.agent.hooks import ApprovalQuestion, ApprovalVerdict, Approver
 from zot.agent.run import Run
-from zot.config.policy import CommandSubject, NoSubject, Nowhere, PathSubject, Policy, Subject, subject_of
+from zot.config.policy import (
+    CommandSubject,
+    NoSubject,
+    Nowhere,
+    PathSubject,
+    Policy,
+    SeveralSubjects,
+    Subject,
+    subject_of,
+)
 from zot.errors import UserError
-from zot.events import ApprovalAnswer, ApprovalRequest, Decision, Undecided
+from zot.events import ApprovalAnswer, ApprovalRequest, Decision, Undecided, UserMessage
 from zot.messages import CallBlock, timestamp
 from zot.store import PermissionGranted, Row
 from zot.text import has_surrogate, printable_line
@@ -74,7 +83,7 @@ class Approvals:
         """Return None to allow a call, the reason to deny it, or the question for a person."""
         if self._policy.allows_all:
             return None
-        subject = subject_of(args, self._cwd)
+        subject = subject_of(args, self._cwd, call.name)
         match self._policy.action(call.name, subject):
             case "allow":
                 return None
@@ -136,6 +145,8 @@ def describe(args: dict[str, Any], subject: Subject) -> str:
     """Return the command, path or arguments of a call."""
     path = _place(subject) if isinstance(subject, PathSubject) else args.get("path")
     match args:
+        case _ if isinstance(subject, SeveralSubjects):
+            return msgspec.json.encode(args).decode()
         case {"command": str(command)}:
             return command
         case {"path": str(), "edits": list(edits)}:
@@ -162,7 +173,7 @@ def _exactly(tool: str, args: dict[str, Any], subject: Subject) -> PermissionGra
     match subject:
         case CommandSubject(text=text) if tool == "bash":
             return PermissionGranted(tool, command=text)
-        case CommandSubject():
+        case CommandSubject() | SeveralSubjects():
             return PermissionGranted(tool, command=_written(args))
         case PathSubject(real=path) | Nowhere(written=path):
             return PermissionGranted(tool, path=path)
@@ -233,6 +244,11 @@ class PendingApprovals:
         """The request that waits for an answer."""
         return self._open.request if self._open is not None and not self._open.outcome.done() else None
 
+    @property
+    def prompted_by(self) -> Collection[str]:
+        """Names of the tokens whose clients prompted or steered the run that waits; none if no run does."""
+        return frozenset() if self._open is None else frozenset(self._open.run.prompted_by)
+
     async def ask(self, run: Run, question: ApprovalQuestion, *, number: int, can_ask: bool) -> ApprovalVerdict:
         """Ask a person about a call and return the outcome.
 
@@ -260,6 +276,8 @@ class PendingApprovals:
                 self._asked = max(self._asked, _number(row.id))
             elif isinstance(row, ApprovalAnswer):
                 self._remember(row)
+            elif isinstance(row, UserMessage):
+                run.prompted_by.add(row.by)
         question = self._approver.judge(waiting.call, waiting.request.args)
         is_same = isinstance(question, ApprovalQuestion) and question.summary == waiting.request.summary
         self._open = _opened(

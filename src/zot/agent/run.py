@@ -124,6 +124,8 @@ class Run:
         self.answers: dict[str, ApprovalVerdict] = {}
         #: Final output of interrupted calls, by id.
         self.last_words: dict[str, str] = {}
+        #: Names of the tokens whose clients prompted or steered it; "" for local ones.
+        self.prompted_by: set[str] = set()
         #: Whether a person was asked in this turn: then calls are recorded before they start.
         self._careful = False
 
@@ -131,12 +133,18 @@ class Run:
         """Continue a parked run in its turn ``step``, with calls open."""
         self._phase, self.step, self._careful = RunPhase.USING_TOOLS, step, True
 
-    def prompt(self, text: str, images: Sequence[ImageBlock] = (), *, channel: str = "", prompt_id: str = "") -> None:
-        """Add a user message, from a ``channel`` if known: the start of a run, or steering."""
+    def prompt(
+        self, text: str, images: Sequence[ImageBlock] = (), *, channel: str = "", prompt_id: str = "", by: str = ""
+    ) -> None:
+        """Add a user message, from a ``channel`` if known: the start of a run, or steering.
+
+        ``by`` names the token of a client that sent it over the network.
+        """
+        self.prompted_by.add(by)
         blocks: tuple[TranscriptBlock, ...] = (*((TextBlock(text),) if text else ()), *images)
         message = Message("user", blocks, self.now(), origin=channel)
         self.recorder.say(
-            [UserMessage(show(message).content, message.time, prompt_id)], *self._repairs(), MessageAdded(message)
+            [UserMessage(show(message).content, message.time, prompt_id, by)], *self._repairs(), MessageAdded(message)
         )
 
     def resume(self) -> None:

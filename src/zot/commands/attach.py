@@ -35,8 +35,8 @@ from zot.events import (
 from zot.messages import text_of
 from zot.run_summary import CUT_OFF
 from zot.serve.streams import read_chunks
-from zot.text import printable, printable_line, shell_word
-from zot.ui.readable import escaped, match_session_id
+from zot.text import escaped, printable, printable_line, shell_word
+from zot.ui.readable import match_session_id
 from zot.ui.terminal.call_text import beyond_summary, until
 from zot.wire.jsonrpc import RpcError
 from zot.wire.lines import MAX_LINE_BYTES, LineSplitter, TooLong

@@ -240,21 +240,40 @@ def _check(request: CommandRequest) -> int:
     path = None if directory is None else os.path.join(directory, FILE_NAME)
     problems: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     try:
         agents = AgentConfigs.load(directory)
         names, path = agents.names, agents.file.path or None
+        warnings = _warnings(agents)
     except InvalidConfigFile as problem:
         problems = problem.problems
     except ConfigError as problem:  # The file cannot be read.
         problems = (str(problem).removeprefix(f"{path}: "),)
     if request.json:
-        write_json({"ok": not problems, "file": path, "agents": names, "problems": problems})
+        write_json({"ok": not problems, "file": path, "agents": names, "problems": problems, "warnings": warnings})
     elif problems:
         for one in problems:
             print_note(f"{path}: {one}")
     else:
+        for one in warnings:
+            print_note(f"{path}: warning: {one}")
         write(_verdict(path, names))
     return _INVALID if problems else 0
+
+
+def _warnings(agents: AgentConfigs) -> tuple[str, ...]:
+    """Return the rules that allow commands to write files or run programs, although they look narrow."""
+    from zot.config.commands import risk_of
+    from zot.config.policy import Rule
+
+    found = []
+    for name in agents.names:
+        for number, text in enumerate(agents.table(name).policy or ()):
+            rule = Rule.parse(text)
+            risk = risk_of(rule.pattern) if rule.action == "allow" and rule.tool in ("bash", "*") else ""
+            if risk:
+                found.append(f"[agents.{name}] policy[{number}]: {text!r}: {risk}")
+    return tuple(found)
 
 
 def _verdict(path: str | None, names: Sequence[str]) -> str:

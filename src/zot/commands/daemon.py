@@ -1,4 +1,4 @@
-"""`zot daemon`: start a daemon, or dispatch to status, stop, logs and audit."""
+"""`zot daemon`: start a daemon, or dispatch to status, stop, logs, audit and token."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _CLIENTS = ("--session", "--no-session", "--cwd", "--agent", *(flag.name for fla
 _FLAGS = (*_OWN_FLAGS, *(flag for flag in AGENT_FLAGS if flag.name not in _CLIENTS))
 _SUMMARY = """\
 Serve many sessions to many clients: JSON-RPC 2.0, one object a line, on a local socket.
-`zot daemon status`, `stop`, `logs` and `audit` are about the one that runs."""
+`zot daemon status`, `stop`, `logs`, `audit` and `token` are about the one that runs."""
 #: Thread switch interval: the journal's writer thread needs the interpreter often and briefly, and all sessions wait
 #: for it.
 _SWITCH_S = 0.0005

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -35,6 +36,8 @@ from zot.extensions.log import read
 from zot.serve.daemon.logs import log_files
 from zot.text import printable
 
+if TYPE_CHECKING:
+    from zot.serve.daemon.audit import Verified
 _ANSWER_S = 5.0
 _STOP_S = 30.0
 _LOOK_S = 0.02
@@ -252,30 +255,41 @@ def logs(request: CommandRequest) -> int:
 
 
 def audit(request: CommandRequest) -> int:
-    """Write the audit log, or with `verify` check that it is unchanged; return 1 if not."""
+    """Write the audit log or the access log, or with `verify` check that both are unchanged; return 1 if not."""
     path = os.path.join(place_of(request).logs, "audit.log")
-    if not request.words:
-        _write_files(path)
-        return 0
-    if request.words[0] != "verify":
-        raise UsageError(f"zot daemon audit cannot {request.words[0]!r}; it can verify")
-    return _verify(path, request)
+    match request.words:
+        case [] | ["access"]:
+            _write_files(os.path.join(os.path.dirname(path), "access.log") if request.words else path)
+            return 0
+        case ["verify"]:
+            return _verify(path, request)
+        case _:
+            raise UsageError(f"zot daemon audit cannot {request.words[0]!r}; it can verify, and show access")
 
 
 def _verify(path: str, request: CommandRequest) -> int:
-    from zot.serve.daemon.audit import verify
+    from zot.serve.daemon.audit import access_path, verify
 
     files = log_files(path)
     if not files:
         raise UserError(f"there is no audit log: {path} does not exist")
-    found = verify(files)
+    found, access = verify(files), log_files(access_path(path))
+    accessed = verify(access) if access else None
     if request.json:
-        write_json(found)
+        write_json({**msgspec.structs.asdict(found), "access": accessed})
     else:
-        write("".join(f"{problem}\n" for problem in found.problems))
-        verdict = f"{len(found.problems)} are not right" if found.problems else "all as they were written"
-        write(f"{found.lines} lines, {verdict}; the last is number {found.last}, hash {found.hash}\n")
-    return 1 if found.problems else 0
+        write(_verdict("", found))
+        if accessed is not None:
+            write(_verdict("access.log: ", accessed))
+    return 1 if found.problems or (accessed is not None and accessed.problems) else 0
+
+
+def _verdict(name: str, found: Verified) -> str:
+    verdict = f"{len(found.problems)} are not right" if found.problems else "all as they were written"
+    whole = f"it is whole from number {found.whole_from} on" if found.whole_from else "no part of it is whole"
+    return "".join(f"{problem}\n" for problem in found.problems) + (
+        f"{name}{found.lines} lines, {verdict}; {whole}; the last is number {found.last}, hash {found.hash}\n"
+    )
 
 
 def _write_files(path: str) -> None:
@@ -302,5 +316,14 @@ GROUP = CommandGroup("zot daemon", (
     Subcommand("logs", "", "what it had to say", logs, flags=(
         Flag("--follow", "also what comes, until it is interrupted", short="-f"),
     )),
-    Subcommand("audit", "[verify]", "who called what; verify shows if that was changed", audit, (0, 1), (_JSON,)),
+    Subcommand("audit", "[verify | access]", "who called what; verify shows if that was changed", audit, (0, 1), (
+        _JSON,
+    )),
+    Subcommand("token", "new NAME | list | revoke NAME", "tokens of clients over the network, with roles",
+               "daemon_tokens.token", (1, 2), (
+        Flag("--role", "view, prompt, approve, self_approve, extend (view)", value="ROLE", many=True),
+        Flag("--session", "bind it to a session", value="ID", many=True),
+        Flag("--expires", "when it ends: 12h, 30d, a day, a time (never)", value="WHEN"),
+        _JSON,
+    )),
 ), flags=flags.PLACE_FLAGS, note="`zot daemon` alone starts one.")  # fmt: skip

@@ -12,7 +12,8 @@ import msgspec
 from zot.config import flags
 from zot.config.flags import Flag
 from zot.errors import ConfigError, NoSuchSession, UsageError
-from zot.ui.readable import escaped, match_session_id
+from zot.text import escaped
+from zot.ui.readable import match_session_id
 
 if TYPE_CHECKING:  # Not every command needs the journal.
     from zot.journal.journal import ReadOnlyJournal

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
 import msgspec
@@ -15,8 +15,21 @@ from zot.errors import ConfigError
 
 Action: TypeAlias = Literal["allow", "deny", "ask"]
 
-#: A command with one of these may do more than its beginning shows, so no pattern can allow it.
-_SHELL_MAGIC: Final = frozenset(";&|<>$()`\n")
+#: How a pattern names a set of vetted commands.
+_SET: Final = "@"
+#: Most paths of one call; a call with more is not judged path by path.
+_MAX_PATHS: Final = 1000
+_MAX_PATH: Final = 4096
+_MAX_NAME: Final = 255
+#: Words in the name of an argument that make it a path.
+_PATH_WORDS: Final = frozenset(
+    {
+        *("path", "paths", "file", "files", "filename", "filenames", "filepath", "filepaths"),
+        *("dir", "dirs", "directory", "directories", "folder", "folders", "cwd"),
+    }
+)
+#: Arguments of built-in tools that are texts, whatever they look like.
+_TEXTS: Final = {"write": ("content",), "edit": ("oldText", "newText")}
 _TOOL: Final = r"\*|[\w.-]+"
 _GLOB_MAGIC: Final = r"[*?\[]"
 #: An escaped wildcard in a pattern: in brackets.
@@ -24,13 +37,25 @@ _ESCAPED: Final = r"\[([*?\[])\]"
 
 
 class CommandSubject(msgspec.Struct, frozen=True):
-    """A call that runs a shell command."""
+    """A call that runs a shell command in ``cwd``."""
 
     text: str
+    cwd: str = ""
 
     def matches(self, pattern: str, *, loosely: bool) -> bool:
-        """True if ``pattern`` matches. A command that may do more than it shows matches only ``loosely``."""
-        return fnmatchcase(self.text, pattern) and (loosely or not _SHELL_MAGIC & set(self.text))
+        """True if ``pattern`` matches the words of the command; ``loosely`` also if it matches its text.
+
+        A command that may do more than it shows matches only ``loosely``. A pattern such as ``@search`` names a set.
+        """
+        from zot.config.commands import in_command_set, matches_words, plain_words  # Imported lazily: start-up budget.
+
+        words = plain_words(self.text)
+        if pattern.startswith(_SET):
+            return words is not None and in_command_set(pattern.removeprefix(_SET), words, self.cwd)
+        if loosely:
+            spelled = self.text if words is None else " ".join(words)
+            return fnmatchcase(self.text, pattern) or fnmatchcase(spelled, pattern)
+        return words is not None and matches_words(pattern, words)
 
 
 class PathSubject(msgspec.Struct, frozen=True):
@@ -73,22 +98,88 @@ class NoSubject(msgspec.Struct, frozen=True):
         return False
 
 
-Subject: TypeAlias = CommandSubject | PathSubject | Nowhere | NoSubject
+class SeveralSubjects(msgspec.Struct, frozen=True):
+    """A call on several files, or on files and with a command."""
+
+    parts: tuple[CommandSubject | PathSubject | Nowhere, ...]
+
+    def matches(self, pattern: str, *, loosely: bool) -> bool:
+        """True if ``pattern`` matches every part; ``loosely`` if it matches any."""
+        return (any if loosely else all)(part.matches(pattern, loosely=loosely) for part in self.parts)
 
 
-def subject_of(args: dict[str, Any], cwd: str) -> Subject:
-    """Return the subject of a call with ``args``, with links resolved now."""
-    match args:
-        case {"command": str(command)}:
-            return CommandSubject(command)
-        case {"path": str(path)}:
-            written = os.path.join(cwd, path)
-            try:
-                return PathSubject(os.path.realpath(written), os.path.normpath(written), cwd)
-            except ValueError:  # a NUL, or a lone surrogate
-                return Nowhere(path)
-        case _:
+Subject: TypeAlias = CommandSubject | PathSubject | Nowhere | NoSubject | SeveralSubjects
+
+
+def subject_of(args: dict[str, Any], cwd: str, tool: str = "") -> Subject:
+    """Return the subject of a call with ``args``, with links resolved now.
+
+    The argument `command` is a shell command. A string at any depth is a path if its name says so, if it looks like
+    one, or if such a file exists.
+    """
+    parts: list[CommandSubject | PathSubject | Nowhere] = []
+    if isinstance(command := args.get("command"), str):
+        parts.append(CommandSubject(command, cwd))
+    texts = ("command", *_TEXTS.get(tool, ()))
+    paths = dict.fromkeys(islice(_paths_in(args, cwd, texts), _MAX_PATHS + 1))
+    parts += [Nowhere("too many paths")] if len(paths) > _MAX_PATHS else [_path_subject(path, cwd) for path in paths]
+    match parts:
+        case []:
             return NoSubject()
+        case [only]:
+            return only
+        case _:
+            return SeveralSubjects(tuple(parts))
+
+
+def _paths_in(args: dict[str, Any], cwd: str, texts: Sequence[str]) -> Iterator[str]:
+    """Yield the paths among the arguments of a call, at any depth; names of fields may be paths, too."""
+    waiting: list[tuple[Any, str]] = [(value, name) for name, value in args.items()]
+    waiting += [(name, "") for name in args]
+    while waiting:
+        value, name = waiting.pop()
+        match value:
+            case dict():
+                waiting += [(one, str(inner)) for inner, one in value.items()]
+                waiting += [(inner, name) for inner in value]
+            case list() | tuple():
+                waiting += [(one, name) for one in value]
+            case str() if name not in texts:
+                path = _file_url(value)
+                if name == "path" or (path and _is_path(path, name, cwd)):
+                    yield path
+
+
+def _is_path(text: str, name: str, cwd: str) -> bool:
+    if len(text) > _MAX_PATH or "\n" in text:
+        return False
+    if _PATH_WORDS.intersection(re.findall(r"[a-z]+", re.sub(r"([A-Z])", r" \1", name).lower())):
+        return True
+    if "://" in text:
+        return False
+    if "/" in text or text in (".", "..") or text.startswith("~"):
+        return True
+    return len(text) <= _MAX_NAME and "\0" not in text and os.path.lexists(os.path.join(cwd, text))
+
+
+def _file_url(text: str) -> str:
+    """Return the path in a file URL; any other text as it is."""
+    if text[:5].lower() != "file:":
+        return text
+    from urllib.parse import unquote, urlsplit
+
+    try:
+        return unquote(urlsplit(text).path)
+    except ValueError:
+        return text
+
+
+def _path_subject(path: str, cwd: str) -> PathSubject | Nowhere:
+    written = os.path.join(cwd, path)
+    try:
+        return PathSubject(os.path.realpath(written), os.path.normpath(written), cwd)
+    except (ValueError, OSError):  # a NUL, or a lone surrogate
+        return Nowhere(path)
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -106,6 +197,12 @@ class Rule(msgspec.Struct, frozen=True):
         has_sense = re.fullmatch(_TOOL, tool) and action in get_args(Action) and bool(colon) == bool(pattern)
         if not has_sense or "\0" in pattern:
             raise ConfigError(f"{text!r} is not a rule; write TOOL[:PATTERN]=allow, =deny or =ask, such as 'bash=ask'")
+        if tool == "bash" and pattern.startswith(_SET):
+            from zot.config.commands import COMMAND_SETS
+
+            if pattern.removeprefix(_SET) not in COMMAND_SETS:
+                known = ", ".join(f"{_SET}{name}" for name in COMMAND_SETS)
+                raise ConfigError(f"{text!r}: {pattern} is not a set of commands; there are {known}")
         return Rule(tool, pattern, cast(Action, action))
 
     def matches(self, tool: str, subject: Subject) -> bool:
@@ -124,6 +221,8 @@ class Private(msgspec.Struct, frozen=True):
     def covers(self, tool: str, subject: Subject) -> bool:
         """True if a call would reach a private path, or its path cannot be resolved."""
         match subject:
+            case SeveralSubjects(parts=parts):
+                return any(self.covers(tool, part) for part in parts)
             case PathSubject(real=real, written=written):
                 if tool == "read" and any(_is_below(real, os.path.realpath(place)) for place in self.readable):
                     return False
@@ -132,6 +231,11 @@ class Private(msgspec.Struct, frozen=True):
                 return True
             case _:
                 return False
+
+    def is_within(self, directory: str) -> bool:
+        """True if a private directory is in ``directory``, or the other way round."""
+        real = os.path.realpath(directory)
+        return any(_is_in(os.path.realpath(one), real) or _is_in(real, one) for one in self.directories)
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -150,7 +254,26 @@ class Policy(msgspec.Struct, frozen=True):
         """Return the action for a call."""
         if self.is_private(tool, subject):
             return "deny"
-        return next((rule.action for rule in self.rules if rule.matches(tool, subject)), self.otherwise)
+        rule = next((rule for rule in self.rules if self._applies(rule, tool, subject)), None)
+        action = self.otherwise if rule is None else rule.action
+        is_named = rule is not None and ".git" in rule.pattern
+        return "ask" if action == "allow" and not is_named and self._changes_git(tool, subject) else action
+
+    def _applies(self, rule: Rule, tool: str, subject: Subject) -> bool:
+        if not rule.matches(tool, subject):
+            return False
+        # A vetted command reads whatever is in its directory, so none may see private files there.
+        if rule.action == "allow" and rule.pattern.startswith(_SET) and isinstance(subject, CommandSubject):
+            return self.private is None or not self.private.is_within(subject.cwd)
+        return True
+
+    def _changes_git(self, tool: str, subject: Subject) -> bool:
+        """True if a call that may write is on a repository's own files, on which `@git-read` relies."""
+        if tool == "read" or not any(rule.pattern == f"{_SET}git-read" for rule in self.rules):
+            return False
+        parts = subject.parts if isinstance(subject, SeveralSubjects) else (subject,)
+        paths = [part.real for part in parts if isinstance(part, PathSubject)]
+        return any(".git" in path.lower().split("/") for path in paths)
 
     def is_private(self, tool: str, subject: Subject) -> bool:
         """True if no rule could allow a call."""

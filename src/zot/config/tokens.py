@@ -1,4 +1,8 @@
-"""The daemon's token file. Errors never quote a token."""
+"""The daemon's tokens. Errors never quote a token.
+
+The file `token` holds tokens in clear text, one per line, which have all roles. `tokens.json` holds the digests of
+tokens with chosen roles, sessions and an end date; a token itself is shown once, when it is made.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,14 @@ import base64
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
 
-from zot.errors import ConfigError
-from zot.files import make_directory, write_file
+import msgspec
+
+from zot.encoding import thread_safe_type
+from zot.errors import ConfigError, UserError
+from zot.files import directory_lock, make_directory, replace_file, write_file
 
 #: Consequence of an unreadable file or an invalid line.
 VOID = "until that is mended, no token admits anybody"
@@ -29,19 +37,124 @@ def path_in(data_dir: str) -> str:
     return os.path.join(data_dir, "token")
 
 
+def scoped_path_beside(path: str) -> str:
+    """Return the path of `tokens.json`, beside the token file at ``path``."""
+    return os.path.join(os.path.dirname(path), "tokens.json")
+
+
+class ScopedToken(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A token with chosen roles; only the digest of it is stored.
+
+    ``sessions`` are the ids to which it is bound, None for all. Times are in seconds since the epoch.
+    """
+
+    name: str
+    digest: str
+    roles: tuple[str, ...]
+    created: float
+    sessions: tuple[str, ...] | None = None
+    expires: float | None = None
+
+
+class _ScopedFile(msgspec.Struct, frozen=True):
+    tokens: tuple[ScopedToken, ...] = ()
+
+
 def names_in(path: str) -> tuple[str, ...] | None:
-    """Return the names of the tokens in a file; None if it does not exist. Raise ConfigError, with VOID."""
-    if not os.path.lexists(path):
+    """Return the names of all tokens; None if there is no file of them. Raise ConfigError, with VOID.
+
+    ``path`` is that of the token file; `tokens.json` is beside it.
+    """
+    beside = scoped_path_beside(path)
+    if not os.path.lexists(path) and not os.path.lexists(beside):
         return None
     try:
-        return (*read(path),)
+        return (*(read(path) if os.path.lexists(path) else ()), *(one.name for one in read_scoped(beside)))
     except ConfigError as problem:
         raise ConfigError(f"{problem}; {VOID}") from None
 
 
+def digest_of(token: bytes) -> str:
+    """Return the stored form of a token. It has 256 random bits, so a fast hash without salt is enough."""
+    return sha256(token).hexdigest()
+
+
+def make_scoped(
+    path: str,
+    name: str,
+    *,
+    roles: Sequence[str],
+    sessions: Sequence[str] | None,
+    expires: float | None,
+    now: float,
+) -> str:
+    """Add a token to the file `tokens.json` beside the token file at ``path``; return the token.
+
+    Raise UserError if the name is invalid or taken, ConfigError if a file cannot be read or written.
+    """
+    if not _NAME.fullmatch(name):
+        raise UserError(f"{name!r} is not a name for a token: use 1 to 64 letters, digits and _.@-")
+    token = f"zot_{_random()}"
+    made = ScopedToken(
+        name,
+        digest_of(token.encode()),
+        (*dict.fromkeys(roles),),
+        now,
+        None if sessions is None else (*dict.fromkeys(sessions),),
+        expires,
+    )
+    with directory_lock(os.path.dirname(path)):
+        known = read_scoped(scoped_path_beside(path))
+        if name in {one.name for one in known} or (os.path.lexists(path) and name in read(path)):
+            raise UserError(f"there is a token {name!r} already; revoke it, or choose another name")
+        _write_scoped(path, (*known, made))
+    return token
+
+
+def revoke(path: str, name: str) -> None:
+    """Remove a token from either file; ``path`` is that of the token file. Raise UserError, ConfigError."""
+    with directory_lock(os.path.dirname(path)):
+        known = read_scoped(scoped_path_beside(path))
+        left = tuple(one for one in known if one.name != name)
+        if len(left) < len(known):
+            _write_scoped(path, left)
+        elif os.path.lexists(path) and name in read(path):
+            _remove_line(path, name)
+        else:
+            raise UserError(f"there is no token {name!r}; `zot daemon token list` shows all")
+
+
+def _remove_line(path: str, name: str) -> None:
+    lines = _content(path).decode("utf-8", "replace").split("\n")
+    kept = [line for line in lines if (found := _parsed(line)) is None or found[0] != name]
+    if not any(_parsed(line) for line in kept):
+        os.unlink(path)  # An empty file would void all tokens; a missing one is made anew if there is no other token.
+    else:
+        replace_file(path, "\n".join(kept).encode())
+
+
+def _write_scoped(path: str, tokens: tuple[ScopedToken, ...]) -> None:
+    data = msgspec.json.format(msgspec.json.encode(_ScopedFile(tokens)), indent=2)
+    replace_file(scoped_path_beside(path), data + b"\n")
+
+
+def read_scoped(path: str) -> tuple[ScopedToken, ...]:
+    """Return the tokens of a `tokens.json`; none if it does not exist. Raise ConfigError."""
+    if not os.path.lexists(path):
+        return ()
+    try:
+        tokens = msgspec.json.decode(_content(path), type=thread_safe_type(_ScopedFile)).tokens
+    except UNREADABLE as problem:
+        raise ConfigError(f"{path}: {problem}") from None
+    names = [one.name for one in tokens]
+    if len({*names}) < len(names) or not all(map(_NAME.fullmatch, names)):
+        raise ConfigError(f"{path}: each token needs a name of its own, of letters, digits and _.@-")
+    return tokens
+
+
 def make(path: str) -> None:
     """Create the file atomically, with a random token. Raise ConfigError."""
-    token = base64.urlsafe_b64encode(os.urandom(_BYTES)).rstrip(b"=")
+    token = _random().encode()
     try:
         make_directory(os.path.dirname(path))
         write_file(path, token + b"\n")
@@ -50,7 +163,30 @@ def make(path: str) -> None:
 
 
 def read(path: str) -> Mapping[str, bytes]:
-    """Return the tokens by name. Raise ConfigError."""
+    """Return the tokens of a token file by name. Raise ConfigError."""
+    tokens: dict[str, bytes] = {}
+    for number, line in enumerate(_content(path).decode("utf-8", "replace").split("\n"), 1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        found = _parsed(line)
+        if found is None or found[0] in tokens:  # Not quoted: the line is a secret.
+            raise ConfigError(f"{path}:{number}: expected a token of 32 to 256 letters, digits and _.~-, or name:token")
+        tokens[found[0]] = found[1].encode()
+    if not tokens:
+        raise ConfigError(f"{path}: there is no token in it; remove it, and one is made")
+    return tokens
+
+
+def _parsed(line: str) -> tuple[str, str] | None:
+    """Return the name and the token of a line; None if it has none."""
+    name, _, token = line.strip().rpartition(":")
+    name = name or _NAMELESS
+    return (name, token) if _TOKEN.fullmatch(token) and _NAME.fullmatch(name) else None
+
+
+def _content(path: str) -> bytes:
+    """Return the content of a file that only its owner can read. Raise ConfigError."""
     try:
         with open(path, "rb", opener=_opened) as file:
             status = os.fstat(file.fileno())
@@ -61,21 +197,11 @@ def read(path: str) -> Mapping[str, bytes]:
         raise ConfigError(f"{path}: is no file; remove it, and one is made")
     if status.st_mode & _OTHERS or status.st_uid != os.geteuid():
         raise ConfigError(f"{path}: others can read it, or it is theirs: it must be yours, with the mode 600")
-    tokens: dict[str, bytes] = {}
-    for number, line in enumerate(content.decode("utf-8", "replace").split("\n"), 1):
-        text = line.strip()
-        if not text or text.startswith("#"):
-            continue
-        name, _, token = text.rpartition(":")
-        name = name or _NAMELESS
-        if (
-            not _TOKEN.fullmatch(token) or not _NAME.fullmatch(name) or name in tokens
-        ):  # Not quoted: the line is a secret.
-            raise ConfigError(f"{path}:{number}: expected a token of 32 to 256 letters, digits and _.~-, or name:token")
-        tokens[name] = token.encode()
-    if not tokens:
-        raise ConfigError(f"{path}: there is no token in it; remove it, and one is made")
-    return tokens
+    return content
+
+
+def _random() -> str:
+    return base64.urlsafe_b64encode(os.urandom(_BYTES)).rstrip(b"=").decode()
 
 
 def _opened(path: str, flags: int) -> int:

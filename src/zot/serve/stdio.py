@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import atexit
+import codecs
 import errno
 import io
 import os
@@ -14,7 +15,9 @@ import sys
 import time
 from collections import deque
 from contextlib import suppress
-from typing import NoReturn, TextIO, cast
+from typing import BinaryIO, NoReturn, TextIO, cast
+
+from zot.text import escaped, escaped_bytes
 
 #: Signals that end this process in order.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -27,10 +30,15 @@ _RETRY_S = 0.01
 
 
 def guard_streams() -> None:
-    """Open descriptors 0 to 2 if they are closed, and make `sys.stderr` a `Diagnostics`."""
+    """Open descriptors 0 to 2 if they are closed, and make `sys.stderr` a `Diagnostics`.
+
+    On a terminal, both outputs escape what the terminal would obey. A full-screen program writes to `sys.__stdout__`.
+    """
     for descriptor in (0, 1, 2):
         _ensure_open(descriptor)
     sys.stderr = cast(TextIO, Diagnostics(2, getattr(sys.__stderr__, "encoding", "utf-8")))
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.isatty():
+        sys.stdout = TerminalOutput(sys.stdout)
     atexit.register(drain_stderr)
 
 
@@ -51,6 +59,42 @@ def claim() -> tuple[int, int]:
     return incoming, outgoing
 
 
+class TerminalOutput(io.TextIOWrapper):
+    """Standard output on a terminal: text and bytes are escaped, so that no sequence in them is obeyed."""
+
+    def __init__(self, stream: io.TextIOWrapper) -> None:
+        buffer = cast(BinaryIO, stream.buffer)
+        super().__init__(buffer, stream.encoding, stream.errors, line_buffering=True)
+        self._bytes = _TerminalBytes(buffer)
+        self._stream = stream  # It would close the buffer when it is collected.
+
+    @property
+    def buffer(self) -> BinaryIO:
+        return cast(BinaryIO, self._bytes)
+
+    def write(self, text: str, /) -> int:
+        """Write text, escaped."""
+        super().write(escaped(text))
+        return len(text)
+
+
+class _TerminalBytes:
+    """Binary half of `TerminalOutput`. A character may be split between two writes."""
+
+    def __init__(self, buffer: BinaryIO) -> None:
+        self._buffer = buffer
+        self._decode = codecs.getincrementaldecoder("utf-8")("backslashreplace").decode
+
+    def write(self, data: bytes, /) -> int:
+        """Write bytes, escaped."""
+        self._buffer.write(escaped(self._decode(data)).encode("utf-8", "backslashreplace"))
+        return len(data)
+
+    def flush(self) -> None:
+        """Flush the terminal's buffer."""
+        self._buffer.flush()
+
+
 class Diagnostics(io.TextIOBase):
     """Standard error that never blocks and never raises. Logging, warnings, tracebacks and prints all write to it.
 
@@ -62,7 +106,8 @@ class Diagnostics(io.TextIOBase):
         self._descriptor = descriptor
         self._encoding = encoding
         mode = os.fstat(descriptor).st_mode
-        self._own = _reopen_nonblocking(descriptor) if stat.S_ISFIFO(mode) or os.isatty(descriptor) else None
+        self._is_terminal = os.isatty(descriptor)
+        self._own = _reopen_nonblocking(descriptor) if stat.S_ISFIFO(mode) or self._is_terminal else None
         #: True if a write may block and only poll can tell.
         self._must_poll = self._own is None and not stat.S_ISREG(mode)
         # Reentrant: a signal handler may write, too.
@@ -124,7 +169,7 @@ class Diagnostics(io.TextIOBase):
     def _take(self, text: str) -> None:
         if not text or self._is_gone:
             return
-        data = text.encode(self._encoding, "backslashreplace")
+        data = (escaped(text) if self._is_terminal else text).encode(self._encoding, "backslashreplace")
         count = max(1, text.count("\n"))
         # Once a line was dropped, the following ones are, too, until the gap is reported.
         if self._waiting and (self._dropped or self._size + len(data) > _MAX_WAITING_BYTES):
@@ -244,7 +289,7 @@ def is_closed_by_peer(descriptor: int) -> bool:
 
 def write_all(descriptor: int, data: bytes) -> None:
     """Write everything, however long it takes. Raise OSError on failure."""
-    view = memoryview(data)
+    view = memoryview(_shown(descriptor, data))
     while view:
         try:
             view = view[os.write(descriptor, view) :]
@@ -255,12 +300,17 @@ def write_all(descriptor: int, data: bytes) -> None:
             poll.poll()
 
 
+def _shown(descriptor: int, data: bytes) -> bytes:
+    """Return what to write: on a terminal, nothing that it would obey."""
+    return escaped_bytes(data) if os.isatty(descriptor) else data
+
+
 def write_within(descriptor: int, data: bytes, within_s: float) -> None:
     """Write everything within ``within_s``. Raise OSError on failure, TimeoutError if the reader is too slow.
 
     Written in pieces that do not block, so a stopped reader cannot stop this process.
     """
-    view, deadline = memoryview(data), time.monotonic() + within_s
+    view, deadline = memoryview(_shown(descriptor, data)), time.monotonic() + within_s
     poll = select.poll()
     poll.register(descriptor, select.POLLOUT)
     while view:

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable
 from select import PIPE_BUF
 
 from zot.serve.stdio import readable, writable
+from zot.text import escaped_bytes
 from zot.wire.lines import LineSplitter, TooLong
 
 _READ_BYTES = 256 * 1024
@@ -52,6 +53,7 @@ class StreamWriter:
         self._descriptor = descriptor
         self._loop = asyncio.get_running_loop()
         self._watchable = _is_watchable(descriptor)
+        self._is_terminal = os.isatty(descriptor)
         self._pieces: list[bytes] = []
         self._send, self._release = _sender(descriptor)
         self._unwritten = memoryview(b"")
@@ -79,6 +81,8 @@ class StreamWriter:
         """Buffer ``data``. Data given after the output broke is discarded."""
         if self._problem is not None or not data:
             return
+        if self._is_terminal:  # Nothing in the data may be obeyed by the terminal.
+            data = escaped_bytes(data)
         self._pieces.append(data)
         self._size += len(data)
         if not self._scheduled:

@@ -106,7 +106,9 @@ class _QueuedJob(msgspec.Struct, eq=False, kw_only=True):
 
 
 class PromptJob(_QueuedJob):
-    """A prompt. ``prompt_id`` is the caller's name for it; ``channel`` is stored with the message.
+    """A prompt. ``prompt_id`` is the caller's name for it, ``by`` that of the caller's token.
+
+    ``channel`` is stored with the message.
 
     A ``repeated`` prompt is removed from the conversation again if it does not fit the model's window;
     ``stored_answer`` is set instead of a run if it had been answered.
@@ -115,6 +117,7 @@ class PromptJob(_QueuedJob):
     text: str
     images: Sequence[ImageBlock] = ()
     prompt_id: str = ""
+    by: str = ""
     channel: str = ""
     repeated: RepeatedPrompt | None = None
     stored_answer: bytes | None = None

@@ -151,10 +151,15 @@ class Session:
         images: Sequence[ImageBlock] = (),
         *,
         prompt_id: str = "",
+        by: str = "",
         observer: JobObserver = _NO_OBSERVER,
     ) -> PromptJob:
-        """Enqueue a prompt. Raise UserError if it cannot be accepted. Its first event carries the ``prompt_id``."""
-        job = PromptJob(*checked_prompt(text, images), prompt_id=prompt_id, observer=observer)
+        """Enqueue a prompt. Raise UserError if it cannot be accepted.
+
+        Its first event carries the ``prompt_id`` and ``by``, the name of the token of a client that sent it over the
+        network.
+        """
+        job = PromptJob(*checked_prompt(text, images), prompt_id=prompt_id, by=by, observer=observer)
         self.worker.accept(job)
         return job
 
@@ -173,6 +178,7 @@ class Session:
         images: Sequence[ImageBlock] = (),
         *,
         prompt_id: str = "",
+        by: str = "",
         observer: JobObserver = _NO_OBSERVER,
     ) -> None:
         """Add a message to the running prompt before its next model call; when idle, the same as `prompt`.
@@ -180,7 +186,7 @@ class Session:
         If the run ends first, the message becomes a prompt at the head of the queue. An abort of the run drops it with
         RunCancelled, which is raised instead if the abort came first.
         """
-        self.worker.steer(PromptJob(*checked_prompt(text, images), prompt_id=prompt_id, observer=observer))
+        self.worker.steer(PromptJob(*checked_prompt(text, images), prompt_id=prompt_id, by=by, observer=observer))
 
     def compact(self, observer: JobObserver = _NO_OBSERVER) -> CompactJob:
         """Enqueue a compaction of the conversation."""

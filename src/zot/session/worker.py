@@ -280,7 +280,7 @@ class Worker:
         if text is None:
             run.resume()
         else:
-            run.prompt(text, job.images, channel=job.channel, prompt_id=job.prompt_id)
+            run.prompt(text, job.images, channel=job.channel, prompt_id=job.prompt_id, by=job.by)
 
     def _new_run(self) -> Run:
         return Run(self._history, owners=(self._key, f"{self._key}/{self._history.run}"), now=self._now)
@@ -290,7 +290,7 @@ class Worker:
         spoke = False
         while (job := self.queue.next_steer()) is not None:
             job.start()
-            run.prompt(job.text, job.images)
+            run.prompt(job.text, job.images, by=job.by)
             spoke = True
         return spoke
 

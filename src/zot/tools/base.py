@@ -65,6 +65,33 @@ def decode_args(args: dict[str, Any], kind: type[T]) -> T:
         raise ToolFailed(f"invalid arguments: {exc}") from exc
 
 
+def unknown_argument(schema: Mapping[str, Any], args: Mapping[str, Any]) -> str:
+    """Return the first argument that ``schema`` excludes with `additionalProperties: false`, at any depth; "" if none.
+
+    A schema that only lists its properties accepts others, as JSON Schema says: extensions may rely on that.
+    """
+    properties = schema.get("properties")
+    known: Mapping[str, Any] = properties if isinstance(properties, Mapping) else {}
+    for name, value in args.items():
+        if name not in known:
+            if schema.get("additionalProperties") is False and not schema.get("patternProperties"):
+                return name
+            continue
+        inner = known[name]
+        if isinstance(inner, Mapping) and (found := _unknown_in(inner, value)):
+            return f"{name}.{found}"
+    return ""
+
+
+def _unknown_in(schema: Mapping[str, Any], value: Any) -> str:
+    if isinstance(value, Mapping):
+        return unknown_argument(schema, value)
+    items = schema.get("items")
+    if isinstance(value, list) and isinstance(items, Mapping):
+        return next((found for one in value if (found := _unknown_in(items, one))), "")
+    return ""
+
+
 def to_utf8(text: str, field: str) -> bytes:
     """Encode ``text``. Raise ToolFailed if it has a lone surrogate."""
     try:

@@ -11,7 +11,8 @@ import msgspec
 
 from zot.errors import ConfigError
 from zot.messages import Counters, PastMessage, ShownCall, ShownImage, ShownMessage, ShownResult, TextBlock
-from zot.ui.readable import counted, diff_lines, escaped, format_size, format_time, one_line, stop_note, summary
+from zot.text import escaped
+from zot.ui.readable import counted, diff_lines, format_size, format_time, one_line, stop_note, summary
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt

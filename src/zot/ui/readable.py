@@ -11,25 +11,17 @@ import msgspec
 from zot.errors import UserError
 from zot.messages import CallBlock, ImageBlock, Message, ResultBlock, Stop, TextBlock, ThinkingBlock, TranscriptBlock
 from zot.run_summary import CUT_SHORT
+from zot.text import escape_of, escaped
 
 _MAX_ARGS = 160
 _MAX_RESULT_LINES = 8
 _MAX_RESULT_CHARS = 800
 
-#: Control characters, direction marks and surrogates; not LF and not TAB.
-_INVISIBLE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
-)  # fmt: skip
 #: White space other than one space between other characters.
 _UNUSUAL_SPACE = re.compile(r"[^\S ]|(?<= ) | \Z|\A ")
 
 #: Sessions listed if the beginning of an id is ambiguous.
 _NAMED = 5
-
-
-def escaped(text: str) -> str:
-    """Return ``text`` with invisible characters written as escapes; LF and TAB stay."""
-    return _INVISIBLE.sub(_escape, text.replace("\r\n", "\n"))
 
 
 def one_line(text: str, limit: int = 0) -> str:
@@ -40,7 +32,7 @@ def one_line(text: str, limit: int = 0) -> str:
 
 def escaped_id(text: str, limit: int = 0) -> str:
     """Return an id in one line, with unusual white space escaped, cut off like `one_line`."""
-    line = _UNUSUAL_SPACE.sub(lambda found: _escape(found) if found[0] != " " else "\\x20", text)
+    line = _UNUSUAL_SPACE.sub(lambda found: escape_of(found[0]) if found[0] != " " else "\\x20", text)
     return escaped(line if not limit or len(line) <= limit else f"{line[: limit - 1]}…")
 
 
@@ -136,11 +128,6 @@ def _result(content: Iterable[TextBlock | ImageBlock], *, full: bool) -> Iterato
 def _indented(text: str) -> Iterator[str]:
     for line in escaped(text).rstrip("\n").split("\n") if text else ():
         yield f"    {line}" if line else ""
-
-
-def _escape(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
 
 
 def summary(args: dict[str, Any]) -> str:

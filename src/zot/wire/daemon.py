@@ -45,7 +45,42 @@ TELLS_STOPPING: Final = "daemon/stopping"
 TELLS_RESUMED: Final = "daemon/resumed"
 
 Scope: TypeAlias = Literal["open", "server", "session"]
+#: What a client must be allowed to call a method: nothing in particular, one of a token's roles, or `operate`, which
+#: the local socket alone has.
+Role: TypeAlias = Literal["any", "view", "prompt", "approve", "operate"]
+#: Roles of tokens. `self_approve` extends `approve` to runs that the same token prompted; `extend` is for `/ext`.
+ROLES: Final = ("view", "prompt", "approve", "self_approve", "extend")
 _MAX_NAME: Final = 100
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """What a connection may do: its roles, and the sessions to which it is bound, None for all.
+
+    ``name`` is that of its token, "" on the local socket; ``digest`` identifies the token. It is valid until
+    ``expires``, in seconds since the epoch.
+    """
+
+    name: str = ""
+    roles: frozenset[str] = frozenset(ROLES)
+    sessions: frozenset[str] | None = None
+    expires: float | None = None
+    digest: str = ""
+
+    def may(self, role: str) -> bool:
+        """True if it has a role."""
+        return role == "any" or role in self.roles
+
+    def sees(self, session_id: str) -> bool:
+        """True if it is bound to no sessions, or to this one too."""
+        return self.sessions is None or session_id in self.sessions
+
+    def is_over(self, now: float) -> bool:
+        """True after its end date."""
+        return self.expires is not None and now >= self.expires
+
+
+#: Clients at the local socket have the daemon's own uid, and may do everything.
+OPERATOR: Final = Grant(roles=frozenset({*ROLES, "operate"}))
 
 
 class Dialect(enum.Enum):
@@ -64,18 +99,25 @@ def dialect_of(spelling: Spelling, features: Collection[str]) -> Dialect:
 class Method(msgspec.Struct, frozen=True):
     """A method that clients may call.
 
-    ``takes`` and ``answers`` name the structs of its parameters and result. ``scope`` is ``open`` if it may precede
-    `initialize`, ``session`` if it concerns one session. A ``local`` method may be called over the local socket only.
-    ``errors`` are its own codes, besides those of every method.
+    ``takes`` and ``answers`` name the structs of its parameters and result. ``role`` is what the caller must have.
+    ``scope`` is ``open`` if it may precede `initialize`, ``session`` if it concerns one session. ``errors`` are its own
+    codes, besides those of every method. ``whole`` is True if its result concerns all sessions and cannot be limited to
+    those of a token.
     """
 
     name: str
+    role: Role
     takes: str
     answers: str
     summary: str
     errors: tuple[int, ...] = ()
     scope: Scope = "session"
-    local: bool = False
+    whole: bool = False
+
+    @property
+    def local(self) -> bool:
+        """True if it can be called over the local socket only."""
+        return self.role == "operate"
 
     @property
     def params(self) -> type[msgspec.Struct]:
@@ -101,10 +143,8 @@ def _struct(name: str) -> type[msgspec.Struct]:
     return found
 
 
-def _server(
-    name: str, takes: str, answers: str, summary: str, *, errors: tuple[int, ...] = (), local: bool = False
-) -> Method:
-    return Method(name, takes, answers, summary, errors, "server", local)
+def _server(name: str, role: Role, takes: str, answers: str, summary: str, *, whole: bool = False) -> Method:
+    return Method(name, role, takes, answers, summary, (), "server", whole)
 
 
 #: Error codes of methods that read a session, change it without loading it, load it, or load and change it.
@@ -116,6 +156,7 @@ _CHANGES: Final = (SESSION_NOT_FOUND, SESSION_LIMIT, SESSION_BUSY, NOT_OWNED)
 _DECLARED: Final = (
     Method(
         "initialize",
+        "any",
         "Initialize",
         "Initialized",
         "Agrees on the version and the features; the first call of every connection, and allowed again at any time.",
@@ -124,6 +165,7 @@ _DECLARED: Final = (
     ),
     Method(
         "session/new",
+        "prompt",
         "New",
         "Opened",
         "Creates a session of an agent, or resumes the one with this id; its updates follow.",
@@ -131,6 +173,7 @@ _DECLARED: Final = (
     ),
     Method(
         "session/prompt",
+        "prompt",
         "Prompt",
         "Prompted",
         "Runs a turn and answers when it is over; as a notification it runs all the same.",
@@ -138,6 +181,7 @@ _DECLARED: Final = (
     ),
     Method(
         "session/steer",
+        "prompt",
         "Steer",
         "Steered",
         "Says something to the running turn before its next model call; the same as a prompt when none runs.",
@@ -145,6 +189,7 @@ _DECLARED: Final = (
     ),
     Method(
         "session/aside",
+        "prompt",
         "Ask",
         "Answered",
         "Answers a question from the conversation, also during a turn, and keeps it out of that; without tools.",
@@ -152,6 +197,7 @@ _DECLARED: Final = (
     ),
     Method(
         "session/take_back",
+        "prompt",
         "TakeBack",
         "TakenBack",
         "Lets a prompt that waits, or what was to steer a turn, never be said; refused if it has been. Ends an aside.",
@@ -159,6 +205,7 @@ _DECLARED: Final = (
     ),
     Method(
         "session/cancel",
+        "prompt",
         "OfSession",
         "Cancelled",
         "Ends the running turn, whatever it is doing, and drops what was to steer it; nothing to cancel is an error.",
@@ -166,6 +213,7 @@ _DECLARED: Final = (
     ),
     Method(
         "session/approve",
+        "approve",
         "Approve",
         "Approved",
         "Answers an `approval_request`; the first answer counts.",
@@ -173,14 +221,16 @@ _DECLARED: Final = (
     ),
     Method(
         "session/attach",
+        "view",
         "Attach",
         "Attached",
         "Follows a session, first with everything after a number.",
         (SESSION_NOT_FOUND, SESSION_LIMIT),
     ),
-    Method("session/detach", "OfSession", "Detached", "Follows a session no longer.", _READS),
+    Method("session/detach", "view", "OfSession", "Detached", "Follows a session no longer.", _READS),
     Method(
         "session/close",
+        "prompt",
         "OfSession",
         "Closed",
         "Ends what runs in a session and closes it; until `session/new` resumes it, it can be read, attached to and"
@@ -189,6 +239,7 @@ _DECLARED: Final = (
     ),
     Method(
         "session/kill",
+        "prompt",
         "OfSession",
         "Killed",
         "Does what `session/close` does, without waiting for what runs.",
@@ -196,6 +247,7 @@ _DECLARED: Final = (
     ),
     Method(
         "session/delete",
+        "prompt",
         "OfSession",
         "Deleted",
         "Deletes a session for good; one that does not exist is deleted already.",
@@ -203,25 +255,29 @@ _DECLARED: Final = (
     ),
     Method(
         "session/list",
+        "view",
         "List",
         "Sessions",
         "Lists the sessions, the latest first; with `query` those in which these words were said.",
     ),
     Method(
         "session/list-acp",
+        "view",
         "List",
         "Sessions",
         "The same as `session/list`, by a name that released clients use.",
     ),
     Method(
         "session/messages",
+        "view",
         "Messages",
         "MessagePage",
         "Returns the conversation, or a page of it; empty for a session that does not exist.",
     ),
-    Method("session/state", "OfSession", "State", "Tells how a session is.", _READS),
+    Method("session/state", "view", "OfSession", "State", "Tells how a session is.", _READS),
     Method(
         "session/fork",
+        "prompt",
         "Fork",
         "Opened",
         "Copies a session, or its first messages, into a new one.",
@@ -229,6 +285,7 @@ _DECLARED: Final = (
     ),
     Method(
         "session/configure",
+        "prompt",
         "Configure",
         "Configured",
         "Changes the model or how much it thinks, from the next model call on; the provider between two turns.",
@@ -236,6 +293,7 @@ _DECLARED: Final = (
     ),
     Method(
         "session/compact",
+        "prompt",
         "OfSession",
         "Compacted",
         "Replaces the older part of the conversation by a summary, for the model.",
@@ -243,6 +301,7 @@ _DECLARED: Final = (
     ),
     Method(
         "session/undo_compact",
+        "prompt",
         "OfSession",
         "CompactUndone",
         "Restores the messages that the newest compaction replaced; those said since follow them.",
@@ -250,89 +309,94 @@ _DECLARED: Final = (
     ),
     Method(
         "session/rewind",
+        "prompt",
         "Rewind",
         "Rewound",
         "Goes back to an earlier point, with the files that tools have changed since, or only says what would change.",
         _CHANGES,
     ),
-    Method("session/clear", "OfSession", "Cleared", "Begins the conversation anew.", _CHANGES),
-    Method("session/rename", "Rename", "Renamed", "Gives a session a title.", _CHANGES_STORED),
-    Method("session/models", "ListModels", "Models", "Lists the models that a session can use.", _READS),
-    Method("session/allowed", "OfSession", "AllowedCalls", "Lists what was allowed for good.", _READS),
-    Method("session/forget", "Forget", "Forgotten", "Asks again about what was allowed for good.", _CHANGES),
+    Method("session/clear", "prompt", "OfSession", "Cleared", "Begins the conversation anew.", _CHANGES),
+    Method("session/rename", "prompt", "Rename", "Renamed", "Gives a session a title.", _CHANGES_STORED),
+    Method("session/models", "view", "ListModels", "Models", "Lists the models that a session can use.", _READS),
+    Method("session/allowed", "view", "OfSession", "AllowedCalls", "Lists what was allowed for good.", _READS),
+    Method("session/forget", "approve", "Forget", "Forgotten", "Asks again about what was allowed for good.", _CHANGES),
     Method(
         "session/dismiss",
+        "operate",
         "Dismiss",
         "Dismissed",
         "Lifts for good what a guard blocks that had connected to the session and is away.",
         (SESSION_NOT_FOUND, SESSION_LIMIT, SESSION_BUSY),
-        local=True,
     ),
     Method(
         "session/lock",
+        "operate",
         "Lock",
         "Lock",
         "Keeps the tools inside the directory of a session between two turns, or lets them out, for good.",
         (SESSION_NOT_FOUND, SESSION_LIMIT, SESSION_BUSY),
-        local=True,
     ),
     Method(
         "session/reload",
+        "operate",
         "OfSession",
         "Reloaded",
         "Replaces the extensions of a session by what is there now, between two turns: all of them, or none.",
         (SESSION_NOT_FOUND, SESSION_LIMIT, SESSION_BUSY),
-        local=True,
     ),
-    Method("session/commands", "OfSession", "Commands", "Lists the commands of extensions.", _READS),
+    Method("session/commands", "view", "OfSession", "Commands", "Lists the commands of extensions.", _READS),
     Method(
         "session/run_command",
+        "prompt",
         "RunCommand",
         "CommandRun",
         "Runs a command of an extension and answers when the extension has.",
         _LOADS,
     ),
-    Method("session/panel_key", "PanelKey", "PanelTold", "Sends a key to a panel.", _LOADS),
-    Method("session/panel_close", "PanelClose", "PanelTold", "Closes a panel.", _LOADS),
+    Method("session/panel_key", "prompt", "PanelKey", "PanelTold", "Sends a key to a panel.", _LOADS),
+    Method("session/panel_close", "prompt", "PanelClose", "PanelTold", "Closes a panel.", _LOADS),
     Method(
         "session/git_branch",
+        "view",
         "OfSession",
         "GitBranch",
         "Tells what is checked out in the directory of a session.",
         _READS,
     ),
-    _server("agents/list", "Nothing", "Agents", "Lists the agents that sessions can be created of."),
-    _server("agents/status", "Nothing", "Agents", "The same as `agents/list`."),
-    _server("status", "Nothing", "Status", "Tells what the daemon is and which sessions are live."),
-    _server("health", "Nothing", "Health", "Tells how the daemon is: memory, uptime, what failed."),
-    _server("tui/list", "Nothing", "Clients", "Lists the connections."),
-    _server("cost/query", "CostQuery", "Costs", "Tells what was spent."),
-    _server("logs/subscribe", "Nothing", "Subscribed", "Sends the log from now on, as `logs/event`."),
-    _server("config/list", "ConfigList", "ConfigEntries", "Lists settings that a client could show; none."),
-    _server("config/sections", "Nothing", "Sections", "Lists forms that a client could show; none."),
-    _server("config/templates", "Nothing", "Templates", "Lists templates that a client could show; none."),
+    _server("agents/list", "view", "Nothing", "Agents", "Lists the agents that sessions can be created of."),
+    _server("agents/status", "view", "Nothing", "Agents", "The same as `agents/list`."),
+    _server("status", "view", "Nothing", "Status", "Tells what the daemon is and which sessions are live."),
+    _server("health", "view", "Nothing", "Health", "Tells how the daemon is: memory, uptime, what failed."),
+    _server("tui/list", "view", "Nothing", "Clients", "Lists the connections."),
+    _server("cost/query", "view", "CostQuery", "Costs", "Tells what was spent."),
+    _server(
+        "logs/subscribe", "view", "Nothing", "Subscribed", "Sends the log from now on, as `logs/event`.", whole=True
+    ),
+    _server("config/list", "view", "ConfigList", "ConfigEntries", "Lists settings that a client could show; none."),
+    _server("config/sections", "view", "Nothing", "Sections", "Lists forms that a client could show; none."),
+    _server("config/templates", "view", "Nothing", "Templates", "Lists templates that a client could show; none."),
     _server(
         "config/reload",
+        "operate",
         "Nothing",
         "Reloading",
         "Reads the configuration again, for new sessions and those that rest; others keep theirs until they do.",
-        local=True,
     ),
     _server(
         "host/respond",
+        "operate",
         "HostRespond",
         "HostAnswered",
         "Answers one request of the host protocol, spelled as that is on every connection.",
-        local=True,
     ),
     _server(
         "host/delivered",
+        "operate",
         "HostDelivered",
         "Noted",
         "Says that the answer to a request of the host protocol got out.",
-        local=True,
     ),
-    _server("daemon/stop", "Stop", "Stopping", "Stops the daemon; questions to people are kept.", local=True),
+    _server("daemon/stop", "operate", "Stop", "Stopping", "Stops the daemon; questions to people are kept."),
 )
 
 METHODS: Final[Mapping[str, Method]] = MappingProxyType({method.name: method for method in _DECLARED})
@@ -361,22 +425,50 @@ LOOKS: Final = frozenset(
 )
 
 
-def capabilities(*, local: bool) -> tuple[str, ...]:
+def capabilities(grant: Grant) -> tuple[str, ...]:
     """Return the names of the methods that a connection may call."""
-    return tuple(method.name for method in METHODS.values() if local or not method.local)
+    return tuple(method.name for method in METHODS.values() if _may_call(grant, method))
 
 
-def find(name: str, *, initialized: bool, local: bool) -> Method:
-    """Return the method of this name. Raise RpcError if it is unknown or this connection may not call it yet."""
+def _may_call(grant: Grant, method: Method) -> bool:
+    return grant.may(method.role) and not (method.whole and grant.sessions is not None)
+
+
+def find(name: str, *, initialized: bool, grant: Grant) -> Method:
+    """Return the method of this name. Raise RpcError if it is unknown or this connection may not call it (yet)."""
     method = METHODS.get(name)
     shown = name if len(name) <= _MAX_NAME else f"{name[:_MAX_NAME]}…"
     if method is None:
         raise RpcError(METHOD_NOT_FOUND, f"Unknown method: {shown}")
-    if method.local and not local:
+    if method.local and not grant.may("operate"):
         raise RpcError(METHOD_NOT_FOUND, f"Unknown method: {shown}: it can be called over the local socket only")
     if not initialized and method.scope != "open":
         raise RpcError(NOT_INITIALIZED, "First call must be 'initialize'")
+    if not grant.may(method.role):
+        raise RpcError(
+            NOT_OWNED, f"{name} needs the role {method.role!r}, which the token {grant.name!r} does not have"
+        )
+    if not _may_call(grant, method):
+        raise RpcError(NOT_OWNED, f"{name} is about all sessions, and the token {grant.name!r} is bound to some")
     return method
+
+
+def check_sessions(grant: Grant, method: Method, params: Any) -> None:
+    """Raise RpcError if the parameters name a session to which the caller's token is not bound, or none to create.
+
+    The answer does not tell whether such a session exists.
+    """
+    if grant.sessions is None:
+        return
+    for field in ("session_id", "new_session_id"):
+        given: str | None = getattr(params, field, None)
+        if hasattr(params, field) and (not given or given not in grant.sessions):
+            shown = f" {given[:_MAX_NAME]!r}" if given else ""
+            raise RpcError(
+                NOT_OWNED,
+                f"{method.name}: the token {grant.name!r} is bound to certain sessions, and{shown or ' none'} is not"
+                " one of them",
+            )
 
 
 def read_params(method: Method, raw: msgspec.Raw, spelling: Spelling = Spelling.CAMEL) -> Any:

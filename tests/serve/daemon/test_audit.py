@@ -47,14 +47,18 @@ def test_each_call_is_a_line_that_says_who_and_what(tmp_path: Path) -> None:
     audit.close()
     assert plain(path) == [
         {"n": 1, "event": "opened", "pid": os.getpid()},
-        {"n": 2, "event": "connected", "transport": "unix", "uid": 1000, "pid": 42},
-        {"n": 3, "event": "call", "transport": "unix", "uid": 1000, "pid": 42, "method": "session/prompt",
+        {"n": 2, "event": "call", "transport": "unix", "uid": 1000, "pid": 42, "method": "session/prompt",
          "session": "s1", "outcome": "ok"},
-        {"n": 4, "event": "call", "transport": "ws", "token": "laptop", "method": "session/delete", "session": "s2",
-         "outcome": "-32000"},
-        {"n": 5, "event": "refused", "transport": "unix", "uid": 7, "pid": 8},
     ]  # fmt: skip
-    assert verify([str(path)]) == Verified(5, (), 5, entries(path)[-1]["hash"])
+    access = path.with_name("access.log")
+    assert plain(access) == [
+        {"n": 1, "event": "connected", "transport": "unix", "uid": 1000, "pid": 42},
+        {"n": 2, "event": "call", "transport": "ws", "token": "laptop", "method": "session/delete", "session": "s2",
+         "outcome": "-32000"},
+        {"n": 3, "event": "refused", "transport": "unix", "uid": 7, "pid": 8},
+    ]  # fmt: skip
+    assert verify([str(path)]) == Verified(2, (), 2, entries(path)[-1]["hash"], 1)
+    assert verify([str(access)]) == Verified(3, (), 3, entries(access)[-1]["hash"], 1)
 
 
 def refuse(audit: Audit, path: Path, *, within_s: float) -> Callable[[], int]:
@@ -73,7 +77,7 @@ def refuse(audit: Audit, path: Path, *, within_s: float) -> Callable[[], int]:
 async def test_refusals_that_were_too_many_are_summed_up_also_if_no_other_follows(tmp_path: Path) -> None:
     path = tmp_path / "audit.log"
     audit = Audit(LogFile(str(path)), soon=at_once)
-    told = refuse(audit, path, within_s=0.2)
+    told = refuse(audit, path.with_name("access.log"), within_s=0.2)
     async with asyncio.timeout(PATIENCE_S):
         while told() < 130:
             await asyncio.sleep(0.01)
@@ -84,6 +88,7 @@ async def test_refusals_that_were_too_many_are_summed_up_also_if_no_other_follow
 async def test_refusals_that_were_too_many_are_summed_up_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "audit.log"
     audit = Audit(LogFile(str(path)), soon=at_once)
+    path = path.with_name("access.log")
     told = refuse(audit, path, within_s=3600)
     assert told() == 100
     audit.close()

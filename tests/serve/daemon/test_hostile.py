@@ -230,7 +230,8 @@ async def test_another_user_is_hung_up_on_and_that_is_written_down(
             monkeypatch.undo()
             await is_well(await daemon.caller())
             daemon.daemon.parts.audit.flush()
-            lines = [json.loads(line) for line in (Path(directory) / "audit.log").read_text().splitlines()]
+            logs = [(Path(directory) / name).read_text() for name in ("audit.log", "access.log")]
+            lines = [json.loads(line) for log in logs for line in log.splitlines()]
     refused = [(one["uid"], one["pid"], one["outcome"]) for one in lines if one["event"] == "refused"]
     assert refused == [(uid, pid, "uid")]
     assert f"refused a connection of unix:pid={pid},uid={uid}: this daemon serves uid" in caplog.text

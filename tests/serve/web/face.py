@@ -80,10 +80,11 @@ class Face:
             yield Client(socket)
 
     def audited(self) -> list[dict[str, Any]]:
-        """Return what the audit log has to say."""
+        """Return what the audit log and the access log have to say, in the order of time."""
         self.daemon.parts.audit.flush()
-        path = self.home / "data" / "logs" / "audit.log"
-        return [json.loads(line) for line in path.read_text().splitlines()]
+        logs = [self.home / "data" / "logs" / name for name in ("audit.log", "access.log")]
+        lines = [json.loads(line) for path in logs if path.exists() for line in path.read_text().splitlines()]
+        return sorted(lines, key=lambda line: str(line["time"]))
 
     def refusals(self) -> list[tuple[str | None, str]]:
         """Return what was refused: what was wanted, and why it was not to be had."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-import socket
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -169,19 +169,15 @@ async def test_who_does_not_finish_the_body_is_hung_up_on(face: Face) -> None:
 
 async def test_more_connections_than_allowed_are_refused_and_the_rest_goes_on(face: Face) -> None:
     before = len(face.refusals())
-    held = [socket.create_connection(("127.0.0.1", face.port)) for _ in range(LIMITS.connections)]
-    try:
-        for _ in held:
-            await asyncio.sleep(0)  # They are accepted.
+    async with contextlib.AsyncExitStack() as held:
+        for _ in range(LIMITS.connections):
+            await held.enter_async_context(face.connected())
         told = await face.ask(path="/healthz")
         assert told.status == 503
-    finally:
-        for one in held:
-            one.close()
     async with asyncio.timeout(PATIENCE_S):
         while (await face.ask(path="/healthz")).status != 200:
             pass
-    assert set(await refused(face, before)) == {(None, "503 connections")}
+    assert set(face.refusals()[before:]) == {(None, "503 connections")}
 
 
 FRAMES: Mapping[str, tuple[Any, int]] = {

@@ -45,6 +45,20 @@ def check_idle(session: Session, what: str) -> None:
         raise RuntimeBusy(f"{what} while a prompt or compact is running; end it first with session/cancel")
 
 
+def check_approval(connection: ClientConnection, session: Session, decision: str) -> None:
+    """Raise RpcError if a client would allow a call of a run that its own token prompted or steered.
+
+    Refusing such a call is always possible. The role `self_approve` lifts this.
+    """
+    grant = connection.grant
+    if decision != "reject" and grant.name in session.worker.approvals.prompted_by and not grant.may("self_approve"):
+        raise RpcError(
+            NOT_OWNED,
+            f"the token {grant.name!r} prompted this run, and nobody approves what they prompted themselves: another"
+            " token, a local client, or a token with the role 'self_approve' can",
+        )
+
+
 def may_use(connection: ClientConnection, session: Session) -> bool:
     """True if a client may change a session. Tools of an unguarded session may do anything, so remote clients may
     use it only if its agent has a policy."""

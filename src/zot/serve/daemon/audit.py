@@ -1,4 +1,8 @@
-"""Audit log: one hash-chained JSON line per request, without message contents."""
+"""Audit log: hash-chained JSON lines, without message contents.
+
+`audit.log` has what changed something. `access.log` beside it has connections, refusals, failed calls, and how many
+calls only read. So no flood of these can rotate out what matters.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +38,8 @@ _HASH = b',"hash":"'
 _END_BYTES = len(_HASH) + 32 + len(b'"}')
 _TAIL_BYTES = 64 * 1024
 
+#: Interval of the summaries of read-only calls.
+_SUMMARY_S = 60.0
 #: Number of refusals recorded per period, and the period.
 _MAX_RECORDED, _PERIOD_S = 100, 10.0
 
@@ -50,8 +56,8 @@ class Identity(msgspec.Struct, frozen=True):
 class AuditEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line. ``prev`` is the hash of the preceding line, whose number is one less.
 
-    ``event`` is `opened` (a daemon starts writing), `call` (a method was called), `lost` (``lines`` entries could not
-    be written) or an event of a connection, such as `connected` and `refused`.
+    ``event`` is `opened` (a daemon starts writing), `call` (a method was called), `reads` (``lines`` calls only read),
+    `lost` (``lines`` entries could not be written) or an event of a connection: `connected`, `refused` or `revoked`.
     """
 
     n: int
@@ -68,55 +74,22 @@ class AuditEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     prev: str = _FIRST_HASH
 
 
-class Audit:
-    """Writer of the audit log. Entries of one tick are written together at its end. Never raises, rarely blocks.
+class _Chain:
+    """One file of hash-chained lines. Other daemons may append to it; the chain continues across them."""
 
-    Other daemons may append to the same file; the chain continues across them.
-    """
-
-    def __init__(self, file: LogFile, *, soon: Callable[[Callable[[], None]], object]) -> None:
-        """Continue the chain in ``file``. ``soon`` schedules a function, such as the event loop's `call_soon`."""
+    def __init__(self, file: LogFile) -> None:
         self._file = file
-        self._soon = soon
         self._pending: list[AuditEntry] = []
-        self._is_scheduled = False
         self._n, self._hash = 0, _FIRST_HASH
         self._lost = 0
-        #: Called by `close` before the last flush.
-        self.when_closing: list[Callable[[], None]] = []
-        self.note("opened", Identity("", pid=os.getpid()))
 
-    def call(self, who: Identity, method: str, *, session: str = "", outcome: str = "ok") -> None:
-        """Record a method call, its session and its outcome: `ok`, or the error code.
-
-        Never pass message contents. Names are truncated because clients choose them.
-        """
-        self.note("call", who, method=method, session=session, outcome=outcome)
-
-    def note(self, event: str, who: Identity, *, method: str = "", session: str = "", outcome: str = "") -> None:
-        """Record another event of a connection."""
-        entry = AuditEntry(
-            n=0,
-            time=timestamp(),
-            event=event,
-            transport=who.transport or None,
-            uid=who.uid,
-            pid=who.pid,
-            token=who.token,
-            method=printable_line(method, _MAX_NAME) or None,
-            session=printable_line(session, _MAX_NAME) or None,
-            outcome=printable_line(outcome, _MAX_NAME) or None,
-        )
+    def add(self, entry: AuditEntry) -> int:
+        """Enqueue an entry; return how many wait."""
         self._pending.append(entry)
-        if len(self._pending) >= _MAX_WAITING:
-            self.flush()
-        elif not self._is_scheduled:
-            self._is_scheduled = True
-            self._soon(self.flush)
+        return len(self._pending)
 
     def flush(self) -> None:
         """Write pending entries. Entries that cannot be written are counted, and the count is written later."""
-        self._is_scheduled = False
         entries, self._pending = self._pending, []
         if not entries:
             return
@@ -127,6 +100,11 @@ class Audit:
                 self._lost = 0
             else:
                 self._lost += len(entries) - bool(self._lost)
+
+    def close(self) -> None:
+        """Write the rest and close the file."""
+        self.flush()
+        self._file.close()
 
     def _write(self, entries: Iterable[AuditEntry]) -> bool:
         """Append ``entries`` to the chain, after those of other daemons. False if they cannot be written."""
@@ -142,29 +120,128 @@ class Audit:
         self._n, self._hash = n, hashed
         return True
 
+
+def access_path(path: str) -> str:
+    """Return the path of the access log beside an audit log."""
+    return os.path.join(os.path.dirname(path), "access.log")
+
+
+class Audit:
+    """Writer of the audit log and the access log. Entries of one tick are written together at its end.
+
+    Never raises, rarely blocks.
+    """
+
+    def __init__(self, file: LogFile, *, soon: Callable[[Callable[[], None]], object]) -> None:
+        """Continue the chains in ``file`` and beside it. ``soon`` schedules a function, such as `call_soon`."""
+        self._changes = _Chain(file)
+        self._access = _Chain(LogFile(access_path(file.path)))
+        self._soon = soon
+        self._is_scheduled = False
+        #: Read-only calls since the last summary, by caller.
+        self._reads: dict[Identity, int] = {}
+        self._summing_up: asyncio.TimerHandle | None = None
+        #: Called by `close` before the last flush.
+        self.when_closing: list[Callable[[], None]] = []
+        self.note("opened", Identity("", pid=os.getpid()))
+
+    def call(self, who: Identity, method: str, *, session: str = "", outcome: str = "ok") -> None:
+        """Record a method call, its session and its outcome: `ok`, or the error code.
+
+        Never pass message contents. Names are truncated because clients choose them.
+        """
+        self.note("call", who, method=method, session=session, outcome=outcome)
+
+    def read(self, who: Identity) -> None:
+        """Count a successful call that only read; one line per caller and interval says how many there were."""
+        who = msgspec.structs.replace(who, pid=None)
+        self._reads[who] = self._reads.get(who, 0) + 1
+        if self._summing_up is None:
+            self._summing_up = asyncio.get_running_loop().call_later(_SUMMARY_S, self._sum_up)
+
+    def _sum_up(self) -> None:
+        if self._summing_up is not None:
+            self._summing_up.cancel()
+            self._summing_up = None
+        reads, self._reads = self._reads, {}
+        for who, number in reads.items():
+            self._add(self._access, _entry("reads", who, lines=number))
+
+    def note(self, event: str, who: Identity, *, method: str = "", session: str = "", outcome: str = "") -> None:
+        """Record another event of a connection."""
+        entry = _entry(event, who, method=method, session=session, outcome=outcome)
+        self._add(self._changes if _is_change(entry) else self._access, entry)
+
+    def _add(self, chain: _Chain, entry: AuditEntry) -> None:
+        if chain.add(entry) >= _MAX_WAITING:
+            self.flush()
+        elif not self._is_scheduled:
+            self._is_scheduled = True
+            self._soon(self.flush)
+
+    def flush(self) -> None:
+        """Write pending entries."""
+        self._is_scheduled = False
+        self._changes.flush()
+        self._access.flush()
+
     def close(self) -> None:
-        """Write the rest and close the file."""
+        """Write the rest and close the files."""
         for call in self.when_closing:
             call()
-        self.flush()
-        self._file.close()
+        self._sum_up()
+        self._changes.close()
+        self._access.close()
+
+
+def _entry(
+    event: str, who: Identity, *, method: str = "", session: str = "", outcome: str = "", lines: int | None = None
+) -> AuditEntry:
+    return AuditEntry(
+        n=0,
+        time=timestamp(),
+        event=event,
+        transport=who.transport or None,
+        uid=who.uid,
+        pid=who.pid,
+        token=who.token,
+        method=printable_line(method, _MAX_NAME) or None,
+        session=printable_line(session, _MAX_NAME) or None,
+        outcome=printable_line(outcome, _MAX_NAME) or None,
+        lines=lines,
+    )
+
+
+def _is_change(entry: AuditEntry) -> bool:
+    """True for what must stay on record: a successful change, an extension that connected, a revoked token."""
+    match entry.event:
+        case "call":
+            # A request of the host protocol may fail after its tools have run.
+            return entry.outcome == "ok" or entry.method == "/v1/respond"
+        case "connected":
+            return entry.method == "/ext"
+        case _:
+            return entry.event in ("opened", "revoked")
 
 
 class Verified(msgspec.Struct, frozen=True):
     """Result of verifying an audit log: number of lines, problems, and the last number and hash.
 
-    Keep the last two elsewhere: an attacker who can write the file can also rebuild the whole chain.
+    From number ``whole_from`` on, no line is missing or altered; 0 if that is true of none. Earlier ones were rotated
+    out, removed or altered. Keep the last number and hash elsewhere: an attacker who can write the file can also
+    rebuild the whole chain.
     """
 
     lines: int
     problems: tuple[str, ...]
     last: int
     hash: str
+    whole_from: int
 
 
 def verify(paths: Iterable[str]) -> Verified:
     """Verify the hash chain of an audit log; ``paths`` are its files, oldest first. Raise OSError."""
-    number, problems = 0, []
+    number, whole_from, problems = 0, 0, []
     before: AuditEntry | None = None
     hashed = _FIRST_HASH
     for path, at, line in _lines(paths):
@@ -172,11 +249,14 @@ def verify(paths: Iterable[str]) -> Verified:
         entry = _read(line)
         if entry is None:
             problems.append(f"{path}:{at}: is not as it was written")
+            whole_from = 0
             continue
         if before is not None and (entry.n, entry.prev) != (before.n + 1, hashed):
             problems.append(f"{path}:{at}: does not follow the line before it")
+            whole_from = 0
         before, hashed = entry, _hash_in(line)
-    return Verified(number, tuple(problems), before.n if before else 0, hashed)
+        whole_from = whole_from or entry.n
+    return Verified(number, tuple(problems), before.n if before else 0, hashed, whole_from)
 
 
 def _chained(entry: AuditEntry) -> tuple[bytes, str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ import msgspec
 from zot.encoding import encode
 from zot.errors import DirectoryGone, NoSuchAgent, NoSuchSession, UserError
 from zot.events import AgentEvent, ApprovalRequest, status_of
+from zot.files import read_chunks
 from zot.journal import queries, replay
 from zot.journal.journal import Journal
 from zot.journal.queries import SessionRecord
@@ -26,6 +28,7 @@ from zot.serve.daemon.connection import ClientConnection, Handler
 from zot.session.transcripts import Endings, all_messages, current_messages, endings, past_message
 from zot.store import Change, Row
 from zot.wire import daemon_types as said
+from zot.wire.daemon import Grant
 from zot.wire.daemon_types import Costs, MessageEntry, Messages
 from zot.wire.spelling import Spelled, Spelling, spelled
 
@@ -34,6 +37,8 @@ DAY, _MONTH = len("2026-01-31"), len("2026-01")
 
 #: Length of an abbreviated commit id.
 _SHORT = 7
+_COMMIT = re.compile(r"[0-9a-f]{40,64}")
+_MAX_PACKED_BYTES = 16 << 20
 #: Placeholder in HEAD of a repository with reftables, which we cannot read.
 _UNREADABLE = "refs/heads/.invalid"
 
@@ -123,16 +128,18 @@ class SpendingCache:
         self._guard = threading.Lock()
         self._pages: dict[int, _Page] = {}
 
-    def calls(self, connection: sqlite3.Connection, span: Span, agent: str | None) -> Iterator[tuple[str, Spent]]:
+    def calls(
+        self, connection: sqlite3.Connection, span: Span, agent: str | None, only: Collection[str] | None = None
+    ) -> Iterator[tuple[str, Spent]]:
         """Yield the model calls of one agent or of all that may lie in a span, with their agents.
 
-        Calls of a whole day are merged into one. Raise JournalDamaged.
+        With ``only``, those of these sessions. Calls of a whole day are merged into one. Raise JournalDamaged.
         """
         with self._guard:
             records = {record.number: record for record in queries.listed(connection) if record.totals != ZERO}
             self._pages = {number: page for number, page in self._pages.items() if number in records}
             for record in records.values():
-                if record.updated < span.since:
+                if record.updated < span.since or (only is not None and record.id not in only):
                     continue
                 page = self._page(connection, record)
                 if agent not in (None, page.agent):
@@ -196,9 +203,15 @@ class SessionCatalog:
         return found.last_seq, found.epoch
 
     async def listed(
-        self, *, query: str = "", cwd: str | None = None, agent: str | None = None, limit: int | None = None
+        self,
+        *,
+        query: str = "",
+        cwd: str | None = None,
+        agent: str | None = None,
+        limit: int | None = None,
+        only: Collection[str] | None = None,
     ) -> list[CatalogEntry]:
-        """Return sessions, newest first; with ``query``, only those with a matching message."""
+        """Return sessions, newest first; with ``query``, only those with a matching message; ``only`` those ids."""
         found = [hit.session for hit in await self.journal.search(query)] if query else None
 
         def look(connection: sqlite3.Connection) -> list[CatalogEntry]:
@@ -206,7 +219,7 @@ class SessionCatalog:
             for record in queries.listed(connection, cwd=cwd):
                 if limit is not None and len(entries) >= limit:
                     break
-                if found is not None and record.id not in found:
+                if (found is not None and record.id not in found) or (only is not None and record.id not in only):
                     continue
                 entry = CatalogEntry(
                     record,
@@ -221,10 +234,13 @@ class SessionCatalog:
 
         return await self.journal.reading(look)
 
-    async def spent(self, span: Span, *, agent: str | None = None) -> Costs:
-        """Return the spending of all sessions, or of one agent's. Computed in a thread: there may be many."""
+    async def spent(self, span: Span, *, agent: str | None = None, only: Collection[str] | None = None) -> Costs:
+        """Return the spending of all sessions, or of one agent's. Computed in a thread: there may be many.
+
+        With ``only``, that of these sessions.
+        """
         now = timestamp()
-        return await self.journal.reading(lambda one: added_up(self._ledger.calls(one, span, agent), span, now))
+        return await self.journal.reading(lambda one: added_up(self._ledger.calls(one, span, agent, only), span, now))
 
     async def messages(self, session_id: str, *, every: bool = False) -> list[Message]:
         """Return a session's recorded messages; with ``every``, also those that were compacted.
@@ -332,7 +348,10 @@ class CheckedOut(NamedTuple):
 
 
 def checked_out(directory: str) -> CheckedOut:
-    """Return the branch and commit of the working tree around ``directory``; no commit before the first one."""
+    """Return the branch and commit of the working tree around ``directory``; no commit before the first one.
+
+    The repository may be anybody's: only regular files are read, and only references inside it.
+    """
     try:
         if (git := _git_directory(directory)) is None:
             return CheckedOut()
@@ -341,10 +360,22 @@ def checked_out(directory: str) -> CheckedOut:
         return CheckedOut()
     name = head.removeprefix("ref: ")
     if name == head:
-        return CheckedOut(commit=head[:_SHORT])
-    if name == _UNREADABLE:
+        return CheckedOut(commit=head[:_SHORT] if _COMMIT.fullmatch(head) else "")
+    if name == _UNREADABLE or not _is_reference(name):
         return CheckedOut()
-    return CheckedOut(name.removeprefix("refs/heads/"), _commit(git, name)[:_SHORT])
+    commit = _commit(git, name)
+    return CheckedOut(name.removeprefix("refs/heads/"), commit[:_SHORT] if _COMMIT.fullmatch(commit) else "")
+
+
+def _is_reference(name: str) -> bool:
+    """True if git would accept the name of a reference, as far as that keeps it inside the repository."""
+    parts = name.split("/")
+    return (
+        parts[0] == "refs"
+        and len(parts) > 1
+        and name.isprintable()
+        and not any(not part or part.startswith(".") or ".." in part for part in parts)
+    )
 
 
 def _git_directory(directory: str) -> str | None:
@@ -367,17 +398,19 @@ def _commit(git: str, name: str) -> str:
     for place in (git, common):
         with suppress(OSError):
             return _line(os.path.join(place, name))
-    with suppress(OSError), open(os.path.join(common, "packed-refs"), encoding="utf-8", errors="replace") as file:
-        for line in file:
-            commit, _, named = line.rstrip("\n").partition(" ")
+    with suppress(OSError):
+        packed = b"".join(read_chunks(os.path.join(common, "packed-refs"), max_bytes=_MAX_PACKED_BYTES))
+        for line in packed.decode("utf-8", "replace").split("\n"):
+            commit, _, named = line.partition(" ")
             if named == name:
                 return commit
     return ""
 
 
 def _line(path: str) -> str:
-    with open(path, encoding="utf-8", errors="replace") as file:
-        return file.read(4096).partition("\n")[0].strip()
+    """Return the first line of a regular file. Raise OSError, also for a pipe or a device, and never wait."""
+    data = next(read_chunks(path), b"")
+    return data[:4096].decode("utf-8", "replace").partition("\n")[0].strip()
 
 
 class _EncodedPage(Spelled, frozen=True):
@@ -411,16 +444,19 @@ class CatalogMethods:
         }
 
     async def _list(self, connection: ClientConnection, asked: said.List) -> said.Sessions:
-        del connection
         with suppress(TimeoutError):  # Recovery shows which sessions wait for an approval.
             async with asyncio.timeout(_RECOVERY_S):
                 await self._is_recovered.wait()
         entries = await self._shelf.listed(
-            query=asked.query or "", cwd=asked.cwd, agent=asked.agent_alias, limit=asked.limit
+            query=asked.query or "",
+            cwd=asked.cwd,
+            agent=asked.agent_alias,
+            limit=asked.limit,
+            only=connection.grant.sessions,
         )
-        return said.Sessions(tuple(map(self._entry, entries)))
+        return said.Sessions(tuple(self._entry(entry, connection.grant) for entry in entries))
 
-    def _entry(self, entry: CatalogEntry) -> said.SessionEntry:
+    def _entry(self, entry: CatalogEntry, grant: Grant) -> said.SessionEntry:
         record, session = entry.record, self._hub.session(entry.record.id)
         pending, busy = entry.pending, entry.is_running
         if session is not None and session.busy:
@@ -437,7 +473,7 @@ class CatalogMethods:
             message_count=record.messages,
             state=status_of(pending, busy=busy),
             last_seq=entry.last_seq,
-            parent_id=record.parent or said.ABSENT,
+            parent_id=record.parent if record.parent and grant.sees(record.parent) else said.ABSENT,
         )
 
     async def _messages(self, connection: ClientConnection, asked: Messages) -> _EncodedPage:

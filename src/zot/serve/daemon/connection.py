@@ -26,7 +26,10 @@ from zot.serve.daemon.backlog import Backlog, Wire
 from zot.wire import jsonrpc
 from zot.wire.daemon import (
     LOOKS,
+    OPERATOR,
     Dialect,
+    Grant,
+    check_sessions,
     dialect_of,
     encode_error_in,
     encode_result_in,
@@ -122,7 +125,7 @@ class _Order:
 class ClientConnection:
     """One client: its identity, its spelling of names, and the sessions it follows."""
 
-    def __init__(self, daemon: Daemon, wire: ClientWire, who: Identity, *, label: str, is_local: bool = True) -> None:
+    def __init__(self, daemon: Daemon, wire: ClientWire, who: Identity, *, label: str, grant: Grant = OPERATOR) -> None:
         self.daemon = daemon
         self.wire = wire
         self._backlog = Backlog(wire, cut_off=daemon.cut_off)
@@ -133,8 +136,10 @@ class ClientConnection:
         self.name = f"tui_{os.urandom(4).hex()}"
         self.since = time.time()
         self.came = time.monotonic()
+        #: What it may do.
+        self.grant = grant
         #: Whether it runs on this machine, so that paths mean the same to both.
-        self.is_local = is_local
+        self.is_local = grant.may("operate")
         self.is_welcome = False
         self.spelling = Spelling.CAMEL
         self.dialect = Dialect.CAMEL
@@ -152,6 +157,8 @@ class ClientConnection:
 
     def take(self, line: bytes | TooLong) -> None:
         """Execute the request in one line and answer it."""
+        if self._is_closed:
+            return
         if isinstance(line, TooLong):
             self.wire.send(jsonrpc.encode_error(jsonrpc.NULL, jsonrpc.frame_too_large(line.limit)))
             return
@@ -169,7 +176,7 @@ class ClientConnection:
         self._finish_if_idle()
 
     def close(self) -> None:
-        """Drop the client. Its runs continue."""
+        """Drop the client. Its runs continue. Safe to call repeatedly."""
         self._is_closed = True
         for session_id in list(self._followed):
             self.unfollow(session_id)
@@ -183,9 +190,16 @@ class ClientConnection:
         return self._followed.keys()
 
     def follow(self, session_id: str, after: int | None = None, *, again: bool = False) -> None:
-        """Send a session's updates after number ``after``; ``again`` restarts an existing subscription."""
+        """Send a session's updates after number ``after``; ``again`` restarts an existing subscription.
+
+        Without the role `view`, a client gets the answers to its requests only.
+        """
         before = self._followed.get(session_id)
-        if self._is_closed or (before is not None and not again):
+        if (
+            self._is_closed
+            or not (self.grant.may("view") and self.grant.sees(session_id))
+            or (before is not None and not again)
+        ):
             return
         feed = self.daemon.feed(session_id)
         if before is not None:
@@ -263,8 +277,10 @@ class ClientConnection:
             raise RpcError(jsonrpc.SESSION_BUSY, f"{_MAX_UNANSWERED} requests are unanswered; wait for some")
         if self._unanswered_bytes + size > _MAX_UNANSWERED_BYTES:
             raise RpcError(jsonrpc.SESSION_BUSY, f"{self._unanswered_bytes} bytes of requests are unanswered; wait")
-        method = find(request.method, initialized=self.is_welcome, local=self.is_local)
-        return read_params(method, request.params, self.spelling)
+        method = find(request.method, initialized=self.is_welcome, grant=self.grant)
+        params = read_params(method, request.params, self.spelling)
+        check_sessions(self.grant, method, params)
+        return params
 
     def _initialize(self, request: Request, params: Initialize) -> None:
         try:

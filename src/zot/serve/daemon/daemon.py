@@ -23,7 +23,7 @@ from zot.serve.daemon.logs import LogFeed
 from zot.serve.daemon.metrics import Metrics, rss_bytes, size_of_database
 from zot.serve.daemon.sockets import Acceptor, LocalWire, client_limit
 from zot.version import __version__
-from zot.wire.daemon import FEATURES, LOOKS, PROTOCOL_VERSION, STOPPING, capabilities, check_version
+from zot.wire.daemon import FEATURES, LOOKS, METHODS, PROTOCOL_VERSION, STOPPING, capabilities, check_version
 from zot.wire.daemon_greeting import Initialize, Initialized
 from zot.wire.jsonrpc import NULL, TOO_MANY_CLIENTS, RpcError, encode_error
 from zot.wire.lines import MAX_LINE_BYTES
@@ -239,7 +239,7 @@ class Daemon:
             protocol_version=PROTOCOL_VERSION,
             server_version=self.server_version,
             server_pid=os.getpid(),
-            capabilities=capabilities(local=connection.is_local),
+            capabilities=capabilities(connection.grant),
             features=tuple(feature for feature in FEATURES if feature in asked.features),
             endpoint=self.place.socket,
             tui_id=connection.name,
@@ -247,13 +247,15 @@ class Daemon:
         )
 
     def note(self, connection: ClientConnection, method: str, params: Any, problem: RpcError | None) -> None:
-        """Record a call in the audit log, except successful read-only ones."""
+        """Record a call in the audit log; successful read-only ones are counted."""
         self.metrics.errors += problem is not None
-        if method not in LOOKS or problem is not None:
-            self.metrics.calls += 1
-            outcome = "ok" if problem is None else str(problem.code)
-            session_id = getattr(params, "session_id", None) or ""
-            self.parts.audit.call(connection.who, method, session=session_id, outcome=outcome)
+        self.metrics.calls += method not in LOOKS or problem is not None
+        if problem is None and METHODS[method].role in ("any", "view"):
+            self.parts.audit.read(connection.who)
+            return
+        outcome = "ok" if problem is None else str(problem.code)
+        session_id = getattr(params, "session_id", None) or ""
+        self.parts.audit.call(connection.who, method, session=session_id, outcome=outcome)
 
     # Sessions and configuration.
 

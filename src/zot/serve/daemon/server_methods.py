@@ -100,7 +100,7 @@ class ServerMethods:
 
     async def _status(self, connection: ClientConnection, asked: said.Nothing) -> said.Status:
         daemon = self._daemon
-        ids = daemon.hub.ids
+        ids = tuple(one for one in daemon.hub.ids if connection.grant.sees(one))
         config_dir = daemon.parts.agents.directory or msgspec.UNSET
         return said.Status(
             server_version=daemon.server_version,
@@ -109,7 +109,7 @@ class ServerMethods:
             session_ids=ids,
             server_pid=os.getpid(),
             uptime_seconds=int(daemon.uptime_s),
-            clients=len(daemon.connections),
+            clients=len(self._visible(connection)),
             config_dir=config_dir,
             config_file=os.path.join(config_dir, "config.toml") if config_dir else msgspec.UNSET,
             config_kind="default" if daemon.place.config_dir is None else "custom",
@@ -132,8 +132,9 @@ class ServerMethods:
 
     async def _agents(self, connection: ClientConnection, asked: said.Nothing) -> said.Agents:
         daemon = self._daemon
-        live = Counter(daemon.agent_of(session_id) for session_id in daemon.hub.ids)
-        kept = Counter(entry.agent for entry in await daemon.shelf.listed())
+        sees = connection.grant.sees
+        live = Counter(daemon.agent_of(session_id) for session_id in daemon.hub.ids if sees(session_id))
+        kept = Counter(entry.agent for entry in await daemon.shelf.listed() if sees(entry.record.id))
         return said.Agents(
             tuple(
                 said.AgentEntry(
@@ -157,12 +158,18 @@ class ServerMethods:
                     peer_label=one.label,
                     transport=one.label.partition(":")[0],
                 )
-                for one in self._daemon.connections
+                for one in self._visible(connection)
             )
         )
 
+    def _visible(self, connection: ClientConnection) -> list[ClientConnection]:
+        """Return the connections that a client may see: those of the same token if that is bound to sessions."""
+        grant = connection.grant
+        return [one for one in self._daemon.connections if grant.sessions is None or one.grant == grant]
+
     async def _costs(self, connection: ClientConnection, asked: said.CostQuery) -> said.Costs:
-        return await self._daemon.shelf.spent(Span(asked.since, asked.until), agent=asked.agent)
+        span = Span(asked.since, asked.until)
+        return await self._daemon.shelf.spent(span, agent=asked.agent, only=connection.grant.sessions)
 
     async def _subscribe(self, connection: ClientConnection, asked: said.Nothing) -> AnswerThen:
         return AnswerThen(said.Subscribed(), lambda: self._daemon.log_feed.subscribe(connection.wire))

@@ -23,7 +23,14 @@ from zot.files import read_content
 from zot.messages import ZERO, ImageBlock
 from zot.run_summary import RunSummary
 from zot.runtime.pool import NewSession, SessionPool
-from zot.serve.daemon.access import check_idle, check_name, check_use, evict_if_directory_gone, use_session
+from zot.serve.daemon.access import (
+    check_approval,
+    check_idle,
+    check_name,
+    check_use,
+    evict_if_directory_gone,
+    use_session,
+)
 from zot.serve.daemon.connection import AnswerThen, ClientConnection, Deferred, Handler, SlowAnswer, as_rpc_error
 from zot.session.abortable import AbortableWaits
 from zot.session.history import Batch, Subscriber
@@ -427,7 +434,7 @@ class SessionMethods:
             connection, asked.session_id, asked.prompt_id or "", lambda turn: turn.reply(asked.session_id)
         )
         async with self._run(connection, asked.session_id, reply) as session:
-            session.prompt(text, images, prompt_id=asked.prompt_id or "", observer=reply)
+            session.prompt(text, images, prompt_id=asked.prompt_id or "", by=connection.grant.name, observer=reply)
         return reply.deferred
 
     async def _compact(self, connection: ClientConnection, asked: said.OfSession) -> Deferred:
@@ -459,7 +466,7 @@ class SessionMethods:
             self._hub.check_open()
             connection.follow(asked.session_id)
             try:
-                session.steer(text, images, prompt_id=asked.prompt_id or "", observer=reply)
+                session.steer(text, images, prompt_id=asked.prompt_id or "", by=connection.grant.name, observer=reply)
             except RunCancelled as why:
                 raise _not_begun(why, SESSION_NOT_FOUND) from None
         return reply.deferred
@@ -485,6 +492,7 @@ class SessionMethods:
         async with use_session(self._hub, connection, asked.session_id) as session:
             if session.pending is None:
                 await self._shelf.journal.check_elsewhere(asked.session_id)
+            check_approval(connection, session, asked.verdict)
             session.approve(asked.request_id, asked.verdict, by=connection.label)
         return said.Approved(asked.session_id, asked.request_id)
 

@@ -178,7 +178,8 @@ class ExtensionMethods:
         if answer.prompt and session is not None:
             try:
                 self._hub.check_open()
-                session.prompt(answer.prompt, observer=_CommandPrompt(connection, asked.session_id))
+                observer = _CommandPrompt(connection, asked.session_id)
+                session.prompt(answer.prompt, by=connection.grant.name, observer=observer)
             except UserError as problem:
                 connection.send_turn_failed(asked.session_id, str(problem))
 

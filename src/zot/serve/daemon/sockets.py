@@ -10,6 +10,7 @@ import resource  # Not lazily: there may be no descriptor left to load it with.
 import select
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -183,7 +184,7 @@ class LocalWire(asyncio.Protocol):
 
 
 class Handshake(msgspec.Struct, frozen=True):
-    """TLS settings: context, time limit, and limit of concurrent handshakes."""
+    """TLS settings: context, time limit, and limit of concurrent handshakes: one more ends the oldest."""
 
     context: ssl.SSLContext
     within_s: float
@@ -214,7 +215,8 @@ class Acceptor:
         self._tls = tls
         self._lost = lost
         self._loop = asyncio.get_running_loop()
-        self._setups: set[asyncio.Task[None]] = set()
+        #: Connections that are being set up, the oldest first.
+        self._setups: dict[asyncio.Task[None], None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._delay_s = _FIRST_DELAY_S
         self._log_at = 0.0
@@ -268,12 +270,18 @@ class Acceptor:
                 return
             self._delay_s = _FIRST_DELAY_S
             if self._tls is not None and len(self._setups) >= self._tls.most:
-                connection.close()
+                oldest = next(iter(self._setups))
+                del self._setups[oldest]
+                oldest.cancel()
                 self._lost("too many")
-                continue
             task = self._loop.create_task(self._set_up(connection), name="zot accept")
-            self._setups.add(task)
-            task.add_done_callback(self._setups.discard)
+            self._setups[task] = None
+            task.add_done_callback(partial(self._is_set_up, connection))
+
+    def _is_set_up(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
+        self._setups.pop(task, None)
+        if task.cancelled():  # Possibly before its first step.
+            connection.close()
 
     async def _set_up(self, connection: socket.socket) -> None:
         """Set up an accepted connection; its protocol serves it from then on."""

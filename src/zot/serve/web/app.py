@@ -93,18 +93,30 @@ class OriginGuard:
 
 
 class TokenGuard:
-    """Refuse requests without a valid token (an ASGI application). ``route`` names the path in the audit log."""
+    """Refuse requests without a valid token that has a role (an ASGI application).
 
-    def __init__(self, app: App, gate: Gate, route: str) -> None:
+    ``route`` names the path in the audit log. With ``whole``, tokens that are bound to sessions are refused, too. The
+    application below finds the token's `Grant` in the scope, and must serve only the sessions that it sees.
+    """
+
+    def __init__(self, app: App, gate: Gate, route: str, role: str, *, whole: bool = False) -> None:
+        self.role = role
         self._app = app
         self._gate = gate
         self._route = route
+        self._whole = whole
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         scope["zot.route"] = self._route
-        scope["zot.bearer"] = bearer = self._gate.bearer(scope)
-        if bearer is None:
+        grant = self._gate.grant(scope)
+        scope["zot.grant"], scope["zot.bearer"] = grant, None if grant is None else grant.name
+        scope["zot.tokens"] = self._gate.tokens
+        if grant is None:
             await refuse(scope, send, 401, "a token is needed, as Authorization: Bearer or as a subprotocol")
+        elif not grant.may(self.role):
+            await refuse(scope, send, 403, f"this needs a token with the role {self.role}")
+        elif self._whole and grant.sessions is not None:
+            await refuse(scope, send, 403, "this is about all sessions, and the token is bound to some")
         else:
             await self._app(scope, receive, send)
 
@@ -128,13 +140,15 @@ def app_for(
     known = tokens or Tokens(path_in(daemon.place.data_dir))
     gate = Gate(known, hosts=(*hosts, *settings.hosts), origins=(*origins, *settings.origins))
     conversation = ClientEndpoint(daemon, limits)
+    metrics, respond, extension = MetricsPage(daemon), Respond(daemon, limits), ExtensionEndpoint(daemon)
     routes: list[BaseRoute] = [
         Route("/healthz", healthz),
-        Route("/metrics", TokenGuard(MetricsPage(daemon), gate, "/metrics"), methods=["GET"]),
-        Route("/v1/respond", TokenGuard(Respond(daemon, limits), gate, "/v1/respond"), methods=["POST"]),
-        WebSocketRoute("/", TokenGuard(conversation, gate, "/")),
-        WebSocketRoute("/ws", TokenGuard(conversation, gate, "/ws")),
-        WebSocketRoute("/ext", TokenGuard(ExtensionEndpoint(daemon), gate, "/ext")),
+        Route("/metrics", TokenGuard(metrics, gate, "/metrics", "view", whole=True), methods=["GET"]),
+        Route("/v1/respond", TokenGuard(respond, gate, "/v1/respond", "prompt"), methods=["POST"]),
+        # Any role may connect: each method states its own.
+        WebSocketRoute("/", TokenGuard(conversation, gate, "/", "any")),
+        WebSocketRoute("/ws", TokenGuard(conversation, gate, "/ws", "any")),
+        WebSocketRoute("/ext", TokenGuard(extension, gate, "/ext", "extend")),
     ]
     app = Starlette(routes=routes)
     app.router.redirect_slashes = False

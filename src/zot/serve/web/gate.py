@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
 import os
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-from zot.config.tokens import VOID, make, read
+from zot.config.tokens import VOID, ScopedToken, digest_of, make, read, read_scoped, scoped_path_beside
 from zot.errors import ConfigError
+from zot.wire.daemon import ROLES, Grant
 from zot.wire.host import MAX_INPUT_BYTES
 from zot.wire.lines import MAX_LINE_BYTES
 
@@ -28,39 +32,82 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _SECURE = ("wss", "https")
 
 
-class Tokens:
-    """Tokens of one file, one per line: alone or as `name:token`. Changes of the file take effect at once."""
+#: Interval of checks whether the tokens of open connections still count.
+_CHECK_S = 0.25
 
-    def __init__(self, path: str) -> None:
-        """Read the file; create it with one token if it does not exist. Raise ConfigError."""
+
+class Tokens:
+    """Tokens of the file `token`, which have all roles, and of `tokens.json` beside it. Changes take effect at once."""
+
+    def __init__(self, path: str, *, clock: Callable[[], float] = time.time) -> None:
+        """Read the files; create `token` with one token if there is neither. Raise ConfigError."""
         self.path = path
-        self._seen: tuple[int, ...] = ()
-        self._tokens: Mapping[str, bytes] = {}
-        #: Last logged problem with the file.
+        self._scoped_path = scoped_path_beside(path)
+        self._clock = clock
+        self._seen: tuple[tuple[int, ...] | None, ...] = ()
+        self._grants: Mapping[str, Grant] = {}
+        #: Called when the token of an open connection does not count any more.
+        self._open: dict[Callable[[], None], Grant] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        #: Last logged problem with the files.
         self._logged = ""
         self._refresh()
 
     def bearer(self, token: str) -> str | None:
-        """Return the name of a token; None if it is unknown. Takes the same time for every token."""
+        """Return the name of a token; None if it is unknown."""
+        found = self.grant(token)
+        return None if found is None else found.name
+
+    def grant(self, token: str) -> Grant | None:
+        """Return what a token allows; None if it is unknown or over. Takes the same time for every token."""
         try:
             self._refresh()
         except ConfigError as problem:  # An unreadable file admits no client.
             self._log_once(str(problem))
             return None
         self._log_once("")
-        given = token.encode("utf-8", "surrogatepass")
+        given = digest_of(token.encode("utf-8", "surrogatepass"))
         found = None
-        for name, known in self._tokens.items():
-            if hmac.compare_digest(known, given):
-                found = name
-        return found
+        for one in self._grants.values():
+            if hmac.compare_digest(one.digest, given):
+                found = one
+        return None if found is None or found.is_over(self._clock()) else found
 
-    def first(self) -> str:
-        """Return the token of the first line, for callers that may read the file anyway."""
-        return next(iter(self._tokens.values())).decode()
+    def counts(self, grant: Grant) -> bool:
+        """True unless a token was revoked or changed, or is over. A file that cannot be read revokes nothing."""
+        with suppress(ConfigError):
+            self._refresh()
+            return self._grants.get(grant.name) == grant and not grant.is_over(self._clock())
+        return not grant.is_over(self._clock())
+
+    @contextmanager
+    def watching(self, grant: Grant, revoked: Callable[[], None]) -> Iterator[None]:
+        """Call ``revoked`` once if the token does not count any more while a connection is open."""
+        self._open[revoked] = grant
+        if self._timer is None:
+            self._check_later()
+        try:
+            yield
+        finally:
+            self._open.pop(revoked, None)
+            if not self._open and self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+    def _check_later(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(_CHECK_S, self._check_open)
+
+    def _check_open(self) -> None:
+        self._timer = None
+        for revoked, grant in [*self._open.items()]:
+            if not self.counts(grant):
+                del self._open[revoked]
+                revoked()
+        if self._open:
+            self._check_later()
 
     def _log_once(self, problem: str) -> None:
-        """Log a problem with the file, once; refused clients get no details."""
+        """Log a problem with the files, once; refused clients get no details."""
         if problem == self._logged:
             return
         self._logged = problem
@@ -70,20 +117,34 @@ class Tokens:
             log.warning("%s: it can be read again, and its tokens count", self.path)
 
     def _refresh(self) -> None:
-        try:
-            seen = _signature(os.stat(self.path))
-        except FileNotFoundError:
+        seen = _signature(self.path), _signature(self._scoped_path)
+        if seen == (None, None):
             make(self.path)
-            seen = _signature(os.stat(self.path))
-        except OSError as problem:
-            raise ConfigError(f"{self.path}: {problem.strerror}") from None
+            seen = _signature(self.path), None
         if seen != self._seen:
-            self._tokens = {}  # If reading fails, no token is valid.
-            self._tokens = read(self.path)
-            self._seen = seen
+            self._grants, self._seen = {}, ()  # If reading fails, no token is valid.
+            plain = read(self.path) if seen[0] is not None else {}
+            grants = {name: Grant(name, digest=digest_of(token)) for name, token in plain.items()}
+            for one in read_scoped(self._scoped_path):
+                if one.name in grants:
+                    raise ConfigError(f"{self._scoped_path}: {one.name!r} is the name of a token in {self.path}, too")
+                grants[one.name] = _granted(one)
+            self._grants, self._seen = grants, seen
 
 
-def _signature(status: os.stat_result) -> tuple[int, ...]:
+def _granted(token: ScopedToken) -> Grant:
+    sessions = None if token.sessions is None else frozenset(token.sessions)
+    return Grant(token.name, frozenset(token.roles) & {*ROLES}, sessions, token.expires, token.digest)
+
+
+def _signature(path: str) -> tuple[int, ...] | None:
+    """Return what changes with the file; None if there is none. Raise ConfigError."""
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return None
+    except OSError as problem:
+        raise ConfigError(f"{path}: {problem.strerror}") from None
     return status.st_ino, status.st_size, status.st_mtime_ns, status.st_mode
 
 
@@ -99,7 +160,7 @@ class Gate:
     """Check a request's address, host, origin and token."""
 
     def __init__(self, tokens: Tokens, *, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
-        self._tokens = tokens
+        self.tokens = tokens
         self._hosts = frozenset(name.lower().strip("[]") for name in (*_LOOPBACK, *hosts))
         self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
 
@@ -115,13 +176,13 @@ class Gate:
             return Refusal(403, "origin", "pages of this origin may not call the daemon")
         return None
 
-    def bearer(self, scope: Scope) -> str | None:
-        """Return the name of the one token in a request; None if there is none, several, or an unknown one."""
+    def grant(self, scope: Scope) -> Grant | None:
+        """Return what the one token in a request allows; None if there is none, several, or an unknown one."""
         given = [value.partition(" ") for value in _all(scope, b"authorization")]
         tokens = [token.strip() if scheme.lower() == "bearer" else "" for scheme, _, token in given]
         names = scope.get("subprotocols") or ()
         tokens += [name.removeprefix(_TOKEN_SUBPROTOCOL) for name in names if name.startswith(_TOKEN_SUBPROTOCOL)]
-        return self._tokens.bearer(tokens[0]) if len(tokens) == 1 and tokens[0] else None
+        return self.tokens.grant(tokens[0]) if len(tokens) == 1 and tokens[0] else None
 
     def _allows(self, origin: str, host: str, scope: Scope) -> bool:
         """True for an origin that this daemon could have served, or that the configuration allows."""
@@ -162,11 +223,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Sizes in bytes, times in seconds.
 
     ``connections`` counts those at one address: fewer than the daemon's limit for all clients, so that the local socket
-    stays reachable. ``head_s`` bounds the TLS handshake and, separately, the head of a request; ``body_s`` its body. A
-    client that does not answer a ping within ``pong_s`` is disconnected.
+    stays reachable. ``idle`` counts those of one peer that have no request, or not yet all of its head: one more ends
+    the oldest of them. ``head_s`` bounds the TLS handshake and, separately, the head of a request; ``body_s`` its body.
+    A client that does not answer a ping within ``pong_s`` is disconnected.
     """
 
     connections: int = 512
+    idle: int = 64
     head: int = 64 << 10
     head_s: float = 10.0
     body: int = MAX_INPUT_BYTES

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import re
 import socket
 from collections.abc import Callable, Container, Iterable, Sequence
 from http import HTTPStatus
@@ -91,11 +92,13 @@ class HttpProtocol(HttpToolsProtocol):
     #: Size of the incomplete request head, and the timer of its deadline.
     _head = 0
     _deadline: asyncio.TimerHandle | None = None
-    _is_too_long = False
+    #: Refusal of a head that is complete: status, phrase and reason.
+    _refusal: tuple[int, str, str] | None = None
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self.logger, self.access_log = server_log, False
+        self._came = self.loop.time()
 
     @property
     def awaits_head(self) -> bool:
@@ -104,10 +107,35 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast(asyncio.Transport, transport))
-        if len(self.connections) > self.config.limits.connections:
+        if not self._has_room():
             self._refuse(503, "Service Unavailable", "connections")
             return
         self._begin_head()
+
+    @property
+    def is_idle(self) -> bool:
+        """True while no request is being answered; a head that is not complete is none."""
+        has_request = self.cycle is not None and not self.cycle.response_complete
+        return not has_request and not self.transport.is_closing()
+
+    def _has_room(self) -> bool:
+        """Make room by ending the oldest idle connection: of the same peer if it has many, of any if there are many.
+
+        A client that sends its request at once is not kept waiting by others that send none. False if all are busy.
+        """
+        limits = self.config.limits
+        others = (one for one in self.connections if isinstance(one, HttpProtocol) and one is not self)
+        idle = sorted((one for one in others if one.is_idle), key=lambda one: one._came)
+        peer = self.client[0] if self.client else None
+        same = [one for one in idle if (one.client[0] if one.client else None) == peer]
+        closing = sum(one.transport.is_closing() for one in self.connections if isinstance(one, HttpProtocol))
+        if len(same) >= limits.idle:
+            same[0]._refuse(408, "Request Timeout", "crowded")
+        elif len(self.connections) - closing > limits.connections:
+            if not idle:
+                return False
+            idle[0]._refuse(408, "Request Timeout", "crowded")
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_head()
@@ -130,13 +158,25 @@ class HttpProtocol(HttpToolsProtocol):
         self._end_head()
         size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         if size > self.config.limits.head:
-            self._is_too_long = True
-            raise ValueError("the head is too long")  # Stops the parser; `send_400_response` answers.
+            self._refusal = 431, "Request Header Fields Too Large", "head"
+        elif not self._is_addressed():
+            self._refusal = 421, "Misdirected Request", "target"
+        if self._refusal is not None:
+            raise ValueError(self._refusal[1])  # Stops the parser; `send_400_response` answers.
         super().on_headers_complete()
 
+    def _is_addressed(self) -> bool:
+        """True unless the request's target has a scheme or host of its own that its `Host` does not name."""
+        if self.url.startswith(b"/") and not self.url.startswith(b"//"):
+            return True
+        scheme, _, rest = self.url.partition(b"://")
+        hosts = [value for name, value in self.headers if name.lower() == b"host"]
+        authority = re.split(rb"[/?#]", rest, maxsplit=1)[0]
+        return scheme.lower() in (b"http", b"https") and [authority.lower()] == [host.lower() for host in hosts]
+
     def send_400_response(self, msg: str) -> None:
-        if self._is_too_long:
-            self._refuse(431, "Request Header Fields Too Large", "head")
+        if self._refusal is not None:
+            self._refuse(*self._refusal)
             return
         self._end_head()
         self.config.refused("400 http")
@@ -292,7 +332,7 @@ async def listen(
         refusals = Refusals(daemon.parts.audit, daemon.metrics)
         config = ServerConfig(app, limits, lambda outcome: refusals.note(Identity("http"), "", outcome))
         server = _Server(config)
-        handshake = None if context is None else Handshake(context, limits.head_s, limits.connections)
+        handshake = None if context is None else Handshake(context, limits.head_s, max(1, limits.connections // 4))
         server.accept(listener, handshake, lambda reason: refusals.note(Identity("http"), "", "tls"))
     except BaseException:
         listener.close()

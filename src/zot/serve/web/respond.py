@@ -38,7 +38,8 @@ class Respond:
             return
         try:
             async with asyncio.timeout(self._limits.body_s):
-                body = await self._body(receive)
+                # A length beyond the limit is refused before any of the body is awaited.
+                body = None if _length(scope) > self._limits.body else await self._body(receive)
         except TimeoutError:
             await refuse(scope, send, 408, "the request did not come in time")
             return
@@ -50,6 +51,9 @@ class Respond:
         except Refused as problem:
             await _answer(send, problem.ids.failure("INVALID_REQUEST", str(problem)), 400)
             return
+        if not scope["zot.grant"].sees(request.ids.session_id):
+            await refuse(scope, send, 403, "the token is not bound to this session")
+            return
         await self._run(scope, request, came, receive, send)
 
     async def _run(self, scope: Any, request: Request, came: float, receive: Receive, send: Send) -> None:
@@ -58,6 +62,7 @@ class Respond:
         try:
             answered = await self._daemon.respond(request, age_s=time.monotonic() - came)
             is_there = not gone.done()
+            counts = scope["zot.tokens"].counts(scope["zot.grant"])
         except Stopping as problem:
             self._note(scope, request, "INTERNAL")
             await _answer(send, request.ids.failure("INTERNAL", str(problem)), 503, *_SOON)
@@ -66,7 +71,9 @@ class Respond:
             gone.cancel()
         got_out = False
         try:
-            if is_there:
+            if is_there and not counts:  # Revoked meanwhile: the stored answer awaits a request with a valid token.
+                await refuse(scope, send, 401, "the token does not count any more")
+            elif is_there:
                 with suppress(OSError):
                     await _answer(send, answered.reply.response, _STATUS[answered.reply.code])
                     got_out = True
@@ -96,6 +103,12 @@ async def _gone(receive: Receive) -> None:
     """Wait until the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def _length(scope: Any) -> int:
+    """Return the declared length of the body; 0 if there is none."""
+    values = [value for name, value in scope["headers"] if name.lower() == b"content-length"]
+    return max((int(value) for value in values if value.isdigit()), default=0)
 
 
 def _is_json(scope: Any) -> bool:

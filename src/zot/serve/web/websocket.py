@@ -18,7 +18,7 @@ from zot.runtime.extensions import manager_of
 from zot.serve.daemon.audit import Identity
 from zot.serve.daemon.backlog import MAX_UNREAD_BYTES
 from zot.serve.daemon.connection import ClientConnection
-from zot.serve.web.gate import Limits, subprotocol_of
+from zot.serve.web.gate import Limits, Tokens, subprotocol_of
 from zot.store import GuardSet
 
 if TYPE_CHECKING:
@@ -221,20 +221,33 @@ class ClientEndpoint:
         wire = WebWire(send, (scope.get("extensions") or {}).get(BELOW))
         who = Identity("ws", token=scope["zot.bearer"])
         connection = self._daemon.connect(
-            ClientConnection(self._daemon, wire, who, label=_label(scope), is_local=False)
+            ClientConnection(self._daemon, wire, who, label=_label(scope), grant=scope["zot.grant"])
         )
         if connection is None:
             await refuse(scope, send, 503, "there are too many clients, or the daemon is stopping")
             return
+        tokens: Tokens = scope["zot.tokens"]
         try:
-            await send({"type": "websocket.accept", "subprotocol": subprotocol_of(scope)})
-            await wire.attend(self._receive(connection, wire, receive, send))
+            with tokens.watching(connection.grant, lambda: self._revoke(connection)):
+                await send({"type": "websocket.accept", "subprotocol": subprotocol_of(scope)})
+                await wire.attend(self._receive(tokens, connection, wire, receive, send))
         finally:
             wire.end()
             connection.close()
 
-    async def _receive(self, connection: ClientConnection, wire: WebWire, receive: Receive, send: Send) -> None:
+    def _revoke(self, connection: ClientConnection) -> None:
+        """Disconnect a client whose token was revoked or is over."""
+        self._daemon.parts.audit.note("revoked", connection.who)
+        connection.close()
+        connection.wire.cut(f"the token {connection.grant.name} does not count any more")
+
+    async def _receive(
+        self, tokens: Tokens, connection: ClientConnection, wire: WebWire, receive: Receive, send: Send
+    ) -> None:
         while (message := await receive())["type"] == "websocket.receive":
+            if not tokens.counts(connection.grant):
+                self._revoke(connection)
+                return
             if (code := self._close_code(message)) is not None:
                 self._refused(connection, code)
                 await send({"type": "websocket.close", "code": code})
@@ -281,6 +294,8 @@ class ExtensionEndpoint:
             )
             return
         try:
+            if not scope["zot.grant"].sees(session_id):
+                raise NoSuchSession(f"the token is not bound to a session {session_id!r}")
             async with self._daemon.hub.use(session_id) as session:
                 await self._serve(scope, session, (session_id, name), receive, send)
         except NoSuchSession as problem:
@@ -304,15 +319,22 @@ class ExtensionEndpoint:
         extension = manager_of(session.agent.extensions).join(name, link, guards)
         who = Identity("ws", token=scope["zot.bearer"])
         self._daemon.parts.audit.note("connected", who, method="/ext", session=session_id)
+        tokens: Tokens = scope["zot.tokens"]
         try:
-            await send({"type": "websocket.accept", "subprotocol": subprotocol_of(scope)})
-            await wire.attend(_receive(link, below, receive, send))
+            with tokens.watching(scope["zot.grant"], lambda: self._revoke(who, session_id, wire)):
+                await send({"type": "websocket.accept", "subprotocol": subprotocol_of(scope)})
+                await wire.attend(_receive(link, below, receive, send))
         finally:
             link.hung_up()
             wire.end()
             await extension.over()
             if keeping:
                 await asyncio.wait(keeping)
+
+    def _revoke(self, who: Identity, session_id: str, wire: WebWire) -> None:
+        """Disconnect an extension whose token was revoked or is over."""
+        self._daemon.parts.audit.note("revoked", who, method="/ext", session=session_id)
+        wire.cut(f"the token {who.token} does not count any more")
 
 
 async def _record_guard(session: Session, guarded: GuardSet) -> None:

@@ -20,7 +20,8 @@ from textual.widgets.text_area import Edit, EditResult
 
 from zot.errors import AgentError
 from zot.panels import CommandInfo
-from zot.ui.readable import escaped, one_line
+from zot.text import escaped
+from zot.ui.readable import one_line
 from zot.ui.terminal import slash
 from zot.ui.terminal.looks import safe
 from zot.ui.terminal.mentions import UNFINISHED, is_mentionable, mention, mentioned_path

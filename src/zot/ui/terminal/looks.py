@@ -11,8 +11,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from zot.text import printable
-from zot.ui.readable import escaped
+from zot.text import escaped, printable
 
 #: Escape sequences of terminal programs: colours, cursor movements, titles.
 _SEQUENCES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")

@@ -16,7 +16,7 @@ from rich.text import Text
 from rich.theme import Theme
 from textual.strip import Strip
 
-from zot.ui.readable import escaped
+from zot.text import escaped
 from zot.ui.terminal.looks import Look
 
 if TYPE_CHECKING:

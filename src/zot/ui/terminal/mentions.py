@@ -8,8 +8,8 @@ import re
 
 from zot.errors import UserError
 from zot.messages import ImageBlock
+from zot.text import escaped
 from zot.ui.conversation import Conversation
-from zot.ui.readable import escaped
 
 _INSIDE = r'(?:[^"\\\n]|\\.)*'
 _MENTION = re.compile(rf'(?:^|(?<=\s))@(?:"({_INSIDE})"|(\S+))')

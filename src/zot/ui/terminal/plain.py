@@ -38,9 +38,9 @@ from zot.messages import text_of
 from zot.panels import CommandInfo
 from zot.run_summary import CUT_SHORT
 from zot.session.history import Batch, Subscriber
-from zot.text import printable
+from zot.text import escaped, printable
 from zot.ui.conversation import Conversation, Home
-from zot.ui.readable import counted, escaped, format_duration, one_line, summary
+from zot.ui.readable import counted, format_duration, one_line, summary
 from zot.ui.terminal import slash
 from zot.ui.terminal.call_text import Decided, beyond_summary, until
 from zot.ui.terminal.looks import Level

@@ -1,0 +1,106 @@
+"""The audit log: a flood of what does not matter takes nothing out that does, and a log that is not whole says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daemons import Running, running
+from zot.serve.daemon import audit as audits
+from zot.serve.daemon.audit import Audit, Identity, access_path, verify
+from zot.serve.daemon.connection import ClientConnection
+from zot.serve.daemon.logs import LogFile, log_files
+from zot.wire.daemon import METHODS, Grant
+from zot.wire.jsonrpc import RpcError
+
+VIEWER = Identity("ws", token="viewer")
+
+
+class Mute:
+    """A wire of a client to which nothing is sent."""
+
+
+def at_once(action: Any) -> None:
+    action()
+
+
+def lines(path: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for file in log_files(path) for line in Path(file).read_text().splitlines()]
+
+
+async def test_a_flood_of_calls_that_only_read_is_one_line(tmp_path: Path) -> None:
+    path = str(tmp_path / "audit.log")
+    audit = Audit(LogFile(path), soon=at_once)
+    audit.call(VIEWER, "session/prompt", session="s")
+    for _ in range(420_000):
+        audit.read(VIEWER)
+    audit.close()
+    assert [one.get("method") for one in lines(path)] == [None, "session/prompt"]
+    [counted] = lines(access_path(path))
+    assert (counted["event"], counted["token"], counted["lines"]) == ("reads", "viewer", 420_000)
+
+
+async def test_reads_are_summed_up_in_each_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(tmp_path / "audit.log")
+    audit = Audit(LogFile(path), soon=at_once)
+    for number in range(1, 4):
+        for _ in range(number):
+            audit.read(VIEWER)
+        audit._sum_up()
+    audit.close()
+    assert [one["lines"] for one in lines(access_path(path))] == [1, 2, 3]
+
+
+def test_failures_refusals_and_connections_rotate_their_own_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audits, "LogFile", lambda path: LogFile(path, max_bytes=2000))
+    path = str(tmp_path / "audit.log")
+    audit = Audit(LogFile(path, max_bytes=2000), soon=at_once)
+    audit.call(VIEWER, "session/prompt", session="s")
+    for number in range(500):
+        audit.note("connected", VIEWER)
+        audit.note("refused", VIEWER, outcome="401")
+        audit.call(VIEWER, f"m{number}", outcome="-32003")
+    audit.close()
+    assert [one.get("method") for one in lines(path)] == [None, "session/prompt"]
+    found = verify(log_files(access_path(path)))
+    assert (found.problems, found.last, found.whole_from > 1) == ((), 1500, True)
+
+
+async def test_nothing_that_a_viewer_calls_is_written_where_changes_are(tmp_path: Path) -> None:
+    async with running(tmp_path) as service:
+        viewer = Grant("viewer", frozenset({"view"}))
+        connection = ClientConnection(service.daemon, Mute(), VIEWER, label="ws", grant=viewer)  # type: ignore[arg-type]
+        for method in METHODS.values():
+            if viewer.may(method.role):
+                service.daemon.note(connection, method.name, None, None)
+            else:
+                service.daemon.note(connection, method.name, None, RpcError(-32003, "no"))
+        assert changes(service, tmp_path) == ["opened"]
+        service.daemon.note(connection, "session/prompt", None, None)
+        assert changes(service, tmp_path) == ["opened", "call"]
+
+
+def changes(service: Running, home: Path) -> list[str]:
+    service.daemon.parts.audit.flush()
+    return [one["event"] for one in lines(str(home / "audit.log"))]
+
+
+def test_a_log_that_is_not_whole_says_from_where_on_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+    audit = Audit(LogFile(str(path)), soon=at_once)
+    for number in range(9):
+        audit.call(VIEWER, f"m{number}")
+    audit.close()
+    whole = path.read_bytes().splitlines(keepends=True)
+    assert verify([str(path)]).whole_from == 1
+    path.write_bytes(b"".join(whole[4:]))
+    assert (verify([str(path)]).whole_from, verify([str(path)]).problems) == (5, ())
+    path.write_bytes(b"".join(whole[:3] + whole[5:]))
+    assert (verify([str(path)]).whole_from, len(verify([str(path)]).problems)) == (6, 1)
+    path.write_bytes(b"".join(whole[:-1]) + whole[-1].replace(b"m8", b"m0"))
+    assert verify([str(path)]).whole_from == 0

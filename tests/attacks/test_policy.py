@@ -1,0 +1,382 @@
+"""Policies: what looks like reading does not write or execute, and no path argument escapes its rule."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zot.agent.approvals import Approvals
+from zot.config.commands import COMMAND_SETS, in_command_set, is_tame_repository, plain_words, risk_of
+from zot.config.policy import Policy, Private, Rule, subject_of
+from zot.errors import ConfigError
+from zot.messages import CallBlock
+from zot.tools.base import unknown_argument
+
+SETS = [*(f"bash:@{name}=allow" for name in COMMAND_SETS), "*=deny"]
+
+
+def action(rules: list[str], tool: str, args: dict[str, Any], cwd: str | Path = "/w") -> str:
+    return Policy.parse(rules).action(tool, subject_of(args, str(cwd), tool))
+
+
+def bash(rules: list[str], command: str, cwd: str | Path = "/w") -> str:
+    return action(rules, "bash", {"command": command}, cwd)
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    """A repository with a commit."""
+    place = tmp_path / "repo"
+    place.mkdir()
+    git(place, "init", "-q")
+    (place / "a.txt").write_text("one\n")
+    (place / "src").mkdir()
+    git(place, "add", "a.txt")
+    git(place, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "first")
+    (place / "a.txt").write_text("two\n")
+    return place
+
+
+def git(place: Path, *words: str) -> None:
+    env = {**os.environ, "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"}
+    subprocess.run(["git", *words], cwd=place, check=True, env=env, capture_output=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "git log --output=pwned", "git log --output pwned", "git log --oneline --output=pwned", "git log '--output=x'",
+        'git log "--out"put=x', "git log -- --output=x", "git log  --output=x",
+    ],
+)  # fmt: skip
+def test_a_pattern_is_matched_on_words_and_a_wildcard_matches_no_option(command: str) -> None:
+    for pattern in ("git log*", "git log *", "git *", "git log --oneline*"):
+        allowed = bash([f"bash:{pattern}=allow", "*=deny"], command)
+        assert allowed == "deny", pattern
+
+
+def test_what_a_pattern_over_words_allows() -> None:
+    rules = ["bash:git log=allow", "bash:git show *=allow", "bash:make -*=allow", "bash:ls **=allow", "*=deny"]
+    allowed = ["git log", "git   log", "'git' log", "git show a b", "make -j4", "ls", "ls -l x", 'git show "a b"']
+    denied = ["git log x", "git show", "git show -p", "git", "make all", "make -j 4", "FOO=1 git log", "! git log"]
+    assert [bash(rules, one) for one in allowed] == ["allow"] * len(allowed)
+    assert [bash(rules, one) for one in denied] == ["deny"] * len(denied)
+    assert bash(["bash:X=1 make=allow", "*=deny"], "X=1 make") == "allow"
+    assert bash(["bash:* make=allow", "bash:** make=allow", "bash:*=allow", "*=deny"], "PAGER=x make") == "deny"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "ls *", "ls ?", "ls [a]", "ls {-l,x}", "ls ~", "ls ~root", "ls a=~", "ls #x", "ls 'x", 'ls "x', "ls x\\",
+        "ls\vx", "ls\rx", "ls \u2003x", "ls \x1b", "ls $x", "ls `x`", "ls;x", "ls&x", "ls|x", "ls>x", "ls<x", "ls\nx",
+        "ls (x)", "", "   ", "! ls",
+    ],
+)  # fmt: skip
+def test_a_command_in_which_a_shell_would_change_something_has_no_words(command: str) -> None:
+    assert plain_words(command) is None
+    assert bash(["bash:ls **=allow", "bash:ls=allow", "*=deny"], command) == "deny"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "a b", "a 'b c' d", 'a "b c"', 'a "b\\"c\\\\d\\e"', "a b\\ c", "a ''", 'a""b', "a\tb", "a HEAD~3 x:y@z^",
+        "a=b c",         "a 'x*' \"y?\"", "a \\*", "a '#' b#c", "a -n5 --x=y 'é ü'",
+    ],
+)  # fmt: skip
+def test_words_are_those_of_a_shell(command: str) -> None:
+    script = f"f() {{ printf '%s\\0' \"$@\"; }}; f {command}"
+    said = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, timeout=60).stdout
+    assert plain_words(command) == said.split("\0")[:-1] == shlex.split(command)
+
+
+READS = [
+    "git status", "git status -sb", "git --no-pager log --oneline -5", "git log -n 3 --stat -- a.txt", "git diff",
+    "git diff HEAD~1 a.txt", "git show HEAD:a.txt", "git branch -vv", "git blame -L 1,2 a.txt", "git stash list",
+    "git ls-files -m", "git rev-parse --show-toplevel", "git log --format=%H --since=yesterday", "git grep -n one",
+    "grep -rn one .", "grep -e one a.txt", "rg one src", "rg --files src", "find . -name '*.py' -type f",
+    "find src -not -empty", "ls -la src", "ls", "pwd", "wc -l a.txt", "tree -L 2", "du -sh .", "stat -c %s a.txt",
+    "grep /one a.txt",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", READS)
+def test_the_sets_allow_reading(command: str, repo: Path) -> None:
+    assert bash(SETS, command, repo) == "allow"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        # They write.
+        "git log --output=x", "git diff --output=x", "git show --output=x", "git branch new", "git branch -D x",
+        "git tag v1", "git stash", "git stash drop", "git remote add x y", "git reflog expire --all", "find . -delete",
+        "find . -fprint x", "find . -fprintf x y", "find . -fls x", "tree -o x", "tree -ao x", "git config x.y z",
+        "git status --out", "git archive -o x HEAD", "git bundle create x", "git blame --contents=/etc/passwd a.txt",
+        # They execute.
+        "git -c core.pager=id log", "git -c core.fsmonitor=id status", "git --exec-path=. status", "git -p log",
+        "git log --ext-diff -p", "git log --textconv -p", "git diff --ext-diff", "git grep -O one", "git grep -Oid one",
+        "git grep --open-files-in-pager=id one", "git show --show-signature", "git log --format=%G?", "git difftool",
+        "git log --pretty=format:%GK", "git cat-file --filters HEAD:a.txt", "git x", "find . -exec id +",
+        "find . -execdir id +", "find . -ok id", "rg --pre id x", "rg --pre=id x", "rg -z x", "rg --hostname-bin id x",
+        "PAGER=id git log", "GIT_EXTERNAL_DIFF=id git diff", "env git log", "command git log", "./git log",
+        "/usr/bin/git log", "git --git-dir=x log", "git -C src log", "git --work-tree=/ status", "git log --exten",
+        # They read elsewhere.
+        "grep -r x /etc", "grep x ../x", "grep x src/../../x", "grep -e x /etc/passwd", "grep /etc/passwd -e x",
+        "grep -f /etc/passwd x", "grep -R x .", "rg x /etc", "rg --files /etc", "rg /etc --files", "rg -f x y",
+        "rg -L x", "rg --follow x", "find / -name x", "find -L . -name x", "find . -newer /etc/passwd", "ls /",
+        "ls ..", "wc --files0-from=/etc/passwd", "wc -l /etc/passwd", "git diff --no-index /etc/passwd /dev/null",
+        "git diff /etc/passwd /etc/group", "find . -files0-from x", "du --files0-from=x", "stat -c %s /etc/passwd",
+        "wc -l out", "grep -r x out/", "tree -l", "find out/ -name x", "ls -l out/",
+        # They are more than one command, or none of the sets.
+        "git status; id", "git status && id", "git log | sh", "git log > x", "git log `id`", "git log $(id)", "git",
+        "git log\nid", "cat a.txt", "sort -o x a.txt", "uniq a.txt b.txt", "awk 1 a.txt", "sed w a.txt",
+    ],
+)  # fmt: skip
+def test_the_sets_allow_nothing_else(command: str, repo: Path) -> None:
+    os.symlink("/etc", repo / "out")
+    assert bash(SETS, command, repo) == "deny"
+
+
+def hostile_config(text: str) -> Any:
+    def spoil(repo: Path) -> None:
+        with open(repo / ".git" / "config", "a") as file:
+            file.write(text)
+
+    return spoil
+
+
+def spoil_hook(repo: Path) -> None:
+    hook = repo / ".git" / "hooks" / "post-index-change"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\ntouch pwned\n")
+    hook.chmod(0o755)
+
+
+def spoil_submodule(repo: Path) -> None:
+    """Have a submodule whose own configuration runs something."""
+    inner = repo / "inner"
+    inner.mkdir()
+    git(inner, "init", "-q")
+    git(inner, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x", "--allow-empty")
+    git(repo, "-c", "advice.addEmbeddedRepo=false", "add", "inner")
+    hostile_config(f'[core]\n\tfsmonitor = "touch {repo}/pwned; false"\n')(inner)
+
+
+def spoil_bare(repo: Path) -> None:
+    """Have the files of a bare repository where git is run, as a clone can."""
+    (repo / ".git").rename(repo / "away")
+    git(repo, "init", "-q", "--bare", ".")
+    with open(repo / "config", "a") as file:
+        file.write(f'[core]\n\tbare = false\n\tworktree = {repo}\n\tfsmonitor = "touch {repo}/pwned; false"\n')
+
+
+def spoil_worktree_config(repo: Path) -> None:
+    hostile_config("[extensions]\n\tworktreeConfig = true\n")(repo)
+    (repo / ".git" / "config.worktree").write_text('[core]\n\tfsmonitor = "touch pwned; false"\n')
+
+
+def spoil_gitfile(repo: Path) -> None:
+    (repo / ".git").rename(repo / "elsewhere")
+    (repo / ".git").write_text("gitdir: elsewhere\n")
+    with open(repo / "elsewhere" / "config", "a") as file:
+        file.write('[core]\n\tfsmonitor = "touch pwned; false"\n')
+
+
+def spoil_parent(repo: Path) -> None:
+    """Have a `.git` that git ignores, and a repository above it."""
+    (repo / "src" / ".git").mkdir()
+    (repo / "src" / ".git" / "config").write_text("[core]\n\tbare = false\n")
+    hostile_config('[core]\n\tfsmonitor = "touch pwned; false"\n')(repo)
+
+
+def spoil_with_pipe(repo: Path) -> None:
+    (repo / ".git" / "config").unlink()
+    os.mkfifo(repo / ".git" / "config")
+
+
+def spoil_with_device(repo: Path) -> None:
+    (repo / ".git" / "config").unlink()
+    os.symlink("/dev/zero", repo / ".git" / "config")
+
+
+TEXTCONV = '[diff "x"]\n\ttextconv = "touch pwned; cat"\n'
+HOSTILE = {
+    "fsmonitor": hostile_config('[core]\n\tfsmonitor = "touch pwned; false"\n'),
+    "fsmonitor in capitals": hostile_config('[CORE]\n\tFSMonitor = "touch pwned; false"\n'),
+    "external diff": hostile_config('[diff]\n\texternal = "touch pwned; true"\n'),
+    "on the line of its section": hostile_config('[core] fsmonitor = "touch pwned; false"\n'),
+    "hook": spoil_hook,
+    "hooks path": hostile_config("[core]\n\thooksPath = evil\n"),
+    "submodule": spoil_submodule,
+    "bare": spoil_bare,
+    "worktree": spoil_worktree_config,
+    "gitfile": spoil_gitfile,
+    "signature": hostile_config('[log]\n\tshowSignature = true\n[gpg]\n\tprogram = "./evil"\n'),
+    "format": hostile_config('[format]\n\tpretty = "%G?"\n[gpg]\n\tprogram = "./evil"\n'),
+    "filter": hostile_config('[filter "x"]\n\tclean = "touch pwned; cat"\n'),
+    "textconv": hostile_config(TEXTCONV),
+    "include": hostile_config("[include]\n\tpath = ../evil\n"),
+    "conditional include": hostile_config('[includeIf "gitdir:/"]\n\tpath = ../evil\n'),
+    "alias": hostile_config("[alias]\n\tlog = !touch pwned\n"),
+    "promisor": hostile_config('[remote "o"]\n\turl = ext::sh\n\tpromisor = true\n'),
+    "partial clone": hostile_config("[extensions]\n\tpartialClone = o\n"),
+    "pager": hostile_config("[core]\n\tpager = touch pwned\n"),
+    "continued line": hostile_config("[user]\n\tname = a \\\n[core]\n\tbare = false\n"),
+    "carriage return": hostile_config("[core]\r\n\tfsmonitor = x\r\n"),
+    "not UTF-8": lambda repo: (repo / ".git" / "config").write_bytes(b"[core]\n\tfsmonit\xff = x\n"),
+    "pipe": spoil_with_pipe,
+    "device": spoil_with_device,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_set_allows_git_in_a_repository_that_runs_something(name: str, repo: Path) -> None:
+    (repo / ".gitattributes").write_text("*.txt diff=x filter=x\n")
+    assert is_tame_repository(str(repo))
+    HOSTILE[name](repo)
+    assert [one for one in READS if one.startswith("git") and bash(SETS, one, repo) == "allow"] == []
+    assert bash(SETS, "git status", repo / "src") == "deny"
+    assert bash(SETS, "ls", repo) == "allow"
+
+
+def test_a_directory_that_git_ignores_hides_no_repository_above_it(repo: Path) -> None:
+    spoil_parent(repo)
+    assert bash(SETS, "git status", repo / "src") == "deny"
+
+
+@pytest.mark.parametrize("name", ["fsmonitor", "hook", "submodule", "bare", "gitfile"])
+def test_the_hostile_repositories_of_these_tests_are_hostile(name: str, repo: Path) -> None:
+    HOSTILE[name](repo)
+    subprocess.run(["git", "status"], cwd=repo, check=False, capture_output=True, timeout=60)
+    assert (repo / "pwned").exists() or (repo / "inner" / "pwned").exists()
+
+
+def test_what_the_sets_allow_runs_nothing_and_writes_nothing(repo: Path) -> None:
+    (repo / ".gitattributes").write_text("*.txt diff=x filter=x\n")
+    git(repo, "remote", "add", "origin", "ext::sh -c touch% pwned")
+
+    def files() -> set[Path]:
+        return {one for one in repo.rglob("*") if one.name not in ("index",)}
+
+    before = files()
+    for command in READS:
+        if command.startswith("git"):
+            words = plain_words(command)
+            assert words is not None
+            assert in_command_set("git-read", words, str(repo))
+            subprocess.run(words, cwd=repo, check=False, capture_output=True, stdin=subprocess.DEVNULL, timeout=60)
+    assert files() == before
+
+
+def test_a_worktree_of_a_tame_repository_is_tame(repo: Path) -> None:
+    git(repo, "worktree", "add", "-q", "../tree")
+    assert bash(SETS, "git status", repo.parent / "tree") == "allow"
+    hostile_config("[core]\n\tfsmonitor = x\n")(repo)
+    assert bash(SETS, "git status", repo.parent / "tree") == "deny"
+
+
+def test_git_is_not_read_and_rewritten_under_one_policy(repo: Path) -> None:
+    rules = ["bash:@git-read=allow", "write=allow", "*=deny"]
+    for path in (".git/config", "src/../.git/hooks/x", "sub/.GIT/config"):
+        assert action(rules, "write", {"path": path, "content": ""}, repo) == "ask"
+    assert action(rules, "write", {"path": "a.txt", "content": ""}, repo) == "allow"
+    assert action(["write:.git/info/exclude=allow", *rules], "write", {"path": ".git/info/exclude"}, repo) == "allow"
+    assert action(["bash:@git-read=allow"], "edit", {"path": ".git/config", "edits": []}, repo) == "ask"
+    assert action(["write=deny", *rules], "write", {"path": ".git/config", "content": ""}, repo) == "deny"
+
+
+def test_no_set_reads_a_directory_with_private_files(tmp_path: Path) -> None:
+    for private in (tmp_path / "data", tmp_path):
+        policy = Policy(tuple(map(Rule.parse, SETS)), private=Private((str(private),)))
+        for command in ("grep -r x .", "ls", "find . -name x"):
+            (tmp_path / "data").mkdir(exist_ok=True)
+            assert policy.action("bash", subject_of({"command": command}, str(tmp_path), "bash")) == "deny"
+
+
+def test_a_set_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="@git-read, @search, @list"):
+        Rule.parse("bash:@git-write=allow")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"path": "/etc/x"}, {"file_path": "/etc/x"}, {"filePath": "/etc/x"}, {"paths": ["a", "/etc/x"]},
+        {"options": {"deep": [{"target": "/etc/x"}]}}, {"q": "../etc/x"}, {"files": {"/etc/x": "content"}},
+        {"url": "file:///etc/x"}, {"url": "file:///%65tc/x"}, {"URL": "FILE:///etc/x"},
+        {"command": "ls", "out": "/etc/x"},
+        {"/etc/x": 1}, {"q": "/w/../etc/x"}, {"q": "//etc/x"}, {"q": "/etc/./x"},
+    ],
+)  # fmt: skip
+def test_a_path_under_any_name_is_judged(args: dict[str, Any]) -> None:
+    assert action(["*:/etc/*=deny"], "theirs", args, "/w") == "deny"
+    assert action(["theirs:/w/*=allow", "*=deny"], "theirs", args, "/w") == "deny"
+    private = Policy(private=Private(("/etc",)))
+    assert private.action("theirs", subject_of(args, "/w", "theirs")) == "deny"
+
+
+def test_a_file_that_exists_is_judged_however_its_argument_is_called(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("x")
+    assert action(["*:secret=deny"], "theirs", {"q": "secret"}, tmp_path) == "deny"
+    assert action(["*:secret=deny"], "theirs", {"q": "other"}, tmp_path) == "allow"
+
+
+def test_what_is_written_is_no_path() -> None:
+    rules = ["*:/etc/*=deny"]
+    assert action(rules, "write", {"path": "a", "content": "/etc/passwd"}) == "allow"
+    assert action(rules, "edit", {"path": "a", "edits": [{"oldText": "/etc/x", "newText": "/etc/y"}]}) == "allow"
+    assert action(rules, "theirs", {"url": "https://example.com/etc/x"}) == "allow"
+
+
+def test_all_paths_of_a_call_must_be_allowed() -> None:
+    rules = ["copy:/w/*=allow", "*=deny"]
+    assert action(rules, "copy", {"from_path": "/w/a", "to_path": "/w/b"}) == "allow"
+    assert action(rules, "copy", {"from_path": "/w/a", "to_path": "/x/b"}) == "deny"
+    assert action(rules, "copy", {"paths": [f"/w/{n}" for n in range(2000)]}) == "deny"
+
+
+def test_what_is_allowed_for_good_has_all_its_paths() -> None:
+    approvals = Approvals(Policy.parse(["*=ask"]), cwd="/w")
+    args = {"from_path": "/w/a", "to_path": "/w/b"}
+    question = approvals.judge(CallBlock("1", "copy", args), args)
+    assert question is not None
+    assert not isinstance(question, str)
+    assert "/w/b" in question.summary
+    granted = approvals.remember(question)
+    assert granted is not None
+    approvals.recall(granted)
+    assert approvals.judge(CallBlock("2", "copy", args), args) is None
+    other = {**args, "to_path": "/etc/passwd"}
+    assert approvals.judge(CallBlock("3", "copy", other), other) is not None
+
+
+def test_arguments_that_a_schema_excludes_are_found() -> None:
+    inner = {"type": "object", "properties": {"a": {}}, "additionalProperties": False}
+    schema = {"type": "object", "properties": {"q": {}, "in": inner, "all": {"type": "array", "items": inner}},
+              "additionalProperties": False}  # fmt: skip
+    assert unknown_argument(schema, {"q": 1, "in": {"a": 1}, "all": [{"a": 1}]}) == ""
+    assert unknown_argument(schema, {"q": 1, "path": "/etc/x"}) == "path"
+    assert unknown_argument(schema, {"in": {"path": "/etc/x"}}) == "in.path"
+    assert unknown_argument(schema, {"all": [{"a": 1}, {"path": 1}]}) == "all.path"
+    assert unknown_argument({"type": "object", "properties": {"q": {}}}, {"path": "x"}) == ""
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["git log **", "git log -*", "git *", "git log *", "*", "python *", "make", "sed *", "rm *", "find . -exec id",
+     "X=1 sh *", "/bin/sh *", "npm **", "git status"],
+)  # fmt: skip
+def test_patterns_that_allow_more_than_they_seem_to_are_known(pattern: str) -> None:
+    assert risk_of(pattern) != ""
+
+
+@pytest.mark.parametrize("pattern", ["@git-read", "@search", "ls", "ls -l", "cat *", "pytest tests", "grep *"])
+def test_patterns_without_a_known_risk(pattern: str) -> None:
+    assert risk_of(pattern) == ""

@@ -1,0 +1,161 @@
+"""Text of models, extensions, repositories and errors on a terminal: nothing in it is obeyed. Elsewhere it is raw."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness import PATIENCE_S, environment
+from zot.extensions.log import log_path
+from zot.serve.stdio import Diagnostics, TerminalOutput, write_all
+from zot.text import escaped, escaped_bytes
+
+#: What a terminal obeys: a title, the clipboard, DCS, a colour, C1 forms of these, and text in another order.
+HOSTILE = "a\x1b]0;title\x07\x1b]52;c;eA==\x07\x1bP+q\x1b\\\x1b[31m\x9b31m\x9d0;x\x9c\x90q\u202eb\u2066c\x08\x7f\r!"
+
+
+def obeyed(written: str) -> set[str]:
+    """Return the characters of terminal output that do more than show themselves. A terminal ends lines with CR LF."""
+    return {one for one in written.replace("\r\n", "\n") if not (one.isprintable() or one in "\n\t")}
+
+
+class Screen:
+    """A terminal, and what was written on it."""
+
+    def __init__(self) -> None:
+        self.ours, self.theirs = pty.openpty()
+
+    def read(self) -> str:
+        """Return what was written since, after the other end is closed."""
+        data = b""
+        try:
+            while piece := os.read(self.ours, 1 << 16):
+                data += piece
+        except OSError:  # The end of a terminal.
+            pass
+        os.close(self.ours)
+        return data.decode()
+
+
+def on_terminal(home: Path, *argv: str) -> str:
+    """Run a command with both outputs on a terminal, and return what it wrote."""
+    screen = Screen()
+    env = environment({"ZOT_HOME": str(home), "TERM": "xterm"})
+    command = [sys.executable, "-m", "zot", *argv]
+    with subprocess.Popen(
+        command, cwd=home, env=env, stdin=subprocess.DEVNULL, stdout=screen.theirs, stderr=screen.theirs
+    ) as process:
+        os.close(screen.theirs)
+        written = screen.read()
+        process.wait(PATIENCE_S)
+    return written
+
+
+def through_pipe(home: Path, *argv: str) -> str:
+    env = environment({"ZOT_HOME": str(home)})
+    command = [sys.executable, "-m", "zot", *argv]
+    done = subprocess.run(
+        command, cwd=home, env=env, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=PATIENCE_S
+    )
+    return (done.stdout + done.stderr).decode()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "AGENTS.md").write_text(f"Be kind. {HOSTILE}\n")
+    return home
+
+
+def test_what_a_model_says(home: Path) -> None:
+    (home / "script").write_text(f"say {json.dumps(HOSTILE)}\n")
+    argv = ("-p", "hi", "--provider", "lab", "--script", str(home / "script"), "--no-session")
+    assert HOSTILE in through_pipe(home, *argv)
+    written = on_terminal(home, *argv)
+    assert "title" in written
+    assert obeyed(written) == set()
+
+
+def test_the_system_prompt_with_what_a_repository_says(home: Path) -> None:
+    assert "\x1b]0;title" in through_pipe(home, "prompt", "--provider", "lab")
+    written = on_terminal(home, "prompt", "--provider", "lab")
+    assert "title" in written
+    assert obeyed(written) == set()
+
+
+def test_the_log_of_an_extension(home: Path) -> None:
+    path = Path(log_path(str(home), "x"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{HOSTILE}\n")
+    assert HOSTILE in through_pipe(home, "ext", "logs", "x")
+    written = on_terminal(home, "ext", "logs", "x")
+    assert "title" in written
+    assert obeyed(written) == set()
+
+
+def test_errors_name_what_was_given(home: Path) -> None:
+    for argv in ((f"\x1b]0;x\x07{HOSTILE}",), ("config", "--config-dir", "\x9b31m/x"), ("rpc", "\x1b[31m")):
+        written = on_terminal(home, *argv)
+        assert written != ""
+        assert obeyed(written) == set(), argv
+
+
+def test_text_and_bytes_on_standard_output() -> None:
+    screen = Screen()
+    with os.fdopen(screen.theirs, "wb") as raw:
+        output = TerminalOutput(io.TextIOWrapper(raw, "utf-8", write_through=True))
+        assert output.write(HOSTILE) == len(HOSTILE)
+        output.flush()
+        data = f"{HOSTILE}é".encode()
+        for at in range(len(data)):  # Also if a character comes in pieces.
+            output.buffer.write(data[at : at + 1])
+        output.buffer.write(b"\xff\x9b")
+        output.buffer.flush()
+    written = screen.read()
+    assert obeyed(written) == set()
+    assert "é" in written
+
+
+def test_diagnostics_and_frames() -> None:
+    screen = Screen()
+    diagnostics = Diagnostics(screen.theirs)
+    diagnostics.write(f"{HOSTILE}\n")
+    diagnostics.drain(PATIENCE_S)
+    write_all(screen.theirs, f"{HOSTILE}\n".encode())
+    os.close(screen.theirs)
+    if diagnostics._own is not None:
+        os.close(diagnostics._own)
+    written = screen.read()
+    assert written.count("title") == 2
+    assert obeyed(written) == set()
+
+
+def test_what_is_not_a_terminal_gets_bytes_as_they_are() -> None:
+    reader, writer = os.pipe()
+    write_all(writer, HOSTILE.encode() + b"\xff")
+    os.close(writer)
+    assert os.read(reader, 1 << 16) == HOSTILE.encode() + b"\xff"
+    os.close(reader)
+
+
+@pytest.mark.parametrize("code", [*range(32), *range(0x7F, 0xA0), 0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F),
+                                  *range(0x2066, 0x206A), 0xFEFF, 0xD800])  # fmt: skip
+def test_every_control_is_escaped(code: int) -> None:
+    one = chr(code)
+    expected = one if one in "\n\t" else f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+    assert escaped(f"a{one}b") == f"a{expected}b"
+
+
+def test_what_people_write_is_left_alone() -> None:
+    text = "naïve 漢字\u3000😀\u200d👩 \u00a0\tx\nשלום"
+    assert escaped(text) == text
+    assert escaped_bytes(text.encode()) == text.encode()
+    assert escaped("a\r\nb") == "a\nb"
