@@ -15,7 +15,7 @@ from hashlib import sha256
 
 import msgspec
 
-from zot.encoding import thread_safe_type
+from zot.encoding import UNREADABLE, thread_safe_type
 from zot.errors import ConfigError, UserError
 from zot.files import directory_lock, make_directory, replace_file, write_file
 

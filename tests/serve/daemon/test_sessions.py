@@ -236,7 +236,8 @@ USES: dict[str, dict[str, Any]] = {
     "session/aside": {"question": "!echo hi"}, "session/take_back": {"promptId": "p"}, "session/cancel": {},
     "session/approve": {"requestId": "r", "decision": "reject"}, "session/detach": {}, "session/close": {},
     "session/kill": {}, "session/fork": {}, "session/configure": {"overrides": {"reasoning": "low"}},
-    "session/compact": {}, "session/clear": {}, "session/rename": {"title": "t"}, "session/forget": {"tool": "bash"},
+    "session/compact": {}, "session/clear": {}, "session/undo_compact": {}, "session/rewind": {"messages": 0},
+    "session/rename": {"title": "t"}, "session/forget": {"tool": "bash"},
     "session/dismiss": {"name": "afar"}, "session/lock": {"locked": True}, "session/reload": {},
     "session/run_command": {"name": "x"}, "session/panel_key": {"panelId": "p", "key": "enter"},
     "session/panel_close": {"panelId": "p"},
@@ -416,7 +417,7 @@ async def test_a_limit_and_many_at_once_lose_nobody(tmp_path: Path) -> None:
 async def test_the_directory_of_a_session(caller: Caller, tmp_path: Path) -> None:
     (tmp_path / "work" / ".git" / "refs" / "heads").mkdir(parents=True)
     (tmp_path / "work" / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
-    (tmp_path / "work" / ".git" / "refs" / "heads" / "main").write_text("0123456789abcdef\n")
+    (tmp_path / "work" / ".git" / "refs" / "heads" / "main").write_text("0123456789abcdef0123456789abcdef01234567\n")
     opened = await caller.get("session/new", agentAlias="default", sessionId="s", cwd=str(tmp_path / "work"))
     assert opened["workspaceDir"] == str(tmp_path / "work")
     branch = await caller.get("session/git_branch", sessionId="s")

@@ -33,6 +33,8 @@ REFUSED: Mapping[str, Mapping[str, Any]] = {
     "session/configure": {"overrides": {"reasoning": "high"}},
     "session/compact": {},
     "session/clear": {},
+    "session/undo_compact": {},
+    "session/rewind": {"messages": 0},
     "session/rename": {"title": "theirs"},
     "session/forget": {"tool": "bash"},
     "session/run_command": {"name": "c"},
