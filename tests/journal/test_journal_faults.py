@@ -413,6 +413,9 @@ async def test_damage_to_what_was_written_ahead_costs_the_end_and_says_so(quick:
 
 async def test_the_damaged_file_is_kept_and_its_name_is_told(tmp_path: Path) -> None:
     everything = await fill(tmp_path / "journal.db")
+    journal = await Journal.open(tmp_path / "journal.db")
+    await journal.mark_closed(SESSIONS[0], closed=True)
+    await journal.close()
     data = bytearray((tmp_path / "journal.db").read_bytes())
     data[:4096] = bytes(4096)
     (tmp_path / "journal.db").write_bytes(data)
@@ -425,6 +428,7 @@ async def test_the_damaged_file_is_kept_and_its_name_is_told(tmp_path: Path) -> 
     assert aside.stat().st_mode & 0o777 == 0o600
     # Only the first page was gone, and that says the same in every journal.
     assert {name: await readable(journal, name) for name in SESSIONS} == everything
+    assert [await journal.is_closed(name) for name in SESSIONS] == [True, False, False]
     assert [session.epoch % (1 << 20) for session in await journal.sessions()] == [2, 2, 2]  # Each has as many.
     await journal.close()
     assert {path.name for path in tmp_path.iterdir()} == {"journal.db", "journal.db.lock", aside.name}

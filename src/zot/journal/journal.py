@@ -295,6 +295,18 @@ class Journal(ReadOnlyJournal):
         """Give a session a title. Raise NoSuchSession."""
         await self.writing(lambda connection: queries.rename(connection, session_id, title))
 
+    async def is_closed(self, session_id: str) -> bool:
+        """True if a session is marked as closed."""
+        return await self.reading(lambda connection: queries.is_closed(connection, session_id))
+
+    async def mark_closed(self, session_id: str, *, closed: bool) -> None:
+        """Mark a session as closed, or remove the mark. Does nothing if there is no such session."""
+        now = timestamp()
+        if closed:
+            await self.writing(lambda connection: queries.mark_closed(connection, session_id, now), durable=True)
+        else:
+            await self.writing(lambda connection: queries.unmark_closed(connection, session_id), durable=True)
+
     async def delete(self, session_id: str) -> SessionRecord:
         """Delete a session for good; return its record. Raise NoSuchSession, SessionBusy while it runs."""
 

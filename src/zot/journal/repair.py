@@ -368,6 +368,8 @@ class FoundRows(msgspec.Struct):
     chunks: dict[tuple[int, int, int], Chunk] = {}
     losses: dict[tuple[int, str, int, int], str] = {}
     blobs: dict[bytes, bytes] = {}
+    #: When each closed session was closed.
+    closed: dict[int, str] = {}
 
     def take(self, found: Found) -> None:
         """Keep a row if it belongs to one of our tables."""
@@ -380,6 +382,8 @@ class FoundRows(msgspec.Struct):
                 self.chunks[session, kind, first] = chunk
             case 0, [int(session), str(what), int(first), int(last), str(repaired)]:
                 self.losses[session, what, first, last] = repaired
+            case 0, [int(session), str(since)]:
+                self.closed[session] = since
             case _, [bytes(digest), bytes(data)] if hashlib.sha256(data).digest() == digest:
                 self.blobs[digest] = data
             case number, [None, bytes(), *rest] if len(rest) == 10:
@@ -410,6 +414,8 @@ def _write_session(new: sqlite3.Connection, wreck: FoundRows, number: int, now: 
         session = SessionRecord(number, f"recovered-{number}", "", "", "", "", None, 0)
         lost.append(f"session {session.id!r}: what it was called was lost")
     _put_session(new, session)
+    if number in wreck.closed:
+        new.execute("INSERT INTO closed (session, since) VALUES (?, ?)", (number, wreck.closed[number]))
     summary, losses = SessionSummary(), _Losses(wreck, number)
     expected = 1
     for chunk in sorted((c for c in wreck.chunks.values() if c.session == number), key=lambda chunk: chunk.first):

@@ -91,6 +91,13 @@ STEPS: tuple[tuple[str, ...], ...] = (
     ),
     # The time of the journal's clock at the last boot (`answers.Clock`): one row.
     ("CREATE TABLE clock (boot TEXT NOT NULL PRIMARY KEY, started REAL NOT NULL) WITHOUT ROWID",),
+    (
+        # Sessions that a client of a daemon closed and none has resumed.
+        """CREATE TABLE closed (
+            session INTEGER NOT NULL PRIMARY KEY REFERENCES sessions (number) ON DELETE CASCADE,
+            since TEXT NOT NULL
+        ) WITHOUT ROWID""",
+    ),
 )
 
 

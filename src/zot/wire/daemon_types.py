@@ -210,6 +210,7 @@ class SessionEntry(Spelled, frozen=True, kw_only=True):
     last_seq: int
     #: The session that it was forked from.
     parent_id: str | Absent = ABSENT
+    closed: bool = False
 
 
 class Sessions(Spelled, frozen=True):
@@ -219,7 +220,8 @@ class Sessions(Spelled, frozen=True):
 class State(Spelled, frozen=True, kw_only=True):
     """A snapshot of a session. ``queued`` counts the waiting prompts. ``context_window`` is 0 if unknown.
 
-    ``locked`` means that the tools are confined to the session's directory.
+    ``locked`` means that the tools are confined to the session's directory; ``closed`` that the session was closed and
+    can only be read until `session/new` resumes it.
     """
 
     session_id: str
@@ -237,6 +239,7 @@ class State(Spelled, frozen=True, kw_only=True):
     context_window: int = 0
     pending_approval: PendingApproval | Absent = ABSENT
     locked: bool = False
+    closed: bool = False
 
 
 class Lock(Spelled, frozen=True):
