@@ -115,6 +115,23 @@ async def test_a_journal_that_may_not_be_written_says_so_and_can_be_looked_at(pu
     assert looked == [["seen", "False a 1"], ["checked", "()"]]
 
 
+async def test_what_was_written_ahead_can_be_read_where_nothing_may_be_written(public: Path, tmp_path: Path) -> None:
+    journal = await Journal.open(tmp_path / "journal.db")
+    record = await journal.record("a")
+    await record.begin()
+    record.append([Done()], run=1)
+    await record.settled()
+    for name in ("journal.db", "journal.db-wal", "journal.db.lock"):  # As a killed process leaves them.
+        shutil.copy(tmp_path / name, public / name)
+    await journal.close()
+    for path in public.iterdir():
+        path.chmod(0o444)
+    public.chmod(0o555)
+    _, *looked = suffer("read-only", public / "journal.db")
+    assert looked == [["seen", "False a 1"], ["checked", "()"]]
+    assert {path.name for path in public.iterdir()} == {"journal.db", "journal.db-wal", "journal.db.lock"}
+
+
 async def test_a_file_that_others_keep_locked_is_an_error_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

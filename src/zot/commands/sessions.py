@@ -16,7 +16,7 @@ from zot.config import flags
 from zot.config.config import Config, journal_path
 from zot.config.flags import Flag
 from zot.config.paths import journal_in
-from zot.errors import ConfigError, NoSuchSession, UsageError
+from zot.errors import ConfigError, JournalDamaged, NoSuchSession, StoreFailed, UsageError
 
 if TYPE_CHECKING:
     from zot.journal.journal import Journal, ReadOnlyJournal
@@ -151,15 +151,24 @@ async def _run(name: str, subcommand: Subcommand, request: CommandRequest, path:
         return 0
     if subcommand.action is None:
         return await _UNOPENED[name](path, request)
-    if (glance := READ_ONLY.get(name)) is not None and not await asyncio.to_thread(can_be_written, path):
-        seen = await open_read_only(path)
-        try:
-            return await glance(seen, request)
-        finally:
-            await seen.close()
-    journal = await Journal.open(path)
+    glance = READ_ONLY.get(name)
+    if glance is not None and not await asyncio.to_thread(can_be_written, path):
+        return await _look(await open_read_only(path), glance, request)
+    try:
+        journal = await Journal.open(path)
+    except StoreFailed as problem:  # As on a full disk.
+        if glance is None or isinstance(problem, JournalDamaged):
+            raise
+        return await _look(await open_read_only(path), glance, request)
     try:
         return await subcommand.action(journal, request)
+    finally:
+        await journal.close()
+
+
+async def _look(journal: ReadOnlyJournal, glance: ReadAction, request: CommandRequest) -> int:
+    try:
+        return await glance(journal, request)
     finally:
         await journal.close()
 

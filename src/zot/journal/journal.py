@@ -60,9 +60,12 @@ os.register_at_fork(after_in_child=_open.clear)
 class Readers:
     """Threads that read one file, started on demand."""
 
-    def __init__(self, path: str, opened: Callable[[str], sqlite3.Connection] = connect) -> None:
+    def __init__(
+        self, path: str, opened: Callable[[str], sqlite3.Connection] = connect, threads: int = _READER_THREADS
+    ) -> None:
         self._path = path
         self._connect = opened
+        self._threads = threads
         self._pool: ThreadPoolExecutor | None = None
         self._own = threading.local()
         self._guard = threading.Lock()
@@ -98,7 +101,7 @@ class Readers:
             if self._closed:
                 raise StoreFailed(f"the journal {self._path} is closed")
             if self._pool is None:
-                self._pool = ThreadPoolExecutor(_READER_THREADS, thread_name_prefix="zot journal reader")
+                self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="zot journal reader")
             return self._pool
 
     def _perform(self, action: Callable[[sqlite3.Connection], T]) -> T:
@@ -170,7 +173,7 @@ def can_be_written(path: str) -> bool:
 
 async def open_read_only(path: str) -> ReadOnlyJournal:
     """Open an existing journal read-only; a damaged one is not salvaged. Raise StoreFailed."""
-    found = ReadOnlyJournal(path, Readers(path, connect_read_only))
+    found = ReadOnlyJournal(path, Readers(path, connect_read_only, threads=1))
     try:
         if await found.reading(is_from_later_version):
             raise StoreFailed(f"{path} was written by a later zot: update zot")

@@ -181,13 +181,24 @@ def _copied(path: str, copy: str) -> CheckReport:
         with closing(connect_read_only(path)) as connection:
             connection.execute("VACUUM INTO ?", (copy,))
     except sqlite3.Error as problem:
-        if is_damage(problem):
-            raise explained(problem, path) from problem
-        raise StoreFailed(f"{path} cannot be copied to {copy} ({problem}): look at both disks") from problem
+        # SQLite names damage in many ways, some of which sound like a problem of the disk.
+        if is_damage(problem) or (found := check_file(path)).damaged:
+            raise _not_copied(path, f"the file: {problem}" if is_damage(problem) else found.problems[0]) from problem
+        if found.unreadable:
+            reason = f"{path} cannot be read ({problem}): look at its disk and its permissions, then back up again"
+            raise StoreFailed(reason) from problem
+        raise StoreFailed(f"{path} cannot be copied to {copy} ({problem}): look at the disk of the copy") from problem
     report = check_file(copy)
     if report.problems:
-        raise StoreFailed(f"{path} is not what was written ({report.problems[0]}): zot sessions check tells more")
+        raise _not_copied(path, report.problems[0])
     return report
+
+
+def _not_copied(path: str, problem: str) -> JournalDamaged:
+    return JournalDamaged(
+        f"{path} is damaged ({problem}), so it was not copied: zot sessions check names all damage, the next session"
+        " that is opened saves what is readable, then back up again"
+    )
 
 
 def _sync_directory(path: str) -> None:
