@@ -20,7 +20,9 @@ from zot.config.config import (
     journal_path,
     resolve,
 )
+from zot.encoding import encode
 from zot.errors import AgentError, ConfigError, NoSuchSession, StoreFailed, UsageError
+from zot.events import Done, Error
 from zot.runtime.open import HOSTED, check, open_any, open_recorded, open_session
 from zot.serve.stdio import claim, leave, leave_on_signals
 from zot.ui.readable import one_line
@@ -133,6 +135,15 @@ _STDIN_WAIT_S = 3.0
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
+    try:
+        return _main(argv)
+    except AgentError as problem:
+        if "--json" in argv:  # Nothing has been written yet, and `done` is always the last line.
+            sys.stdout.write("".join(encode(event).decode() + "\n" for event in (Error(str(problem)), Done())))
+        raise
+
+
+def _main(argv: Sequence[str]) -> int:
     settings, words = flags.parse(argv, (*_FLAGS, *FOREIGN_FLAGS, flags.Flag("--help", "this text", short="-h")))
     if settings.pop("help", False):
         sys.stdout.write(flags.usage("zot -p PROMPT", _SUMMARY, _FLAGS) + "\n")
@@ -180,7 +191,7 @@ async def _answer(
     opening: Callable[[], Awaitable[Session]], words: Sequence[str], how: dict[str, Any], incoming: int, outgoing: int
 ) -> int:
     """Answer the prompt; return the exit code."""
-    from zot.serve.lifetime import Lifetime, close_in_time, report_write_failure, wind_down
+    from zot.serve.lifetime import Lifetime, close_in_time, flush, report_write_failure, wind_down
     from zot.serve.once import EventLines, FinalText, OneRun
     from zot.serve.streams import StreamWriter
 
@@ -199,6 +210,7 @@ async def _answer(
             await OneRun(session, output, face).run(prompt)
         except AgentError as failure:
             problem = failure
+            face.refuse(str(failure))
         await output.drained()
 
     finished = await lifetime.bound(answer())
@@ -206,6 +218,9 @@ async def _answer(
         if finished:
             await close_in_time(session, lifetime)
         await wind_down(session, output)
+    if not finished:
+        face.refuse("stopped before it was begun")
+        await flush(output)
     output.close()
     if output.problem is not None:
         return report_write_failure(output.problem)

@@ -88,11 +88,21 @@ async def _closed(session: Session) -> None:
 async def wind_down(session: Session, output: StreamWriter) -> None:
     """Abort the run and the queue, flush the last frames and close the session, each within its limit."""
     session.abort(queue=True)
-    for step, seconds in ((session.finish(), _ABORT_S), (output.drained(), _FLUSH_S), (session.close(), _CLOSE_S)):
-        try:
-            await asyncio.wait_for(step, seconds)
-        except TimeoutError:
-            sys.stderr.write("zot: left before everything was wound down\n")
+    await _finish_in_time(session.finish(), _ABORT_S)
+    await flush(output)
+    await _finish_in_time(session.close(), _CLOSE_S)
+
+
+async def flush(output: StreamWriter) -> None:
+    """Write the last frames, within a limit."""
+    await _finish_in_time(output.drained(), _FLUSH_S)
+
+
+async def _finish_in_time(step: Coroutine[Any, Any, None], seconds: float) -> None:
+    try:
+        await asyncio.wait_for(step, seconds)
+    except TimeoutError:
+        sys.stderr.write("zot: left before everything was wound down\n")
 
 
 def report_write_failure(problem: OSError) -> int:
