@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
+from zot.encoding import explain
 from zot.errors import ConfigError, MalformedFile, UserError
 
 T = TypeVar("T")
@@ -56,17 +57,7 @@ def decoded(data: bytes, decode: Callable[[bytes], T], place: str) -> T:
     try:
         return decode(data)
     except UNDECODABLE as problem:
-        raise MalformedFile(place, _reason(problem)) from None
-
-
-def _reason(problem: BaseException) -> str:
-    match problem:
-        case RecursionError():
-            return "nested too deeply"
-        case UnicodeDecodeError():
-            return f"not UTF-8, at byte {problem.start}"
-        case _:
-            return str(problem)
+        raise MalformedFile(place, explain(problem)) from None
 
 
 def read_content(path: str, *, pipe_silence_s: float | None = None) -> bytes:

@@ -13,6 +13,7 @@ import msgspec
 
 from zot import files
 from zot.agent.transcript import Transcript
+from zot.encoding import explain
 from zot.errors import AnswerRejected, ConfigError, MalformedFile
 from zot.messages import text_of
 
@@ -578,5 +579,5 @@ class Expected:
         try:
             value = msgspec.json.decode(unfenced(text))
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as problem:
-            return f"it is not JSON ({problem})"
+            return f"it is not JSON ({explain(problem)})"
         return "; ".join(map(str, problems(self._schema, value))) or None

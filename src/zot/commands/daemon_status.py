@@ -17,7 +17,7 @@ from zot.client.endpoint import GONE, STOP, is_alive, owned_since, owner, whose
 from zot.commands.subcommands import CommandRequest, aligned, write, write_bytes, write_json
 from zot.config.paths import DaemonPaths, locate
 from zot.config.tokens import names_in, path_in
-from zot.encoding import thread_safe_type
+from zot.encoding import explain, thread_safe_type
 from zot.errors import ConfigError, UsageError, UserError
 from zot.extensions.log import follow, read
 from zot.serve.daemon.logs import log_files
@@ -115,7 +115,7 @@ def _problem_text(problem: Exception, path: str) -> str:
         case FileNotFoundError():
             return f"{GONE} {STOP}"
         case _:
-            return (whose(path) if isinstance(problem, OSError) else "") or str(problem)
+            return (whose(path) if isinstance(problem, OSError) else "") or explain(problem)
 
 
 def _token_problem(data_dir: str) -> str | None:

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
-from zot.config.flags import DeadlineName, Flag, Seconds, choice, dollars, positive, seconds, switch
+from zot.config.flags import DeadlineName, Dollars, Flag, Seconds, choice, dollars, positive, seconds, switch
 from zot.config.vendors import KEY_NAMES, VENDORS, ApiName, same_address
-from zot.encoding import thread_safe_type
+from zot.encoding import explain, thread_safe_type
 from zot.errors import ConfigError, NoSuchAgent, UsageError
 
 #: Variables that never reach a tool or an extension: our token, and the keys of all providers.
@@ -49,7 +49,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     no_instructions: bool = False
     reasoning: Literal["off", "low", "medium", "high"] = "off"
     max_steps: Annotated[int, msgspec.Meta(ge=1)] = 50
-    max_cost: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    max_cost: Dollars | None = None
     max_tokens_total: Annotated[int, msgspec.Meta(ge=1)] | None = None
     auto_compact: bool | None = None
     compact_at: Annotated[int, msgspec.Meta(ge=1)] | None = None
@@ -434,4 +434,4 @@ def checked(settings: Mapping[str, Any], base: Config | None = None) -> Config:
     try:
         return msgspec.convert({**fields, **settings, **paths}, thread_safe_type(Config))
     except msgspec.ValidationError as problem:
-        raise ConfigError(str(problem)) from None
+        raise ConfigError(explain(problem)) from None

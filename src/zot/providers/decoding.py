@@ -9,7 +9,7 @@ from zlib import crc32
 
 import msgspec
 
-from zot.encoding import thread_safe_type
+from zot.encoding import explain, thread_safe_type
 from zot.errors import ProviderError, StreamBroken
 from zot.messages import CallBlock, Message
 from zot.providers.base import CallIdCache, StreamEvent
@@ -176,7 +176,7 @@ class EventReader(Generic[T]):
         except _UNREADABLE as problem:
             if self._is_unknown(clean):
                 return None
-            raise StreamBroken(f"the service sent an event that cannot be read: {problem}") from problem
+            raise StreamBroken(f"the service sent an event that cannot be read: {explain(problem)}") from problem
 
     def _is_unknown(self, payload: bytes) -> bool:
         try:

@@ -237,10 +237,10 @@ WRONG: dict[str, tuple[bytes, list[str], int, str, str]] = {
     ),
     "a byte order mark": (b"\xef\xbb\xbf{}", [], 2, "INVALID_REQUEST", "not a request: it begins with a byte order.*"),
     "a number": (
-        b'{"request_id":1}', [], 2, "INVALID_REQUEST", r"not a request: Expected `str`, got `int` - at `\$.request_id`",
+        b'{"request_id":1}', [], 2, "INVALID_REQUEST", "not a request: request_id must be a string, not a whole number",
     ),
     "no time": (
-        b'{"timeout_ms":0}', [], 2, "INVALID_REQUEST", r"not a request: Expected `number` >= 1.0 - at `\$.timeout_ms`",
+        b'{"timeout_ms":0}', [], 2, "INVALID_REQUEST", "not a request: timeout_ms must be a number of at least 1",
     ),
     "too much": (b"x" * 300_000, ["--max-input-bytes", "100"], 2, "INVALID_REQUEST", "the request is longer than .*"),
     "too much, as other commands say it": (

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from zot.encoding import explain
 from zot.errors import ConfigError
 from zot.files import read_content
 from zot.providers.lab import directives as d
@@ -168,7 +169,7 @@ def _decode(text: str) -> LiteralText:
     try:
         value: LiteralText = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
-        raise BadLine(f"{text}: not JSON: {exc}") from exc
+        raise BadLine(f"{text}: not JSON: {explain(exc)}") from exc
     return value
 
 
