@@ -232,7 +232,9 @@ def test_wrong_usage_is_exit_code_two(shell: Shell, words: tuple[str, ...]) -> N
 
 
 def test_an_agent_that_is_named_answers(configured: Shell) -> None:
-    assert configured.run("prompt", "--agent", "poet").out.startswith("Speak in verse.")
+    out, err, _ = configured.run("prompt", "--agent", "poet", "--with-skills")
+    assert out.startswith("Speak in verse.")
+    assert err.startswith("zot: --with-skills has no effect: ")
     denied = configured.run("--json", "!bash echo hi", "--agent", "poet", "--no-session")
     assert "not run: the policy of this session denies bash here" in denied.out
     allowed = configured.run("--json", "!bash echo hi", "--no-session")

@@ -10,6 +10,7 @@ from zot.errors import UsageError
 
 def main(argv: Sequence[str]) -> int:
     """Show the requested help, or raise the error in the flags, else UsageError for the missing prompt."""
-    if parse_command_line(argv) is None:
+    if (opening := parse_command_line(argv)) is None:
         return 0
-    raise UsageError("say what to do with it: zot -p PROMPT answers a prompt, with the flags before or behind it")
+    what = repr(opening.words[0]) if opening.words else "it"
+    raise UsageError(f"say what to do with {what}: zot -p PROMPT answers a prompt, with the flags before or behind it")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from zot.config import flags
-from zot.config.config import AGENT_FLAGS, zot_home
+from zot.config.config import AGENT_FLAGS, FOREIGN_FLAGS, ignore_foreign, zot_home
 from zot.config.flags import Flag
 from zot.config.paths import DaemonPaths, locate
 from zot.errors import ConfigError, DaemonRunning, UsageError, UserError
@@ -122,12 +122,13 @@ def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
     if argv and argv[0] in SUBCOMMANDS:
         return run_subcommand(argv)
-    settings, words = flags.parse(argv, (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
+    settings, words = flags.parse(argv, (*_FLAGS, *FOREIGN_FLAGS, flags.Flag("--help", "this text", short="-h")))
     if settings.get("help"):
         sys.stdout.write(flags.usage("zot daemon", _SUMMARY, _FLAGS) + "\n")
         return 0
     if words:
         raise UsageError(f"zot daemon does not know {words[0]!r}; it takes flags, or {', '.join(SUBCOMMANDS)}")
+    ignore_foreign(settings)
     own = {name: value for name, value in settings.items() if name in _OWN}
     place = locate(os.environ, socket=own.get("socket"), config_dir=own.get("config_dir"))
     sys.setswitchinterval(_SWITCH_S)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from zot.config import flags
-from zot.config.config import AGENT_FLAGS, resolve
+from zot.config.config import AGENT_FLAGS, FOREIGN_FLAGS, ignore_foreign, resolve
 from zot.errors import UsageError
 from zot.runtime.open import prompt_of
 
@@ -15,10 +15,11 @@ _SUMMARY = "Print the system prompt that these flags, files and this directory m
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
-    settings, words = flags.parse(argv, (*AGENT_FLAGS, flags.Flag("--help", "this text", short="-h")))
+    settings, words = flags.parse(argv, (*AGENT_FLAGS, *FOREIGN_FLAGS, flags.Flag("--help", "this text", short="-h")))
     if settings.pop("help", False):
         sys.stdout.write(flags.usage("zot prompt", _SUMMARY, AGENT_FLAGS) + "\n")
         return 0
+    ignore_foreign(settings)
     if words:
         raise UsageError(f"zot prompt takes no words, only flags: {words[0]!r}")
     sys.stdout.buffer.write(prompt_of(resolve(settings)).encode("utf-8", "replace") + b"\n")

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from zot.commands.once import pop_resume_flags
 from zot.config import flags
-from zot.config.config import AGENT_FLAGS, RESUME_FLAGS, Config, resolve
-from zot.errors import NoSuchSession, UsageError
+from zot.config.config import AGENT_FLAGS, FOREIGN_FLAGS, RESUME_FLAGS, Config, ignore_foreign, resolve
+from zot.errors import NoSuchSession
 from zot.runtime.open import check
 
 if TYPE_CHECKING:
@@ -40,34 +40,41 @@ def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
     if (opening := parse_command_line(argv)) is None:
         return 0
+    ignore_foreign({}, opening.words, "prompts are typed in the terminal; zot -p PROMPT answers one")
     return _screen(opening) if not opening.is_plain and can_show_screen(os.environ) else _plain(opening)
 
 
 def parse_command_line(argv: Sequence[str]) -> Opening | None:
     """Return the parsed command line; None if it asked for help, which is printed. Raise ConfigError or UsageError."""
-    settings, words = flags.parse(argv, (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
+    settings, words = flags.parse(argv, (*_FLAGS, *FOREIGN_FLAGS, flags.Flag("--help", "this text", short="-h")))
     if settings.pop("help", False):
         sys.stdout.write(flags.usage("zot", _SUMMARY, _FLAGS) + "\n")
         return None
-    if words:
-        raise UsageError(
-            f"say what to do with {words[0]!r}: zot -p PROMPT answers a prompt, with the flags before or behind it"
-        )
+    ignore_foreign(settings)
     is_plain = settings.pop("plain", False)
     earlier = pop_resume_flags(settings)
     keep = "no_session" not in settings
     config = resolve(settings)
     if config.session is None and earlier is None:
         check(config)  # The settings of an existing session are known only once it is open.
-    return Opening(config, settings, earlier, keep=keep, is_plain=is_plain)
+    return Opening(config, settings, earlier, words, keep=keep, is_plain=is_plain)
 
 
 class Opening:
     """Opens a terminal's home and first session. Imports nothing before it is needed."""
 
     def __init__(
-        self, config: Config, given: Mapping[str, Any], earlier: str | None, *, keep: bool, is_plain: bool
+        self,
+        config: Config,
+        given: Mapping[str, Any],
+        earlier: str | None,
+        words: Sequence[str] = (),
+        *,
+        keep: bool,
+        is_plain: bool,
     ) -> None:
+        #: The words that are no flags.
+        self.words = words
         #: True if --plain was given.
         self.is_plain = is_plain
         self._config = config

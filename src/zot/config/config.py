@@ -183,11 +183,13 @@ FOREIGN_FLAGS: Sequence[Flag] = (
 )
 
 
-def ignore_foreign(settings: dict[str, Any]) -> None:
-    """Remove the foreign flags from ``settings`` and name each on standard error."""
-    for flag in FOREIGN_FLAGS:
-        if settings.pop(flag.key, False) and sys.stderr is not None:
-            sys.stderr.write(f"zot: {flag.name} has no effect: {flag.help}\n")
+def ignore_foreign(settings: dict[str, Any], words: Sequence[str] = (), reason: str = "") -> None:
+    """Remove the foreign flags from ``settings``. Name each on standard error, and the first of ``words`` that are
+    ignored, with the ``reason``."""
+    found = [(flag.name, flag.help) for flag in FOREIGN_FLAGS if settings.pop(flag.key, False)]
+    for name, why in (*found, *((repr(word), reason) for word in words[:1])):
+        if sys.stderr is not None:
+            sys.stderr.write(f"zot: {name} has no effect: {why}\n")
 
 
 def resolve(settings: Mapping[str, Any], env: Mapping[str, str] | None = None, *, or_default: bool = False) -> Config:

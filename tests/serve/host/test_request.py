@@ -48,6 +48,13 @@ def test_one_request_is_answered_with_one_object(hosts: Hosts, flags: list[str])
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("flag", ["--with-skills", "--no-yolo", "--list-models", "hello"])
+def test_what_the_original_takes_is_named_and_has_no_effect(hosts: Hosts, flag: str) -> None:
+    got = hosts.say("!echo Hello", flag)
+    assert (got.answer["text"], got.code) == ("Hello", 0)
+    assert got.errors.startswith(f"zot: {flag if flag.startswith('-') else repr(flag)} has no effect: ")
+
+
 def test_a_bridge_may_give_all_its_words_as_one(hosts: Hosts) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "zot", "host --protocol v1 --bridge-compat --single-request --provider lab"],
