@@ -52,6 +52,21 @@ def load(
     return decoded(data, decode, path)
 
 
+def is_there(path: str) -> bool:
+    """True if a user's file exists, or a link of its name. Raise ConfigError if that cannot be determined.
+
+    A directory that may not be searched counts as empty: it belongs to another user.
+    """
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return False
+    except (OSError, ValueError) as problem:
+        reason = problem.strerror if isinstance(problem, OSError) else problem
+        raise ConfigError(f"{path}: {reason}") from None
+    return True
+
+
 def decoded(data: bytes, decode: Callable[[bytes], T], place: str) -> T:
     """Return ``decode(data)``. Raise MalformedFile with ``place`` and the reason if decoding fails."""
     try:

@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from zot.config.auth_file import AuthEntry, store
+from zot.config.auth_file import AuthEntry, check, store
 from zot.config.config import AGENT_FLAGS, SECRET_NAMES, Config, checked, resolve, tool_environment, zot_home
+from zot.config.credentials import find
 from zot.config.flags import parse
+from zot.config.vendors import VENDORS
 from zot.errors import ConfigError, UsageError
 from zot.runtime.open import open_session
+from zot.runtime.providers import models_of
 
 EVERYTHING = """
 [agents.default]
@@ -289,11 +292,27 @@ def test_the_first_provider_with_a_key_is_the_default(tmp_path: Path, env: dict[
     env = {"ZOT_HOME": str(tmp_path), **env}
     assert resolve({}, env).provider == provider
     assert checked({"env": env}).provider == provider
+    assert checked({"max_steps": 3}, Config(env=env)).provider == provider
+    assert Config(env=env, base_url="http://localhost:1").provider == "anthropic"
     assert resolve({"provider": "lab"}, env).provider == "lab"
     for tied in ({"api_key": "k"}, {"base_url": "http://localhost:1"}, {"api": "anthropic"}):
         assert resolve(tied, env).provider == "anthropic"
     write(tmp_path, "[agents.default]\nprovider = 'groq'")
     assert resolve({}, env).provider == "groq"
+
+
+def test_a_home_that_cannot_be_looked_at_is_an_error_and_not_an_empty_one(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.symlink_to(home)
+    env, reason = {"ZOT_HOME": str(home)}, "Too many levels of symbolic links"
+    with pytest.raises(ConfigError, match=f"^{home}/config.toml: {reason}$"):
+        resolve({"provider": "lab"}, env)
+    with pytest.raises(ConfigError, match=f"^{home}/auth.json: {reason}$"):
+        check(str(home))
+    with pytest.raises(ConfigError, match=f"^{home}/auth.json: {reason}$"):
+        find(VENDORS["anthropic"], None, env)
+    with pytest.raises(ConfigError, match=f"^{home}/models.json: {reason}$"):
+        models_of(Config(provider="lab", env=env))
 
 
 def test_a_stored_key_makes_its_provider_the_default(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from zot.config.flags import MAX_SECONDS, DeadlineName, Dollars, Seconds
 from zot.config.vendors import ApiName
 from zot.encoding import explain_validation, thread_safe_type
 from zot.errors import ConfigError, InvalidConfigFile, MalformedFile
+from zot.files import is_there
 from zot.text import printable
 
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
@@ -114,7 +115,7 @@ def read(directory: str | None, look: Callable[[AgentTable], list[str]] | None =
     ConfigError if the file cannot be read.
     """
     path = os.path.join(directory or "", FILE_NAME)
-    if directory is None or not os.path.lexists(path):
+    if directory is None or not is_there(path):
         return ConfigFile()
     found = _parsed(path)
     problems = _misplaced(found)

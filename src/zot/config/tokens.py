@@ -9,7 +9,7 @@ import stat
 from collections.abc import Mapping
 
 from zot.errors import ConfigError
-from zot.files import make_directory
+from zot.files import is_there, make_directory
 
 #: Consequence of an unreadable file or an invalid line.
 VOID = "until that is mended, no token admits anybody"
@@ -31,7 +31,7 @@ def path_in(data_dir: str) -> str:
 
 def names_in(path: str) -> tuple[str, ...] | None:
     """Return the names of the tokens in a file; None if it does not exist. Raise ConfigError, with VOID."""
-    if not os.path.lexists(path):
+    if not is_there(path):
         return None
     try:
         return (*read(path),)
