@@ -19,7 +19,7 @@ QUICK := tests/wire tests/agent tests/docs/test_schema.py tests/journal tests/se
 # Further Pythons of this machine, one of each version. Each gets an environment of its own inside $(VENV).
 PYTHONS ?= $(shell $(PYTHON) scripts/pythons.py)
 
-.PHONY: demo test test-all test-quick check bench clean format lab-agents faults mutants
+.PHONY: demo test test-all test-quick check bench clean format lab-agents faults mutants lock
 
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
@@ -66,16 +66,22 @@ faults: $(STAMP)
 mutants: $(STAMP)
 	@$(BIN)/python scripts/mutants.py $(MUTANTS)
 
-$(STAMP): pyproject.toml constraints.txt
+# Everything is checked against the hashes in the lock, also what builds zot itself.
+$(STAMP): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "zot needs Python 3.11 or later; this is " + sys.version.split()[0] + ". Try: make PYTHON=/path/to/python3.11 ...")'
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable . $(shell sed -n '/^dev = \[/,/^]/p' pyproject.toml | grep -o '"[^"]*"')
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes --requirement requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-index --no-deps --no-build-isolation --editable .
 	@$(BIN)/python -m compileall -qq -j $(CORES) $(VENV)/lib || true # pip would do it on one core
 	@touch $@
 
 # Otherwise every worker compiles every test the first time. What is wrong with one is said when it is run.
 $(COMPILED): $(STAMP)
 	@find $(TESTS) -name 'test_*.py' | xargs -P $(CORES) -n 128 env $(PYTEST) --collect-only -qq >$@ 2>&1 || true
+
+# After a change of constraints.txt.
+lock: $(STAMP)
+	@$(BIN)/python scripts/lock.py
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache
