@@ -35,7 +35,7 @@ def approvals_of(
     """Return the approver of tool calls. Guarded and hosted sessions reach no private file; hosted ones never ask."""
     policy = _policy(config)
     if is_guarded or demand is not None:
-        policy = msgspec.structs.replace(policy, private=_private(config, key))
+        policy = msgspec.structs.replace(policy, private=_private(config, cwd, key))
     if demand is None:
         return Approvals(policy, cwd=cwd, timeout_s=config.approval_timeout_s)
     from zot.agent.approvals import Denials
@@ -44,12 +44,15 @@ def approvals_of(
     return Approvals(policy, cwd=cwd, denials=denials)
 
 
-def _private(config: Config, key: str) -> Private:
-    """Return the paths that strangers never reach: zot's own, except skills and the session's spilled output."""
+def _private(config: Config, cwd: str, key: str) -> Private:
+    """Return the paths that strangers never reach: zot's own, except skills and spilled output,
+    and the kernel's."""
+    from zot.config.private_paths import KERNEL, private_paths
+
     home, kept = zot_home(config.environment), data_directory(config)
     skills = () if home is None else (os.path.join(home, "skills"),)
     spilled = () if kept is None else (os.path.join(kept, "spill", key),)
-    return Private((*(() if home is None else (os.path.abspath(home),)), *config.private), (*skills, *spilled))
+    return Private((*(one.path for one in private_paths(config, cwd)), *KERNEL), (*skills, *spilled))
 
 
 def _policy(config: Config) -> Policy:

@@ -37,6 +37,7 @@ def open_extensions(
         )
     if not extension_places(config) and not joinable:
         return None
+    from zot.config.private_paths import private_paths
     from zot.extensions.confinement import Confinement
     from zot.extensions.launch import LaunchSettings
     from zot.extensions.manager import Manager
@@ -57,8 +58,9 @@ def open_extensions(
         cwd,
         __version__,
         ExtensionDeadlines(**{f"{name}_s": seconds for name, seconds in config.ext_deadlines.items()}),
-        Confinement(toolbox.processes, env, cwd=cwd, zot_home=home),
+        Confinement(toolbox.processes, env, cwd=cwd, private=private_paths(config, cwd)),
         config.unsandboxed_ext,
+        zot_home=home,
         logs_are_home=data_directory(config) == home,
     )
     return Manager(
@@ -83,12 +85,17 @@ def _warn_of_missing(wanted: Sequence[str], tools: Collection[str]) -> None:
 
 
 def join(
-    extensions: Extensions, name: str, carrier: Carrier, guards: Callable[[GuardSet], None] = lambda guarded: None
+    extensions: Extensions,
+    name: str,
+    carrier: Carrier,
+    guards: Callable[[GuardSet], None] = lambda guarded: None,
+    *,
+    token: str = "",
 ) -> SupervisedExtension:
     """Let an extension that connected by itself join the session that ``extensions`` belong to.
 
-    ``guards`` is called with each guard that it declares. `Extension.over` reports its departure. Raise UserError if
-    the session is closed to it, or the name is taken.
+    ``guards`` is called with each guard that it declares, which is bound to ``token``. `Extension.over` reports its
+    departure. Raise UserError if the session is closed to it, or the name is taken.
     """
     from zot.extensions.manager import Manager
 
@@ -96,7 +103,7 @@ def join(
         extensions = extensions.now
     if not isinstance(extensions, Manager):
         raise UserError("no extension can join this session")
-    return extensions.join(name, carrier, guards)
+    return extensions.join(name, carrier, guards, token=token)
 
 
 def find_extensions(config: Config, cwd: str) -> list[Located]:
@@ -136,7 +143,7 @@ def locate_extensions(config: Config, cwd: str) -> list[Located]:
     def is_refused(manifest: Manifest, directory: str) -> str:
         return "" if config.unsandboxed_ext else refusal(manifest, directory, config.environment, cwd=cwd)
 
-    return discover(
+    found = discover(
         cwd=cwd,
         home=home,
         explicit=config.ext,
@@ -144,6 +151,28 @@ def locate_extensions(config: Config, cwd: str) -> list[Located]:
         is_trusted=is_trusted,
         refusal=is_refused,
     )
+    return [_with_content(one, config, home) for one in found]
+
+
+def _with_content(one: Located, config: Config, home: str | None) -> Located:
+    """Bind a project's extension that runs to its content: the one that was trusted, or the present one."""
+    if one.source != "project" or one.standing != "runs" or one.manifest is None or home is None:
+        return one
+    import msgspec
+
+    from zot.config.trust import TrustStore, fingerprint
+    from zot.extensions.manifest import changeable
+
+    try:
+        if config.trust_project:
+            content = fingerprint(one.directory, changeable(one.manifest, one.directory))
+        else:
+            content = TrustStore(home).recorded(one.directory)
+    except UserError as problem:
+        return msgspec.structs.replace(one, standing="untrusted", problem=str(problem))
+    if not content:  # revoked meanwhile
+        return msgspec.structs.replace(one, standing="untrusted")
+    return msgspec.structs.replace(one, fingerprint=content)
 
 
 #: Why an extension with this standing does not run.

@@ -317,7 +317,7 @@ class ExtensionEndpoint:
         def guards(guarded: GuardSet) -> None:
             keeping.add(asyncio.get_running_loop().create_task(_record_guard(session, guarded), name="zot guard"))
 
-        extension = join(session.agent.extensions, name, link, guards)
+        extension = join(session.agent.extensions, name, link, guards, token=scope["zot.bearer"])
         who = Identity("ws", token=scope["zot.bearer"])
         self._daemon.parts.audit.note("connected", who, method="/ext", session=session_id)
         try:
