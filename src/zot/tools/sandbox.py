@@ -179,8 +179,8 @@ class Sandbox:
         return found
 
 
-#: What was found out about a bubblewrap, by its path and options: protections, or why it does not work.
-_found_support: dict[tuple[str, ...], SandboxSupport | str] = {}
+#: Protections that were found to work, by the path and options of bubblewrap.
+_found_support: dict[tuple[str, ...], SandboxSupport] = {}
 
 
 async def find_support(
@@ -188,12 +188,15 @@ async def find_support(
 ) -> SandboxSupport | str:
     """Return which protections this bubblewrap has with ``options``, or why it cannot confine commands.
 
-    Tries once per process, and warns of those that are lacking.
+    Tries once per process until it works, and warns of those that are lacking.
     """
     key = (bwrap, *options)
     if key not in _found_support:
-        found = _found_support[key] = await _try_protections(bwrap, processes, env, options)
-        for one in () if isinstance(found, str) else found.lacking:
+        found = await _try_protections(bwrap, processes, env, options)
+        if isinstance(found, str):
+            return found
+        _found_support[key] = found
+        for one in found.lacking:
             log.warning("this system's bubblewrap lacks the %s: %s", one.name, one.lost)
     return _found_support[key]
 
