@@ -19,7 +19,7 @@ QUICK := tests/wire tests/agent tests/docs/test_schema.py tests/journal tests/se
 # Further Pythons of this machine, one of each version. Each gets an environment of its own inside $(VENV).
 PYTHONS ?= $(shell $(PYTHON) scripts/pythons.py)
 
-.PHONY: demo test test-all test-quick check bench clean format lab-agents faults mutants
+.PHONY: demo test test-all test-quick check attacks bench clean format lab-agents faults mutants
 
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
@@ -46,6 +46,10 @@ check: $(STAMP)
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/python -m pytest tests/test_architecture.py
+
+# All attacks, also those that are slow or need root to become somebody else. The fast ones are in `make test`, too.
+attacks: $(STAMP)
+	@ZOT_ATTACKS=all $(PYTEST) -n $(WORKERS) --dist worksteal tests/attacks
 
 format: $(STAMP)
 	@$(BIN)/ruff format .

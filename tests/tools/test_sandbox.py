@@ -147,9 +147,8 @@ async def test_hidden_directories_inside_the_working_directory_are_hidden_too(lo
     hidden = tmp_path / "work" / "home"
     hidden.mkdir()
     (hidden / "secret").write_text("s3cret")
-    text = await locked.run(
-        "ls -A home; echo x > home/new; echo y > new", locked.tool(lock=True, hidden=(PrivatePath(str(hidden), "home"),))
-    )
+    tool = locked.tool(lock=True, hidden=(PrivatePath(str(hidden), "home"),))
+    text = await locked.run("ls -A home; echo x > home/new; echo y > new", tool)
     assert text.endswith("\n\n[exit 0]  Took T")
     assert "secret" not in text
     assert sorted(path.name for path in hidden.iterdir()) == ["secret"]

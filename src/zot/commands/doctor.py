@@ -293,17 +293,17 @@ async def _sandbox(env: Mapping[str, str], cwd: str) -> list[DoctorCheck]:
     return [
         DoctorCheck("bubblewrap", "ok", detail),
         *_protected_by(plain),
-        DoctorCheck("sandbox: network", "ok", "locked commands have none; --lock-net shares it")
+        DoctorCheck("network", "ok", "locked commands have none; --lock-net shares it")
         if not isinstance(alone, str)
-        else DoctorCheck("sandbox: network", "warn", f"cannot be taken away, only --lock-net works: {alone}"),
+        else DoctorCheck("network", "warn", f"cannot be taken away, only --lock-net works: {alone}"),
     ]
 
 
 def _protected_by(support: SandboxSupport) -> list[DoctorCheck]:
     return [
-        DoctorCheck(f"sandbox: {one.name}", "ok", " ".join(one.options))
+        DoctorCheck(one.key, "ok", f"{one.name} of the sandbox: {' '.join(one.options)}")
         if one in support.works
-        else DoctorCheck(f"sandbox: {one.name}", "warn", f"does not work here: {one.lost}")
+        else DoctorCheck(one.key, "warn", f"does not work here: {one.lost}")
         for one in PROTECTIONS
     ]
 
@@ -313,16 +313,12 @@ def _protections(config: Config, cwd: str) -> list[DoctorCheck]:
     try:
         private = private_paths(config, cwd)
     except ConfigError as problem:
-        return [DoctorCheck("private paths", "warn", str(problem))]
+        return [DoctorCheck("hidden", "warn", str(problem))]
     existing = [one.path for one in private if os.path.lexists(one.path)]
     protected = [path for path in protected_paths(config.protected) if os.path.lexists(os.path.join(cwd, path))]
     return [
-        DoctorCheck(
-            "private paths", "ok", f"hidden from locked tools and strangers: {', '.join(existing) or 'none yet'}"
-        ),
-        DoctorCheck(
-            "protected paths", "ok", f"not changed under --lock, of those here: {', '.join(protected) or 'none'}"
-        ),
+        DoctorCheck("hidden", "ok", f"hidden from locked tools and strangers: {', '.join(existing) or 'none yet'}"),
+        DoctorCheck("protected", "ok", f"not changed under --lock, of those here: {', '.join(protected) or 'none'}"),
     ]
 
 

@@ -48,19 +48,26 @@ _PROXIES: Final = frozenset({
 class Protection(NamedTuple):
     """A protection that not every bubblewrap or kernel has. ``lost`` says what is possible without it."""
 
+    key: str
     name: str
     options: tuple[str, ...]
     lost: str
 
 
 USER_NAMESPACE: Final = Protection(
-    "user namespace", ("--unshare-user", "--disable-userns"), "commands can create user namespaces of their own"
+    "userns",
+    "user namespace",
+    ("--unshare-user", "--disable-userns"),
+    "commands can create user namespaces of their own",
 )
 CGROUP_NAMESPACE: Final = Protection(
-    "control group namespace", ("--unshare-cgroup",), "commands see the control groups of the system"
+    "cgroups", "control group namespace", ("--unshare-cgroup",), "commands see the control groups of the system"
 )
 SYSTEM_CALLS: Final = Protection(
-    "system call filter", ("--seccomp", str(SECCOMP_FD)), "commands can use all system calls, keyrings among them"
+    "seccomp",
+    "system call filter",
+    ("--seccomp", str(SECCOMP_FD)),
+    "commands can use all system calls, keyrings among them",
 )
 PROTECTIONS: Final = (USER_NAMESPACE, CGROUP_NAMESPACE, SYSTEM_CALLS)
 
