@@ -128,8 +128,10 @@ class _Attempts:
         with tempfile.TemporaryDirectory() as place:
             permissions = {"tools": True, "fs.read": ["~/"]}
             probe = Extension(Path(place), "probe", _PROBE, permissions=permissions)
-            settings: dict[str, Any] = {"env": self.config.env, "data": self.config.data, "private": self.config.private,
-                        "journal": self.config.journal, "record": self.config.record, "cwd": place}  # fmt: skip
+            settings: dict[str, Any] = {
+                "env": self.config.env, "data": self.config.data, "private": self.config.private, "cwd": place,
+                "journal": self.config.journal, "record": self.config.record,
+            }  # fmt: skip
             async with Stage(Path(f"{self.home}/zot"), probe, **settings) as stage:
                 asked = json.dumps({"paths": [*self.paths, f"{self.home}/paths.json"]})
                 [(said, failed)] = results(await stage.prompt(f"call probe {asked} ;; --- ;; say done"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 from pathlib import Path
@@ -9,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from optional import needs
-from zot.config.config import Config
+from zot.config.config import Config, resolve
 from zot.config.protected_paths import PROTECTED, protected_paths, protection_of
 from zot.errors import ToolFailed
 from zot.runtime.toolbox import Toolbox
+from zot.tools.base import ToolContext
 from zot.tools.paths import LockedPaths
 
 from .sandboxed import locked
@@ -108,19 +110,53 @@ async def test_git_still_works_and_runs_nothing_that_was_planted(tmp_path: Path)
 
 
 @needs("bwrap")
+async def test_the_file_that_leads_to_a_repository_stays_as_it_is(tmp_path: Path) -> None:
+    """As a worktree and a submodule have one."""
+    (tmp_path / ".git").write_text("gitdir: /elsewhere\n")
+    text = await locked("echo 'gitdir: evil' > .git; rm -f .git; mkdir .git; mv .git x; echo over", tmp_path)
+    assert "\nover\n" in text
+    assert (tmp_path / ".git").read_text() == "gitdir: /elsewhere\n"
+    (tmp_path / ".git").unlink()
+    await locked("echo 'gitdir: evil' > .git", tmp_path)
+    assert not (tmp_path / ".git").exists()
+
+
+@needs("bwrap")
+async def test_what_zot_itself_would_run_next_time_stays_as_it_is(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    for name in ("tools/ext", "tools/skill", "settings"):
+        (work / name).mkdir(parents=True)
+    (work / "tools" / "ext" / "run.py").write_text("theirs")
+    (work / "tools" / "skill" / "SKILL.md").write_text("---\nname: s\ndescription: d\n---\ntheirs")
+    (work / "settings" / "config.toml").write_text("[agents.default]\n")
+    before = _contents(work)
+    env = {"PATH": os.environ["PATH"], "ZOT_HOME": str(tmp_path / "home")}
+    settings = {"lock": True, "cwd": str(work), "config_dir": str(work / "settings"), "tools": ("bash", "write"),
+                "ext": (str(work / "tools" / "ext"),), "skills": (str(work / "tools" / "skill"),)}  # fmt: skip
+    config = resolve({"provider": "lab", **settings}, env)
+    toolbox = Toolbox(config, cwd=str(work), key="k", own_process=False)
+    context = ToolContext(str(work), env, _no_progress)
+    bash, write = toolbox.tools
+    attack = (
+        "for f in tools/ext/run.py tools/skill/SKILL.md settings/config.toml; do echo evil > $f; done; mv tools t; true"
+    )
+    await bash.run({"command": attack}, context)
+    for name in before:
+        with pytest.raises(ToolFailed):
+            await write.run({"path": name, "content": "evil"}, context)
+    await toolbox.close()
+    assert _contents(work) == before
+
+
+@needs("bwrap")
 async def test_a_job_in_the_background_plants_nothing_that_outlives_the_session(tmp_path: Path) -> None:
     env = {"PATH": os.environ["PATH"], "ZOT_HOME": str(tmp_path / "home")}
     work = tmp_path / "work"
     work.mkdir()
     config = Config(provider="lab", lock=True, cwd=str(work), env=env, tools=("bash",))
     toolbox = Toolbox(config, cwd=str(work), key="k", own_process=False)
-    from zot.tools.base import ToolContext
-
-    async def progress(text: str) -> None:
-        del text
-
     command = "(while [ ! -e go ]; do sleep 0.01; done; echo evil > .envrc; : > done; sleep 60) & echo up"
-    await toolbox.tools[0].run({"command": command}, ToolContext(str(work), env, progress))
+    await toolbox.tools[0].run({"command": command}, ToolContext(str(work), env, _no_progress))
     (work / "go").touch()
     await _until(work / "done")
     await toolbox.close()
@@ -128,9 +164,11 @@ async def test_a_job_in_the_background_plants_nothing_that_outlives_the_session(
     assert (work / ".envrc.zot-quarantine").exists()
 
 
-async def _until(path: Path) -> None:
-    import asyncio
+async def _no_progress(text: str) -> None:
+    del text
 
+
+async def _until(path: Path) -> None:
     async with asyncio.timeout(30):
         while not path.exists():
             await asyncio.sleep(0.01)

@@ -276,7 +276,8 @@ async def _sandbox(env: Mapping[str, str], cwd: str) -> list[DoctorCheck]:
     found = find_bwrap(env.get("PATH"), outside=[cwd])
     if found is None:
         reason = why_no_bwrap(env.get("PATH"), outside=[cwd])
-        return [DoctorCheck("bubblewrap", "none", f"for --lock, and extensions with permissions: {reason}")]
+        missing = DoctorCheck("bubblewrap", "none", f"for --lock, and extensions with permissions: {reason}")
+        return [missing, *_unprotected()]
     detail = f"{found}, for --lock and extensions with permissions"
     processes = open_processes()
     try:
@@ -289,13 +290,20 @@ async def _sandbox(env: Mapping[str, str], cwd: str) -> list[DoctorCheck]:
     finally:
         await processes.close()
     if isinstance(plain, str):
-        return [DoctorCheck("bubblewrap", "warn", f"{detail}, {plain}")]
+        return [DoctorCheck("bubblewrap", "warn", f"{detail}, {plain}"), *_unprotected()]
     return [
         DoctorCheck("bubblewrap", "ok", detail),
         *_protected_by(plain),
         DoctorCheck("network", "ok", "locked commands have none; --lock-net shares it")
         if not isinstance(alone, str)
         else DoctorCheck("network", "warn", f"cannot be taken away, only --lock-net works: {alone}"),
+    ]
+
+
+def _unprotected() -> list[DoctorCheck]:
+    names = [*(one.key for one in PROTECTIONS), "network"]
+    return [
+        DoctorCheck(name, "none", "needs a bubblewrap that works; without one, nothing is run locked") for name in names
     ]
 
 

@@ -228,6 +228,9 @@ def merge_settings(settings: Mapping[str, Any], stored: Mapping[str, Any], env: 
         raise UsageError("--session needs a name, and this one is empty")
     if given.pop("no_session", False) and "session" in given:
         raise UsageError("--session and --no-session exclude each other")
+    if config_dir := settings.get("config_dir"):
+        names = ("config.toml", "data")
+        given["private"] = (*given.get("private", ()), *(os.path.join(config_dir, name) for name in names))
     environment = os.environ if env is None else env
     kept = compatible_settings(stored, given, environment)
     if given.get("provider") is None and kept.get("provider") is None:

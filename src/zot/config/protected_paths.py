@@ -36,14 +36,18 @@ PROTECTED: Final[dict[str, tuple[str, ...]]] = {
 }  # fmt: skip
 #: Only in the working directory itself: with this file, git takes any directory for a repository.
 _AT_THE_TOP: Final = ("HEAD",)
-#: Refused to file tools as a whole: no model needs to write there, and a command runs git.
-_WHOLE: Final = (".git",)
+#: Refused to file tools as a whole, since no model needs to write there. A command runs git, so for it a directory of
+#: this name is protected in part. A file of this name, or a new directory, would lead git to any configuration.
+REPOSITORY: Final = ".git"
 
 
 def protected_paths(more: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the protected paths relative to the working directory; ``more`` are the user's."""
+    """Return the protected paths relative to the working directory; ``more`` are the user's.
+
+    REPOSITORY comes first: if it is a directory, only the paths in it are meant.
+    """
     known = (path for paths in PROTECTED.values() for path in paths)
-    return (*known, *_AT_THE_TOP, *(path.strip("/") for path in more if path.strip("/")))
+    return (REPOSITORY, *known, *_AT_THE_TOP, *(path.strip("/") for path in more if path.strip("/")))
 
 
 def protection_of(path: str, more: Sequence[str] = ()) -> str:
@@ -56,7 +60,7 @@ def protection_of(path: str, more: Sequence[str] = ()) -> str:
         wanted = one.strip("/").casefold().split("/")
         if names[: len(wanted)] == wanted:
             return one
-    for one in (*_WHOLE, *(path for paths in PROTECTED.values() for path in paths)):
+    for one in (REPOSITORY, *(path for paths in PROTECTED.values() for path in paths)):
         wanted = one.casefold().split("/")
         if any(names[at : at + len(wanted)] == wanted for at in range(len(names))):
             return one

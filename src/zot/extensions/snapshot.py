@@ -63,7 +63,10 @@ class Snapshot:
                 raise UserError(_changed(manifest))
             if load(copy) != manifest:
                 raise UserError(_changed(manifest))
-            for name in data_directories(manifest):
+            names = data_directories(manifest)
+            for name in names:
+                if any(name.startswith(f"{other}/") for other in names):
+                    continue  # It is in another one.
                 link = os.path.join(copy, name)
                 make_directory(os.path.dirname(link))
                 os.symlink(os.path.join(self.data, name), link)

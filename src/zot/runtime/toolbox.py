@@ -129,6 +129,18 @@ class Toolbox:
 
         return private_paths(self._config, self._cwd)
 
+    @cached_property
+    def _protected(self) -> tuple[str, ...]:
+        """The paths in the directory that locked tools do not change, besides those that zot knows.
+
+        Among them extensions and skills that the user named, and the configuration: they count at the next start.
+        """
+        here = os.path.realpath(self._cwd)
+        named = [os.path.realpath(place) for place in (*self._config.ext, *self._config.skills)]
+        named += [os.path.realpath(one) for one in self._config.private if os.path.basename(one) == "config.toml"]
+        inside = (os.path.relpath(place, here) for place in named if place.startswith(os.path.join(here, "")))
+        return (*self._config.protected, *inside)
+
     def _reachable(self, skills: Sequence[SkillFile]) -> list[str]:
         """Return the directories of skills that locked tools may read although they are outside of the lock."""
         directories = [skill.directory for skill in skills if skill.directory is not None]
@@ -143,7 +155,7 @@ class Toolbox:
 
         hidden = [one.path for one in self._hidden]
         lock = LockedPaths(self._cwd, hidden=hidden)
-        writable = LockedPaths(self._cwd, hidden=hidden, protected=self._config.protected)
+        writable = LockedPaths(self._cwd, hidden=hidden, protected=self._protected)
         spilled = [] if self._kept_in is None else [os.path.join(self._kept_in, "spill", self._key)]
         return writable, LockedPathsForReading(lock, [*self._shown, *spilled])
 
@@ -170,7 +182,7 @@ class Toolbox:
             lock=self._config.lock,
             hidden=self._hidden if self._config.lock else (),
             shown=self._shown,
-            protected=self._config.protected,
+            protected=self._protected if self._config.lock else (),
             lock_net=self._config.lock_net,
             lock_env=self._config.lock_env,
             # With a frozen clock no time passes, so that every run sends the model the same text.

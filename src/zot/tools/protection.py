@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TypeAlias
 
-from zot.config.protected_paths import protected_paths
+from zot.config.protected_paths import REPOSITORY, protected_paths
 from zot.tools.mounts import Places
 
 #: Ending of the name that a file gets when it is moved away.
 QUARANTINE = ".zot-quarantine"
 _OPEN = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
 #: git expects no hooks; an empty directory can be mounted.
-_HOOKS = (".git", "hooks")
+_HOOKS = (REPOSITORY, "hooks")
 
 #: What was found at a path: how many of its names, and a link's target, "" if it is none. None: nothing.
 Seen: TypeAlias = tuple[int, str] | None
@@ -39,8 +39,9 @@ class ProtectedFiles:
         self._before = self._look()
         places: Places = {}
         for names, seen in self._before.items():
-            if seen == (len(names), ""):
-                place = os.path.join(self._root, *names)
+            place = os.path.join(self._root, *names)
+            is_repository = names == (REPOSITORY,) and os.path.isdir(place)
+            if seen == (len(names), "") and not is_repository:
                 places[place] = ("--ro-bind", place)
         return places
 
