@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from extensions.stage import Extension, Stage
 from optional import needs
 from zot.config.config import Config, resolve
 from zot.config.protected_paths import PROTECTED, protected_paths, protection_of
@@ -198,3 +200,40 @@ def test_what_only_looks_like_it_is_not_protected() -> None:
     for path in ("src/head.py", "HEAD.md", ".github/workflows/ci.yml", "git/hooks", ".gitignore", "a/HEAD", ".zotty"):
         assert protection_of(path) == ""
     assert "mine/keep" in protected_paths(("/mine/keep/",))
+
+
+#: Writes to each path that it is told, and creates the directories on the way.
+WRITER = """
+hello("tools")
+say("register_tool", name="write_all", schema={"type": "object"})
+say("ready")
+for frame in frames():
+    if frame["type"] == "tool_call":
+        written = []
+        for path in frame["args"]["paths"]:
+            try:
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                open(path, "a").write("evil")
+                written.append(path)
+            except OSError:
+                pass
+        say("tool_result", id=frame["id"], content=[{"type": "text", "text": json.dumps(written)}])
+    elif frame["type"] == "shutdown":
+        say("shutdown_ack")
+        break
+"""
+
+
+@needs("bwrap")
+async def test_an_extension_that_may_write_the_directory_plants_nothing_there(tmp_path: Path) -> None:
+    """Neither where programs look for code, nor where zot would find its own files."""
+    user = tmp_path / "user"
+    (user / ".git" / "hooks").mkdir(parents=True)
+    (user / ".zot").mkdir()
+    env = {"PATH": os.environ["PATH"], "ZOT_HOME": str(tmp_path / "home"), "HOME": str(user)}
+    writer = Extension(tmp_path / "ext", "writer", WRITER, permissions={"tools": True, "fs.write": ["$CWD"]})
+    tried = [".git/hooks/post-checkout", ".zot/extensions/x/run.py", ".zeroclaw/data/token", "allowed"]
+    async with Stage(tmp_path / "home", writer, cwd=str(user), env=env) as stage:
+        asked = json.dumps({"paths": [str(user / path) for path in tried]})
+        await stage.prompt(f"call write_all {asked} ;; --- ;; say done")
+    assert [path for path in tried if (user / path).exists()] == ["allowed"]

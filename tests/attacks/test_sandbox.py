@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from optional import needs
+from zot.tools.guardian import Guardian
+from zot.tools.process import Groups, Processes
 from zot.tools.sandbox import PROTECTIONS, SandboxSupport, find_support
 from zot.tools.seccomp import seccomp_filter
 
@@ -109,6 +111,34 @@ async def test_a_file_cannot_be_created_with_that_right_either(tmp_path: Path) -
     assert "\n1\n1\nplain\n" in text
 
 
+async def test_a_sandbox_gets_a_session_keyring_of_its_own() -> None:
+    """Also where no filter refuses the calls: this one allows them all."""
+    program = (
+        "import ctypes, os; number = {'x86_64': 250, 'aarch64': 219}[os.uname().machine];"
+        "print(ctypes.CDLL(None).syscall(number, 0, -3, 0, 0, 0))"
+    )
+
+    async def keyring(processes: Processes, seccomp: bytes) -> bytes:
+        child = await processes.spawn([_python(), "-c", program], cwd="/", env={}, seccomp=seccomp)
+        said = b""
+        while data := await child.read():
+            said += data
+        child.close()
+        return said
+
+    processes = Guardian()
+    try:
+        apart = await keyring(processes, struct.pack("=HBBI", 0x06, 0, 0, 0x7FFF0000))
+    finally:
+        await processes.close()
+    processes = Guardian()
+    try:
+        usual = await keyring(processes, b"")
+    finally:
+        await processes.close()
+    assert int(apart) != int(usual)
+
+
 @needs("bwrap")
 async def test_the_first_process_of_the_sandbox_is_filtered_like_the_others(tmp_path: Path) -> None:
     """Else it could be made to do what the others may not."""
@@ -144,9 +174,12 @@ async def test_no_variable_gets_in_that_is_not_listed(tmp_path: Path) -> None:
 
 @needs("bwrap")
 async def test_control_groups_of_the_system_are_not_there(tmp_path: Path) -> None:
-    text = await locked("mount -t cgroup2 none /tmp; ls /sys/fs/cgroup; cat /proc/self/cgroup", tmp_path)
+    command = "mount -t cgroup2 none /tmp; ls /sys/fs/cgroup; cat /proc/self/cgroup; readlink /proc/self/ns/cgroup"
+    text = await locked(command, tmp_path)
     assert "cgroup.procs" not in text
     assert "0::/\n" in text
+    assert "\ncgroup:[" in text
+    assert os.readlink("/proc/self/ns/cgroup") not in text
 
 
 def test_a_filter_exists_for_each_machine_and_is_whole() -> None:
@@ -164,8 +197,6 @@ def test_a_filter_exists_for_each_machine_and_is_whole() -> None:
 async def test_what_a_bubblewrap_cannot_do_is_said_and_the_rest_is_used(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from zot.tools.process import Groups
-
     old = tmp_path / "bwrap"
     old.write_text(_OLD.format(shutil.which("bwrap")))
     old.chmod(0o755)
