@@ -111,6 +111,43 @@ async def test_git_still_works_and_runs_nothing_that_was_planted(tmp_path: Path)
     assert not (tmp_path / "ran").exists()
 
 
+@needs("bwrap", "git")
+async def test_git_runs_nothing_from_a_repository_below(tmp_path: Path) -> None:
+    """It goes there from above if the index says that it is a submodule. One was there before, one is planted."""
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "GIT_CONFIG_NOSYSTEM": "1"}
+    work, who = tmp_path / "work", "-c user.name=x -c user.email=x@x"
+    evil = f"touch {tmp_path}/ran"
+    commit = f"git init -q . && echo 1 > f && git add f && git {who} commit -qm one"
+    submodule = "git update-index --add --cacheinfo 160000,$(git -C {0} rev-parse HEAD),{0}"
+    (work / "lib").mkdir(parents=True)
+    for place in (work, work / "lib"):
+        subprocess.run(commit, shell=True, cwd=place, env=env, check=True, timeout=60)
+    subprocess.run(submodule.format("lib"), shell=True, cwd=work, env=env, check=True, timeout=60)
+    attack = (
+        f"git -C lib config core.fsmonitor '{evil}'; mv lib/.git lib/x; mv lib l;"
+        f"mkdir -p a/b && cd a/b && {commit} && git config core.fsmonitor '{evil}' && cd ../..;"
+        f"{submodule.format('a/b')}; git status --short; echo over"
+    )
+    assert "\nover\n" in await locked(attack, work, env={"PATH": os.environ["PATH"]})
+    (tmp_path / "ran").unlink(missing_ok=True)
+    for command in ("git status", "git diff", "git add -A"):
+        subprocess.run(command, shell=True, cwd=work, env=env, check=False, capture_output=True, timeout=60)
+    assert not (tmp_path / "ran").exists()
+    assert (work / "a" / "b" / ".git.zot-quarantine").is_dir()
+    assert (work / "lib" / ".git" / "HEAD").exists()
+
+
+@needs("bwrap")
+async def test_what_an_aborted_command_has_planted_does_not_stay(tmp_path: Path) -> None:
+    async with asyncio.timeout(60):
+        running = asyncio.create_task(locked("echo evil > .envrc; : > done; sleep 60", tmp_path))
+        await _until(tmp_path / "done")
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    assert not (tmp_path / ".envrc").exists()
+
+
 @needs("bwrap")
 async def test_the_file_that_leads_to_a_repository_stays_as_it_is(tmp_path: Path) -> None:
     """As a worktree and a submodule have one."""
@@ -157,12 +194,17 @@ async def test_a_job_in_the_background_plants_nothing_that_outlives_the_session(
     work.mkdir()
     config = Config(provider="lab", lock=True, cwd=str(work), env=env, tools=("bash",))
     toolbox = Toolbox(config, cwd=str(work), key="k", own_process=False)
-    command = "(while [ ! -e go ]; do sleep 0.01; done; echo evil > .envrc; : > done; sleep 60) & echo up"
+    command = "(while [ ! -e go ]; do sleep 0.01; done; echo evil > .envrc; : > done; "
+    command += "while [ ! -e more ]; do sleep 0.01; done; echo evil > .profile; : > done2; sleep 60) & echo up"
     await toolbox.tools[0].run({"command": command}, ToolContext(str(work), env, _no_progress))
     (work / "go").touch()
     await _until(work / "done")
+    await toolbox.tools[0].run({"command": "true"}, ToolContext(str(work), env, _no_progress))
+    assert not (work / ".envrc").exists(), "the next command does not take it for what was there before"
+    (work / "more").touch()
+    await _until(work / "done2")
     await toolbox.close()
-    assert not (work / ".envrc").exists()
+    assert not (work / ".profile").exists()
     assert (work / ".envrc.zot-quarantine").exists()
 
 

@@ -41,6 +41,10 @@ _AT_THE_TOP: Final = ("HEAD",)
 REPOSITORY: Final = ".git"
 
 
+#: The protected paths of every repository.
+IN_REPOSITORY: Final = tuple(path for path in PROTECTED["git"] if path.startswith(f"{REPOSITORY}/"))
+
+
 def protected_paths(more: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the protected paths relative to the working directory; ``more`` are the user's.
 

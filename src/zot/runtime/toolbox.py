@@ -81,7 +81,7 @@ class Toolbox:
         """End all processes and remove temporary output. Idempotent."""
         if self._processes is not None:
             await self._processes.close()
-        if self._commands is not None and (notice := self._commands.sweep()):
+        if self._commands is not None and (notice := await self._commands.sweep()):
             log.warning("%s", notice.strip())
         if self._spills is not None:
             self._spills.close()
@@ -97,7 +97,7 @@ class Toolbox:
 
         match name:
             case "bash":
-                return LazyTool(specs.bash(lock=self._config.lock), self._bash)
+                return LazyTool(specs.bash(lock=self._config.lock, lock_net=self._config.lock_net), self._bash)
             case "edit":
                 return LazyTool(specs.EDIT, self._edit)
             case "read":

@@ -69,7 +69,7 @@ class Bash:
         self._timeout_s = timeout_s
         self._grace_s = grace_s
         self._clock = clock
-        self.spec = bash(lock=lock, timeout_s=timeout_s)
+        self.spec = bash(lock=lock, lock_net=lock_net, timeout_s=timeout_s)
 
     async def run(self, args: dict[str, Any], context: ToolContext) -> Output:
         """Run the command until it exits, even if background jobs still hold its output then.
@@ -93,6 +93,7 @@ class Bash:
             # Also on cancellation: leave no process.
             try:
                 await child.end(grace_s=ABORT_GRACE_S)
+                await self.sweep()
             finally:
                 child.close()
                 if isinstance(reason, asyncio.CancelledError):
@@ -103,14 +104,17 @@ class Bash:
         # Only without a timeout there may be background jobs.
         child.close() if timed_out else child.release()
         good, ending = (False, f"[exit -1] (timed out after {timeout_s:g} s)") if timed_out else _ending(child)
-        text = told(_still_running(jobs) + self.sweep() + ending)
+        text = told(_still_running(jobs) + await self.sweep(is_over=not jobs) + ending)
         if not good:
             raise ToolFailed(text)
         return (TextBlock(text),)
 
-    def sweep(self) -> str:
-        """Move away protected files that locked commands have created; return a notice, "" if there are none."""
-        moved = [] if self._sandbox is None else self._sandbox.sweep()
+    async def sweep(self, *, is_over: bool = True) -> str:
+        """Move away protected files that locked commands have created; return a notice, "" if there are none.
+
+        ``is_over``: no job of the command runs any more.
+        """
+        moved = [] if self._sandbox is None else await self._sandbox.sweep(is_over=is_over)
         return f"[moved away, because --lock protects it: {', '.join(moved)}]\n" if moved else ""
 
     async def _start(self, argv: Sequence[str | bytes], context: ToolContext) -> Child:

@@ -118,6 +118,7 @@ class Sandbox:
         self._hidden = hidden
         self._more_protected = protected
         self._protected: ProtectedFiles | None = None
+        self._has_jobs = False
         self._shown = shown
         self._net = net
         self._variables = frozenset(variables)
@@ -129,15 +130,24 @@ class Sandbox:
         if bwrap is None:
             reason = why_no_bwrap(context.env.get("PATH"), outside=[context.cwd])
             raise ToolFailed(f"{_NOT_RUN}, and {reason}")
+        if self._protected is None:
+            self._protected = ProtectedFiles(context.cwd, self._more_protected)
+            await asyncio.to_thread(self._protected.survey)
         if self._support is None:
             self._support = await self._supported(bwrap, processes, context)
+        if self._has_jobs:
+            await self.sweep()
         env = self._environment(context.env)
         command = self._wrap(argv, bwrap, context, self._support)
         return await command.spawn(processes, cwd=context.cwd, env=env, owners=context.owners)
 
-    def sweep(self) -> list[str]:
-        """Move away protected paths that commands have created since the last one began; return them."""
-        return [] if self._protected is None else self._protected.sweep()
+    async def sweep(self, *, is_over: bool = True) -> list[str]:
+        """Move away protected paths that commands have created since the last one began; return them.
+
+        Unless the command ``is_over`` with all its jobs, what these create later is moved away before the next command.
+        """
+        self._has_jobs |= not is_over
+        return [] if self._protected is None else await asyncio.to_thread(self._protected.sweep)
 
     def _environment(self, env: Mapping[str, str]) -> dict[str, str]:
         passed = ENVIRONMENT | self._variables | (_PROXIES if self._net else frozenset())
@@ -148,12 +158,9 @@ class Sandbox:
     ) -> ConfinedCommand:
         self._make_hidden(context.cwd)
         path, home = context.env.get("PATH", os.defpath), context.env.get("HOME", "")
-        if self._protected is None:
-            self._protected = ProtectedFiles(context.cwd, self._more_protected)
+        protected = {} if self._protected is None else self._protected.mounts()
         hidden = [one.path for one in self._hidden]
-        mounts = locked_mounts(
-            context.cwd, path=path, home=home, hidden=hidden, shown=self._shown, protected=self._protected.mounts()
-        )
+        mounts = locked_mounts(context.cwd, path=path, home=home, hidden=hidden, shown=self._shown, protected=protected)
         return sandboxed(
             argv,
             bwrap=bwrap,
