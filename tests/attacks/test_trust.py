@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from extensions.stage import Extension, Stage, results
+from optional import needs
 from zot.config.config import Config
 from zot.config.trust import TrustStore, copy_hashed, coverage, fingerprint
 from zot.errors import UserError
@@ -111,6 +112,18 @@ async def test_data_is_not_taken_from_the_project_and_outlives_a_change(tmp_path
         await stage.prompt(WHO)
     assert (place / "data" / "heard").read_text().startswith(kept)
     assert (project.extension.directory / "data" / "heard").read_text() == "planted\n"
+
+
+@needs("bwrap")
+async def test_a_copy_is_confined_as_its_manifest_says_and_can_write_its_data_only(tmp_path: Path) -> None:
+    project = Project(tmp_path, permissions={"tools": True})
+    project.trust()
+    async with project.stage() as stage:
+        [(said, failed)] = results(await stage.prompt(WHO))
+    assert not failed, said
+    [place] = (project.home / "extension-data").iterdir()
+    assert (place / "data" / "heard").read_text()
+    assert not (project.extension.directory / "data" / "heard").exists()
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,9 @@ def _private(config: Config, cwd: str, key: str) -> Private:
     home, kept = zot_home(config.environment), data_directory(config)
     skills = () if home is None else (os.path.join(home, "skills"),)
     spilled = () if kept is None else (os.path.join(kept, "spill", key),)
-    return Private((*(one.path for one in private_paths(config, cwd)), *KERNEL), (*skills, *spilled))
+    # A working directory in shared memory is the operator's choice.
+    kernel = [place for place in KERNEL if not os.path.realpath(cwd).startswith(f"{place}/")]
+    return Private((*(one.path for one in private_paths(config, cwd)), *kernel), (*skills, *spilled))
 
 
 def _policy(config: Config) -> Policy:
