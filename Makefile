@@ -21,7 +21,7 @@ PYTHONS ?= $(shell $(PYTHON) scripts/pythons.py)
 # How much of the faults is tried: "--sample 50", "--only prompt".
 FAULTS ?=
 
-.PHONY: demo test test-all test-quick check bench clean format lab-agents faults mutants lock
+.PHONY: demo test test-all test-quick check attacks bench clean format lab-agents faults mutants lock
 
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
@@ -48,6 +48,10 @@ check: $(STAMP)
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/python -m pytest tests/test_architecture.py
+
+# All attacks, also those that are slow or need root to become somebody else. The fast ones are in `make test`, too.
+attacks: $(STAMP)
+	@ZOT_ATTACKS=all $(PYTEST) -n $(WORKERS) --dist worksteal tests/attacks
 
 format: $(STAMP)
 	@$(BIN)/ruff format .
