@@ -164,22 +164,19 @@ async def test_the_file_that_leads_to_a_repository_stays_as_it_is(tmp_path: Path
 @needs("bwrap")
 async def test_what_zot_itself_would_run_next_time_stays_as_it_is(tmp_path: Path) -> None:
     work = tmp_path / "work"
-    for name in ("tools/ext", "tools/skill", "settings"):
+    for name in ("tools/ext", "settings"):
         (work / name).mkdir(parents=True)
     (work / "tools" / "ext" / "run.py").write_text("theirs")
-    (work / "tools" / "skill" / "SKILL.md").write_text("---\nname: s\ndescription: d\n---\ntheirs")
     (work / "settings" / "config.toml").write_text("[agents.default]\n")
     before = _contents(work)
     env = {"PATH": os.environ["PATH"], "ZOT_HOME": str(tmp_path / "home")}
     settings = {"lock": True, "cwd": str(work), "config_dir": str(work / "settings"), "tools": ("bash", "write"),
-                "ext": (str(work / "tools" / "ext"),), "skills": (str(work / "tools" / "skill"),)}  # fmt: skip
+                "ext": (str(work / "tools" / "ext"),)}  # fmt: skip
     config = resolve({"provider": "lab", **settings}, env)
     toolbox = Toolbox(config, SharedResources(), cwd=str(work), key="k")
     context = ToolContext(str(work), env, _no_progress)
     bash, write = toolbox.tools
-    attack = (
-        "for f in tools/ext/run.py tools/skill/SKILL.md settings/config.toml; do echo evil > $f; done; mv tools t; true"
-    )
+    attack = "for f in tools/ext/run.py settings/config.toml; do echo evil > $f; done; mv tools t; true"
     await bash.run({"command": attack}, context)
     for name in before:
         with pytest.raises(ToolFailed):

@@ -126,10 +126,10 @@ class Toolbox:
     def _protected(self) -> tuple[str, ...]:
         """The paths in the directory that locked tools do not change, besides those that zot knows.
 
-        Among them extensions and skills that the user named, and the configuration: they count at the next start.
+        Among them extensions that the user named, and the configuration: they count at the next start.
         """
         here = os.path.realpath(self.cwd)
-        named = [os.path.realpath(place) for place in (*self._config.ext, *self._config.skills)]
+        named = [os.path.realpath(place) for place in self._config.ext]
         named += [os.path.realpath(one) for one in self._config.private if os.path.basename(one) == "config.toml"]
         inside = (os.path.relpath(place, here) for place in named if place.startswith(os.path.join(here, "")))
         return (*self._config.protected, *inside)
