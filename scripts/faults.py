@@ -190,8 +190,8 @@ def main() -> int:
         names = options.only or list(SCENARIOS)
         points = [point for name in names for point in _points(name, Path(directory), seed)]
         if options.sample:
-            # An odd step: failures and deaths alternate.
-            points = points[:: max(1, -(-len(points) // options.sample)) | 1]
+            points.sort(key=lambda point: point.dies)  # So that a small sample has both.
+            points = points[:: max(1, -(-len(points) // options.sample))]
         complaints, unreached = [], 0
         with ThreadPoolExecutor(WORKERS) as pool:
             for point, found in zip(points, pool.map(lambda point: _tried(point, seed), points), strict=True):
