@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from zot.encoding import explain
 from zot.errors import NOT_ON_WINDOWS, ConfigError, MalformedFile, UserError
 
 if sys.platform == "win32":
@@ -65,22 +66,27 @@ def load(
     return decoded(data, decode, path)
 
 
+def is_there(path: str) -> bool:
+    """True if a user's file exists, or a link of its name. Raise ConfigError if that cannot be determined.
+
+    A directory that may not be searched counts as empty: it belongs to another user.
+    """
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return False
+    except (OSError, ValueError) as problem:
+        reason = problem.strerror if isinstance(problem, OSError) else problem
+        raise ConfigError(f"{path}: {reason}") from None
+    return True
+
+
 def decoded(data: bytes, decode: Callable[[bytes], T], place: str) -> T:
     """Return ``decode(data)``. Raise MalformedFile with ``place`` and the reason if decoding fails."""
     try:
         return decode(data)
     except UNDECODABLE as problem:
-        raise MalformedFile(place, _reason(problem)) from None
-
-
-def _reason(problem: BaseException) -> str:
-    match problem:
-        case RecursionError():
-            return "nested too deeply"
-        case UnicodeDecodeError():
-            return f"not UTF-8, at byte {problem.start}"
-        case _:
-            return str(problem)
+        raise MalformedFile(place, explain(problem)) from None
 
 
 class FileCache(Generic[T]):

@@ -186,9 +186,9 @@ def test_a_file_is_checked(configured: Shell) -> None:
     assert said == (f"{path}: valid, with 3 agents: default, poet, far\n", "", 0)
     path.write_text('[agents.a]\nlock = 1\n[agents.b]\npolcy = []\n[daemon]\nlog_level = "loud"')
     problems = [
-        "[agents.a] lock: expected `bool`, got `int`",
+        "[agents.a] lock must be true or false, not a whole number",
         "[agents.b] polcy: unknown setting; did you mean policy?",
-        "[daemon] log_level: invalid enum value 'loud'; there are: debug, error, info, warning",
+        "[daemon] log_level cannot be 'loud'; there are: debug, error, info, warning",
     ]
     said = configured.run("config", "check")
     assert said == ("", "".join(f"zot: {path}: {problem}\n" for problem in problems), 3)
@@ -232,7 +232,9 @@ def test_wrong_usage_is_exit_code_two(shell: Shell, words: tuple[str, ...]) -> N
 
 
 def test_an_agent_that_is_named_answers(configured: Shell) -> None:
-    assert configured.run("prompt", "--agent", "poet").out.startswith("Speak in verse.")
+    out, err, _ = configured.run("prompt", "--agent", "poet", "--with-skills")
+    assert out.startswith("Speak in verse.")
+    assert err.startswith("zot: --with-skills has no effect: ")
     denied = configured.run("--json", "!bash echo hi", "--agent", "poet", "--no-session")
     assert "not run: the policy of this session denies bash here" in denied.out
     allowed = configured.run("--json", "!bash echo hi", "--no-session")
@@ -241,8 +243,9 @@ def test_an_agent_that_is_named_answers(configured: Shell) -> None:
 
 @pytest.mark.parametrize("command", [("-p", "hello"), ("--json", "hello"), ("rpc",), ("config",), ("prompt",)])
 def test_an_agent_that_is_not_there_answers_nothing(configured: Shell, command: tuple[str, ...]) -> None:
-    said = configured.run(*command, "--agent", "pirate")
-    assert said == ("", "zot: there is no agent 'pirate' in config.toml; there are: default, poet, far\n", 1)
+    out, err, code = configured.run(*command, "--agent", "pirate")
+    assert (err, code) == ("zot: there is no agent 'pirate' in config.toml; there are: default, poet, far\n", 1)
+    assert "assistant" not in out
 
 
 def test_a_session_goes_on_with_an_agent_that_is_named_and_else_with_what_it_had(configured: Shell) -> None:

@@ -144,7 +144,7 @@ def test_what_a_killed_daemon_left_is_no_daemon(operator: Operator) -> None:
         ({"initialize": HELLO, "status": -32603}, "no"),
         (
             {"initialize": HELLO, "status": {"activeSessions": "many"}},
-            "Expected `int`, got `str` - at `$.activeSessions`",
+            "activeSessions must be a whole number, not a string",
         ),
         ({"initialize": -32011}, "no"),
     ],

@@ -83,6 +83,18 @@ def test_what_there_is_is_listed_with_why_it_does_not_run(ext: Ext) -> None:
     assert ext.listed()[1]["last_problem"]["text"] == "exited with 3", "it ended well after it had crashed"
 
 
+def test_a_damaged_list_of_trusted_extensions_is_named(ext: Ext) -> None:
+    put(ext.local, "clone")
+    ext.home.mkdir(exist_ok=True)
+    (ext.home / "trust.json").write_text('{"version":1,"trusted":[{"directory":3}]}')
+    damage = f"{ext.home}/trust.json is damaged: trusted[0].directory must be a string, not a whole number; "
+    advice = "remove it, and trust again what you need"
+    out, err, code = ext.ext("list")
+    assert f"    does not run: {damage}{advice}\n" in out
+    assert (err, code) == ("", 0)
+    assert ext.ext("trust", "clone") == ("", f"zot: {damage}{advice}\n", 1)
+
+
 def test_those_that_the_settings_name_are_listed_first(ext: Ext) -> None:
     put(ext.installed, "one")
     named = put(ext.user / "mine", "one", version="2")

@@ -143,13 +143,44 @@ def test_without_an_answer_the_exit_code_says_so(tmp_path: Path, prompt: str, me
 @pytest.mark.parametrize(
     ("argv", "message", "code"),
     [
-        (("-p", "--json", "x"), "--print and --json exclude each other", 2),
         (("-p", "x", "--model", "nope"), "unknown model 'nope' (provider 'lab'); known: lab-1", 1),
         (("-p", "x", "--wat"), "unknown flag '--wat'; --help lists the known ones", 2),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, argv: tuple[str, ...], message: str, code: int) -> None:
     assert ask(tmp_path, *argv) == ("", f"zot: {message}\n", code)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message", "code"),
+    [
+        (("-p", "x"), "--print and --json exclude each other", 2),
+        (("x", "--model", "nope"), "unknown model 'nope' (provider 'lab'); known: lab-1", 1),
+        (("x", "--wat"), "unknown flag '--wat'; --help lists the known ones", 2),
+        ((), "there is no prompt: give it as words, or on standard input", 2),
+        (("x", "-c"), "there is no session of {} to go on with; zot sessions list --all shows the others", 1),
+    ],
+)
+def test_done_is_the_last_line_also_if_the_run_cannot_begin(
+    tmp_path: Path, argv: tuple[str, ...], message: str, code: int
+) -> None:
+    message = message.format(tmp_path)
+    out, err, exit_code = ask(tmp_path, "--json", *argv)
+    assert [json.loads(line) for line in out.splitlines()] == [{"type": "error", "message": message}, {"type": "done"}]
+    assert (err, exit_code) == (f"zot: {message}\n", code)
+
+
+def test_a_signal_before_the_prompt_was_read_ends_it_with_done(tmp_path: Path) -> None:
+    process = start(tmp_path, "--json", "-", stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    process.stdin.write(b"half of the")
+    process.stdin.flush()
+    assert eventually(lambda: at_rest(process.pid))
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    told = [{"type": "error", "message": "stopped before it was begun"}, {"type": "done"}]
+    assert [json.loads(line) for line in out.splitlines()] == told
+    assert (err, process.returncode) == (b"", 128 + signal.SIGTERM)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -444,7 +446,61 @@ def test_a_backup_that_cannot_be_right_is_not_made(shell: Shell) -> None:
     assert shell.sessions("backup", "nowhere/copy.db") == ("", told.format(shell.cwd), 1)
     with closing(sqlite3.connect(shell.home / "journal.db")) as connection, connection:
         connection.execute("UPDATE chunks SET body = CAST(replace(body, 'Yes', 'No!') AS BLOB) WHERE kind = 0")
+    journal = shell.home / "journal.db"
+    advice = (
+        "so it was not copied: zot sessions check names all damage, the next session that is opened saves what is"
+        " readable, then back up again\n"
+    )
     out, err, code = shell.sessions("backup", "copy.db")
     assert (out, code) == ("", 1)
-    assert "is not what was written (session 's': row" in err
+    assert err.startswith(f"zot: {journal} is damaged (session 's': row")
+    assert err.endswith(advice)
+    data = journal.read_bytes()
+    damaged = data.replace(b"CREATE TABLE chunks", b"CREATE TRASH chunks")
+    unnamed = damaged.replace(b"chunkschunks", b"\xff" * 12)
+    for damage, named in ((damaged, "malformed database schema (chunks)"), (unnamed, "not even the error is text")):
+        journal.write_bytes(damage)
+        out, err, code = shell.sessions("backup", "copy.db")
+        assert (out, code) == ("", 1)
+        assert err.startswith(f"zot: {journal} is damaged (the file: ")
+        assert named in err
+        assert err.endswith(advice)
+        assert shell.sessions("check").code == 1
     assert [*shell.cwd.iterdir()] == []
+
+
+def test_a_backup_names_damage_that_sqlite_reports_as_something_else(shell: Shell) -> None:
+    for name in ("one", "two"):
+        shell.ask("!echo Yes", "--session", name)
+    journal = shell.home / "journal.db"
+    journal.write_bytes(journal.read_bytes().replace(b"two", b"one"))  # Ids are unique.
+    out, err, code = shell.sessions("backup", "copy.db")
+    assert (out, code) == ("", 1)
+    assert f"zot: {journal} is damaged (the file: " in err
+
+
+def test_sessions_can_be_read_on_a_full_disk(shell: Shell) -> None:
+    """SQLite needs a shared-memory file, for which there is no room, if no other process has the journal open."""
+    shell.ask("!echo Hello there", "--session", "s")
+    journal = shell.home / "journal.db"
+    with no_file_grows():
+        [listed] = shell.told("list")
+        assert (listed["id"], listed["messages"]) == ("s", 2)
+        assert "Hello there" in shell.sessions("show", "s").out
+        assert "Hello there" in shell.sessions("search", "hello").out
+        assert "Hello there" in shell.sessions("export", "s").out
+        assert shell.sessions("check") == ("1 session, 11 rows: everything is as it was written\n", "", 0)
+        out, err, code = shell.sessions("rename", "s", "new")
+        assert (out, code) == ("", 1)
+        assert err.startswith(f"zot: the disk is full: nothing more can be recorded in {journal}; ")
+    assert shell.sessions("rename", "s", "new").code == 0
+
+
+@contextmanager
+def no_file_grows() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

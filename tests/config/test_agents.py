@@ -106,7 +106,7 @@ def test_everything_that_is_wrong_is_told_also_of_agents_that_nobody_asks_for(tm
     with pytest.raises(InvalidConfigFile) as caught:
         AgentConfigs.load(home)
     problems = caught.value.problems
-    assert [problem.partition(":")[0] for problem in problems] == [
+    assert [" ".join(problem.replace(":", "").split()[:2]) for problem in problems] == [
         "[agents.a] tools", "[agents.b] max_steps", "[agents.b] colour", "[agents.c] provider", "[daemon] listen",
     ]  # fmt: skip
     assert problems[3].startswith("[agents.c] provider: unknown provider 'acme'; known: anthropic, ")

@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from zot.config.auth_file import AuthEntry, store
+from zot.config.auth_file import AuthEntry, check, store
 from zot.config.config import AGENT_FLAGS, SECRET_NAMES, Config, checked, resolve, tool_environment, zot_home
+from zot.config.credentials import find
 from zot.config.flags import parse
+from zot.config.vendors import VENDORS
 from zot.errors import ConfigError, UsageError
 from zot.runtime.open import OpenRequest, open_unrecorded
+from zot.runtime.providers import models_of
 from zot.runtime.shared import SharedResources
 
 EVERYTHING = """
@@ -148,24 +151,29 @@ def test_both_spellings_of_no_skills_mean_it(flag: str) -> None:
         ("agents = 1", "[agents] is no table: agents are written as [agents.NAME]"),
         ("[agents]\nother = 1", "[agents.other] is no table"),
         ("daemon = 1", "[daemon] is no table"),
-        ("[agents.other]\nlock = 1", "[agents.other] lock: expected `bool`, got `int`"),
+        ("[agents.other]\nlock = 1", "[agents.other] lock must be true or false, not a whole number"),
         ("[agents.default]\nmodle = 'x'", "[agents.default] modle: unknown setting; did you mean model?"),
-        ("[agents.default]\nmax_steps = 'x'", "[agents.default] max_steps: expected `int`, got `str`"),
-        ("[agents.default]\nmax_steps = 0", "[agents.default] max_steps: expected `int` >= 1"),
-        ("[agents.default]\nmax_cost = 0", "[agents.default] max_cost: expected `float` > 0.0"),
-        ("[agents.default]\nmax_tokens_total = 0", "[agents.default] max_tokens_total: expected `int` >= 1"),
+        ("[agents.default]\nmax_steps = 'x'", "[agents.default] max_steps must be a whole number, not a string"),
+        ("[agents.default]\nmax_steps = 0", "[agents.default] max_steps must be a whole number of at least 1"),
+        ("[agents.default]\nmax_cost = 0", "[agents.default] max_cost must be a number above 0"),
+        ("[agents.default]\nmax_cost = 1e400", "[agents.default] max_cost must be a number of at most 1000000000"),
+        ("[agents.default]\nmax_cost = nan", "[agents.default] max_cost must be a number above 0"),
+        (
+            "[agents.default]\nmax_tokens_total = 0",
+            "[agents.default] max_tokens_total must be a whole number of at least 1",
+        ),
         (
             "[agents.default]\nreasoning = 'much'",
-            "[agents.default] reasoning: invalid enum value 'much'; there are: high, low, medium, off",
+            "[agents.default] reasoning cannot be 'much'; there are: high, low, medium, off",
         ),
         (
             "[agents.x]\next_deadlines = { nap = 1 }",
-            "[agents.x] ext_deadlines: invalid enum value 'nap'; there are: "
+            "[agents.x] a key of ext_deadlines cannot be 'nap'; there are: "
             "command, hello, intercept, ready, shutdown, silence, terminate, tool",
         ),
-        ("[agents.x]\next_deadlines = { tool = 0 }", "[agents.x] ext_deadlines[...]: expected `float` > 0.0"),
-        ("[agents.default]\ntools = 'bash'", "[agents.default] tools: expected `array`, got `str`"),
-        ("[agents.default]\ntools = [1]", "[agents.default] tools[0]: expected `str`, got `int`"),
+        ("[agents.x]\next_deadlines = { tool = 0 }", "[agents.x] ext_deadlines[...] must be a number above 0"),
+        ("[agents.default]\ntools = 'bash'", "[agents.default] tools must be a list, not a string"),
+        ("[agents.default]\ntools = [1]", "[agents.default] tools[0] must be a string, not a whole number"),
         (
             "[agents.x]\ncwd = 'here'",
             "[agents.x] cwd: expected a path that begins with / or ~/: a file does not know where zot is started",
@@ -175,20 +183,21 @@ def test_both_spellings_of_no_skills_mean_it(flag: str) -> None:
             "[agents.x] api_key: a key does not belong in this file: run `zot login PROVIDER`, or set the provider's "
             "variable",
         ),
-        ("[daemon]\nmax_sessions = -1", "[daemon] max_sessions: expected `int` >= 0"),
+        ("[daemon]\nmax_sessions = -1", "[daemon] max_sessions must be a whole number of at least 0"),
         ("[daemon]\nidle = 1", "[daemon] idle: unknown setting; did you mean idle_s?"),
-        ("[daemon]\ngrace_s = 1e300", "[daemon] grace_s: expected `float` <= 31622400.0"),
-        ("[daemon]\nserver_version = ''", "[daemon] server_version: expected `str` of length >= 1"),
+        ("[daemon]\ngrace_s = 1e300", "[daemon] grace_s must be a number of at most 31622400"),
+        ("[daemon]\nserver_version = ''", "[daemon] server_version must be a string that is not empty"),
         (
             "[daemon]\nlog_level = 'loud'",
-            "[daemon] log_level: invalid enum value 'loud'; there are: debug, error, info, warning",
+            "[daemon] log_level cannot be 'loud'; there are: debug, error, info, warning",
         ),
-        ('[agents."a\\nb"]\nlock = 1', "[agents.a\\nb] lock: expected `bool`, got `int`"),
+        ('[agents."a\\nb"]\nlock = 1', "[agents.a\\nb] lock must be true or false, not a whole number"),
         ("a = " + "[" * 10_000, "nested too deeply"),
         (
             "[agents.a]\nlock = 1\nmodle = ''\n[agents.b]\nmax_steps = 0\n[daemon]\nidle_s = 0",
-            "[agents.a] lock: expected `bool`, got `int`; [agents.a] modle: unknown setting; did you mean model?; "
-            "[agents.b] max_steps: expected `int` >= 1; [daemon] idle_s: expected `float` > 0.0",
+            "[agents.a] lock must be true or false, not a whole number; "
+            "[agents.a] modle: unknown setting; did you mean model?; "
+            "[agents.b] max_steps must be a whole number of at least 1; [daemon] idle_s must be a number above 0",
         ),
         (b"\xff", "not UTF-8, at byte 0"),
     ],
@@ -285,11 +294,27 @@ def test_the_first_provider_with_a_key_is_the_default(tmp_path: Path, env: dict[
     env = {"ZOT_HOME": str(tmp_path), **env}
     assert resolve({}, env).provider == provider
     assert checked({"env": env}).provider == provider
+    assert checked({"max_steps": 3}, Config(env=env)).provider == provider
+    assert Config(env=env, base_url="http://localhost:1").provider == "anthropic"
     assert resolve({"provider": "lab"}, env).provider == "lab"
     for tied in ({"api_key": "k"}, {"base_url": "http://localhost:1"}, {"api": "anthropic"}):
         assert resolve(tied, env).provider == "anthropic"
     write(tmp_path, "[agents.default]\nprovider = 'groq'")
     assert resolve({}, env).provider == "groq"
+
+
+def test_a_home_that_cannot_be_looked_at_is_an_error_and_not_an_empty_one(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.symlink_to(home)
+    env, reason = {"ZOT_HOME": str(home)}, "Too many levels of symbolic links"
+    with pytest.raises(ConfigError, match=f"^{home}/config.toml: {reason}$"):
+        resolve({"provider": "lab"}, env)
+    with pytest.raises(ConfigError, match=f"^{home}/auth.json: {reason}$"):
+        check(str(home))
+    with pytest.raises(ConfigError, match=f"^{home}/auth.json: {reason}$"):
+        find(VENDORS["anthropic"], None, env)
+    with pytest.raises(ConfigError, match=f"^{home}/models.json: {reason}$"):
+        models_of(Config(provider="lab", env=env))
 
 
 def test_a_stored_key_makes_its_provider_the_default(tmp_path: Path) -> None:

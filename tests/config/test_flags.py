@@ -67,9 +67,9 @@ def test_a_command_line_is_understood(argv: list[str], settings: dict[str, Any],
         (["--max-steps", "1.5"], "--max-steps 1.5: must be a whole number"),
         (["--level", "medium"], "--level medium: must be one of low, high"),
         (["--cost", "$5"], "--cost $5: must be an amount of US dollars, such as 0.50"),
-        (["--cost", "0"], "--cost 0: must be above 0"),
-        (["--cost", "nan"], "--cost nan: must be above 0"),
-        (["--cost", "inf"], "--cost inf: must be above 0"),
+        (["--cost", "0"], "--cost 0: must be above 0 and at most 1000000000"),
+        (["--cost", "nan"], "--cost nan: must be above 0 and at most 1000000000"),
+        (["--cost", "inf"], "--cost inf: must be above 0 and at most 1000000000"),
     ],
 )
 def test_a_wrong_flag_says_what_is_wrong(argv: list[str], problem: str) -> None:

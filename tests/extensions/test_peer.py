@@ -412,7 +412,7 @@ def test_an_answer_of_another_kind_is_a_failure() -> None:
 def test_a_wrong_answer_fails_only_what_it_answers() -> None:
     talk = Talk(HELLO, LOOKUP, READY)
     wrong, right = talk.calls(), talk.calls()
-    why = "wrote a line that is no frame: tool_result: Expected `array`, got `str` - at `$.content`"
+    why = "wrote a line that is no frame: tool_result: content must be a list, not a string"
     assert talk.says({"type": "tool_result", "id": wrong, "content": "x"}) == [
         ProtocolViolation(why + ': {"type": "tool_result", "id": "1", "content": "x"}', notice=True),
         failed_call(wrong, f"extension g {why}"),

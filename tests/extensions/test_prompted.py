@@ -124,11 +124,13 @@ async def test_what_is_no_command_goes_to_the_model(tmp_path: Path) -> None:
 
 
 async def test_as_events_a_command_is_answered_as_over_rpc(tmp_path: Path) -> None:
-    async with Asked(tmp_path, lambda output: EventLines(output, frozenset())) as asked:
-        display = await asked.run("/tell Ada")
-        prompt = await asked.run("/ask")
-        failed = await asked.run("/fail")
-        opened = await asked.run("/open")
+    async def ask(command: str) -> str:
+        place = tmp_path / command[1:4]
+        place.mkdir()
+        async with Asked(place, lambda output: EventLines(output, frozenset())) as asked:
+            return await asked.run(command)
+
+    display, prompt, failed, opened = [await ask(command) for command in ("/tell Ada", "/ask", "/fail", "/open")]
     data = {"extension": "afar", "action": "display", "display": "note"}
     response = {"type": "response", "command": "run_command", "success": True}
     assert frames(display) == [{**response, "data": data}, {"type": "done"}]

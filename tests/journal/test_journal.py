@@ -506,15 +506,17 @@ async def test_a_file_of_the_first_version_goes_on(tmp_path: Path) -> None:
     record.end()
     await journal.close()
     with sqlite3.connect(path) as connection:
-        connection.executescript("DROP TABLE answers; DROP TABLE losses")
+        connection.executescript("DROP TABLE answers; DROP TABLE losses; DROP TABLE clock; DROP TABLE closed")
         connection.execute("PRAGMA user_version = 1")
     connection.close()
     journal = await Journal.open(path)
     record, past = await journal.resume("s")
     assert list(past.rows) == [Done()]
+    assert not await journal.is_closed("s")
     await record.begin()
     record.end()
     assert await journal.check() == CheckReport(1, 1, ())
+    assert journal.notices == []
     await journal.close()
 
 

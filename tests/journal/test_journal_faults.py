@@ -115,6 +115,23 @@ async def test_a_journal_that_may_not_be_written_says_so_and_can_be_looked_at(pu
     assert looked == [["seen", "False a 1"], ["checked", "()"]]
 
 
+async def test_what_was_written_ahead_can_be_read_where_nothing_may_be_written(public: Path, tmp_path: Path) -> None:
+    journal = await Journal.open(tmp_path / "journal.db")
+    record = await journal.record("a")
+    await record.begin()
+    record.append([Done()], run=1)
+    await record.settled()
+    for name in ("journal.db", "journal.db-wal", "journal.db.lock"):  # As a killed process leaves them.
+        shutil.copy(tmp_path / name, public / name)
+    await journal.close()
+    for path in public.iterdir():
+        path.chmod(0o444)
+    public.chmod(0o555)
+    _, *looked = suffer("read-only", public / "journal.db")
+    assert looked == [["seen", "False a 1"], ["checked", "()"]]
+    assert {path.name for path in public.iterdir()} == {"journal.db", "journal.db-wal", "journal.db.lock"}
+
+
 async def test_a_file_that_others_keep_locked_is_an_error_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -414,6 +431,9 @@ async def test_damage_to_what_was_written_ahead_costs_the_end_and_says_so(quick:
 
 async def test_the_damaged_file_is_kept_and_its_name_is_told(tmp_path: Path) -> None:
     everything = await fill(tmp_path / "journal.db")
+    journal = await Journal.open(tmp_path / "journal.db")
+    await journal.mark_closed(SESSIONS[0], closed=True)
+    await journal.close()
     data = bytearray((tmp_path / "journal.db").read_bytes())
     data[:4096] = bytes(4096)
     (tmp_path / "journal.db").write_bytes(data)
@@ -426,6 +446,7 @@ async def test_the_damaged_file_is_kept_and_its_name_is_told(tmp_path: Path) -> 
     assert aside.stat().st_mode & 0o777 == 0o600
     # Only the first page was gone, and that says the same in every journal.
     assert {name: await readable(journal, name) for name in SESSIONS} == everything
+    assert [await journal.is_closed(name) for name in SESSIONS] == [True, False, False]
     assert [session.epoch % (1 << 20) for session in await journal.sessions()] == [2, 2, 2]  # Each has as many.
     await journal.close()
     assert {path.name for path in tmp_path.iterdir()} == {"journal.db", "journal.db.lock", aside.name}

@@ -307,7 +307,7 @@ GOLDEN: dict[str, tuple[list[bytes], Outcome]] = {
         Outcome(
             [],
             said(counters=Counters(0, 0, 0, 0, 0.0)),
-            "StreamBroken: the service sent an event that cannot be read: Expected `object`, got `array`",
+            "StreamBroken: the service sent an event that cannot be read: it must be an object, not a list",
         ),
     ),
 }

@@ -150,7 +150,7 @@ GOLDEN: dict[str, Outcome] = {
     "not_gemini": Outcome(
         [],
         said(counters=NONE),
-        "StreamBroken: the service sent an event that cannot be read: Expected `object`, got `array`",
+        "StreamBroken: the service sent an event that cannot be read: it must be an object, not a list",
     ),
 }
 

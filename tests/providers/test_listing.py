@@ -130,7 +130,7 @@ async def test_a_service_that_never_ends_its_list_is_asked_ten_times() -> None:
         (
             page({"data": [{"id": 7}]}),
             StreamBroken,
-            "acme: the list of models is not what the API promises: Expected `str`, got `int` - at `$.data[0].id`; "
+            "acme: the list of models is not what the API promises: data[0].id must be a string, not a whole number; "
             "is --base-url right?",
         ),
         (

@@ -483,7 +483,7 @@ ODD: dict[str, tuple[list[bytes], Outcome]] = {
         Outcome(
             [],
             said(counters=NOTHING),
-            "StreamBroken: the service sent an event that cannot be read: Expected `object`, got `array`",
+            "StreamBroken: the service sent an event that cannot be read: it must be an object, not a list",
         ),
     ),
 }

@@ -348,7 +348,7 @@ ODD: dict[str, tuple[list[bytes], Outcome]] = {
         Outcome(
             [],
             said(counters=NONE),
-            "StreamBroken: the service sent an event that cannot be read: Expected `object`, got `array`",
+            "StreamBroken: the service sent an event that cannot be read: it must be an object, not a list",
         ),
     ),
 }  # fmt: skip

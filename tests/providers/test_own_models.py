@@ -90,20 +90,20 @@ def test_a_new_model_does_not_open_a_catalogue(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ("{", "Input data was truncated"),
-        ("[]", "Expected `object`, got `array`"),
-        ({"providers": []}, "Expected `object`, got `array` - at `$.providers`"),
-        (of({}), "Object missing required field `id` - at `$.providers[...].models[0]`"),
-        (of({"id": ""}), "Expected `str` of length >= 1 - at `$.providers[...].models[0].id`"),
+        ("{", "the JSON ends too early"),
+        ("[]", "it must be an object, not a list"),
+        ({"providers": []}, "providers must be an object, not a list"),
+        (of({}), "providers[...].models[0].id is missing"),
+        (of({"id": ""}), "providers[...].models[0].id must be a string that is not empty"),
         (
             of({"id": "m", "contextWindow": "big"}),
-            "Expected `int | null`, got `str` - at `$.providers[...].models[0].contextWindow`",
+            "providers[...].models[0].contextWindow must be a whole number, not a string",
         ),
-        (of({"id": "m", "maxTokens": 0}), "Expected `int` >= 1 - at `$.providers[...].models[0].maxTokens`"),
-        (of({"id": "m", "priceInput": -1}), "Expected `float` >= 0.0 - at `$.providers[...].models[0].priceInput`"),
+        (of({"id": "m", "maxTokens": 0}), "providers[...].models[0].maxTokens must be a whole number of at least 1"),
+        (of({"id": "m", "priceInput": -1}), "providers[...].models[0].priceInput must be a number of at least 0"),
         (
             of({"id": "m", "baseUrl": 1}),
-            "Expected `str | null`, got `int` - at `$.providers[...].models[0].baseUrl`",
+            "providers[...].models[0].baseUrl must be a string, not a whole number",
         ),
     ],
 )

@@ -150,7 +150,7 @@ FAULT = claude.event("error", error={"type": "overloaded_error", "message": "No.
         (Answer([claude.start()]), "the answer ended without its final event (try again)"),
         (
             Answer([UNREADABLE]),
-            "the service sent an event that cannot be read: Expected `object`, got `array` (try again)",
+            "the service sent an event that cannot be read: it must be an object, not a list (try again)",
         ),
         (Answer(LONG_EVENT), "one event of the stream is longer than 16777216 bytes (try again)"),
         (Answer([claude.start(), FAULT]), f"overloaded_error: No. {LATER}"),

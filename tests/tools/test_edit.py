@@ -271,16 +271,16 @@ async def test_a_text_with_other_line_ends_than_the_file_is_shown_the_place(
     [
         (call(("a", "b"), path="gone"), "cannot read gone: No such file or directory"),
         (call(("a", "b"), path="."), "cannot edit .: it is a directory"),
-        ({"path": "a.txt"}, "invalid arguments: Object missing required field `edits`"),
+        ({"path": "a.txt"}, "invalid arguments: edits is missing"),
         (
             {"path": "a.txt", "edits": [{"oldText": "a"}]},
-            "invalid arguments: Object missing required field `newText` - at `$.edits[0]`",
+            "invalid arguments: edits[0].newText is missing",
         ),
         (
             {"path": "a.txt", "edits": [{"old_text": "a", "newText": "b"}]},
-            "invalid arguments: Object contains unknown field `old_text` - at `$.edits[0]`",
+            "invalid arguments: edits[0].old_text is unknown",
         ),
-        ({"path": "a.txt", "edits": "[]"}, "invalid arguments: Expected `array`, got `str` - at `$.edits`"),
+        ({"path": "a.txt", "edits": "[]"}, "invalid arguments: edits must be a list, not a string"),
     ],
 )
 async def test_what_cannot_be_done_is_explained(args: dict[str, Any], text: str, context: ToolContext) -> None:

@@ -29,4 +29,4 @@ async def test_an_unknown_skill_is_answered_with_the_known_ones(context: ToolCon
 
 
 async def test_what_cannot_be_done_is_explained(context: ToolContext) -> None:
-    assert await refusal(Skill([OWN]), {}, context) == "invalid arguments: Object missing required field `name`"
+    assert await refusal(Skill([OWN]), {}, context) == "invalid arguments: name is missing"

@@ -227,7 +227,7 @@ def test_a_refusal_says_what_is_wrong_in_words() -> None:
     assert refused(b'{"type":"notify","message":"\xff"}')[0] == "notify: invalid UTF-8 at byte 28"
     assert refused(b'{"type":"ready","x":' + b"[" * 100_000)[0] == "not a frame: the JSON is nested too deeply"
     assert refused(b'{"type":"tool_result","id":"1","content":5}')[0] == (
-        "tool_result: Expected `array`, got `int` - at `$.content`"
+        "tool_result: content must be a list, not a whole number"
     )
     assert refused(b'{"type":"ready","type":"ready"}')[0] == "not a frame: the frame has more than one type"
 

@@ -14,7 +14,7 @@ import msgspec
 
 from zot import files
 from zot.agent.transcript import Transcript
-from zot.encoding import UNREADABLE
+from zot.encoding import UNREADABLE, explain
 from zot.errors import AnswerRejected, ConfigError, MalformedFile
 from zot.messages import text_of
 
@@ -113,7 +113,7 @@ class Expected:
         try:
             value = msgspec.json.decode(unfenced(answer))
         except UNREADABLE as problem:
-            return [f"it is not JSON ({problem})"]
+            return [f"it is not JSON ({explain(problem)})"]
         if _depth(value) > _MAX_DEPTH:
             return ["$: is nested too deeply"]
         if self._validator.is_valid(value):

@@ -15,7 +15,7 @@ from zot.client.endpoint import Patience, whose
 from zot.commands.subcommands import FAILED, NOT_RUNNING, print_note, write_bytes
 from zot.config import flags
 from zot.config.paths import find_socket
-from zot.encoding import UNREADABLE
+from zot.encoding import UNREADABLE, explain
 from zot.errors import UsageError
 from zot.text import printable
 
@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
         return NOT_RUNNING
     except (OSError, CallRefused, msgspec.ValidationError) as problem:
         why = whose(path) if isinstance(problem, OSError) else ""
-        print_note(f"the daemon at {path} does not answer: {why or problem}")
+        print_note(f"the daemon at {path} does not answer: {why or explain(problem)}")
         return FAILED
     with line:
         return _call(line, words[0], params, settings)
@@ -91,7 +91,7 @@ def _params(text: str) -> dict[str, Any]:
     try:
         return msgspec.json.decode(sys.stdin.buffer.read() if text == "-" else text, type=dict[str, Any])
     except UNREADABLE as problem:
-        raise UsageError(f"the parameters are no JSON object: {problem}") from None
+        raise UsageError(f"the parameters are no JSON object: {explain(problem)}") from None
 
 
 def _write_update(line: bytes) -> None:

@@ -15,6 +15,7 @@ from zot.config.agents import AgentConfigs
 from zot.config.config import (
     AGENT_FLAGS,
     DEFAULT_AGENT,
+    DEFAULT_PROVIDER,
     Config,
     compatible_settings,
     config_directory,
@@ -77,7 +78,7 @@ def settings_of(agents: AgentConfigs, config: Config, given: Mapping[str, Any]) 
         if name not in _HIDDEN
     }
     found |= {"cwd": replace(found["cwd"], value=_directory(config)), **_effective(config, found)}
-    if found["provider"].origins == _DEFAULT and config.provider != Config().provider:
+    if found["provider"].origins == _DEFAULT and config.provider != DEFAULT_PROVIDER:
         found["provider"] = replace(found["provider"], origins=found["api_key"].origins)  # chosen for its key
     return found
 

@@ -9,7 +9,7 @@ from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from zot.config import flags
-from zot.config.config import AGENT_FLAGS, zot_home
+from zot.config.config import AGENT_FLAGS, FOREIGN_FLAGS, ignore_foreign, zot_home
 from zot.config.paths import DaemonPaths, locate
 from zot.errors import ConfigError, DaemonRunning, UsageError, UserError
 from zot.text import printable
@@ -52,11 +52,12 @@ def main(argv: Sequence[str]) -> int:
         from zot.commands.daemon_status import GROUP  # Imported lazily: start-up budget.
 
         return GROUP.main(argv)
-    if (parsed := flags.parse_or_help(argv, "zot daemon", _SUMMARY, _FLAGS)) is None:
+    if (parsed := flags.parse_or_help(argv, "zot daemon", _SUMMARY, _FLAGS, unlisted=FOREIGN_FLAGS)) is None:
         return 0
     settings, words = parsed
     if words:
         raise UsageError(f"zot daemon does not know {words[0]!r}; it takes flags, or a subcommand as its first word")
+    ignore_foreign(settings)
     own = {name: value for name, value in settings.items() if name in _OWN}
     place = locate(os.environ, socket=own.get("socket"), config_dir=own.get("config_dir"))
     sys.setswitchinterval(_SWITCH_S)

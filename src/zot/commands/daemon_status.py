@@ -30,7 +30,7 @@ from zot.config import flags
 from zot.config.flags import Flag
 from zot.config.paths import DaemonPaths, locate
 from zot.config.tokens import names_in, path_in
-from zot.encoding import thread_safe_type
+from zot.encoding import explain, thread_safe_type
 from zot.errors import ConfigError, UsageError, UserError
 from zot.extensions.log import read
 from zot.serve.daemon.logs import log_files
@@ -127,7 +127,7 @@ def _problem_text(problem: Exception, path: str) -> str:
         case FileNotFoundError():
             return f"{GONE} {STOP}"
         case _:
-            return (whose(path) if isinstance(problem, OSError) else "") or str(problem)
+            return (whose(path) if isinstance(problem, OSError) else "") or explain(problem)
 
 
 def _token_problem(data_dir: str) -> str | None:

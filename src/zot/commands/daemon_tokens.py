@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from datetime import UTC, datetime
@@ -13,6 +12,7 @@ from zot.commands.daemon_status import place_of
 from zot.commands.subcommands import CommandRequest, aligned, print_note, write, write_json
 from zot.config.tokens import make_scoped, path_in, read, read_scoped, revoke, scoped_path_beside
 from zot.errors import UsageError
+from zot.files import is_there
 from zot.messages import timestamp
 from zot.text import printable
 from zot.wire.daemon import ROLES
@@ -97,7 +97,7 @@ def _make(request: CommandRequest, path: str, name: str) -> int:
 
 def _list(request: CommandRequest, path: str) -> int:
     now = time.time()
-    plain = read(path) if os.path.lexists(path) else {}
+    plain = read(path) if is_there(path) else {}
     entries = [TokenEntry(name, ROLES, None, None, None, False) for name in plain]
     for one in read_scoped(scoped_path_beside(path)):
         expires = None if one.expires is None else timestamp(one.expires)

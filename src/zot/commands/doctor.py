@@ -18,7 +18,15 @@ from zot.config.address import split_url
 from zot.config.agents import AgentConfigs
 from zot.config.auth_file import check as check_auth_file
 from zot.config.auth_file import path_in
-from zot.config.config import AGENT_FLAGS, PROXY_NAMES, Config, config_directory, keyless_environment, resolve, zot_home
+from zot.config.config import (
+    AGENT_FLAGS,
+    PROXY_NAMES,
+    Config,
+    config_directory,
+    keyless_environment,
+    resolve,
+    zot_home,
+)
 from zot.config.credentials import Credential, find, stored_for
 from zot.config.paths import locate
 from zot.config.private_paths import private_paths

@@ -233,7 +233,7 @@ def _why_not(one: Located) -> str:
         case "disabled":
             return f"it is disabled; zot ext enable {one.name}"
         case "untrusted":
-            return f"it is not trusted as it is now; zot ext trust {one.name}"
+            return one.problem or f"it is not trusted as it is now; zot ext trust {one.name}"
         case "shadowed" | "refused" | "broken":
             return one.problem
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from zot.config import flags
-from zot.config.config import AGENT_FLAGS, Config, resolve
+from zot.config.config import AGENT_FLAGS, FOREIGN_FLAGS, Config, ignore_foreign, resolve
 from zot.errors import AgentError, ConfigError, SystemFailed
 from zot.serve.host.input import process_began
 from zot.serve.stdio import claim, leave, unblock_signals, write_all, write_within
@@ -119,11 +119,10 @@ class _Host:
         self._relays = False
         self._has_requests_ahead = False
         try:
-            given, words = flags.parse(_spelled_out(argv), (*_FLAGS, flags.HELP))
+            given, words = flags.parse(_spelled_out(argv), (*_FLAGS, *FOREIGN_FLAGS, flags.HELP))
+            ignore_foreign(given, words, "requests are read from standard input")
             self.own = {name: value for name, value in given.items() if name in _OWN or name == "help"}
             self.settings = {name: value for name, value in given.items() if name not in self.own}
-            if words:
-                raise ConfigError(f"zot host takes no words, only flags: {words[0]!r}")
             if self.own.get("events") and self.own.get("single_request") != "false":
                 raise ConfigError("--events needs --single-request false: one request has one line of output")
             if "via_daemon" in given or "ZOT_HOST_VIA_DAEMON" in os.environ:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from zot.config import flags
 from zot.errors import UsageError
@@ -49,38 +49,15 @@ def main(argv: Sequence[str]) -> int:
         return 0
     import asyncio
 
-    log = _Log(2) if settings.get("log") else None
+    log = _print_line if settings.get("log") else None
     return asyncio.run(_serve(script, settings.get("host", "127.0.0.1"), settings.get("port", 0), log))
 
 
-class _Log:
-    """Writes lines to a descriptor and never blocks: a line that would block is dropped and counted."""
-
-    #: A pipe that is writable takes this many bytes at once.
-    _MOST_BYTES = 4096
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._dropped = 0
-
-    def __call__(self, line: str) -> None:
-        import select
-
-        note = f"({self._dropped} lines dropped) " if self._dropped else ""
-        data = f"{note}{line}".encode(errors="replace")[: self._MOST_BYTES - 1] + b"\n"
-        try:
-            poll = select.poll()
-            poll.register(self._descriptor, select.POLLOUT)
-            if not any(event & select.POLLOUT for _, event in poll.poll(0)):
-                raise BlockingIOError
-            os.write(self._descriptor, data)
-        except OSError:
-            self._dropped += 1
-        else:
-            self._dropped = 0
+def _print_line(line: str) -> None:
+    sys.stderr.write(f"{line}\n")  # Never blocks: lines that the reader has no room for are dropped and counted.
 
 
-async def _serve(script: Script, host: str, port: int, log: _Log | None) -> int:
+async def _serve(script: Script, host: str, port: int, log: Callable[[str], None] | None) -> int:
     """Serve until a signal; return the exit code, 1 if the address could not be printed."""
     import asyncio
     import signal

@@ -20,7 +20,9 @@ from zot.config.config import (
     journal_path,
     resolve,
 )
+from zot.encoding import encode
 from zot.errors import AgentError, ConfigError, NoSuchSession, StoreFailed, UsageError
+from zot.events import Done, Error
 from zot.runtime.open import HOSTED, OpenRequest, check, open_session
 from zot.serve.stdio import claim, leave, leave_on_signals
 from zot.ui.readable import one_line
@@ -135,6 +137,15 @@ _STDIN_WAIT_S = 3.0
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
+    try:
+        return _main(argv)
+    except AgentError as problem:
+        if "--json" in argv:  # Nothing has been written yet, and `done` is always the last line.
+            sys.stdout.write("".join(encode(event).decode() + "\n" for event in (Error(str(problem)), Done())))
+        raise
+
+
+def _main(argv: Sequence[str]) -> int:
     if (given := flags.parse_or_help(argv, "zot -p PROMPT", _SUMMARY, _FLAGS, unlisted=FOREIGN_FLAGS)) is None:
         return 0
     settings, words = given
@@ -183,7 +194,7 @@ async def _answer(
 ) -> int:
     """Answer the prompt; return the exit code."""
     from zot.runtime.shared import SharedResources
-    from zot.serve.lifetime import Lifetime, close_in_time, report_write_failure, wind_down
+    from zot.serve.lifetime import Lifetime, close_in_time, flush, report_write_failure, wind_down
     from zot.serve.once import EventLines, FinalText, OneRun
     from zot.serve.streams import StreamWriter
 
@@ -203,6 +214,7 @@ async def _answer(
             await OneRun(session, output, face).run(prompt)
         except AgentError as failure:
             problem = failure
+            face.refuse(str(failure))
         await output.drained()
 
     finished = await lifetime.bound(answer())
@@ -210,6 +222,9 @@ async def _answer(
         if finished:
             await close_in_time(session, lifetime)
         await wind_down(session, resources, output)
+    if not finished:
+        face.refuse("stopped before it was begun")
+        await flush(output)
     output.close()
     if output.problem is not None:
         return report_write_failure(output.problem)

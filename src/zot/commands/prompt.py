@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from zot.config import flags
-from zot.config.config import AGENT_FLAGS, resolve
+from zot.config.config import AGENT_FLAGS, FOREIGN_FLAGS, ignore_foreign, resolve
 from zot.errors import UsageError
 from zot.runtime.open import prompt_of
 
@@ -15,9 +15,10 @@ _SUMMARY = "Print the system prompt that these flags, files and this directory m
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
-    if (given := flags.parse_or_help(argv, "zot prompt", _SUMMARY, AGENT_FLAGS)) is None:
+    if (given := flags.parse_or_help(argv, "zot prompt", _SUMMARY, AGENT_FLAGS, unlisted=FOREIGN_FLAGS)) is None:
         return 0
     settings, words = given
+    ignore_foreign(settings)
     if words:
         raise UsageError(f"zot prompt takes no words, only flags: {words[0]!r}")
     sys.stdout.buffer.write(prompt_of(resolve(settings)).encode("utf-8", "replace") + b"\n")

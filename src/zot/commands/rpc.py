@@ -56,9 +56,7 @@ def main(argv: Sequence[str]) -> int:
     if (given := flags.parse_or_help(argv, "zot rpc", _SUMMARY, _FLAGS, unlisted=unlisted)) is None:
         return 0
     settings, words = given
-    ignore_foreign(settings)
-    if words and sys.stderr is not None:
-        sys.stderr.write(f"zot: {words[0]!r} has no effect: prompts are read from standard input\n")
+    ignore_foreign(settings, words, "prompts are read from standard input")
     for flag in RESUME_FLAGS:  # Clients also pass them to other modes; here only --session records.
         settings.pop(flag.key, None)
     limit = settings.pop("max_line_bytes", MAX_LINE_BYTES)

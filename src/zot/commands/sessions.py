@@ -13,7 +13,7 @@ from zot.config import flags
 from zot.config.config import Config, journal_path
 from zot.config.flags import Flag
 from zot.config.paths import journal_in
-from zot.errors import ConfigError, NoSuchSession
+from zot.errors import ConfigError, JournalDamaged, NoSuchSession, StoreFailed
 
 if TYPE_CHECKING:
     from zot.journal.journal import Journal, ReadOnlyJournal
@@ -67,7 +67,12 @@ def _reads(action: ReadAction, *, lacking: Lacking = "error") -> Handler:
         from zot.journal.journal import Journal, can_be_written, open_read_only
 
         can_write = await asyncio.to_thread(can_be_written, path)
-        journal = await Journal.open(path) if can_write else await open_read_only(path)
+        try:
+            journal = await Journal.open(path) if can_write else await open_read_only(path)
+        except StoreFailed as problem:  # As on a full disk.
+            if not can_write or isinstance(problem, JournalDamaged):
+                raise
+            journal = await open_read_only(path)
         try:
             return await action(journal, request)
         finally:

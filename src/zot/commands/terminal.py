@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from zot.commands.once import pop_resume_flags
 from zot.config import flags
-from zot.config.config import AGENT_FLAGS, RESUME_FLAGS, Config, Overrides, resolve
+from zot.config.config import AGENT_FLAGS, FOREIGN_FLAGS, RESUME_FLAGS, Config, Overrides, ignore_foreign, resolve
 from zot.errors import NoSuchSession, UsageError
 from zot.runtime.open import check
 
@@ -41,41 +41,49 @@ def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
     if (opening := parse_command_line(argv)) is None:
         return 0
+    ignore_foreign({}, opening.words, "prompts are typed in the terminal; zot -p PROMPT answers one")
     return _screen(opening) if not opening.is_plain and can_show_screen(os.environ) else _plain(opening)
 
 
 def report_missing_prompt(argv: Sequence[str]) -> int:
     """Handle flags without a prompt or a terminal: show the requested help, or raise the error in the flags, else
     UsageError for the missing prompt."""
-    if parse_command_line(argv) is None:
+    if (opening := parse_command_line(argv)) is None:
         return 0
-    raise UsageError("say what to do with it: zot -p PROMPT answers a prompt, with the flags before or behind it")
+    what = repr(opening.words[0]) if opening.words else "it"
+    raise UsageError(f"say what to do with {what}: zot -p PROMPT answers a prompt, with the flags before or behind it")
 
 
 def parse_command_line(argv: Sequence[str]) -> Opening | None:
     """Return the parsed command line; None if it asked for help, which is printed. Raise ConfigError or UsageError."""
-    if (given := flags.parse_or_help(argv, "zot", _SUMMARY, _FLAGS)) is None:
+    if (given := flags.parse_or_help(argv, "zot", _SUMMARY, _FLAGS, unlisted=FOREIGN_FLAGS)) is None:
         return None
     settings, words = given
-    if words:
-        raise UsageError(
-            f"say what to do with {words[0]!r}: zot -p PROMPT answers a prompt, with the flags before or behind it"
-        )
+    ignore_foreign(settings)
     is_plain = settings.pop("plain", False)
     earlier = pop_resume_flags(settings)
     keep = "no_session" not in settings
     config = resolve(settings)
     if config.session is None and earlier is None:
         check(config)  # The settings of an existing session are known only once it is open.
-    return Opening(config, Overrides.of_flags(settings), earlier, keep=keep, is_plain=is_plain)
+    return Opening(config, Overrides.of_flags(settings), earlier, words, keep=keep, is_plain=is_plain)
 
 
 class Opening:
     """Opens a terminal's home and first session. Imports nothing before it is needed."""
 
     def __init__(
-        self, config: Config, overrides: Overrides, earlier: str | None, *, keep: bool, is_plain: bool
+        self,
+        config: Config,
+        overrides: Overrides,
+        earlier: str | None,
+        words: Sequence[str] = (),
+        *,
+        keep: bool,
+        is_plain: bool,
     ) -> None:
+        #: The words that are no flags.
+        self.words = words
         #: True if --plain was given.
         self.is_plain = is_plain
         self._config = config

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from zot.config.config import DEFAULT_AGENT, Config, merge_settings, no_such_agent
+from zot.config.config import DEFAULT_AGENT, DEFAULT_PROVIDER, Config, merge_settings, no_such_agent
 from zot.config.file import AgentTable, ConfigFile, read
 from zot.config.vendors import VENDORS
 from zot.errors import ConfigError
@@ -59,7 +59,7 @@ class AgentConfigs(msgspec.Struct, frozen=True):
 def _semantic_problems(table: AgentTable) -> list[str]:
     """Return an agent's problems beyond single types, each with its field."""
     problems: list[str] = []
-    vendor = VENDORS.get(table.provider or Config().provider)
+    vendor = VENDORS.get(table.provider or DEFAULT_PROVIDER)
     if vendor is None:
         problems.append(f"provider: unknown provider {table.provider!r}; known: {', '.join(sorted(VENDORS))}")
     elif table.api is not None and table.api not in vendor.apis:

@@ -11,7 +11,7 @@ import msgspec
 
 from zot.encoding import thread_safe_type
 from zot.errors import ConfigError, MalformedFile
-from zot.files import decoded, load
+from zot.files import decoded, is_there, load
 
 FILE_NAME = "auth.json"
 _OTHERS = 0o077
@@ -42,7 +42,7 @@ def stored(home: str, provider: str) -> AuthEntry | None:
 def check(home: str) -> tuple[str, ...] | None:
     """Return the providers with an entry; None without the file. Raise ConfigError as `stored` does."""
     path = path_in(home)
-    return tuple(_read(path)) if os.path.lexists(path) else None
+    return tuple(_read(path)) if is_there(path) else None
 
 
 def addresses(home: str) -> dict[str, str]:
@@ -66,7 +66,7 @@ def store(home: str, provider: str, entry: AuthEntry) -> None:
 
 def remove(home: str, provider: str) -> bool:
     """Remove the entry of ``provider``; False if there was none. Raise ConfigError."""
-    if not os.path.lexists(path_in(home)):
+    if not is_there(path_in(home)):
         return False
     from zot.files import directory_lock
 

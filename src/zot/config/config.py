@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
-from zot.config.flags import DeadlineName, Flag, Seconds, choice, dollars, positive, seconds, switch
+from zot.config.flags import DeadlineName, Dollars, Flag, Seconds, choice, dollars, positive, seconds, switch
 from zot.config.vendors import KEY_NAMES, VENDORS, ApiName, same_address
-from zot.encoding import thread_safe_type
+from zot.encoding import explain, thread_safe_type
 from zot.errors import ConfigError, NoSuchAgent, UsageError
 
 #: Variables that never reach a tool or an extension: our token, and the keys of all providers.
@@ -24,6 +24,8 @@ _ADDRESS_NAMES = frozenset(name for vendor in VENDORS.values() for name in vendo
 
 #: The agent used when none is named.
 DEFAULT_AGENT = "default"
+#: The provider where none is configured and none has a key.
+DEFAULT_PROVIDER = "anthropic"
 
 TOOL_NAMES = ("bash", "edit", "read", "skill", "write")
 
@@ -35,10 +37,13 @@ OF_PROVIDER = ("base_url", "api", "api_key", "script", "replay")
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings of a Runtime. Every field has a default; None means the usual behaviour."""
+    """Settings of a Runtime. Every field has a default; None means the usual behaviour.
+
+    Without a ``provider``, it is the first that has a key.
+    """
 
     agent: str = DEFAULT_AGENT
-    provider: str = "anthropic"
+    provider: str = ""
     model: str | None = None
     api_key: str | None = None
     base_url: str | None = None
@@ -49,7 +54,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     no_instructions: bool = False
     reasoning: Literal["off", "low", "medium", "high"] = "off"
     max_steps: Annotated[int, msgspec.Meta(ge=1)] = 50
-    max_cost: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    max_cost: Dollars | None = None
     max_tokens_total: Annotated[int, msgspec.Meta(ge=1)] | None = None
     auto_compact: bool | None = None
     compact_at: Annotated[int, msgspec.Meta(ge=1)] | None = None
@@ -80,6 +85,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     replay_checked: bool = False
     frozen_time: str | None = None
     env: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.provider:
+            settings = {"api_key": self.api_key, "base_url": self.base_url, "api": self.api}
+            msgspec.structs.force_setattr(self, "provider", _unnamed(settings, self.environment))
 
     def __repr__(self) -> str:
         """List the settings, without secrets."""
@@ -190,11 +200,13 @@ FOREIGN_FLAGS: Sequence[Flag] = (
 )
 
 
-def ignore_foreign(settings: dict[str, Any]) -> None:
-    """Remove the foreign flags from ``settings`` and name each on standard error."""
-    for flag in FOREIGN_FLAGS:
-        if settings.pop(flag.key, False) and sys.stderr is not None:
-            sys.stderr.write(f"zot: {flag.name} has no effect: {flag.help}\n")
+def ignore_foreign(settings: dict[str, Any], words: Sequence[str] = (), reason: str = "") -> None:
+    """Remove the foreign flags from ``settings``. Name each on standard error, and the first of ``words`` that are
+    ignored, with the ``reason``."""
+    found = [(flag.name, flag.help) for flag in FOREIGN_FLAGS if settings.pop(flag.key, False)]
+    for name, why in (*found, *((repr(word), reason) for word in words[:1])):
+        if sys.stderr is not None:
+            sys.stderr.write(f"zot: {name} has no effect: {why}\n")
 
 
 def resolve(settings: Mapping[str, Any], env: Mapping[str, str] | None = None, *, or_default: bool = False) -> Config:
@@ -233,8 +245,6 @@ def merge_settings(settings: Mapping[str, Any], stored: Mapping[str, Any], env: 
         given["private"] = (*given.get("private", ()), *(os.path.join(config_dir, name) for name in names))
     environment = os.environ if env is None else env
     kept = compatible_settings(stored, given, environment)
-    if given.get("provider") is None and kept.get("provider") is None:
-        given["provider"] = _unnamed({**kept, **given}, environment)
     if (cwd := kept.get("cwd", "")).startswith("~/"):
         kept["cwd"] = os.path.join(environment.get("HOME") or "/", cwd[2:])
     # The file's rules still apply after those of the flags.
@@ -263,7 +273,7 @@ def config_directory(settings: Mapping[str, Any], env: Mapping[str, str] | None 
 
 def _tables(directory: str | None) -> Mapping[str, Mapping[str, Any]]:
     """Return each agent's settings in the file. Raise ConfigError."""
-    if directory is None or not os.path.lexists(os.path.join(directory, "config.toml")):
+    if directory is None or not may_exist(os.path.join(directory, "config.toml")):
         return {}  # Skips the import of the reader: most users have no file.
     from zot.config.file import read
 
@@ -281,7 +291,21 @@ def compatible_settings(stored: Mapping[str, Any], given: Mapping[str, Any], env
 def _unnamed(settings: Mapping[str, Any], env: Mapping[str, str]) -> str:
     """Return the provider of ``settings`` that name none: a key, an address or an API means Anthropic."""
     is_tied = any(settings.get(name) is not None for name in ("api_key", "base_url", "api"))
-    return Config().provider if is_tied else default_provider(env)
+    return DEFAULT_PROVIDER if is_tied else default_provider(env)
+
+
+def may_exist(path: str) -> bool:
+    """True unless there is certainly no such file; its reader reports a disk that cannot be read.
+
+    A directory that may not be searched counts as empty: it belongs to another user.
+    """
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return False
+    except (OSError, ValueError):
+        return True
+    return True
 
 
 def default_provider(env: Mapping[str, str]) -> str:
@@ -299,7 +323,7 @@ def default_provider(env: Mapping[str, str]) -> str:
             stored = _stored_addresses(env)
         if vendor.name in stored and same_address(stored[vendor.name], vendor.base_url):
             return vendor.name
-    return Config().provider
+    return DEFAULT_PROVIDER
 
 
 def _stored_addresses(env: Mapping[str, str]) -> Mapping[str, str]:
@@ -308,7 +332,7 @@ def _stored_addresses(env: Mapping[str, str]) -> Mapping[str, str]:
     An unusable file counts as empty here: the error comes when the key is read.
     """
     home = zot_home(env)
-    if home is None or not os.path.lexists(os.path.join(home, "auth.json")):
+    if home is None or not may_exist(os.path.join(home, "auth.json")):
         return {}
     from zot.config.auth_file import addresses
 
@@ -446,11 +470,8 @@ def checked(settings: Mapping[str, Any], base: Config | None = None) -> Config:
     if not isinstance(base, Config | None):
         raise ConfigError("the configuration must be a zot.Config; settings are given by name")
     fields = {} if base is None else msgspec.structs.asdict(base)
-    if base is None and "provider" not in settings:
-        env = settings.get("env")
-        fields["provider"] = _unnamed(settings, env if isinstance(env, Mapping) else os.environ)
     paths = {name: os.fspath(value) for name, value in settings.items() if isinstance(value, os.PathLike)}
     try:
         return msgspec.convert({**fields, **settings, **paths}, thread_safe_type(Config))
     except msgspec.ValidationError as problem:
-        raise ConfigError(str(problem)) from None
+        raise ConfigError(explain(problem)) from None

@@ -10,10 +10,11 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from zot.config.flags import MAX_SECONDS, DeadlineName, Seconds
+from zot.config.flags import MAX_SECONDS, DeadlineName, Dollars, Seconds
 from zot.config.vendors import ApiName
-from zot.encoding import thread_safe_type
+from zot.encoding import explain_validation, thread_safe_type
 from zot.errors import ConfigError, InvalidConfigFile, MalformedFile
+from zot.files import is_there
 from zot.text import printable
 
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
@@ -21,8 +22,6 @@ LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 T = TypeVar("T", bound=msgspec.Struct)
 
 FILE_NAME = "config.toml"
-#: The suffix of a msgspec message that locates the problem.
-_PLACE = re.compile(r" - at (?:`key` in )?`\$\.?(.*)`\Z")
 #: Settings that belong elsewhere.
 _ELSEWHERE = {"api_key": "a key does not belong in this file: run `zot login PROVIDER`, or set the provider's variable"}
 
@@ -73,7 +72,7 @@ class AgentTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     no_instructions: bool | None = None
     reasoning: Literal["off", "low", "medium", "high"] | None = None
     max_steps: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    max_cost: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    max_cost: Dollars | None = None
     max_tokens_total: Annotated[int, msgspec.Meta(ge=1)] | None = None
     auto_compact: bool | None = None
     compact_at: Annotated[int, msgspec.Meta(ge=1)] | None = None
@@ -119,7 +118,7 @@ def read(directory: str | None, look: Callable[[AgentTable], list[str]] | None =
     ConfigError if the file cannot be read.
     """
     path = os.path.join(directory or "", FILE_NAME)
-    if directory is None or not os.path.lexists(path):
+    if directory is None or not is_there(path):
         return ConfigFile()
     found = _parsed(path)
     problems = _misplaced(found)
@@ -185,12 +184,11 @@ def _table(label: str, found: object, kind: type[T], problems: list[str]) -> T:
 
 
 def _described(name: str, problem: str, kind: type[msgspec.Struct]) -> str:
-    """Return the place in a table and its problem, in a uniform form."""
-    place = _PLACE.search(problem)
-    words = _PLACE.sub("", problem).replace(" | null`", "`")
-    if words.startswith("Invalid enum value"):
+    """Return the problem of a setting, with the possible values if it has few."""
+    words = explain_validation(problem, name)
+    if problem.startswith("Invalid enum value"):
         words += f"; there are: {', '.join(_choices(kind, name))}"
-    return f"{place[1] if place and place[1] else name}: {words[:1].lower()}{words[1:]}"
+    return words
 
 
 def _choices(kind: type[msgspec.Struct], name: str) -> tuple[str, ...]:

@@ -14,6 +14,9 @@ from zot.errors import UsageError
 MAX_SECONDS = 366 * 24 * 3600
 #: A duration in settings: above 0, and finite.
 Seconds: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=MAX_SECONDS)]
+#: An amount of US dollars in settings: above 0, and finite.
+MAX_DOLLARS = 1_000_000_000
+Dollars: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=MAX_DOLLARS)]
 #: Deadlines of an extension, see `extensions/peer.py`.
 DeadlineName: TypeAlias = Literal["hello", "ready", "silence", "tool", "intercept", "command", "shutdown", "terminate"]
 
@@ -127,8 +130,8 @@ def dollars(text: str) -> float:
         amount = float(text)
     except ValueError:
         raise ValueError("must be an amount of US dollars, such as 0.50") from None
-    if not 0 < amount < float("inf"):
-        raise ValueError("must be above 0")
+    if not 0 < amount <= MAX_DOLLARS:
+        raise ValueError(f"must be above 0 and at most {MAX_DOLLARS}")
     return amount
 
 

@@ -15,9 +15,9 @@ from hashlib import sha256
 
 import msgspec
 
-from zot.encoding import UNREADABLE, thread_safe_type
+from zot.encoding import UNREADABLE, explain, thread_safe_type
 from zot.errors import ConfigError, UserError
-from zot.files import directory_lock, make_directory, replace_file, write_file
+from zot.files import directory_lock, is_there, make_directory, replace_file, write_file
 
 #: Consequence of an unreadable file or an invalid line.
 VOID = "until that is mended, no token admits anybody"
@@ -66,10 +66,10 @@ def names_in(path: str) -> tuple[str, ...] | None:
     ``path`` is that of the token file; `tokens.json` is beside it.
     """
     beside = scoped_path_beside(path)
-    if not os.path.lexists(path) and not os.path.lexists(beside):
+    if not is_there(path) and not is_there(beside):
         return None
     try:
-        return (*(read(path) if os.path.lexists(path) else ()), *(one.name for one in read_scoped(beside)))
+        return (*(read(path) if is_there(path) else ()), *(one.name for one in read_scoped(beside)))
     except ConfigError as problem:
         raise ConfigError(f"{problem}; {VOID}") from None
 
@@ -105,7 +105,7 @@ def make_scoped(
     )
     with directory_lock(os.path.dirname(path)):
         known = read_scoped(scoped_path_beside(path))
-        if name in {one.name for one in known} or (os.path.lexists(path) and name in read(path)):
+        if name in {one.name for one in known} or (is_there(path) and name in read(path)):
             raise UserError(f"there is a token {name!r} already; revoke it, or choose another name")
         _write_scoped(path, (*known, made))
     return token
@@ -118,7 +118,7 @@ def revoke(path: str, name: str) -> None:
         left = tuple(one for one in known if one.name != name)
         if len(left) < len(known):
             _write_scoped(path, left)
-        elif os.path.lexists(path) and name in read(path):
+        elif is_there(path) and name in read(path):
             _remove_line(path, name)
         else:
             raise UserError(f"there is no token {name!r}; `zot daemon token list` shows all")
@@ -140,12 +140,12 @@ def _write_scoped(path: str, tokens: tuple[ScopedToken, ...]) -> None:
 
 def read_scoped(path: str) -> tuple[ScopedToken, ...]:
     """Return the tokens of a `tokens.json`; none if it does not exist. Raise ConfigError."""
-    if not os.path.lexists(path):
+    if not is_there(path):
         return ()
     try:
         tokens = msgspec.json.decode(_content(path), type=thread_safe_type(_ScopedFile)).tokens
     except UNREADABLE as problem:
-        raise ConfigError(f"{path}: {problem}") from None
+        raise ConfigError(f"{path}: {explain(problem)}") from None
     names = [one.name for one in tokens]
     if len({*names}) < len(names) or not all(map(_NAME.fullmatch, names)):
         raise ConfigError(f"{path}: each token needs a name of its own, of letters, digits and _.@-")

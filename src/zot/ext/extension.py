@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import msgspec
 
-from zot.encoding import thread_safe_type
+from zot.encoding import explain, thread_safe_type
 from zot.ext.arguments import Arguments
 from zot.ext.declared import Declarations, DeclaredCommand, DeclaredTool, Draw, Handler, Panel
 from zot.wire import extension as wire
@@ -171,4 +171,4 @@ def _checked(frame: _Frame) -> _Frame:
     try:
         return msgspec.convert(msgspec.to_builtins(frame), thread_safe_type(type(frame)))
     except msgspec.ValidationError as problem:
-        raise ValueError(f"{frame.__struct_config__.tag}: {problem}") from None
+        raise ValueError(f"{frame.__struct_config__.tag}: {explain(problem)}") from None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from zot.encoding import explain
 from zot.ext.answers import Decision, Response, ToolError, content_of, display, noop
 from zot.ext.arguments import parameters
 from zot.ext.declared import Handler, Send
@@ -132,7 +133,7 @@ class ExtensionService:
         try:
             args = tool.arguments.read(frame.args)
         except msgspec.ValidationError as problem:
-            raise ToolError(f"{frame.name}: {problem}") from None
+            raise ToolError(f"{frame.name}: {explain(problem)}") from None
         return self._call(tool.handler, **args)
 
     def _press(self, frame: wire.PanelKey) -> None:

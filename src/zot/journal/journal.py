@@ -60,9 +60,12 @@ os.register_at_fork(after_in_child=_open.clear)
 class Readers:
     """Threads that read one file, started on demand."""
 
-    def __init__(self, path: str, opened: Callable[[str], sqlite3.Connection] = connect) -> None:
+    def __init__(
+        self, path: str, opened: Callable[[str], sqlite3.Connection] = connect, threads: int = _READER_THREADS
+    ) -> None:
         self._path = path
         self._connect = opened
+        self._threads = threads
         self._pool: ThreadPoolExecutor | None = None
         self._own = threading.local()
         self._guard = threading.Lock()
@@ -98,7 +101,7 @@ class Readers:
             if self._closed:
                 raise StoreFailed(f"the journal {self._path} is closed")
             if self._pool is None:
-                self._pool = ThreadPoolExecutor(_READER_THREADS, thread_name_prefix="zot journal reader")
+                self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="zot journal reader")
             return self._pool
 
     def _perform(self, action: Callable[[sqlite3.Connection], T]) -> T:
@@ -170,7 +173,7 @@ def can_be_written(path: str) -> bool:
 
 async def open_read_only(path: str) -> ReadOnlyJournal:
     """Open an existing journal read-only; a damaged one is not salvaged. Raise StoreFailed."""
-    found = ReadOnlyJournal(path, Readers(path, connect_read_only))
+    found = ReadOnlyJournal(path, Readers(path, connect_read_only, threads=1))
     try:
         if await found.reading(is_from_later_version):
             raise StoreFailed(f"{path} was written by a later zot: update zot")
@@ -294,6 +297,18 @@ class Journal(ReadOnlyJournal):
     async def rename(self, session_id: str, title: str) -> None:
         """Give a session a title. Raise NoSuchSession."""
         await self.writing(lambda connection: queries.rename(connection, session_id, title))
+
+    async def is_closed(self, session_id: str) -> bool:
+        """True if a session is marked as closed."""
+        return await self.reading(lambda connection: queries.is_closed(connection, session_id))
+
+    async def mark_closed(self, session_id: str, *, closed: bool) -> None:
+        """Mark a session as closed, or remove the mark. Does nothing if there is no such session."""
+        now = timestamp()
+        if closed:
+            await self.writing(lambda connection: queries.mark_closed(connection, session_id, now), durable=True)
+        else:
+            await self.writing(lambda connection: queries.unmark_closed(connection, session_id), durable=True)
 
     async def delete(self, session_id: str) -> SessionRecord:
         """Delete a session for good; return its record. Raise NoSuchSession, SessionBusy while it runs."""

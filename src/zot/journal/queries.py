@@ -323,6 +323,30 @@ def add_uses(connection: sqlite3.Connection, number: int, seq: int, hashes: Iter
     connection.executemany(query, [(number, digest, seq) for digest in hashes])
 
 
+def closed_ids(connection: sqlite3.Connection) -> set[str]:
+    """Return the sessions that were closed and not resumed."""
+    found = connection.execute("SELECT id FROM sessions JOIN closed ON closed.session = number")
+    return {_text(key) for (key,) in found}
+
+
+def is_closed(connection: sqlite3.Connection, session_id: str) -> bool:
+    """True if a session was closed and not resumed."""
+    query = "SELECT 1 FROM sessions JOIN closed ON closed.session = number WHERE id = ?"
+    return connection.execute(query, (key_of(session_id),)).fetchone() is not None
+
+
+def mark_closed(connection: sqlite3.Connection, session_id: str, now: str) -> None:
+    """Mark a session as closed, if there is one of that id."""
+    query = "INSERT OR IGNORE INTO closed (session, since) SELECT number, ? FROM sessions WHERE id = ?"
+    connection.execute(query, (now, key_of(session_id)))
+
+
+def unmark_closed(connection: sqlite3.Connection, session_id: str) -> None:
+    """Remove the mark of `mark_closed`."""
+    query = "DELETE FROM closed WHERE session IN (SELECT number FROM sessions WHERE id = ?)"
+    connection.execute(query, (key_of(session_id),))
+
+
 def reserve(connection: sqlite3.Connection, upto: int) -> bool:
     """Reserve session numbers up to ``upto``. False if all of them were given already."""
     found = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'sessions'").fetchone()

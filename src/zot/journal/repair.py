@@ -177,13 +177,24 @@ def _copied(path: str, copy: str) -> CheckReport:
         with closing(connect_read_only(path)) as connection:
             connection.execute("VACUUM INTO ?", (copy,))
     except sqlite3.Error as problem:
-        if is_damage(problem):
-            raise explained(problem, path) from problem
-        raise StoreFailed(f"{path} cannot be copied to {copy} ({problem}): look at both disks") from problem
+        # SQLite names damage in many ways, some of which sound like a problem of the disk.
+        if is_damage(problem) or (found := check_file(path)).damaged:
+            raise _not_copied(path, f"the file: {problem}" if is_damage(problem) else found.problems[0]) from problem
+        if found.unreadable:
+            reason = f"{path} cannot be read ({problem}): look at its disk and its permissions, then back up again"
+            raise StoreFailed(reason) from problem
+        raise StoreFailed(f"{path} cannot be copied to {copy} ({problem}): look at the disk of the copy") from problem
     report = check_file(copy)
     if report.problems:
-        raise StoreFailed(f"{path} is not what was written ({report.problems[0]}): zot sessions check tells more")
+        raise _not_copied(path, report.problems[0])
     return report
+
+
+def _not_copied(path: str, problem: str) -> JournalDamaged:
+    return JournalDamaged(
+        f"{path} is damaged ({problem}), so it was not copied: zot sessions check names all damage, the next session"
+        " that is opened saves what is readable, then back up again"
+    )
 
 
 def _sync_directory(path: str) -> None:
@@ -268,6 +279,8 @@ class FoundRows(msgspec.Struct):
     chunks: dict[tuple[int, int, int], Chunk] = {}
     losses: dict[tuple[int, str, int, int], str] = {}
     blobs: dict[bytes, bytes] = {}
+    #: When each closed session was closed.
+    closed: dict[int, str] = {}
 
     def read(self, connection: sqlite3.Connection, marks: Sequence[int]) -> None:
         """Read all rows that SQLite can reach. ``marks`` has the newest row of each session, as far as known."""
@@ -293,6 +306,13 @@ class FoundRows(msgspec.Struct):
                 match row:
                     case int(session), str(what), int(first), int(last), str(repaired):
                         self.losses[session, what, first, last] = repaired
+                    case _:
+                        pass
+        with suppress(sqlite3.Error):
+            for row in connection.execute("SELECT session, since FROM closed"):
+                match row:
+                    case int(session), str(since):
+                        self.closed[session] = since
                     case _:
                         pass
 
@@ -338,6 +358,8 @@ def _write_session(new: sqlite3.Connection, wreck: FoundRows, number: int, now: 
         session = SessionRecord(number, f"recovered-{number}", "", "", "", "", None, 0)
         lost.append(f"session {session.id!r}: what it was called was lost")
     _put_session(new, session)
+    if number in wreck.closed:
+        new.execute("INSERT INTO closed (session, since) VALUES (?, ?)", (number, wreck.closed[number]))
     summary, losses = SessionSummary(), _Losses(wreck, number)
     expected = 1
     for chunk in sorted((c for c in wreck.chunks.values() if c.session == number), key=lambda chunk: chunk.first):

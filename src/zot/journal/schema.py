@@ -22,6 +22,8 @@ _RETRY_S = 0.01
 PAGE_BYTES = 4096
 #: With less free space than this, turns fail although small writes still succeed.
 _ROOM_BYTES = 1 << 20
+#: SQLite reports a disk without room for its shared-memory file as an I/O error.
+_FULL_CODES = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
 #: Versions above this are damage.
 _MAX_VERSION = 1000
 
@@ -92,6 +94,13 @@ STEPS: tuple[tuple[str, ...], ...] = (
     ),
     # The time of the journal's clock at the last boot (`answers.Clock`): one row.
     ("CREATE TABLE clock (boot TEXT NOT NULL PRIMARY KEY, started REAL NOT NULL) WITHOUT ROWID",),
+    (
+        # Sessions that a client of a daemon closed and none has resumed.
+        """CREATE TABLE closed (
+            session INTEGER NOT NULL PRIMARY KEY REFERENCES sessions (number) ON DELETE CASCADE,
+            since TEXT NOT NULL
+        ) WITHOUT ROWID""",
+    ),
 )
 
 
@@ -153,26 +162,48 @@ def _write_ahead(connection: sqlite3.Connection) -> str:
 
 
 def connect_read_only(path: str) -> sqlite3.Connection:
-    """Open the file read-only, even in a directory without write access. Raise sqlite3.Error."""
-    place = f"file:{_escaped(os.path.abspath(path))}?mode=ro"
-    connection = _opened_to_look(place)
+    """Open the file for reading, even on a full disk or without write access. Raise sqlite3.Error.
+
+    SQLite shares its write-ahead file through a shared-memory file. Where that can be neither opened nor created, no
+    process has the journal open, and only one connection can read it at a time.
+    """
+    place = f"file:{_escaped(os.path.abspath(path))}"
     try:
-        connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
+        return _opened_to_look(f"{place}?mode=ro")
     except sqlite3.Error as problem:
-        connection.close()
-        ahead, cannot_share = f"{path}-wal", (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
-        is_ahead = os.path.exists(ahead) and os.path.getsize(ahead) > 0
-        if problem.sqlite_errorcode & 0xFF not in cannot_share or is_ahead:
-            raise
-        # No process has it open, and we cannot create the shared-memory file, so it cannot change.
-        return _opened_to_look(f"{place}&immutable=1")
-    return connection
+        match problem.sqlite_errorcode & 0xFF:
+            case sqlite3.SQLITE_IOERR | sqlite3.SQLITE_FULL:
+                return _opened_to_look(f"{place}?mode=rw", alone=True)
+            case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_READONLY if _has_content(f"{path}-wal"):
+                # A file without write access cannot be locked exclusively.
+                return _opened_to_look(f"{place}?mode=ro&vfs=unix-none", alone=True)
+            case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_READONLY:
+                return _opened_to_look(f"{place}?mode=ro&immutable=1")
+            case _:
+                raise
 
 
-def _opened_to_look(place: str) -> sqlite3.Connection:
+def _opened_to_look(place: str, *, alone: bool = False) -> sqlite3.Connection:
+    """Open a file that is only read. ``alone`` locks out other processes and needs no shared memory."""
     connection = sqlite3.connect(place, uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     connection.text_factory = _as_text
+    try:
+        if alone:
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
+    except UnicodeDecodeError:
+        connection.close()
+        damage = sqlite3.DatabaseError("its tables are damaged; not even the error is text")
+        damage.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+        raise damage from None
+    except sqlite3.Error:
+        connection.close()
+        raise
     return connection
+
+
+def _has_content(path: str) -> bool:
+    return os.path.exists(path) and os.path.getsize(path) > 0
 
 
 def _as_text(data: bytes) -> str:
@@ -234,8 +265,9 @@ def explained(problem: sqlite3.Error, path: str) -> StoreFailed:
     """Return the error for the user: the problem, and the remedy."""
     if is_damage(problem):
         return JournalDamaged(f"{path} is damaged ({problem}): opening the session again saves what is readable")
-    match getattr(problem, "sqlite_errorcode", 0) & 0xFF:
-        case sqlite3.SQLITE_FULL:
+    code = getattr(problem, "sqlite_errorcode", 0)
+    match code & 0xFF:
+        case sqlite3.SQLITE_FULL | sqlite3.SQLITE_IOERR if code in _FULL_CODES:
             return StoreFailed(
                 f"the disk is full: nothing more can be recorded in {path}; free some space elsewhere, for removing"
                 " sessions needs some, too; then resume"

@@ -9,7 +9,7 @@ from zlib import crc32
 
 import msgspec
 
-from zot.encoding import UNREADABLE, thread_safe_type
+from zot.encoding import UNREADABLE, explain, thread_safe_type
 from zot.errors import ProviderError, StreamBroken
 from zot.messages import CallBlock, Message
 from zot.providers.base import CallIdCache, StreamEvent
@@ -175,7 +175,7 @@ class EventReader(Generic[T]):
         except UNREADABLE as problem:
             if self._is_unknown(clean):
                 return None
-            raise StreamBroken(f"the service sent an event that cannot be read: {problem}") from problem
+            raise StreamBroken(f"the service sent an event that cannot be read: {explain(problem)}") from problem
 
     def _is_unknown(self, payload: bytes) -> bool:
         try:

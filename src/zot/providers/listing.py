@@ -12,7 +12,7 @@ import msgspec
 
 from zot.config.address import api_base
 from zot.config.vendors import Endpoint, Vendor
-from zot.encoding import UNREADABLE, thread_safe_type
+from zot.encoding import UNREADABLE, explain, thread_safe_type
 from zot.errors import AuthFailed, ConnectionFailed, NoCredit, NotFound, ProviderError, Stalled, StreamBroken
 from zot.providers.api_errors import advice, attribute_error, response_error
 from zot.providers.base import Deadlines, HttpRequest, HttpResponse, Transport
@@ -221,7 +221,7 @@ def _read(dialect: Dialect, body: bytes) -> tuple[list[Served], str | None]:
     try:
         page = msgspec.json.decode(body, type=thread_safe_type(_Page))
     except UNREADABLE as problem:
-        raise StreamBroken(f"the list of models is not what the API promises: {problem}") from None
+        raise StreamBroken(f"the list of models is not what the API promises: {explain(problem)}") from None
     items = page.models if dialect in ("gemini", "ollama") else page.data
     able = (item for item in items if item.methods is None or "generateContent" in item.methods)
     mark = page.next_token if dialect == "gemini" else page.last_id if page.has_more else None

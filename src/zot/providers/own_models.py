@@ -12,7 +12,7 @@ from zot.encoding import decoder
 from zot.providers.models import Catalogue, Model, Price, unknown_model
 
 _Count = Annotated[int, msgspec.Meta(ge=1)]
-_Dollars = Annotated[float, msgspec.Meta(ge=0)]
+_Dollars = Annotated[float, msgspec.Meta(ge=0, le=1_000_000_000)]
 _Text = Annotated[str, msgspec.Meta(min_length=1)]
 
 

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 
-from zot.errors import AgentError, NoSuchSession, RuntimeBusy, Stopping, TooManySessions
+from zot.errors import AgentError, NoSuchSession, RuntimeBusy, Stopping, StoreFailed, TooManySessions
 from zot.session.history import Subscriber
 
 if TYPE_CHECKING:
+    from zot.journal.journal import Journal
     from zot.session.session import Session  # Imported lazily: start-up budget.
 
 log = logging.getLogger("zot")
@@ -34,8 +35,6 @@ _SHARE = 8
 STOPPING = "the daemon is stopping, so this was not begun; the next one can be asked"
 #: The most session ids in a log line.
 _NAMED = 10
-#: The most closed sessions remembered as such, newest first; a prompt resumes older ones.
-_MAX_CLOSED = 65_536
 #: How long closing a session may take.
 _CLOSE_S = 10.0
 #: Memory is reclaimed after this many closed sessions, and at the latest after this time.
@@ -79,8 +78,10 @@ Opening: TypeAlias = Callable[[str, NewSession | None], Awaitable["Session"]]
 class LoadedSession:
     """A loaded session, and the number of its current users."""
 
-    def __init__(self, session: Session, edition: int) -> None:
+    def __init__(self, session: Session, edition: int, *, closed: bool) -> None:
         self.session = session
+        #: Whether a client closed it and none has resumed it: it is loaded for readers only.
+        self.closed = closed
         #: The edition of the configuration it was opened with.
         self.edition = edition
         self.users = 0
@@ -107,19 +108,21 @@ class SessionPool:
         self,
         opening: Opening,
         channel: Callable[[str], Channel],
+        journal: Journal,
         *,
         limit: int = 0,
         resting: int = RESTING,
         idle_s: float = IDLE_S,
         own_process: bool = False,
     ) -> None:
-        """``limit`` bounds the sessions loaded at once; 0 means no limit.
+        """``journal`` keeps which sessions are closed. ``limit`` bounds the sessions loaded at once; 0 means no limit.
 
         Memory is reclaimed only in our ``own_process``: in an embedding program that would take as long as its heap is
         large.
         """
         self._opening = opening
         self._make_channel = channel
+        self._journal = journal
         self.limit = limit
         self._resting = resting
         self._own_process = own_process
@@ -131,8 +134,8 @@ class SessionPool:
         #: The number of sessions being opened.
         self._opened = 0
         self._closing: dict[str, _Closing] = {}
-        #: Sessions that a client closed and none has resumed since, the oldest first.
-        self._closed_ids: dict[str, None] = {}
+        #: Closed sessions whose mark is not in the journal yet, or could not be written.
+        self._closed_ids: set[str] = set()
         #: The number of closed sessions whose memory has not been reclaimed, and the timer for that.
         self._unreclaimed = 0
         self._reclaim_timer: asyncio.TimerHandle | None = None
@@ -151,7 +154,7 @@ class SessionPool:
         return tuple(
             session_id
             for session_id, live in self._live.items()
-            if not live.session.store.is_broken and not self._is_closed(session_id)
+            if not live.session.store.is_broken and not self._is_closed(session_id, live)
         )
 
     @property
@@ -168,25 +171,51 @@ class SessionPool:
         live = self._live.get(session_id)
         return None if live is None else live.session
 
-    def mark_closed(self, session_id: str) -> None:
-        """Mark a session as closed: it can only be read until it is resumed by a `use` with ``wanted``."""
-        self._closed_ids[session_id] = None
-        if len(self._closed_ids) > _MAX_CLOSED:
-            del self._closed_ids[next(iter(self._closed_ids))]
+    @asynccontextmanager
+    async def closing(self, session_id: str) -> AsyncIterator[None]:
+        """Mark a session as closed unless the block fails. It can only be read until a `use` with ``wanted`` resumes
+        it. The journal keeps the mark from the end of the block on.
+        """
+        self._closed_ids.add(session_id)
+        try:
+            yield
+        except BaseException:
+            self._closed_ids.discard(session_id)
+            raise
+        try:
+            await self._journal.mark_closed(session_id, closed=True)
+        except StoreFailed as problem:  # As on a full disk. This daemon remembers it.
+            log.warning("session %r is closed, but that was not recorded: %s", session_id, problem)
+            return
+        if (live := self._live.get(session_id)) is not None:
+            live.closed = session_id in self._closed_ids  # False if it was resumed meanwhile.
+        self._closed_ids.discard(session_id)
 
-    def unmark_closed(self, session_id: str) -> None:
-        """Allow a closed session to be used again."""
-        self._closed_ids.pop(session_id, None)
+    async def _resume(self, session_id: str, live: LoadedSession) -> None:
+        """Remove the mark of a closed session."""
+        if not live.closed and session_id not in self._closed_ids:
+            return
+        live.closed = False
+        self._closed_ids.discard(session_id)
+        try:
+            await self._journal.mark_closed(session_id, closed=False)
+        except StoreFailed as problem:
+            log.warning("session %r is resumed, but that was not recorded: %s", session_id, problem)
 
-    def check_not_closed(self, session_id: str) -> None:
+    async def check_not_closed(self, session_id: str) -> None:
         """Raise NoSuchSession if a session was closed and not resumed."""
-        if self._is_closed(session_id):
+        if await self.is_closed(session_id):
             raise NoSuchSession(f"session {session_id!r} is closed; session/new resumes it")
 
-    def _is_closed(self, session_id: str) -> bool:
+    async def is_closed(self, session_id: str) -> bool:
+        """True if a session was closed and not resumed."""
+        if (live := self._live.get(session_id)) is not None:
+            return self._is_closed(session_id, live)
+        return session_id in self._closed_ids or await self._journal.is_closed(session_id)
+
+    def _is_closed(self, session_id: str, live: LoadedSession) -> bool:
         # A run of a dead process that waits for an approval is taken up even in a closed session: it must be answered.
-        session = self.session(session_id)
-        return session_id in self._closed_ids and (session is None or not session.busy)
+        return (live.closed or session_id in self._closed_ids) and not live.session.busy
 
     def ending(self, session_id: str) -> Session | None:
         """Return a session that is loaded or being closed: its run may not have ended yet."""
@@ -225,10 +254,10 @@ class SessionPool:
         is for readers: it ignores the limit and finds closed sessions, too.
         """
         live = await self._get(session_id, wanted, looks)
-        if wanted is not None:
-            self.unmark_closed(session_id)
         live.users += 1
         try:
+            if wanted is not None:
+                await self._resume(session_id, live)
             yield live.session
         finally:
             live.users -= 1
@@ -337,7 +366,7 @@ class SessionPool:
             if self._closed:
                 raise Stopping(STOPPING)
             if wanted is None and not looks:
-                self.check_not_closed(session_id)
+                await self.check_not_closed(session_id)
             if (live := self._live.get(session_id)) is not None:
                 if not self._must_reopen(live):
                     return live
@@ -371,13 +400,14 @@ class SessionPool:
         edition = self._edition
         try:
             session = await self._opening(session_id, wanted)
+            closed = await self._journal.is_closed(session_id)
         finally:
             self._opened -= 1
         channel = self.channel(session_id)
         channel.opened(session)
         session.subscribe(channel)
         session.history.on_foreign_rows = channel.on_foreign_rows
-        live = self._live[session_id] = LoadedSession(session, edition)
+        live = self._live[session_id] = LoadedSession(session, edition, closed=closed)
         self._look_later()
         return live
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from zot.config.config import OF_PROVIDER, PROXY_NAMES, Config, keyless_environment, zot_home
+from zot.config.config import OF_PROVIDER, PROXY_NAMES, Config, keyless_environment, may_exist, zot_home
 from zot.config.credentials import Credential, find, missing, stored_for
 from zot.config.vendors import COMPATIBLE, VENDORS, ApiName, Endpoint, endpoint
 from zot.errors import AuthFailed, ConfigError, ConnectionImpossible
@@ -129,7 +129,7 @@ def script_of(config: Config) -> Script:
 def _with_own(listed: Catalogue, config: Config) -> Catalogue:
     """Return a catalogue with the user's models added."""
     home = zot_home(config.environment)
-    if home is None or not os.path.lexists(path := os.path.join(home, "models.json")):
+    if home is None or not may_exist(path := os.path.join(home, "models.json")):
         return listed
     from zot.providers.own_models import load, overlaid
 

@@ -94,11 +94,21 @@ async def wind_down(session: Session, resources: SharedResources, output: Stream
         await session.close()
         await resources.close()
 
-    for step, seconds in ((session.worker.finish(), _ABORT_S), (output.drained(), _FLUSH_S), (close(), _CLOSE_S)):
-        try:
-            await asyncio.wait_for(step, seconds)
-        except TimeoutError:
-            sys.stderr.write("zot: left before everything was wound down\n")
+    await _finish_in_time(session.worker.finish(), _ABORT_S)
+    await flush(output)
+    await _finish_in_time(close(), _CLOSE_S)
+
+
+async def flush(output: StreamWriter) -> None:
+    """Write the last frames, within a limit."""
+    await _finish_in_time(output.drained(), _FLUSH_S)
+
+
+async def _finish_in_time(step: Coroutine[Any, Any, None], seconds: float) -> None:
+    try:
+        await asyncio.wait_for(step, seconds)
+    except TimeoutError:
+        sys.stderr.write("zot: left before everything was wound down\n")
 
 
 def report_write_failure(problem: OSError) -> int:

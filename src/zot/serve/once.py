@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from zot.errors import AgentError, NoAnswer, NoSuchCommand, RunCancelled, UserError
-from zot.events import Done, Error
+from zot.events import AgentEvent, Done, Error
 from zot.panels import CommandAnswer
 from zot.run_summary import CUT_OFF, RunSummary
 from zot.serve.notices import show_notices
@@ -38,19 +38,20 @@ class OutputFormat(Protocol):
         """Show the outcome of a successful run."""
 
     def refuse(self, reason: str) -> None:
-        """Show that no run takes place, and why."""
+        """Show that no run takes place, and why. Does nothing once a run has ended or was refused."""
 
 
 class EventLines:
-    """Show each event as a line, as RPC does."""
+    """Show each event as a line, as RPC does, with `done` as the last."""
 
     def __init__(self, output: StreamWriter, features: frozenset[str]) -> None:
         self._output = output
         self._features = features
         self._events = EventEncoder()
+        self._is_done = False
 
     def show(self, batch: Batch) -> None:
-        self._output.write(self._events.lines(batch.events, self._features, run=batch.run))
+        self._write(batch.events, batch.run)
 
     def answer(self, name: str, args: str, answer: CommandAnswer) -> None:
         from zot.wire import rpc  # Start-up budget: few prompts are commands.
@@ -58,7 +59,7 @@ class EventLines:
 
         self._output.write(succeed(rpc.RunCommand(name=name, args=args), answer))
         if not answer.prompt:
-            self._output.write(self._events.lines([Done()], self._features, run=0))
+            self._write([Done()])
 
     def deny(self, name: str, args: str, reason: str) -> None:
         from zot.wire import rpc  # Start-up budget: few prompts are commands.
@@ -71,7 +72,12 @@ class EventLines:
         pass
 
     def refuse(self, reason: str) -> None:
-        self._output.write(self._events.lines([Error(reason), Done()], self._features, run=0))
+        if not self._is_done:
+            self._write([Error(reason), Done()])
+
+    def _write(self, events: Sequence[AgentEvent], run: int = 0) -> None:
+        self._is_done = self._is_done or Done() in events
+        self._output.write(self._events.lines(events, self._features, run=run))
 
 
 class FinalText:

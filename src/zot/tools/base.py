@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from zot.encoding import thread_safe_type
+from zot.encoding import explain, thread_safe_type
 from zot.errors import ToolFailed
 from zot.messages import ImageBlock, TextBlock, ToolSpec
 from zot.store import FileChanged
@@ -62,7 +62,7 @@ def decode_args(args: dict[str, Any], kind: type[T]) -> T:
     try:
         return msgspec.convert(args, thread_safe_type(kind), strict=True)
     except msgspec.ValidationError as exc:
-        raise ToolFailed(f"invalid arguments: {exc}") from exc
+        raise ToolFailed(f"invalid arguments: {explain(exc)}") from exc
 
 
 def unknown_argument(schema: Mapping[str, Any], args: Mapping[str, Any]) -> str:

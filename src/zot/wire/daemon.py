@@ -233,8 +233,8 @@ _DECLARED: Final = (
         "prompt",
         "OfSession",
         "Closed",
-        "Ends what runs in a session and closes it; until `session/new` resumes it, it can be read, attached to and"
-        " deleted.",
+        "Ends what runs in a session and closes it; until `session/new` resumes it, also after a restart of the daemon,"
+        " it can be read, attached to and deleted.",
         (SESSION_NOT_FOUND, SESSION_BUSY, NOT_OWNED),
     ),
     Method(

@@ -254,6 +254,7 @@ class SessionEntry(Spelled, frozen=True, kw_only=True):
     last_seq: int
     #: The session that it was forked from.
     parent_id: str | Absent = ABSENT
+    closed: bool = False
 
 
 class Sessions(Spelled, frozen=True):
@@ -263,7 +264,8 @@ class Sessions(Spelled, frozen=True):
 class State(Spelled, frozen=True, kw_only=True):
     """A snapshot of a session. ``queued`` counts the waiting prompts. ``context_window`` is 0 if unknown.
 
-    ``locked`` means that the tools are confined to the session's directory.
+    ``locked`` means that the tools are confined to the session's directory; ``closed`` that the session was closed and
+    can only be read until `session/new` resumes it.
     """
 
     session_id: str
@@ -281,9 +283,10 @@ class State(Spelled, frozen=True, kw_only=True):
     context_window: int = 0
     pending_approval: PendingApproval | Absent = ABSENT
     locked: bool = False
+    closed: bool = False
 
     @staticmethod
-    def of(now: SessionState, *, last_seq: int, epoch: int, time_s: float) -> State:
+    def of(now: SessionState, *, last_seq: int, epoch: int, time_s: float, closed: bool) -> State:
         """Return a snapshot taken at ``time_s``, in seconds since the epoch, as clients see it."""
         return State(
             session_id=now.session,
@@ -301,6 +304,7 @@ class State(Spelled, frozen=True, kw_only=True):
             context_window=now.context_window,
             pending_approval=ABSENT if now.pending is None else PendingApproval.of(now.pending, time_s),
             locked=now.locked,
+            closed=closed,
         )
 
     @property

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
 
-from zot.encoding import UNREADABLE, decoder, encode
+from zot.encoding import UNREADABLE, decoder, encode, explain
 from zot.errors import ProtocolError
 from zot.wire.lines import may_repeat_type, not_an_object, refuse_repeated_type
 
@@ -342,7 +342,7 @@ def _decode_leniently(
     try:
         return decoder.decode(encode(_without_nulls(fields)))
     except UNREADABLE as wrong_field:
-        raise ProtocolError(f"{kind}: {wrong_field}", frame_id=frame_id, frame_type=kind) from None
+        raise ProtocolError(f"{kind}: {explain(wrong_field)}", frame_id=frame_id, frame_type=kind) from None
 
 
 def _fields(line: bytes) -> dict[str, Any] | None:

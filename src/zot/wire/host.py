@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from zot.encoding import UNREADABLE, thread_safe_type
+from zot.encoding import UNREADABLE, explain, thread_safe_type
 from zot.errors import (
     AuthFailed,
     ConnectionFailed,
@@ -250,12 +250,12 @@ def _decode_leniently(line: bytes, problem: Exception) -> Request:
 
 
 def _reason(line: bytes, problem: Exception) -> str:
-    """Return why a line is no request, in JSON's terms instead of msgspec's."""
+    """Return why a line is no request."""
     if line.startswith(_BOM):
         return "it begins with a byte order mark, which JSON does not have"
-    if isinstance(problem, msgspec.ValidationError):  # Fields are optional, but clients need not send null.
-        return str(problem).replace(" | null`", "`").replace("`float`", "`number`")
-    return f"{problem}; it must be one JSON object, on one line"
+    if isinstance(problem, msgspec.ValidationError):
+        return explain(problem)
+    return f"{explain(problem)}; it must be one JSON object, on one line"
 
 
 def _refuse_repeated_type(line: bytes, ids: Ids) -> None:

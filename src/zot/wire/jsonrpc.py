@@ -6,7 +6,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from zot.encoding import UNREADABLE, encode
+from zot.encoding import UNREADABLE, encode, explain
 from zot.errors import AgentError
 from zot.text import replace_surrogate_escapes
 
@@ -189,7 +189,7 @@ def _reply(envelope: _Envelope) -> Reply | None:
 
 def _unreadable(line: bytes, problem: Exception) -> Bad:
     """Return the error for a line that cannot be decoded as an object, with its id if readable."""
-    code, reason = PARSE_ERROR, f"Parse error: {problem}"
+    code, reason = PARSE_ERROR, f"Parse error: {explain(problem)}"
     frame_id: msgspec.Raw | None = None
     if line.startswith(_BOM):
         reason = "Parse error: the line begins with a byte order mark"
@@ -224,7 +224,7 @@ def _no_object(line: bytes) -> tuple[int, str]:
     except RecursionError:
         return PARSE_ERROR, "Parse error: the JSON is nested too deeply"
     except UNREADABLE as problem:
-        return PARSE_ERROR, f"Parse error: {problem}"
+        return PARSE_ERROR, f"Parse error: {explain(problem)}"
     return INVALID_REQUEST, "Invalid request: a message is one object; batches are not taken"
 
 

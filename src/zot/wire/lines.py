@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from zot.encoding import UNREADABLE
+from zot.encoding import UNREADABLE, explain
 from zot.errors import ProtocolError
 
 #: Longest input line in bytes, unless a protocol or a flag sets another limit.
@@ -174,4 +174,4 @@ def not_an_object(line: bytes, problem: Exception, *, noun: str) -> str:
         return f"not a {noun}: the JSON is nested too deeply"
     if isinstance(problem, UnicodeDecodeError):
         return f"not a {noun}: invalid UTF-8 at byte {problem.start}"
-    return f"not a JSON object: {problem}"
+    return f"not a JSON object: {explain(problem)}"

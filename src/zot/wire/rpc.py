@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 
-from zot.encoding import UNREADABLE, decoder, encode, encode_lines
+from zot.encoding import UNREADABLE, decoder, encode, encode_lines, explain
 from zot.errors import ProtocolError
 from zot.events import (
     AgentEvent,
@@ -205,7 +205,7 @@ def _decode_leniently(line: bytes, problem: Exception) -> AnyCommand:
     try:
         return _commands().decode(encode(fields))
     except UNREADABLE as wrong:
-        raise ProtocolError(f"{kind}: {wrong}", frame_id=frame_id, frame_type=kind) from None
+        raise ProtocolError(f"{kind}: {explain(wrong)}", frame_id=frame_id, frame_type=kind) from None
 
 
 def _not_text(problem: Exception) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from zot.encoding import thread_safe_type
+from zot.encoding import explain, explain_validation, thread_safe_type
 from zot.wire.jsonrpc import INVALID_PARAMS, RpcError
 
 
@@ -49,7 +49,9 @@ def read(kind: type[S], raw: msgspec.Raw, spelling: Spelling = Spelling.CAMEL) -
         raise RpcError(INVALID_PARAMS, "params are nested too deeply") from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
         # The reason may quote the input, which can be long.
-        reason = _respelled(kind, str(problem)) if spelling is Spelling.SNAKE else str(problem)
+        reason = explain(problem)
+        if isinstance(problem, msgspec.ValidationError) and spelling is Spelling.SNAKE:
+            reason = explain_validation(_respelled(kind, str(problem)))
         raise RpcError(INVALID_PARAMS, f"params: {reason}"[:_MAX_REASON]) from None
 
 

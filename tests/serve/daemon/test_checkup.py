@@ -49,6 +49,22 @@ async def test_health_says_that_the_disk_is_full(tmp_path: Path) -> None:
     assert "journal.db" in ill["lastError"]
 
 
+async def test_a_session_can_be_closed_and_resumed_on_a_full_disk(tmp_path: Path) -> None:
+    async with running(tmp_path) as daemon:
+        caller = await daemon.caller()
+        await caller.get("session/new", agentAlias="default", sessionId="s")
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (os.path.getsize(tmp_path / "journal.db-wal"), hard))
+        try:
+            await caller.get("session/close", sessionId="s")
+            assert (await caller.error("session/prompt", sessionId="s", prompt="!echo hi"))[0] == -32000
+            assert (await caller.get("session/state", sessionId="s"))["closed"] is True
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        await caller.get("session/new", agentAlias="default", sessionId="s")
+        assert (await caller.get("session/state", sessionId="s"))["closed"] is False
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 8 MiB where we may mount one; elsewhere a directory like any other."""

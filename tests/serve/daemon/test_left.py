@@ -82,6 +82,19 @@ async def test_a_question_of_a_dead_process_can_be_answered_by_who_looks_for_it(
     assert (result["name"], result["isError"]) == ("bash", False)
 
 
+async def test_a_question_of_a_dead_process_can_be_answered_in_a_closed_session(
+    daemon: Running, leave: Callable[[str], None]
+) -> None:
+    caller = await opened(daemon)
+    await caller.get("session/close", sessionId="s")
+    await asyncio.to_thread(leave, ASKS)
+    looked = await caller.get("session/attach", sessionId="s")
+    request_id = looked["pendingApproval"]["requestId"]
+    await caller.get("session/approve", sessionId="s", requestId=request_id, decision="allow_once")
+    assert (await caller.until(type="turn_complete"))["outcome"] == "completed"
+    assert (await caller.error("session/prompt", sessionId="s", prompt="!echo hi"))[0] == -32000
+
+
 async def test_a_prompt_waits_behind_the_question_of_a_dead_process(
     daemon: Running, leave: Callable[[str], None]
 ) -> None:

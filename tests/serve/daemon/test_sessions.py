@@ -264,7 +264,9 @@ async def test_a_closed_session_can_be_read_and_not_used_until_it_is_resumed(
     for reading in sorted(name for name in LOOKS if name.startswith("session/")):
         assert "result" in await caller.ask(reading, sessionId="s"), reading
         assert (await caller.get("status"))["sessionIds"] == [], reading
-    assert (await caller.get("session/state", sessionId="s"))["messageCount"] == 2
+    state = await caller.get("session/state", sessionId="s")
+    assert (state["messageCount"], state["state"], state["closed"]) == (2, "idle", True)
+    assert [one["closed"] for one in (await caller.get("session/list"))["sessions"]] == [True]
     assert (await other.get("session/attach", sessionId="s"))["state"] == "idle"
     assert (await other.get("status"))["activeSessions"] == 0
     assert (await other.error("session/prompt", sessionId="s", prompt="!echo two"))[0] == -32000
@@ -272,6 +274,30 @@ async def test_a_closed_session_can_be_read_and_not_used_until_it_is_resumed(
     await talk(other, "s", "!echo two")
     assert (await caller.get("status"))["sessionIds"] == ["s"]
     assert (await caller.get("session/prompt", sessionId="s", prompt="!echo three"))["content"] == "three"
+    assert (await caller.get("session/state", sessionId="s"))["closed"] is False
+    assert [one["closed"] for one in (await caller.get("session/list"))["sessions"]] == [False]
+
+
+async def test_a_closed_session_stays_closed_when_the_daemon_restarts_until_it_is_resumed(tmp_path: Path) -> None:
+    async with running(tmp_path) as daemon:
+        caller = await daemon.caller()
+        await talk(caller, "closed", "!echo one")
+        await talk(caller, "open", "!echo one")
+        await caller.get("session/close", sessionId="closed")
+    for _ in range(2):  # Reading it does not resume it.
+        async with running(tmp_path) as daemon:
+            caller = await daemon.caller()
+            for using, more in USES.items():
+                assert (await caller.error(using, sessionId="closed", **more))[0] == -32000, using
+            assert (await caller.get("session/state", sessionId="closed"))["closed"] is True
+            assert (await caller.get("session/messages", sessionId="closed"))["total"] == 2
+            assert (await caller.get("session/prompt", sessionId="open", prompt="!echo two"))["content"] == "two"
+    async with running(tmp_path) as daemon:
+        await talk(await daemon.caller(), "closed")
+    async with running(tmp_path) as daemon:
+        caller = await daemon.caller()
+        assert (await caller.get("session/prompt", sessionId="closed", prompt="!echo two"))["content"] == "two"
+        assert (await caller.get("session/state", sessionId="closed"))["closed"] is False
 
 
 async def test_a_closed_session_can_be_deleted_and_made_anew(caller: Caller) -> None:

@@ -149,6 +149,21 @@ def test_the_terminal_starts_with_standard_error_in_a_file(
     assert (tmp_path / "errors").read_bytes() == b""
 
 
+def test_the_terminal_takes_what_the_original_takes(tmp_path: Path) -> None:
+    foreign = ("--with-skills", "--no-yolo", "--list-models")
+    program = ("-m", "zot", "--provider", "lab", *foreign, "hello", "there")
+    with open(tmp_path / "errors", "wb") as file, seat(tmp_path, *program, errors=file.fileno(), TERM="dumb") as person:
+        person.until(b"> ")
+        person.type(b"!echo said it\n")
+        person.until(b"said it\r\n")
+        person.type(b"\x04")
+        assert person.end() == 0
+    told = (tmp_path / "errors").read_text().splitlines()
+    assert [line.partition(" has no effect: ")[0] for line in told] == [
+        f"zot: {word}" for word in (*foreign, "'hello'")
+    ]
+
+
 def test_what_is_typed_while_it_starts_is_all_there(tmp_path: Path) -> None:
     with seat(tmp_path) as person:
         person.until(b"\x1b[?25l")  # From here on the system no longer makes another key of Enter.

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from zot.encoding import UNREADABLE
+from zot.encoding import UNREADABLE, explain
 from zot.errors import ConfigError
 from zot.files import FileCache, read_content
 from zot.providers.lab import directives as d
@@ -169,7 +169,7 @@ def _decode(text: str) -> LiteralText:
     try:
         value: LiteralText = msgspec.json.decode(text)
     except UNREADABLE as exc:
-        raise BadLine(f"{text}: not JSON: {exc}") from exc
+        raise BadLine(f"{text}: not JSON: {explain(exc)}") from exc
     return value
 
 

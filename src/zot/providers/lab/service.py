@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
-from zot.encoding import UNREADABLE
+from zot.encoding import UNREADABLE, explain
 from zot.errors import ConfigError
 from zot.providers.lab import directives as d
 from zot.providers.lab.api import LabApi, LabRefusal, LabRequest, UserText, call_shell, shell_of, status_of
@@ -256,7 +256,7 @@ class LabService:
         except ConfigError as exc:
             return _failure(route.api, 400, str(exc), common, notes)
         except UNREADABLE as exc:
-            return _failure(route.api, 400, f"not a request: {exc}", common, notes)
+            return _failure(route.api, 400, f"not a request: {explain(exc)}", common, notes)
 
     def _route(self, target: str, headers: Mapping[str, str]) -> _Route:
         """Return the route of a path. Each API is imported on first use."""

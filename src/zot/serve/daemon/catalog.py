@@ -172,14 +172,15 @@ def _merged(calls: list[Spent]) -> _Day:
 
 
 class CatalogEntry(msgspec.Struct, frozen=True):
-    """A listed session: its record, newest row, agent, whether any process runs it, and the open approval request
-    of a run in another process, dead or alive."""
+    """A listed session: its record, newest row, agent, whether any process runs it, the open approval request of a run
+    in another process, dead or alive, and whether it was closed and not resumed."""
 
     record: SessionRecord
     last_seq: int
     agent: str
     is_running: bool = False
     pending: ApprovalRequest | None = None
+    is_closed: bool = False
 
 
 class SessionCatalog:
@@ -216,6 +217,7 @@ class SessionCatalog:
 
         def look(connection: sqlite3.Connection) -> list[CatalogEntry]:
             entries: list[CatalogEntry] = []
+            closed = queries.closed_ids(connection)
             for record in queries.listed(connection, cwd=cwd):
                 if limit is not None and len(entries) >= limit:
                     break
@@ -227,6 +229,7 @@ class SessionCatalog:
                     replay.agent_of(connection, record),
                     self._is_running(record),
                     self._pending_approval(connection, record),
+                    record.id in closed,
                 )
                 if agent is None or entry.agent == agent:
                     entries.append(entry)
@@ -474,6 +477,7 @@ class CatalogMethods:
             state=status_of(pending, busy=busy),
             last_seq=entry.last_seq,
             parent_id=record.parent if record.parent and grant.sees(record.parent) else said.ABSENT,
+            closed=entry.is_closed,
         )
 
     async def _messages(self, connection: ClientConnection, asked: Messages) -> _EncodedPage:
@@ -515,12 +519,11 @@ class CatalogMethods:
             await feed.caught_up()
             await self._hub.let_go(asked.session_id)  # A client may have loaded it again meanwhile.
             feed.bury(await self._shelf.delete(asked.session_id))
-        self._hub.unmark_closed(asked.session_id)
         connection.unfollow(asked.session_id)
         return said.Deleted(asked.session_id)
 
     async def _rename(self, connection: ClientConnection, asked: said.Rename) -> said.Renamed:
-        self._hub.check_not_closed(asked.session_id)
+        await self._hub.check_not_closed(asked.session_id)
         await check_use(self._hub, connection, asked.session_id)
         await self._shelf.journal.rename(asked.session_id, asked.title)
         return said.Renamed(asked.session_id, (await self._shelf.journal.find(asked.session_id)).title)

@@ -100,6 +100,7 @@ class Daemon:
         return SessionPool(
             self.parts.opening,
             self._new_feed,
+            self.parts.journal,
             limit=settings.max_sessions,
             idle_s=settings.idle_s,
             own_process=self.parts.own_process,

@@ -333,17 +333,17 @@ class SessionMethods:
     async def _detach(self, connection: ClientConnection, asked: said.OfSession) -> said.Detached:
         is_detached = connection.unfollow(asked.session_id)
         if not is_detached:
-            self._hub.check_not_closed(asked.session_id)
+            await self._hub.check_not_closed(asked.session_id)
         return said.Detached(asked.session_id, is_detached)
 
     async def _close(self, connection: ClientConnection, asked: said.OfSession) -> said.Closed:
-        self._hub.check_not_closed(asked.session_id)
+        await self._hub.check_not_closed(asked.session_id)
         await check_use(self._hub, connection, asked.session_id)
         await self._evict(connection, asked.session_id)
         return said.Closed(asked.session_id)
 
     async def _kill(self, connection: ClientConnection, asked: said.OfSession) -> said.Killed:
-        self._hub.check_not_closed(asked.session_id)
+        await self._hub.check_not_closed(asked.session_id)
         await check_use(self._hub, connection, asked.session_id)
         with suppress(AgentError):
             await self._recover(asked.session_id)
@@ -353,12 +353,8 @@ class SessionMethods:
         return said.Killed(asked.session_id)
 
     async def _evict(self, connection: ClientConnection, session_id: str) -> None:
-        self._hub.mark_closed(session_id)
-        try:
+        async with self._hub.closing(session_id):
             await self._end(connection, session_id)
-        except BaseException:
-            self._hub.unmark_closed(session_id)
-            raise
 
     async def _end(self, connection: ClientConnection, session_id: str) -> None:
         with suppress(AgentError):  # A session that was deleted or cannot be opened is closed all the same.
@@ -376,7 +372,6 @@ class SessionMethods:
         await check_name(self._shelf, asked.new_session_id or "")
         async with use_session(self._hub, connection, asked.session_id) as session:
             made = await session.fork(asked.new_session_id, messages=asked.messages)
-        self._hub.unmark_closed(made)
         return await self._opened(connection, made, None)
 
     async def _state(self, connection: ClientConnection, asked: said.OfSession) -> said.State:
@@ -386,7 +381,8 @@ class SessionMethods:
         async with self._hub.use(asked.session_id, looks=True) as session:
             status, question = await self._activity(asked.session_id)
             now = msgspec.structs.replace(session.state(), session=asked.session_id, state=status, pending=question)
-            return said.State.of(now, last_seq=seq, epoch=epoch, time_s=time.time())
+            closed = await self._hub.is_closed(asked.session_id)
+            return said.State.of(now, last_seq=seq, epoch=epoch, time_s=time.time(), closed=closed)
 
     async def _recover(self, session_id: str) -> None:
         """Recover a session whose process died; it may then wait for an approval."""
@@ -479,7 +475,7 @@ class SessionMethods:
 
     async def _cancel(self, connection: ClientConnection, asked: said.OfSession) -> said.Cancelled:
         del connection
-        self._hub.check_not_closed(asked.session_id)
+        await self._hub.check_not_closed(asked.session_id)
         await self._recover(asked.session_id)
         session = self._hub.session(asked.session_id)
         if session is None or not session.busy:
