@@ -173,7 +173,8 @@ async def test_no_file_tool_reaches_it_under_a_lock(name: str, tmp_path: Path) -
     config = _config(str(tmp_path), lock=True, tools=("read", "write", "edit"))
     (tmp_path / "home" / "x").mkdir(parents=True)
     (tmp_path / "home" / name).parent.mkdir(parents=True, exist_ok=True)
-    toolbox = Toolbox(config, SharedResources(), cwd=str(tmp_path / "home"), key="k")
+    resources = SharedResources()
+    toolbox = Toolbox(config, resources, cwd=str(tmp_path / "home"), key="k")
     writable, readable = toolbox._paths()
     assert writable is not None
     assert readable is not None
@@ -182,6 +183,7 @@ async def test_no_file_tool_reaches_it_under_a_lock(name: str, tmp_path: Path) -
             with pytest.raises(ToolFailed, match="zot keeps its own files"):
                 paths.find(path, str(tmp_path / "home"))
     await toolbox.close()
+    await resources.close()
 
 
 @pytest.mark.parametrize("name", [*NAMES, "/proc/self/environ", "/dev/mem", "/sys/kernel"])

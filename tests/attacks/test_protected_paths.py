@@ -173,7 +173,8 @@ async def test_what_zot_itself_would_run_next_time_stays_as_it_is(tmp_path: Path
     settings = {"lock": True, "cwd": str(work), "config_dir": str(work / "settings"), "tools": ("bash", "write"),
                 "ext": (str(work / "tools" / "ext"),)}  # fmt: skip
     config = resolve({"provider": "lab", **settings}, env)
-    toolbox = Toolbox(config, SharedResources(), cwd=str(work), key="k")
+    resources = SharedResources()
+    toolbox = Toolbox(config, resources, cwd=str(work), key="k")
     context = ToolContext(str(work), env, _no_progress)
     bash, write = toolbox.tools
     attack = "for f in tools/ext/run.py settings/config.toml; do echo evil > $f; done; mv tools t; true"
@@ -182,6 +183,7 @@ async def test_what_zot_itself_would_run_next_time_stays_as_it_is(tmp_path: Path
         with pytest.raises(ToolFailed):
             await write.run({"path": name, "content": "evil"}, context)
     await toolbox.close()
+    await resources.close()
     assert _contents(work) == before
 
 
@@ -191,7 +193,8 @@ async def test_a_job_in_the_background_plants_nothing_that_outlives_the_session(
     work = tmp_path / "work"
     work.mkdir()
     config = Config(provider="lab", lock=True, cwd=str(work), env=env, tools=("bash",))
-    toolbox = Toolbox(config, SharedResources(), cwd=str(work), key="k")
+    resources = SharedResources()
+    toolbox = Toolbox(config, resources, cwd=str(work), key="k")
     command = "(while [ ! -e go ]; do sleep 0.01; done; echo evil > .envrc; : > done; "
     command += "while [ ! -e more ]; do sleep 0.01; done; echo evil > .profile; : > done2; sleep 60) & echo up"
     await toolbox.tools[0].run({"command": command}, ToolContext(str(work), env, _no_progress))
@@ -202,6 +205,7 @@ async def test_a_job_in_the_background_plants_nothing_that_outlives_the_session(
     (work / "more").touch()
     await _until(work / "done2")
     await toolbox.close()
+    await resources.close()
     assert not (work / ".profile").exists()
     assert (work / ".envrc.zot-quarantine").exists()
 
