@@ -277,7 +277,7 @@ async def test_a_long_list_of_offers_says_how_many_more_there_are(tmp_path: Path
         await person.sees("ready")
         await person.pilot.press("/")
         await person.sees("/help")
-        await person.sees("13 more: Up, Down; Tab takes it")
+        await person.sees("15 more: Up, Down; Tab takes it")
         await person.pilot.press("up")
         await person.sees("/exit   leave")
         await person.sees("13 more")
