@@ -18,14 +18,10 @@ QUICK := tests/wire tests/agent tests/docs/test_schema.py tests/journal tests/se
 	tests/providers/test_dial.py tests/extensions/test_peer.py
 # Further Pythons of this machine, one of each version. Each gets an environment of its own inside $(VENV).
 PYTHONS ?= $(shell $(PYTHON) scripts/pythons.py)
-# What is installed beside zot, from the group dev, but for what the pattern WITHOUT names.
-WITHOUT ?= nothing
-# No linters and no clients of vendors for the quick tests: that is most of what an environment costs.
-NOT_QUICK := "(ruff|mypy|coverage|anthropic|openai|google-genai)[^"]*"
 # How much of the faults is tried: "--sample 50", "--only prompt".
 FAULTS ?=
 
-.PHONY: demo test test-all test-quick check bench clean format lab-agents faults mutants
+.PHONY: demo test test-all test-quick check attacks bench clean format lab-agents faults mutants lock
 
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
@@ -35,15 +31,15 @@ test: $(COMPILED)
 
 # The suite on every Python that this machine has. CI runs test-quick: a part of it on all but the default one.
 test-all: test
-	$(call on_further_pythons,$(TESTS),,nothing)
+	$(call on_further_pythons,$(TESTS))
 
 test-quick: $(STAMP)
-	$(call on_further_pythons,$(QUICK),-quick,$(NOT_QUICK))
+	$(call on_further_pythons,$(QUICK))
 
 define on_further_pythons
 @failed=""; for python in $(PYTHONS); do \
 	version=$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); echo "Python $$version:"; \
-	$(MAKE) --no-print-directory test PYTHON=$$python VENV=$(VENV)/python$$version$(2) WITHOUT='$(3)' TESTS="$(1)" || failed="$$failed $$version"; \
+	$(MAKE) --no-print-directory test PYTHON=$$python VENV=$(VENV)/python$$version TESTS="$(1)" || failed="$$failed $$version"; \
 done; if [ -n "$$failed" ]; then echo "failed on Python$$failed"; exit 1; fi
 endef
 
@@ -52,6 +48,10 @@ check: $(STAMP)
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/python -m pytest tests/test_architecture.py
+
+# All attacks, also those that are slow or need root to become somebody else. The fast ones are in `make test`, too.
+attacks: $(STAMP)
+	@ZOT_ATTACKS=all $(PYTEST) -n $(WORKERS) --dist worksteal tests/attacks
 
 format: $(STAMP)
 	@$(BIN)/ruff format .
@@ -72,16 +72,22 @@ faults: $(STAMP)
 mutants: $(STAMP)
 	@$(BIN)/python scripts/mutants.py $(MUTANTS)
 
-$(STAMP): pyproject.toml constraints.txt
+# Everything is checked against the hashes in the lock, also what builds zot itself.
+$(STAMP): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "zot needs Python 3.11 or later; this is " + sys.version.split()[0] + ". Try: make PYTHON=/path/to/python3.11 ...")'
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable . $(shell sed -n '/^dev = \[/,/^]/p' pyproject.toml | grep -o '"[^"]*"' | grep -vE '$(WITHOUT)')
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes --requirement requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-index --no-deps --no-build-isolation --editable .
 	@$(BIN)/python -m compileall -qq -j $(CORES) $(VENV)/lib || true # pip would do it on one core
 	@touch $@
 
 # Otherwise every worker compiles every test the first time. What is wrong with one is said when it is run.
 $(COMPILED): $(STAMP)
 	@find $(TESTS) -name 'test_*.py' | xargs -P $(CORES) -n 128 env $(PYTEST) --collect-only -qq >$@ 2>&1 || true
+
+# After a change of constraints.txt.
+lock: $(STAMP)
+	@$(BIN)/python scripts/lock.py
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache

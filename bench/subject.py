@@ -42,7 +42,8 @@ def install(name: str, source: Path, directory: Path) -> Subject:
     subject = Subject(name, directory)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "--python", subject.python]
     constraints = ["--constraint", str(ROOT / "constraints.txt")]
-    subprocess.run([*pip, "install", "--no-warn-script-location", *constraints, str(source)], check=True)
+    pinned = {**os.environ, "PIP_CONSTRAINT": str(ROOT / "constraints.txt")}  # Also for what builds it.
+    subprocess.run([*pip, "install", "--no-warn-script-location", *constraints, str(source)], check=True, env=pinned)
     env = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     subprocess.run([subject.python, "-m", "compileall", "-q", str(directory / "lib")], check=True, env=env)
     (directory / "home").mkdir()

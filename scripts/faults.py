@@ -190,6 +190,7 @@ def main() -> int:
         names = options.only or list(SCENARIOS)
         points = [point for name in names for point in _points(name, Path(directory), seed)]
         if options.sample:
+            points.sort(key=lambda point: point.dies)  # So that a small sample has both.
             points = points[:: max(1, -(-len(points) // options.sample))]
         complaints, unreached = [], 0
         with ThreadPoolExecutor(WORKERS) as pool:

@@ -73,13 +73,13 @@ class Running:
 
         return [(seq, json.loads(encode(event))) for seq, event in found]
 
-    async def close(self) -> None:
+    async def close(self, *, grace_s: float | None = None) -> None:
         for caller in self._callers:
             await caller.close()
         self._stop_listening()
         self._callers.clear()
         async with asyncio.timeout(PATIENCE_S):
-            await self.daemon.close()
+            await self.daemon.close(grace_s=grace_s)
         self._claim.release()
 
 
@@ -107,7 +107,7 @@ async def running(
         with chdir(home), at_home(home / "user"):
             yield service
     finally:
-        await service.close()
+        await service.close(grace_s=0)  # What a test leaves running is not waited for.
         logging.getLogger("zot").removeHandler(handler)
         audit.close()
         await resources.close()

@@ -30,6 +30,9 @@ MAX_BYTES = 16 * 1024 * 1024
 
 _SLICE_BYTES = 1024 * 1024
 _MAX_PIPED_BYTES = 64 * 1024 * 1024
+_OPEN_DIRECTORY = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
+#: The kernel's own limit.
+_MAX_LINKS = 40
 _OPEN = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 #: Longest wait for another zot process that changes the same file; it holds the lock for milliseconds.
@@ -157,6 +160,64 @@ def read_chunks(
             yield data
     finally:
         os.close(fd)
+
+
+def open_beneath(directory: str, path: str) -> int:
+    """Open a regular file in ``directory`` for reading, wherever links in ``path`` lead as long as they stay inside.
+
+    Every name is opened by the descriptor of its directory and without following links; links are read here. So a link
+    that is put in the way meanwhile is not followed. Raise OSError: for what leads out, lies on another file system,
+    such as that of processes, or is no regular file.
+    """
+    way = [os.open(directory, _OPEN_DIRECTORY)]
+    try:
+        device = os.fstat(way[0]).st_dev
+        left, links = _path_names(path), 0
+        while left:
+            name = left.pop()
+            if name == "..":
+                if len(way) == 1:
+                    raise OSError(errno.EXDEV, "leads out of its directory", path)
+                os.close(way.pop())
+            elif (target := _link_target(name, way[-1])) is not None:
+                links += 1
+                if links > _MAX_LINKS or target.startswith("/"):
+                    raise OSError(errno.ELOOP, "leads out of its directory", path)
+                left += _path_names(target)
+            elif left:
+                way.append(os.open(name, _OPEN_DIRECTORY | os.O_NOFOLLOW, dir_fd=way[-1]))
+            else:
+                return _open_regular(name, way[-1], device)
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    finally:
+        for fd in way:
+            os.close(fd)
+
+
+def _open_regular(name: str, directory: int, device: int) -> int:
+    # Of the directory, not of the file: on layered file systems a file may have the number of its layer.
+    if os.fstat(directory).st_dev != device:
+        raise OSError(errno.EXDEV, "leads to another file system", name)
+    fd = os.open(name, _OPEN | os.O_NOFOLLOW, dir_fd=directory)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise OSError(errno.EINVAL, "not a regular file", name)
+
+
+def _link_target(name: str, directory: int) -> str | None:
+    """Return the target of a symbolic link; None if it is none. Raise OSError."""
+    try:
+        return os.readlink(name, dir_fd=directory)
+    except OSError as problem:
+        if problem.errno == errno.EINVAL:  # not a link
+            return None
+        raise
+
+
+def _path_names(path: str) -> list[str]:
+    """Return the names in a path, the last one first."""
+    return [name for name in path.split("/") if name not in ("", ".")][::-1]
 
 
 def _piped(fd: int, path: str, silence_s: float) -> Iterator[bytes]:

@@ -110,11 +110,13 @@ class CallStarted(msgspec.Struct, frozen=True, gc=False, tag="began", tag_field=
 class GuardSet(msgspec.Struct, frozen=True, gc=False, tag="guarded", tag_field="type"):
     """A self-connected extension guards the session: ``intercept`` is blocked while it is disconnected.
 
-    ``intercept`` is empty after a person has dismissed the extension.
+    ``intercept`` is empty after a person has dismissed the extension. Only one with the same ``token``, by its name,
+    may take its place; "" binds it to none.
     """
 
     name: str
     intercept: tuple[str, ...]
+    token: str = ""
 
 
 class LockChanged(msgspec.Struct, frozen=True, gc=False, tag="locked", tag_field="type"):

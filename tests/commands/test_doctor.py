@@ -18,7 +18,8 @@ from zot.config.vendors import VENDORS
 
 NAMES = ["version", "python", "platform", "ZOT_HOME", "config.toml", "auth.json", "tokens", "proxy",
          "certificates",
-         *VENDORS, "bubblewrap", "git", "disk"]  # fmt: skip
+         *VENDORS, "bubblewrap", "userns", "cgroups", "seccomp", "network", "hidden", "protected", "git",
+         "disk"]  # fmt: skip
 
 
 class Doctor:

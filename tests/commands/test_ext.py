@@ -142,7 +142,7 @@ def test_what_one_may_do_is_listed_and_why_it_cannot_be_held_to_it(ext: Ext) -> 
     assert ext.standings() == [("one", "global", "runs"), ("two", "global", "runs")]
     assert ext.listed()[1]["rights"] == {
         "fs.read": [], "fs.write": [], "net": False, "exec": False, "env": False, "tools": False, "events": False,
-        "intercept": False, "ui": False,
+        "intercept": False, "ui": False, "modify": False,
     }  # fmt: skip
 
 
@@ -334,7 +334,9 @@ def test_one_of_a_project_runs_once_it_is_trusted_and_not_after_it_changed(ext: 
     ours = put(ext.installed, "both")
     assert ext.standings() == [("both", "project", "untrusted"), ("both", "global", "runs")]
     instead = f"in its project it runs instead of the installed one in {ours}\n"
-    assert ext.ext("trust", "both") == (f"trusted {theirs}\n{instead}", "", 0)
+    covers = "  runs: ./run\n  covers: 2 files, 50 bytes; a private copy of them runs\n"
+    data = "  data, kept by zot and not taken from the project: data/**, *.db, *.db-*, *.log\n"
+    assert ext.ext("trust", "both") == (f"trusted {theirs}\n{covers}{data}{instead}", "", 0)
     assert ext.standings() == [("both", "project", "runs"), ("both", "global", "shadowed")]
     assert ext.ext("disable", f"{theirs}/").code == 0
     assert ext.ext("enable", "both") == (
@@ -342,13 +344,16 @@ def test_one_of_a_project_runs_once_it_is_trusted_and_not_after_it_changed(ext: 
     )  # fmt: skip
     assert ext.ext("enable", str(theirs)).code == 0
     assert ext.standings()[0] == ("both", "project", "runs"), "its user may switch it and still trusts it"
-    (theirs / "state.json").write_text("{}")
+    (theirs / "state.log").write_text("{}")
     assert ext.standings()[0] == ("both", "project", "runs"), "that is its data"
     (theirs / "run").write_text("#!/bin/sh\nid\n")
     assert ext.standings()[0] == ("both", "project", "untrusted")
     said = ext.ext("trust", str(theirs), "--json")
-    assert json.loads(said.out) == {
+    told = json.loads(said.out)
+    assert told.pop("covers")["data"] == ["state.log"]
+    assert told == {
         "name": "both", "directory": str(theirs), "trusted": True, "changed": True, "shadows": str(ours),
+        "runs": ["./run"],
     }  # fmt: skip
     assert ext.ext("untrust", "both") == (f"no longer trusted: {theirs}\n", "", 0)
     assert ext.ext("untrust", "both") == ("", "zot: both was not trusted\n", 1)

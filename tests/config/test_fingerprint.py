@@ -57,6 +57,10 @@ CODE_CHANGES: dict[str, Callable[[Path], object]] = {
     ],
     "executable": lambda top: (top / "lib/help.py").chmod(0o755),
     "no longer executable": lambda top: (top / "run.py").chmod(0o644),
+    "a setting": write("todos.json"),
+    "a setting of a runtime": write("deno.json"),
+    "a setting below": write("lib/state.json"),
+    "code that looks like data": write("notes.db.py"),
     "where a link leads": relink("link", "data"),
     "a link instead of a file": relink("lib/help.py", "util.py"),
     "what is behind a link that leads out": lambda top: (top / "../shared.py").resolve().write_text("changed"),
@@ -72,8 +76,7 @@ def test_a_change_of_code_is_another_fingerprint(change: Callable[[Path], object
 
 
 DATA_CHANGES: dict[str, Callable[[Path], object]] = {
-    "a setting": write("todos.json"),
-    "a setting below": write("lib/state.json"),
+    "a setting in data": write("data/todos.json"),
     "a database": write("notes.db"),
     "its journal": write("notes.db-wal"),
     "a new log": write("other.log"),

@@ -114,7 +114,7 @@ def test_a_file_that_is_no_skill_is_named(content: bytes | None, told: str, tmp_
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: os.symlink("/dev/zero", path)])
 def test_what_never_ends_or_begins_is_not_read(make: Callable[[Path], None], tmp_path: Path) -> None:
     make(tmp_path / "SKILL.md")
-    with pytest.raises(ConfigError, match=r"/SKILL.md: not a regular file$"):
+    with pytest.raises(ConfigError, match=r"/SKILL.md: (not a regular file|leads out of its directory)$"):
         load(str(tmp_path))
 
 

@@ -42,7 +42,7 @@ def test_trust_lasts_until_the_code_changes(store: TrustStore, code: Path, home:
     entry = Trusted(str(code), fingerprint(str(code), DEFAULT_DATA), NOON)
     assert store.trust(str(code), DEFAULT_DATA) == entry
     again = TrustStore(str(home))
-    (code / "state.json").write_text("{}")
+    (code / "state.log").write_text("{}")
     assert again.is_trusted(str(code), DEFAULT_DATA)
     assert again.entries() == (entry,)
     (code / "run.py").write_text("print('ho')\n")

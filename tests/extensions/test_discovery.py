@@ -138,7 +138,8 @@ async def test_an_extension_of_a_project_runs_only_as_it_was_trusted(tmp_path: P
     assert await runs(trust_project=True)
     store.trust(str(extension.directory), load(str(extension.directory)).data)
     assert await runs()
-    (extension.directory / "settings.json").write_text("{}")
+    (extension.directory / "data").mkdir(exist_ok=True)
+    (extension.directory / "data" / "settings.json").write_text("{}")
     assert await runs()
     (extension.directory / "more.py").write_text("")
     assert not await runs()
@@ -148,7 +149,7 @@ async def test_an_extension_of_a_project_runs_only_as_it_was_trusted(tmp_path: P
 @pytest.mark.parametrize(
     ("manifest", "runs"),
     [
-        ({"exec": "./run.py", "data": ["**", "*.py"]}, "run.py"),
+        ({"exec": "./run.db", "data": ["data/**", "*.db"]}, "run.db"),
         ({"exec": "./run.json"}, "run.json"),
         ({"exec": "python3", "args": ["run.log"]}, "run.log"),
     ],

@@ -56,7 +56,8 @@ async def joinable(tmp_path: Path, *, reloadable: bool = False, **settings: Any)
     """What a session that has no extensions of its own lets others join."""
     env = {"ZOT_HOME": str(tmp_path / "home"), "PATH": os.environ["PATH"]}
     config = Config(provider="lab", cwd=str(tmp_path), env=env, **settings)
-    toolbox = Toolbox(config, SharedResources(), cwd=str(tmp_path), key="k")
+    resources = SharedResources()
+    toolbox = Toolbox(config, resources, cwd=str(tmp_path), key="k")
     request = OpenRequest(config=config, joinable=True, reloadable=reloadable)
     extensions = open_extensions(request, toolbox, "lab-1")
     assert extensions is not None
@@ -66,6 +67,7 @@ async def joinable(tmp_path: Path, *, reloadable: bool = False, **settings: Any)
         finally:
             await extensions.close()
             await toolbox.close()
+            await resources.close()
 
 
 async def test_one_that_connects_says_hello_offers_and_is_told_to_end(tmp_path: Path) -> None:

@@ -31,7 +31,8 @@ class Shell:
         self._mark = mark
 
     def tool(self, **options: Any) -> Bash:
-        return Bash(self.processes, **options)
+        """Return the tool. A sandbox passes the mark, too, by which what it leaves is found."""
+        return Bash(self.processes, **{"lock_env": (MARK,), **options} if options.get("lock") else options)
 
     async def run(self, command: str, tool: Bash | None = None, **args: Any) -> str:
         """The text of a command that works."""

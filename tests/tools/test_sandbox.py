@@ -10,6 +10,7 @@ import pytest
 
 from optional import needs
 from pace import Stopwatch
+from zot.config.private_paths import PrivatePath
 from zot.tools.command_output import Spills
 from zot.tools.mounts import locked_mounts
 from zot.tools.sandbox import find_bwrap, why_no_bwrap
@@ -146,9 +147,8 @@ async def test_hidden_directories_inside_the_working_directory_are_hidden_too(lo
     hidden = tmp_path / "work" / "home"
     hidden.mkdir()
     (hidden / "secret").write_text("s3cret")
-    text = await locked.run(
-        "ls -A home; echo x > home/new; echo y > new", locked.tool(lock=True, hidden=(str(hidden),))
-    )
+    tool = locked.tool(lock=True, hidden=(PrivatePath(str(hidden), "home"),))
+    text = await locked.run("ls -A home; echo x > home/new; echo y > new", tool)
     assert text.endswith("\n\n[exit 0]  Took T")
     assert "secret" not in text
     assert sorted(path.name for path in hidden.iterdir()) == ["secret"]
@@ -158,7 +158,7 @@ async def test_hidden_directories_inside_the_working_directory_are_hidden_too(lo
 @needs("bwrap")
 async def test_nothing_can_be_put_in_place_of_a_hidden_directory(locked: Shell, tmp_path: Path) -> None:
     hidden = tmp_path / "work" / "local" / "state" / "zot"
-    tool = locked.tool(lock=True, hidden=(str(hidden),))
+    tool = locked.tool(lock=True, hidden=(PrivatePath(str(hidden), "home"),))
     text = await locked.fail(
         "mkdir -p local/state/zot; : > local/state/zot/new; mv local/state local/x; mv local x", tool
     )
@@ -196,7 +196,7 @@ async def test_sockets_of_services_are_out_of_reach(locked: Shell) -> None:
 async def test_what_did_not_fit_can_be_read_by_the_next_command(locked: Shell, tmp_path: Path) -> None:
     home = tmp_path / "home"
     spills = Spills(str(home / "spill"), "s")
-    tool = locked.tool(lock=True, hidden=(str(home),), spills=spills)
+    tool = locked.tool(lock=True, hidden=(PrivatePath(str(home), "home"),), spills=spills)
     match = re.search(r"the complete output is in (\S+)", await locked.run("seq 1 3000", tool))
     assert match
     text = await locked.fail(f"tail -1 {match[1]}; cat {home}/secret; echo x > {match[1]}", tool)

@@ -43,7 +43,8 @@ async def talk(conversation: LocalConversation, text: str) -> Listener:
     stop = conversation.follow(listener)
     await conversation.prompt(text)
     async with asyncio.timeout(PATIENCE_S):
-        while not any(isinstance(event, Done) for event in listener.events):
+        # The last event comes shortly before the session is idle.
+        while not any(isinstance(event, Done) for event in listener.events) or conversation._session.busy:
             await asyncio.sleep(0.01)
     stop()
     return listener

@@ -225,6 +225,7 @@ async def _listen_elsewhere(
     try:
         claim.close_others(but=await matching(claim.others, [url for url, _ in listens]))
         for url, tls in listens:
+            daemon.parts.private += () if tls is None else tls.files
             web.append(await listen_at(daemon, url, tls=tls, inherited=claim.others))
     except ConfigError as problem:
         log.critical("%s", problem)

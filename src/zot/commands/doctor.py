@@ -29,6 +29,8 @@ from zot.config.config import (
 )
 from zot.config.credentials import Credential, find, stored_for
 from zot.config.paths import locate
+from zot.config.private_paths import private_paths
+from zot.config.protected_paths import protected_paths
 from zot.config.tokens import names_in
 from zot.config.tokens import path_in as token_path_in
 from zot.config.vendors import VENDORS, Endpoint, Vendor, endpoint
@@ -39,7 +41,7 @@ from zot.providers.http import HttpTransport
 from zot.providers.listing import Outcome, probe
 from zot.runtime.key_command import KeyCommand
 from zot.tools.guardian import open_processes
-from zot.tools.sandbox import find_bwrap, trial, why_no_bwrap
+from zot.tools.sandbox import PROTECTIONS, SandboxSupport, find_bwrap, find_support, why_no_bwrap
 from zot.version import __version__
 
 _LITTLE_SPACE_BYTES = 200 * 1024 * 1024
@@ -104,7 +106,8 @@ async def examine(config: Config, *, config_dir: str | None, wrong: str, is_offl
         _certificates(env),
         *(task.result() for task in asking),
         *_unknown(config.provider),
-        await _bubblewrap(env, cwd),
+        *await _sandbox(env, cwd),
+        *_protections(config, cwd),
         _program("git", env, "the model likes to use it"),
         _disk(zot_home(env) or cwd),
     )
@@ -276,20 +279,63 @@ def _certificates(env: Mapping[str, str]) -> DoctorCheck:
     return DoctorCheck("certificates", "ok", detail)
 
 
-async def _bubblewrap(env: Mapping[str, str], cwd: str) -> DoctorCheck:
+async def _sandbox(env: Mapping[str, str], cwd: str) -> list[DoctorCheck]:
+    """Check bubblewrap and each protection of the sandbox."""
     found = find_bwrap(env.get("PATH"), outside=[cwd])
     if found is None:
         reason = why_no_bwrap(env.get("PATH"), outside=[cwd])
-        return DoctorCheck("bubblewrap", "none", f"for --lock, and extensions with permissions: {reason}")
+        missing = DoctorCheck("bubblewrap", "none", f"for --lock, and extensions with permissions: {reason}")
+        return [missing, *_unprotected()]
     detail = f"{found}, for --lock and extensions with permissions"
     processes = open_processes()
     try:
-        reason = await trial(found, processes, keyless_environment(env))
+        plain = await find_support(found, processes, keyless_environment(env))
+        alone = (
+            plain
+            if isinstance(plain, str)
+            else await find_support(found, processes, keyless_environment(env), ("--unshare-net",))
+        )
     finally:
         await processes.close()
-    return (
-        DoctorCheck("bubblewrap", "warn", f"{detail}, {reason}") if reason else DoctorCheck("bubblewrap", "ok", detail)
-    )
+    if isinstance(plain, str):
+        return [DoctorCheck("bubblewrap", "warn", f"{detail}, {plain}"), *_unprotected()]
+    return [
+        DoctorCheck("bubblewrap", "ok", detail),
+        *_protected_by(plain),
+        DoctorCheck("network", "ok", "locked commands have none; --lock-net shares it")
+        if not isinstance(alone, str)
+        else DoctorCheck("network", "warn", f"cannot be taken away, only --lock-net works: {alone}"),
+    ]
+
+
+def _unprotected() -> list[DoctorCheck]:
+    names = [*(one.key for one in PROTECTIONS), "network"]
+    return [
+        DoctorCheck(name, "none", "needs a bubblewrap that works; without one, nothing is run locked") for name in names
+    ]
+
+
+def _protected_by(support: SandboxSupport) -> list[DoctorCheck]:
+    return [
+        DoctorCheck(one.key, "ok", f"{one.name} of the sandbox: {' '.join(one.options)}")
+        if one in support.works
+        else DoctorCheck(one.key, "warn", f"does not work here: {one.lost}")
+        for one in PROTECTIONS
+    ]
+
+
+def _protections(config: Config, cwd: str) -> list[DoctorCheck]:
+    """Report what zot hides and protects in this directory."""
+    try:
+        private = private_paths(config, cwd)
+    except ConfigError as problem:
+        return [DoctorCheck("hidden", "warn", str(problem))]
+    existing = [one.path for one in private if os.path.lexists(one.path)]
+    protected = [path for path in protected_paths(config.protected) if os.path.lexists(os.path.join(cwd, path))]
+    return [
+        DoctorCheck("hidden", "ok", f"hidden from locked tools and strangers: {', '.join(existing) or 'none yet'}"),
+        DoctorCheck("protected", "ok", f"not changed under --lock, of those here: {', '.join(protected) or 'none'}"),
+    ]
 
 
 def _program(name: str, env: Mapping[str, str], why: str) -> DoctorCheck:

@@ -13,7 +13,8 @@ from contextlib import asynccontextmanager
 from typing import Literal
 
 from zot.commands.subcommands import CommandRequest, absolute_directory, print_note, write, write_json
-from zot.config.config import TOOL_NAMES, keyless_environment, tool_environment, zot_home
+from zot.config.config import TOOL_NAMES, Config, keyless_environment, tool_environment, zot_home
+from zot.config.private_paths import private_paths
 from zot.errors import UserError
 from zot.extensions.authoring import Finding, ProtocolCheck, TestBench, build_of, scaffold
 from zot.extensions.confinement import Confinement
@@ -96,7 +97,7 @@ async def bench_of(
             cwd,
             __version__,
             ExtensionDeadlines(**limits),
-            Confinement(lambda: processes, env, cwd=cwd, zot_home=home),
+            Confinement(lambda: processes, env, cwd=cwd, private=private_paths(Config(), cwd)),
             bool(request.settings.get("unsandboxed_ext")),
         )
         bench = TestBench(ProgramSource(manifest, where, around), errors, heard=heard, note=print_note, trace=trace)

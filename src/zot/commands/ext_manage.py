@@ -22,13 +22,13 @@ from zot.commands.subcommands import (
     write_json,
 )
 from zot.config.config import Config, keyless_environment, resolve, tool_environment, zot_home
-from zot.config.trust import TrustStore
+from zot.config.trust import TrustStore, coverage
 from zot.errors import ConfigError, UserError
 from zot.extensions import install as installing
 from zot.extensions.confinement import Confinement
 from zot.extensions.discovery import Located, Source
 from zot.extensions.log import Note, log_path, note_in, problem, read
-from zot.extensions.manifest import Manifest, changeable, load, set_enabled
+from zot.extensions.manifest import Manifest, changeable, load, set_enabled, trust_summary
 from zot.extensions.permissions import Permissions
 from zot.runtime.extensions import locate_extensions
 from zot.text import printable
@@ -164,7 +164,7 @@ async def _with_refusals(located: list[Located], config: Config) -> list[Located
     if config.unsandboxed_ext or not any(map(_confined, located)):
         return located
     processes, env = open_processes(), tool_environment(os.environ)
-    confinement = Confinement(lambda: processes, env, cwd=absolute_directory(None), zot_home=home())
+    confinement = Confinement(lambda: processes, env, cwd=absolute_directory(None), private=())
 
     async def tried(one: Located) -> Located:
         permissions = _confined(one)
@@ -308,15 +308,19 @@ def trust(request: CommandRequest) -> int:
     name = request.words[0]
     where, manifest = _of_project(name)
     store = TrustStore(home())
-    changed = not store.is_trusted(where, changeable(manifest, where))
+    patterns = changeable(manifest, where)
+    covered = coverage(where, patterns)
+    changed = store.recorded(where) != covered.fingerprint
     if changed:
-        store.trust(where, changeable(manifest, where))
+        store.trust(where, patterns, shown=covered.fingerprint)
     shadowed = next((one for one in discover_here() if one.name == manifest.name and one.source == "global"), None)
     if request.json:
         hidden = shadowed.directory if shadowed else None
-        write_json({"name": manifest.name, "directory": where, "trusted": True, "changed": changed, "shadows": hidden})
+        told = {"name": manifest.name, "directory": where, "trusted": True, "changed": changed, "shadows": hidden}
+        write_json({**told, "runs": [manifest.exec, *manifest.args], "covers": msgspec.to_builtins(covered)})
         return 0
     write(f"{'trusted' if changed else 'trusted already:'} {printable(where)}\n")
+    write("".join(f"  {line}\n" for line in trust_summary(manifest, covered)))
     if shadowed:
         write(f"in its project it runs instead of the installed one in {printable(shadowed.directory)}\n")
     return 0

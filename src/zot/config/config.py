@@ -64,6 +64,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     approval_timeout_s: Seconds = 120.0
     approvals: bool = False
     lock: bool = False
+    lock_net: bool = False
+    lock_env: tuple[str, ...] = ()
+    protected: tuple[str, ...] = ()
     skills: tuple[str, ...] = ()
     no_skill: bool = False
     trust_project: bool = False
@@ -156,7 +159,11 @@ AGENT_FLAGS: Sequence[Flag] = (
          parse=_rule),
     Flag("--approval-timeout", "how long a person has to answer (120)", value="SECONDS", parse=seconds,
          setting="approval_timeout_s"),
-    Flag("--lock", "keep the tools inside the directory; bash needs bubblewrap for it"),
+    Flag("--lock", "keep the tools inside the directory, bash also off the network; it needs bubblewrap for that"),
+    Flag("--lock-net", "with --lock: let bash use the network"),
+    Flag("--lock-env", "with --lock: pass this variable to bash, too", value="NAME", many=True),
+    Flag("--protect", "with --lock: a path in the directory that the tools must not change", value="PATH", many=True,
+         setting="protected"),
     Flag("--skill", "a directory with a SKILL.md", value="DIR", many=True, setting="skills"),
     Flag("--trust-project", "use the skills and extensions of the directory without having been asked"),
     Flag("--ext", "a directory with an extension.json", value="DIR", short="-e", many=True),
@@ -233,6 +240,9 @@ def merge_settings(settings: Mapping[str, Any], stored: Mapping[str, Any], env: 
         raise UsageError("--session needs a name, and this one is empty")
     if given.pop("no_session", False) and "session" in given:
         raise UsageError("--session and --no-session exclude each other")
+    if config_dir := settings.get("config_dir"):
+        names = ("config.toml", "data")
+        given["private"] = (*given.get("private", ()), *(os.path.join(config_dir, name) for name in names))
     environment = os.environ if env is None else env
     kept = compatible_settings(stored, given, environment)
     if (cwd := kept.get("cwd", "")).startswith("~/"):

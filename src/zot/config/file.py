@@ -80,6 +80,9 @@ class AgentTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     policy: tuple[str, ...] | None = None
     approval_timeout_s: Seconds | None = None
     lock: bool | None = None
+    lock_net: bool | None = None
+    lock_env: tuple[str, ...] | None = None
+    protected: tuple[str, ...] | None = None
     skills: tuple[str, ...] | None = None
     no_skill: bool | None = None
     ext: tuple[str, ...] | None = None
@@ -258,6 +261,11 @@ class Tls(msgspec.Struct, frozen=True):
 
     cert: str
     key: str | None = None
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Both files: either may have the key."""
+        return (self.cert,) if self.key is None else (self.cert, self.key)
 
 
 def checked_listen_address(url: str, tls: Tls | None) -> ListenAddress:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator
 
 import msgspec
+
+from zot.files import open_beneath
 
 #: Only the first that exists in a directory is read.
 FILE_NAMES = ("AGENTS.md", "CLAUDE.md")
 MAX_BYTES = 64 * 1024
 _MAX_FILES = 32
+#: File systems of the kernel, with the environment and memory of processes.
+_KERNEL = ("/proc/", "/sys/", "/dev/")
 
 
 class Instructions(msgspec.Struct, frozen=True):
@@ -28,8 +31,8 @@ def discover(*, cwd: str, home: str | None) -> tuple[Instructions, ...]:
     """
     cwd = os.path.abspath(cwd)
     owners = {os.geteuid(), 0, os.stat(cwd).st_uid}
-    places = [*([home] if home else []), *reversed(list(_upward(cwd)))]
-    found = {item.path: item for place in places if (item := _of(place, owners)) is not None}
+    places = [*([(home, True)] if home else []), *((place, False) for place in reversed(list(_upward(cwd))))]
+    found = {item.path: item for place, is_home in places if (item := _of(place, owners, is_home=is_home)) is not None}
     return tuple(found.values())[-_MAX_FILES:]
 
 
@@ -40,25 +43,32 @@ def _upward(directory: str) -> Iterator[str]:
         yield directory
 
 
-def _of(directory: str, owners: set[int]) -> Instructions | None:
+def _of(directory: str, owners: set[int], *, is_home: bool) -> Instructions | None:
     for name in FILE_NAMES:
         path = os.path.join(directory, name)
-        text = _read(path, owners)
+        text = _read(directory, name, owners, is_home=is_home)
         if text is not None:
             return Instructions(path, text) if text else None
     return None
 
 
-def _read(path: str, owners: set[int]) -> str | None:
-    """Return the text of a trusted file; None if there is none."""
+def _read(directory: str, name: str, owners: set[int], *, is_home: bool) -> str | None:
+    """Return the text of a trusted file; None if there is none.
+
+    Links are followed inside of the directory only, since a clone may bring one that leads to a key. In zot's home they
+    are the user's.
+    """
     try:
-        # Non-blocking: it may be a pipe without a writer.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        if is_home:
+            directory, name = os.path.split(os.path.realpath(os.path.join(directory, name)))
+            if f"{directory}/".startswith(_KERNEL):
+                return None
+        descriptor = open_beneath(directory, name)
     except OSError:
         return None
     try:
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or (os.geteuid() != 0 and status.st_uid not in owners):
+        if os.geteuid() != 0 and status.st_uid not in owners:
             return None
         data = os.read(descriptor, MAX_BYTES + 1)
     except OSError:

@@ -39,6 +39,14 @@ class DaemonPaths(msgspec.Struct, frozen=True):
     journal: str | None = None
 
     @property
+    def private(self) -> tuple[str, ...]:
+        """The paths that no tool may reach."""
+        known = (self.data_dir, self.socket, f"{self.socket}.lock")
+        if self.config_dir is None:
+            return known
+        return (*known, os.path.join(self.config_dir, "config.toml"))
+
+    @property
     def logs(self) -> str:
         """The directory of the logs."""
         return os.path.join(self.data_dir, "logs")
@@ -54,7 +62,7 @@ def locate(
     paths = _paths(platform)
     given = given_config_dir(env, config_dir, paths)
     data_dir = _absolute(paths, _data_dir(env, given, paths))
-    own = given is not None or _directory(env, "ZEROCLAW_DATA_DIR", paths) is not None
+    own = given is not None or given_data_dir(env, paths) is not None
     return DaemonPaths(
         socket=find_socket(env, socket=socket, config_dir=config_dir, platform=platform),
         data_dir=data_dir,
@@ -90,8 +98,13 @@ def given_config_dir(env: Mapping[str, str], flag: str | None, paths: ModuleType
     return flag or _directory(env, "ZEROCLAW_CONFIG_DIR", paths)
 
 
+def given_data_dir(env: Mapping[str, str], paths: ModuleType = posixpath) -> str | None:
+    """Return the daemon's data directory if the environment names one."""
+    return _directory(env, "ZEROCLAW_DATA_DIR", paths)
+
+
 def _data_dir(env: Mapping[str, str], config_dir: str | None, paths: ModuleType) -> str:
-    if config_dir is None and (data_dir := _directory(env, "ZEROCLAW_DATA_DIR", paths)):
+    if config_dir is None and (data_dir := given_data_dir(env, paths)):
         return data_dir
     return str(paths.join(config_dir or env.get("ZOT_HOME") or _expanded(env, "~/.zeroclaw", paths), _DATA))
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import msgspec
 
 from zot.errors import ConfigError
-from zot.files import read_chunks
+from zot.files import open_beneath
 
 FILE_NAME = "SKILL.md"
 MAX_SKILL_BYTES = 256 * 1024
@@ -75,23 +75,19 @@ def load(directory: str) -> SkillFile:
     """Return the skill in ``directory``. Raise ConfigError that names the file and line."""
     path = os.path.join(os.path.abspath(directory), FILE_NAME)
     try:
-        data = b"".join(_within(MAX_SKILL_BYTES, read_chunks(path), path))
+        # A skill of a clone may be a link to a key: those that lead out of its directory are not followed.
+        with open(open_beneath(os.path.dirname(path), FILE_NAME), "rb") as file:
+            data = file.read(MAX_SKILL_BYTES + 1)
     except OSError as problem:
         raise ConfigError(f"{path}: {problem.strerror}") from None
+    if len(data) > MAX_SKILL_BYTES:
+        raise ConfigError(f"{path}: larger than {MAX_SKILL_BYTES} bytes")
     try:
         text = data.decode()
     except UnicodeDecodeError as problem:
         line = data.count(b"\n", 0, problem.start) + 1
         raise ConfigError(f"{path}:{line}: not UTF-8") from None
     return msgspec.structs.replace(parse(text, path), directory=os.path.dirname(path))
-
-
-def _within(limit: int, pieces: Iterable[bytes], path: str) -> Iterator[bytes]:
-    for piece in pieces:
-        limit -= len(piece)
-        if limit < 0:
-            raise ConfigError(f"{path}: larger than {MAX_SKILL_BYTES} bytes")
-        yield piece
 
 
 def parse(text: str, path: str) -> SkillFile:

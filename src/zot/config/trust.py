@@ -8,16 +8,17 @@ import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
+from typing import BinaryIO
 
 import msgspec
 
 from zot.encoding import decoder
 from zot.errors import ConfigError, MalformedFile, UserError
-from zot.files import directory_lock, load, read_chunks, replace_file
+from zot.files import directory_lock, load, make_directory, read_chunks, replace_file
 from zot.messages import timestamp
 
 #: Files an extension may change besides its code. The last matching pattern decides, ``!`` means "not data".
-DEFAULT_DATA = ("data/**", "*.db*", "*.log", "*.json", "!extension.json", "!package.json", "!tsconfig*.json")
+DEFAULT_DATA = ("data/**", "*.db", "*.db-*", "*.log")
 MAX_FILES = 10_000
 MAX_BYTES = 256 * 1024 * 1024
 
@@ -39,17 +40,46 @@ def fingerprint(directory: str, data_patterns: Sequence[str] = ()) -> str:
     return _Reader(os.path.realpath(directory), data_patterns).read()
 
 
+def copy_hashed(directory: str, data_patterns: Sequence[str], destination: str) -> str:
+    """Copy ``directory`` without its data to the empty ``destination``; return the fingerprint of what was copied.
+
+    Every byte is read once, for both. Links to files become files. Raise UserError as `fingerprint` does.
+    """
+    return _Reader(os.path.realpath(directory), data_patterns, os.path.realpath(destination)).read()
+
+
+class Coverage(msgspec.Struct, frozen=True):
+    """Extent of the trust in a directory: the number of files, their size, and those that count as data."""
+
+    fingerprint: str
+    files: int
+    size_bytes: int
+    data: tuple[str, ...]
+
+
+def coverage(directory: str, data_patterns: Sequence[str] = ()) -> Coverage:
+    """Return what trust in ``directory`` covers as it is now. Raise UserError as `fingerprint` does."""
+    reader = _Reader(os.path.realpath(directory), data_patterns)
+    found = reader.read()
+    return Coverage(found, reader.hashed, reader.size, tuple(sorted(reader.data)))
+
+
 class _Reader:
-    def __init__(self, root: str, data_patterns: Sequence[str]) -> None:
+    def __init__(self, root: str, data_patterns: Sequence[str], copy: str | None = None) -> None:
         self._root = root
         self._patterns = data_patterns
+        self._copy = copy
         self._count = 0
-        self._bytes = 0
+        self.hashed = 0
+        self.size = 0
+        #: Data that was found, relative to the directory.
+        self.data: list[str] = []
 
     def read(self) -> str:
         try:
             total = hashlib.sha256()
             for path in sorted(self._paths(), key=os.fsencode):
+                self.hashed += 1
                 for part in self._parts(path):
                     total.update(len(part).to_bytes(8, "big"))
                     total.update(part)
@@ -67,6 +97,7 @@ class _Reader:
                     path = os.path.join(below, entry.name)
                     is_directory = entry.is_dir(follow_symlinks=False)
                     if self._is_data(path, is_directory=is_directory):
+                        self.data.append(f"{path}/" if is_directory else path)
                         continue
                     self._count += 1
                     if self._count > MAX_FILES:
@@ -96,32 +127,65 @@ class _Reader:
         yield os.fsencode(path)
         if stat.S_ISLNK(mode):
             yield b"link"
-            yield os.fsencode(os.readlink(full))
-            yield self._target_digest(full)
+            yield os.fsencode(target := os.readlink(full))
+            yield self._target_digest(full, path, target)
         elif stat.S_ISREG(mode):
             yield b"file"
             yield b"executable" if mode & 0o111 else b""
-            yield self._digest(full)
+            yield self._digest(full, path, mode)
         else:
             raise UserError(f"{full} is neither a file nor a directory")
 
-    def _target_digest(self, link: str) -> bytes:
+    def _target_digest(self, link: str, path: str, target: str) -> bytes:
         try:
             mode = os.stat(link).st_mode
         except OSError:  # a dangling link; once it has a target, the fingerprint differs
             return b""
         if stat.S_ISDIR(mode) and not f"{os.path.realpath(link)}/".startswith(f"{self._root}/"):
             raise UserError(f"{link} leads to a directory outside, which cannot be checked")
-        return self._digest(link) if stat.S_ISREG(mode) else b""
+        if stat.S_ISREG(mode):
+            return self._digest(link, path, mode)
+        if stat.S_ISDIR(mode) and self._copy is not None:
+            self._link(path, target)
+        return b""
 
-    def _digest(self, path: str) -> bytes:
+    def _digest(self, full: str, path: str, mode: int) -> bytes:
         digest = hashlib.sha256()
-        for data in read_chunks(path):
-            self._bytes += len(data)
-            if self._bytes > MAX_BYTES:
-                raise UserError(f"{self._root} has more than {MAX_BYTES} bytes, too many to be checked")
-            digest.update(data)
+        copy = None if self._copy is None else self._create(path, mode)
+        try:
+            for data in read_chunks(full):
+                self.size += len(data)
+                if self.size > MAX_BYTES:
+                    raise UserError(f"{self._root} has more than {MAX_BYTES} bytes, too many to be checked")
+                digest.update(data)
+                if copy is not None:
+                    copy.write(data)
+        finally:
+            if copy is not None:
+                copy.close()
         return digest.digest()
+
+    def _create(self, path: str, mode: int) -> BinaryIO:
+        """Create a file of the copy, private but for the executable bit."""
+        full = self._in_copy(path)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        return open(os.open(full, flags, 0o700 if mode & 0o111 else 0o600), "wb")
+
+    def _link(self, path: str, target: str) -> None:
+        """Create the link to a directory in the copy, leading to the copy of that directory. Raise UserError."""
+        above = os.path.dirname(path)
+        named = os.path.normpath(os.path.join(self._root, above, target))
+        inside = os.path.relpath(named, self._root)
+        if inside.split("/")[0] == "..":
+            raise UserError(f"{os.path.join(self._root, path)} leads to a directory outside, which cannot be checked")
+        os.symlink(os.path.relpath(inside, above or "."), self._in_copy(path))
+
+    def _in_copy(self, path: str) -> str:
+        """Return a path in the copy, with its parent directories created. They are no links: only names are copied."""
+        assert self._copy is not None
+        full = os.path.join(self._copy, path)
+        make_directory(os.path.dirname(full))
+        return full
 
 
 class Trusted(msgspec.Struct, frozen=True):
@@ -161,10 +225,20 @@ class TrustStore:
         except UserError:
             return False
 
-    def trust(self, directory: str, data_patterns: Sequence[str] = ()) -> Trusted:
-        """Trust ``directory`` as it is now. Raise UserError if it cannot be checked."""
+    def recorded(self, directory: str) -> str:
+        """Return the fingerprint with which ``directory`` was trusted; "" if it was not."""
+        entry = self._read().get(os.path.realpath(directory))
+        return "" if entry is None else entry.fingerprint
+
+    def trust(self, directory: str, data_patterns: Sequence[str] = (), *, shown: str = "") -> Trusted:
+        """Trust ``directory`` as it is now. Raise UserError if it cannot be checked.
+
+        ``shown`` is the fingerprint of what the user saw: if it is another one, raise UserError and trust nothing.
+        """
         where = os.path.realpath(directory)
         entry = Trusted(where, fingerprint(where, data_patterns), self._now())
+        if shown and shown != entry.fingerprint:
+            raise UserError(f"{where} has changed since it was shown; look at it again before you trust it")
         with directory_lock(self._home):
             self._write({**self._read(), where: entry})
         return entry

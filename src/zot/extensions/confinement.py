@@ -8,12 +8,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from zot.config.private_paths import PrivatePath
 from zot.errors import UserError
 from zot.extensions.manifest import FILE_NAME, Manifest, data_directories, program
 from zot.extensions.permissions import CWD, Permissions, allows
-from zot.tools.mounts import Places, in_path, is_in, link, mounts, private, run_by, system
+from zot.files import make_directory
+from zot.tools.mounts import Places, closing, in_path, is_in, link, mounts, private, run_by, system
 from zot.tools.process import Processes
-from zot.tools.sandbox import find_bwrap, sandboxed, trial, why_no_bwrap
+from zot.tools.protection import ProtectedFiles
+from zot.tools.sandbox import (
+    ConfinedCommand,
+    SandboxSupport,
+    find_bwrap,
+    find_support,
+    for_files_of,
+    sandboxed,
+    why_no_bwrap,
+)
 
 #: Never granted: the kernel's files give access to other processes.
 _KERNEL = ("/dev", "/proc", "/sys")
@@ -32,30 +43,37 @@ class NoSandbox(UserError):
     """No extension can be confined on this system: bubblewrap is missing or does not work."""
 
 
+class ExtensionPlace(NamedTuple):
+    """Where an extension runs (``code``), where it was found (``origin``), and its data if that is elsewhere."""
+
+    code: str
+    origin: str
+    data: str | None = None
+
+
 class Confinement:
-    """Sandbox for the extensions of one session. Tests each set of bubblewrap's options only once."""
+    """Sandbox for the extensions of one session. ``private`` paths are hidden from them."""
 
     def __init__(
-        self, processes: Callable[[], Processes], env: Mapping[str, str], *, cwd: str, zot_home: str | None
+        self, processes: Callable[[], Processes], env: Mapping[str, str], *, cwd: str, private: Sequence[PrivatePath]
     ) -> None:
         self._processes = processes
         self._env = env
         self._cwd = cwd
-        self._zot_home = zot_home
-        self._works: set[tuple[str, ...]] = set()
+        self._private = private
         self._trying = asyncio.Lock()
 
     async def confine(
-        self, argv: Sequence[str | bytes], directory: str, manifest: Manifest, permissions: Permissions
-    ) -> list[str | bytes]:
-        """Return the command line that runs an extension confined.
+        self, argv: Sequence[str | bytes], place: ExtensionPlace, manifest: Manifest, permissions: Permissions
+    ) -> ConfinedCommand:
+        """Return the command that runs an extension confined.
 
         Raise NoSandbox if this system cannot confine anything, or UserError if the permissions cannot be granted.
         """
-        env = self._env
+        env, directory = self._env, place.code
         if problem := _without_bwrap(env, self._cwd, directory):
             raise NoSandbox(problem)
-        ground = _ground(directory, env, self._cwd, self._zot_home)
+        ground = _ground(place, env, self._cwd, self._private)
         try:
             # In a thread: it reads many files, at first the whole system configuration.
             seen = await asyncio.to_thread(sandbox_mounts, manifest, permissions, ground)
@@ -64,8 +82,8 @@ class Confinement:
         bwrap = find_bwrap(env.get("PATH"), outside=[self._cwd, directory, *seen.writable])
         if bwrap is None:
             raise UserError(_over_bwrap(env, seen.writable))
-        await self._try(bwrap, options := _options(permissions))
-        return sandboxed(argv, bwrap=bwrap, cwd=directory, mounts=seen.mounts, options=options)
+        support = for_files_of([*seen.writable], await self._try(bwrap, options := _options(permissions)))
+        return sandboxed(argv, bwrap=bwrap, cwd=directory, mounts=seen.mounts, options=options, support=support)
 
     async def refusal(self, permissions: Permissions, directory: str) -> str:
         """Return why the installed bubblewrap does not work; "" if it works or is not installed."""
@@ -77,13 +95,12 @@ class Confinement:
             return str(problem)
         return ""
 
-    async def _try(self, bwrap: str, options: tuple[str, ...]) -> None:
+    async def _try(self, bwrap: str, options: tuple[str, ...]) -> SandboxSupport:
         async with self._trying:
-            if (bwrap, *options) in self._works:
-                return
-            if reason := await trial(bwrap, self._processes(), self._env, options):
-                raise NoSandbox(f"{_NEEDED}, which {reason}{_ADVICE}")
-            self._works.add((bwrap, *options))
+            found = await find_support(bwrap, self._processes(), self._env, options)
+        if isinstance(found, str):
+            raise NoSandbox(f"{_NEEDED}, which {found}{_ADVICE}")
+        return found
 
 
 def environment(env: Mapping[str, str], permissions: Permissions | None) -> Mapping[str, str]:
@@ -100,7 +117,7 @@ def refusal(manifest: Manifest, directory: str, env: Mapping[str, str], *, cwd: 
     if problem := _without_bwrap(env, cwd, directory):
         return problem
     try:
-        writable = [*writable_paths(manifest.permissions, _ground(directory, env, cwd, None))]
+        writable = [*writable_paths(manifest.permissions, _ground(ExtensionPlace(directory, directory), env, cwd, ()))]
     except UserError as wrong:
         return str(wrong)
     is_held = find_bwrap(env.get("PATH"), outside=[cwd, directory, *writable]) is not None
@@ -111,8 +128,9 @@ def _options(permissions: Permissions) -> tuple[str, ...]:
     return ("--die-with-parent", *(() if permissions.net else ("--unshare-net",)))
 
 
-def _ground(directory: str, env: Mapping[str, str], cwd: str, zot_home: str | None) -> PermissionPaths:
-    return PermissionPaths(directory, cwd, zot_home, env.get("HOME", ""), env.get("PATH") or os.defpath)
+def _ground(place: ExtensionPlace, env: Mapping[str, str], cwd: str, hidden: Sequence[PrivatePath]) -> PermissionPaths:
+    home, path = env.get("HOME", ""), env.get("PATH") or os.defpath
+    return PermissionPaths(place.code, place.origin, place.data or place.code, cwd, hidden, home, path)
 
 
 def _without_bwrap(env: Mapping[str, str], cwd: str, directory: str) -> str:
@@ -131,11 +149,17 @@ def _over_bwrap(env: Mapping[str, str], writable: Sequence[str]) -> str:
 
 
 class PermissionPaths(NamedTuple):
-    """Paths that permissions refer to: ``directory`` of the extension, ``cwd`` of the session, homes, and the PATH."""
+    """Paths that permissions refer to.
+
+    ``directory`` of the extension, where it was found (``origin``), its ``data`` directories, ``cwd`` of the session,
+    ``hidden`` paths, the user's home and the PATH.
+    """
 
     directory: str
+    origin: str
+    data: str
     cwd: str
-    zot_home: str | None
+    hidden: Sequence[PrivatePath]
     home: str
     path: str
 
@@ -153,7 +177,7 @@ def sandbox_mounts(manifest: Manifest, permissions: Permissions, ground: Permiss
     Raise UserError for a scope that names a path that cannot be granted.
     """
     here = os.path.realpath(ground.directory)
-    data = [*_data(manifest, here)]
+    data = [*_data(manifest, os.path.realpath(ground.data))]
     write = {named: real for named, real in _granted("fs.write", permissions.fs_write, ground) if real != here}
     # Before a restart, the extension may have replaced a writable path by a link to another place.
     inside = [*write, *write.values(), *data]
@@ -162,6 +186,7 @@ def sandbox_mounts(manifest: Manifest, permissions: Permissions, ground: Permiss
         for named, real in _granted("fs.read", permissions.fs_read, ground)
         if not is_in(named, inside) and not is_in(real, inside)
     }
+    _make_hidden(ground.hidden, [*write.values()])
     granted: Places = {real: ("--ro-bind", real) for real in read.values()}
     granted |= {real: ("--bind", real) for real in _outermost(write.values())}
     granted |= {here: ("--ro-bind", here)} | {place: ("--bind", place) for place in _outermost(data)}
@@ -169,8 +194,13 @@ def sandbox_mounts(manifest: Manifest, permissions: Permissions, ground: Permiss
     places = system(ground.home if permissions.exec is True else "", away=[*granted])
     places |= _programs(manifest, permissions, ground, shown=[*_shown(places), *granted])
     places |= private(ground.home, away=[*granted])
-    places |= dict.fromkeys(_hidden(ground), ("--tmpfs",))
+    places |= dict.fromkeys(_hidden_directories(ground), ("--tmpfs",))
     places |= granted
+    own = [here, *data]
+    closed = closing(
+        places, [*write.values()], hidden=[one.path for one in ground.hidden], protected=_protected(write.values())
+    )
+    places |= {place: mount for place, mount in closed.items() if place not in own}
     package = os.path.realpath(_PACKAGE)
     places |= {} if is_in(package, _shown(places)) else {package: ("--ro-bind", package)}
     for named in (*read, *write, ground.directory, _PACKAGE):
@@ -187,7 +217,7 @@ def _programs(manifest: Manifest, permissions: Permissions, ground: PermissionPa
     """Return the mounts of the programs it may start: all, or the listed ones with itself and its interpreter."""
     itself = program(manifest, ground.directory)
     if permissions.exec is True:
-        places = in_path(ground.path, away=[*shown, *_hidden(ground)])
+        places = in_path(ground.path, away=[*shown, *_hidden_directories(ground)])
         with suppress(LookupError):  # Already included, or bubblewrap reports that it does not exist.
             places |= run_by(itself, path=ground.path, away=[*shown, *places])
         return places
@@ -229,7 +259,7 @@ def _expanded(scope: str, path: str, ground: PermissionPaths) -> tuple[str, str]
             raise UserError(f"permissions: {scope}: {path}: there is no home directory")
         named = os.path.abspath(os.path.join(ground.home, rest) if first else path)
         return named, named
-    base, rest = (ground.cwd, rest) if first == CWD else (ground.directory, path)
+    base, rest = (ground.cwd, rest) if first == CWD else (ground.origin, path)
     return os.path.abspath(base), os.path.abspath(os.path.join(base, rest))
 
 
@@ -239,9 +269,9 @@ def _problem(real: str, ground: PermissionPaths) -> str:
         return "is everything; name what is needed"
     if is_in(real, _KERNEL):
         return "belongs to the kernel"
-    if real == os.path.join(here, FILE_NAME):
+    if real in (os.path.join(here, FILE_NAME), os.path.join(os.path.realpath(ground.origin), FILE_NAME)):
         return "is what says so, and stays as it is"
-    if ground.zot_home is not None and is_in(real, [os.path.realpath(ground.zot_home)]) and not is_in(real, [here]):
+    if is_in(real, [os.path.realpath(one.path) for one in ground.hidden]) and not is_in(real, [here]):
         return "is where zot keeps its own files"
     return ""
 
@@ -269,9 +299,26 @@ def _outermost(places: Iterable[str]) -> list[str]:
     return found
 
 
-def _hidden(ground: PermissionPaths) -> list[str]:
-    """Return the directories that no extension sees."""
-    return [os.path.realpath(ground.zot_home)] if ground.zot_home is not None and os.path.isdir(ground.zot_home) else []
+def _hidden_directories(ground: PermissionPaths) -> list[str]:
+    """Return the existing directories that no extension sees."""
+    return [os.path.realpath(one.path) for one in ground.hidden if os.path.isdir(one.path)]
+
+
+def _make_hidden(hidden: Sequence[PrivatePath], writable: Sequence[str]) -> None:
+    """Create missing hidden directories where the extension could create them otherwise."""
+    for one in hidden:
+        if one.is_directory and is_in(os.path.realpath(one.path), writable):
+            with suppress(OSError):  # If zot cannot create it, the extension cannot either.
+                make_directory(one.path)
+
+
+def _protected(writable: Iterable[str]) -> Places:
+    """Return read-only mounts of what other programs would run in the directories it can write to."""
+    places: Places = {}
+    for place in writable:
+        if os.path.isdir(place):
+            places |= ProtectedFiles(place).mounts()
+    return places
 
 
 def _without_doubles(places: Places) -> Places:

@@ -27,6 +27,8 @@ class Located(msgspec.Struct, frozen=True):
     standing: Standing
     manifest: Manifest | None = None
     problem: str = ""
+    #: Content of a project's extension that is trusted: it runs from a `Snapshot`. "": it runs where it is.
+    fingerprint: str = ""
 
     @property
     def counts(self) -> bool:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from zot.errors import UserError
-from zot.extensions.confinement import Confinement, NoSandbox, environment
+from zot.extensions.confinement import Confinement, ExtensionPlace, NoSandbox, environment
 from zot.extensions.connection import ExtensionProcess, OnSendFailed, spawn_extension
 from zot.extensions.manifest import Manifest, command_line, data_directories, program
 from zot.extensions.peer import ExtensionDeadlines, ExtensionPeer
 from zot.extensions.permissions import LACKING
+from zot.extensions.snapshot import Snapshot
 from zot.tools.process import Child, Processes, Streams
+from zot.tools.sandbox import ConfinedCommand
 from zot.wire import extension as wire
 
 
@@ -31,6 +34,8 @@ class LaunchSettings(NamedTuple):
     confinement: Confinement
     #: Run extensions that cannot be confined anyway.
     unsandboxed: bool
+    #: zot's own home, for snapshots of trusted extensions.
+    zot_home: str | None = None
     #: True if `zot ext logs` finds the logs: they are in zot's home, not in a daemon's directory.
     logs_are_home: bool = True
 
@@ -45,13 +50,15 @@ def acknowledgement(around: LaunchSettings, *, directory: str, data: str) -> wir
 class ProgramSource(NamedTuple):
     """Start of the extension in ``directory``; an `Origin`.
 
-    With ``broken`` set, `open` raises it as a UserError.
+    With ``broken`` set, `open` raises it as a UserError. With a ``fingerprint``, it runs from a `Snapshot` of the
+    content that was trusted, at every start.
     """
 
     manifest: Manifest
     directory: str
     around: LaunchSettings
     broken: str = ""
+    fingerprint: str = ""
 
     @property
     def name(self) -> str:
@@ -71,7 +78,7 @@ class ProgramSource(NamedTuple):
 
     def peer(self, closed: frozenset[wire.Intercepted], *, now: float) -> ExtensionPeer:
         """Return the peer of a new connection; ``closed`` events are blocked until it has subscribed."""
-        ack = acknowledgement(self.around, directory=self.directory, data=self._data_directory())
+        ack = acknowledgement(self.around, directory=self._code, data=self._data_directory())
         return ExtensionPeer(
             self.manifest.name,
             ack,
@@ -86,13 +93,16 @@ class ProgramSource(NamedTuple):
         """Start it within its permissions; call ``note`` with warnings. Raise ValueError or UserError."""
         if self.broken:
             raise UserError(self.broken)
+        if (snapshot := self._snapshot) is not None:
+            await asyncio.to_thread(snapshot.make, self.manifest)
         permissions = self.manifest.permissions
-        argv: Sequence[str | bytes] = command_line(self.manifest, self.directory)
+        command = ConfinedCommand([*command_line(self.manifest, self._code)], b"")
         advice = ""
         if permissions is not None:
             try:
-                confinement = self.around.confinement
-                argv = await confinement.confine(argv, self.directory, self.manifest, permissions)
+                data = None if snapshot is None else snapshot.data
+                place = ExtensionPlace(self._code, self.directory, data)
+                command = await self.around.confinement.confine(command.argv, place, self.manifest, permissions)
                 advice = LACKING
             except NoSandbox as problem:
                 if not self.around.unsandboxed:
@@ -100,15 +110,27 @@ class ProgramSource(NamedTuple):
                 note(f"runs without a sandbox: {problem}")
         grace_s = self.around.deadlines.terminate_s
         return await spawn_extension(
-            lambda streams: self._spawn(argv, streams), errors, deaf, grace_s=grace_s, advice=advice
+            lambda streams: self._spawn(command, streams), errors, deaf, grace_s=grace_s, advice=advice
         )
 
-    async def _spawn(self, argv: Sequence[str | bytes], streams: Streams) -> Child:
+    async def _spawn(self, command: ConfinedCommand, streams: Streams) -> Child:
         env = environment(self.around.env, self.manifest.permissions)
         try:
-            return await self.around.processes().spawn(argv, cwd=self.directory, env=env, streams=streams)
+            return await command.spawn(self.around.processes(), cwd=self._code, env=env, streams=streams)
         except OSError as problem:
-            raise UserError(f"{problem}{self._advice(program(self.manifest, self.directory), problem)}") from None
+            raise UserError(f"{problem}{self._advice(program(self.manifest, self._code), problem)}") from None
+
+    @property
+    def _snapshot(self) -> Snapshot | None:
+        """The copy to run; None if it runs where it is."""
+        home = self.around.zot_home
+        return Snapshot(home, self.directory, self.fingerprint) if self.fingerprint and home is not None else None
+
+    @property
+    def _code(self) -> str:
+        """The directory that it runs from."""
+        snapshot = self._snapshot
+        return self.directory if snapshot is None else snapshot.path
 
     def _advice(self, itself: str, problem: OSError) -> str:
         """Return advice on a failed start, "" if there is none; begins with a separator."""
@@ -119,6 +141,8 @@ class ProgramSource(NamedTuple):
         return ""
 
     def _data_directory(self) -> str:
-        """Return its data directory: beside its manifest, or the first writable one if it declares permissions."""
-        names = [] if self.manifest.permissions is None else data_directories(self.manifest)
-        return os.path.join(self.directory, *names[:1])
+        """Return its data directory: its own, or the first of its data directories where only those can be written."""
+        snapshot, names = self._snapshot, data_directories(self.manifest)
+        if snapshot is not None:
+            return os.path.join(snapshot.data, *names[:1])
+        return os.path.join(self.directory, *([] if self.manifest.permissions is None else names[:1]))

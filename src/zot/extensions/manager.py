@@ -8,6 +8,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, get_args
 
+import msgspec
+
 from zot import events
 from zot.agent.hooks import CallDecision, MessageDecision
 from zot.errors import NoSuchCommand, UserError
@@ -59,6 +61,10 @@ from zot.tools.base import Tool
 from zot.wire import extension as wire
 
 log = logging.getLogger("zot")
+
+#: Rounds of questions: the first to all, the others to guards, about what others have changed.
+_MAX_ROUNDS: Final = 4
+_NO_AGREEMENT: Final = "not run: the guards of this session do not agree on what should happen"
 
 _KEYS: Final[tuple[wire.Key, ...]] = get_args(wire.Key)
 
@@ -185,18 +191,23 @@ class Manager:
             raise UserError("the session is over")
 
     def join(
-        self, name: str, carrier: Carrier, guards: Callable[[GuardSet], None] = lambda guarded: None
+        self,
+        name: str,
+        carrier: Carrier,
+        guards: Callable[[GuardSet], None] = lambda guarded: None,
+        *,
+        token: str = "",
     ) -> SupervisedExtension:
         """Add an extension that connected from outside; `Extension.over` waits for its end.
 
         It comes last in order. One that reconnects under its name takes its place again, with the events that it left
-        blocked. ``guards`` is called with the events it blocks even while absent. Raise UserError if the name is in use
-        or invalid, or if the session is closed.
+        blocked, if it has the same ``token``. ``guards`` is called with the events it blocks even while absent. Raise
+        UserError if the name is in use, invalid or a guard's with another token, or if the session is closed.
         """
         if self._closed:
             raise UserError("the session is over")
         self.start()
-        return self._roster.join(name, carrier, guards)
+        return self._roster.join(name, carrier, guards, token)
 
     # Hooks of the agent.
 
@@ -262,28 +273,46 @@ class Manager:
             self._released("turn_start", str(step))
 
     async def tool_called(self, call: CallBlock, args: dict[str, Any]) -> CallDecision:
-        original, notes = args, []
+        original, notes = args, list[str]()
+        judged: dict[EventQueue, dict[str, Any]] = {}
+        asked: Sequence[EventQueue] = self._roster.listeners
         try:
-            for listener in self._roster.listeners:
-                decision = await listener.decide("tool_call", tool_id=call.id, tool_name=call.name, tool_args=args)
-                if decision.block:
-                    return CallDecision(args, refusal=decision.reason)
-                if decision.modified_args is not None:
-                    args = decision.modified_args
-                if decision.modified_args is not None or decision.reason:
-                    notes.append(_note(listener.name, decision.reason, changed=decision.modified_args is not None))
-            return CallDecision(args, note="\n".join(notes)) if notes or args is not original else CallDecision(args)
+            for _ in range(_MAX_ROUNDS):
+                for listener in asked:
+                    decision = await listener.decide("tool_call", tool_id=call.id, tool_name=call.name, tool_args=args)
+                    if decision.block:
+                        return CallDecision(args, refusal=decision.reason)
+                    changed = decision.modified_args is not None and (
+                        listener not in judged or _differ(decision.modified_args, args)
+                    )
+                    if changed or (decision.reason and listener not in judged):
+                        notes.append(_note(listener.name, decision.reason, changed=changed))
+                    args = judged[listener] = args if decision.modified_args is None else decision.modified_args
+                # What a guard allowed may have been changed by another extension: it has the last word.
+                asked = [one for one in self._guards("tool_call") if one not in judged or _differ(judged[one], args)]
+                if not asked:
+                    note = "\n".join(notes)
+                    return CallDecision(args, note=note) if note or args is not original else CallDecision(args)
+            return CallDecision(args, refusal=_NO_AGREEMENT)
         finally:
             self._released("tool_call", call.id)
 
     async def message_written(self, text: str) -> MessageDecision:
-        for listener in self._roster.listeners:
-            decision = await listener.decide("assistant_message", text=text)
-            if decision.block:
-                return MessageDecision(text, refusal=decision.reason, extension=listener.name)
-            if decision.replace_text is not None:
-                text = decision.replace_text
-        return MessageDecision(text)
+        judged: dict[EventQueue, str] = {}
+        asked: Sequence[EventQueue] = self._roster.listeners
+        for _ in range(_MAX_ROUNDS):
+            for listener in asked:
+                decision = await listener.decide("assistant_message", text=text)
+                if decision.block:
+                    return MessageDecision(text, refusal=decision.reason, extension=listener.name)
+                text = judged[listener] = text if decision.replace_text is None else decision.replace_text
+            asked = [one for one in self._guards("assistant_message") if judged.get(one) != text]
+            if not asked:
+                return MessageDecision(text)
+        return MessageDecision(text, refusal=_NO_AGREEMENT, extension=asked[0].name)
+
+    def _guards(self, event: wire.Intercepted) -> list[EventQueue]:
+        return [one for one in self._roster.listeners if one.guards(event)]
 
     def observe(self, happened: Sequence[AgentEvent]) -> None:
         for event in happened:
@@ -411,7 +440,13 @@ class Manager:
     def _sources(self, found: Sequence[Located]) -> list[ProgramSource]:
         """Return how to start the extensions. Broken ones report their problem and keep blocking what they guard."""
         return [
-            ProgramSource(one.manifest, one.directory, self._around, one.problem if one.standing == "broken" else "")
+            ProgramSource(
+                one.manifest,
+                one.directory,
+                self._around,
+                one.problem if one.standing == "broken" else "",
+                one.fingerprint,
+            )
             for one in found
             if one.counts and one.manifest is not None  # Set wherever `counts` is true.
         ]
@@ -499,6 +534,15 @@ class Manager:
         self._show([event])
 
 
+def _differ(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Return whether arguments differ, also as 1 and true do."""
+    return one is not other and _sorted(one) != _sorted(other)
+
+
+def _sorted(value: object) -> bytes:
+    return msgspec.json.encode(value, order="sorted")
+
+
 def _note(name: str, reason: str, *, changed: bool) -> str:
     what = f"[the arguments were changed by extension {name}" if changed else f"[extension {name}"
     return f"{what}: {reason}]" if reason else f"{what}]"
@@ -523,6 +567,9 @@ class Roster:
         self._missing: dict[str, SupervisedExtension] = {}
         #: Callbacks that record the events guarded by connected extensions.
         self._guards: dict[SupervisedExtension, Callable[[GuardSet], None]] = {}
+        #: Tokens of connected extensions, and those that guards are bound to, by name.
+        self._tokens: dict[SupervisedExtension, str] = {}
+        self._bound: dict[str, str] = {}
 
     def __bool__(self) -> bool:
         """True with any extension, present or missing."""
@@ -539,10 +586,12 @@ class Roster:
     def recall(self, guarded: GuardSet) -> None:
         """Note a recorded guard, which may be missing; without events it was dismissed."""
         if guarded.intercept:
+            self._bound[guarded.name] = guarded.token
             self._recorded_guards[guarded.name] = frozenset(one for one in wire.INTERCEPTED if one in guarded.intercept)
             if self._begun:
                 self._add_missing(guarded.name)
         elif self._recorded_guards.pop(guarded.name, None) is not None:
+            self._bound.pop(guarded.name, None)
             self._dismiss(guarded.name)
 
     def recall_from(self, former: Roster) -> None:
@@ -554,8 +603,10 @@ class Roster:
         """Return whether an extension of this name is present and not just missing."""
         return any(one.name == name and not self._is_away(one) for one in self.extensions)
 
-    def join(self, name: str, carrier: Carrier, guards: Callable[[GuardSet], None]) -> SupervisedExtension:
+    def join(self, name: str, carrier: Carrier, guards: Callable[[GuardSet], None], token: str) -> SupervisedExtension:
         """Add an extension that connected from outside, as `Manager.join` specifies. Raise UserError."""
+        if (bound := self._bound.get(name)) and bound != token:
+            raise UserError(f"{name!r} guards this session and is bound to another token")
         earlier = next((one for one in self.extensions if one.name == name), None)
         if earlier is not None and not self._is_away(earlier):
             raise UserError(f"the session has an extension named {name!r} already")
@@ -565,13 +616,16 @@ class Roster:
         extension = SupervisedExtension(caller, self._around, self._manager)
         self._guards = {one: hear for one, hear in self._guards.items() if one in self.extensions}
         self._guards[extension] = guards
+        self._tokens = {one: known for one, known in self._tokens.items() if one in self.extensions}
+        self._tokens[extension] = token
         self._admit(extension)
         return extension
 
     def put_on_record(self, extension: SupervisedExtension) -> None:
         """Record the events that a connected extension guards, if any."""
         if extension.peer.closed and extension in self._guards:
-            self._guards[extension](GuardSet(extension.name, tuple(sorted(extension.peer.closed))))
+            token = self._bound[extension.name] = self._tokens[extension]
+            self._guards[extension](GuardSet(extension.name, tuple(sorted(extension.peer.closed)), token))
 
     def _add_missing(self, name: str) -> None:
         """Add a placeholder for a missing guard, unless its name is in use."""

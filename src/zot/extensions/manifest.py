@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, NamedTuple, TypeAlias, get_args
 import msgspec
 
 from zot import files
-from zot.config.trust import DEFAULT_DATA
+from zot.config.trust import DEFAULT_DATA, Coverage
 from zot.encoding import thread_safe_type
 from zot.errors import ConfigError, MalformedFile, UserError
 from zot.extensions.permissions import Permissions
@@ -45,6 +45,10 @@ exec(source)
 """
 #: Characters that make a pattern match several names.
 _WILD = frozenset("*?[")
+#: Endings of file names that hold data and never code.
+_DATA_ENDINGS: Final = frozenset({"db", "sqlite", "sqlite3", "log", "csv", "tsv", "cache", "pid"})
+_MAX_COMMAND: Final = 200
+_MAX_LEFT_OUT: Final = 8
 _NonEmpty: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)]
 _NAMES: Final = "a list of names, or true for all"
 _PATHS: Final = 'a list of paths, such as ["~/notes", "$CWD"]'
@@ -73,6 +77,7 @@ SCOPE_RULES: Final[Mapping[str, str]] = {
     "events": f"true for all, or a list of: {', '.join(EVENTS)}",
     "intercept": f"true for all, or a list of: {', '.join(INTERCEPTED)}",
     "ui": "true or false",
+    "modify": "true or false",
 }
 _MAX_SHOWN: Final = 60
 #: Minimum similarity of a misspelt word and a known one.
@@ -160,13 +165,18 @@ def _check_spelling(fields: Iterable[str], path: str) -> None:
 def changeable(manifest: Manifest, directory: str) -> tuple[str, ...]:
     """Return the patterns of files that may change in a trusted directory: its data, never its programs.
 
-    Raise UserError if its program lies among its data or outside of its directory, where changes go unnoticed.
+    Raise UserError if a pattern may name code, or if its program lies among its data, outside of its directory, or is
+    named by a path that leads around the copy that is run.
     """
-    runs = [word for word in (manifest.exec, *manifest.args) if not os.path.isabs(word)]
+    for pattern in manifest.data:
+        if problem := _data_problem(pattern):
+            raise UserError(f"{directory} cannot be trusted: data: {pattern!r} {problem}")
     inside: list[str] = []
-    for word in runs:
+    for word in (manifest.exec, *manifest.args):
+        if _leads_into(word, directory):
+            raise UserError(f"{directory} cannot be trusted: it runs {word}, by its absolute path in the project")
         path = os.path.normpath(word)
-        if not os.path.isfile(os.path.join(directory, path)):
+        if os.path.isabs(word) or not os.path.isfile(os.path.join(directory, path)):
             continue
         if path.startswith("../"):
             raise UserError(f"{directory} cannot be trusted: it runs {word}, which lies outside of it")
@@ -174,6 +184,53 @@ def changeable(manifest: Manifest, directory: str) -> tuple[str, ...]:
             raise UserError(f"{directory} cannot be trusted: it runs {word}, which is among its data")
         inside.append(path)
     return (*manifest.data, *(f"!{_literal(path)}" for path in inside))
+
+
+def _data_problem(pattern: str) -> str:
+    """Return why a pattern cannot be one of data; "" if it can: it names a directory, or files that hold no code."""
+    plain = pattern.removeprefix("!")
+    if pattern.startswith("!"):
+        return ""  # It makes less of it data.
+    if plain.endswith("/**"):
+        name = os.path.normpath(plain.removesuffix("/**"))
+        is_inside = name.split("/")[0] not in ("", ".", "..") and not os.path.isabs(plain)
+        return "" if is_inside and not _WILD & {*name} else 'is no directory of its own; name one, such as "data/**"'
+    ending = plain.rpartition(".")[2].partition("-")[0].rstrip("*")
+    if "." in plain and ending in _DATA_ENDINGS:
+        return ""
+    return 'may be code; name a directory of data, such as "data/**"'
+
+
+def _leads_into(word: str, directory: str) -> bool:
+    """Return whether a word of the command line names a file of the project by its absolute path."""
+    project = os.path.realpath(directory)
+    if os.path.basename(os.path.dirname(project)) == "extensions":  # PROJECT/.zot/extensions/NAME
+        project = os.path.dirname(os.path.dirname(os.path.dirname(project)))
+    places = {project, os.path.abspath(directory)}
+    if any(f"{place}/" in word for place in places if place != "/"):
+        return True
+    path = word.rpartition("=")[2]
+    if not os.path.isabs(path):
+        return False
+    if f"{os.path.normpath(path)}/".startswith(("/proc/", "/dev/fd/")):  # leads wherever a process is
+        return True
+    real = os.path.realpath(path)
+    return any(f"{real}/".startswith(f"{place}/") for place in places)
+
+
+def trust_summary(manifest: Manifest, covered: Coverage) -> list[str]:
+    """Return lines that tell what runs, what the trust covers, and what it does not."""
+    runs = " ".join(map(printable, (manifest.exec, *manifest.args)))
+    lines = [
+        f"runs: {runs if len(runs) <= _MAX_COMMAND else f'{runs[:_MAX_COMMAND]}...'}",
+        f"covers: {covered.files} files, {covered.size_bytes} bytes; a private copy of them runs",
+        f"data, kept by zot and not taken from the project: {', '.join(map(printable, manifest.data)) or 'none'}",
+    ]
+    if covered.data:
+        left_out = ", ".join(map(printable, covered.data[:_MAX_LEFT_OUT]))
+        more = len(covered.data) - _MAX_LEFT_OUT
+        lines.append(f"left out as data: {left_out}{f' and {more} more' if more > 0 else ''}")
+    return lines
 
 
 def _data_places(manifest: Manifest) -> list[str]:

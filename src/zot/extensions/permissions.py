@@ -39,6 +39,8 @@ class Permissions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     events: bool | tuple[wire.EventName, ...] = False
     intercept: bool | tuple[wire.Intercepted, ...] = False
     ui: bool = False
+    #: Change the arguments and texts that it is asked about; without it, it can only block.
+    modify: bool = False
 
     def __post_init__(self) -> None:
         for scope, paths in (("fs.read", self.fs_read), ("fs.write", self.fs_write)):
@@ -76,6 +78,10 @@ def admit(frame: wire.AnyFromExtension, permissions: Permissions | None) -> tupl
         case wire.CommandResponse(id=call_id, action="open_panel") if not permissions.ui:
             problem = "its permissions do not include ui, so it cannot open a panel"
             return wire.CommandResponse(call_id, error=problem), f"command_response: {problem}"
+        case wire.EventInterceptResponse(block=False) if not permissions.modify and _changes(frame):
+            # It did not allow what it was asked about, so that must not happen either.
+            problem = "its permissions do not include modify, so it cannot change what it is asked about"
+            return wire.EventInterceptResponse(frame.id, block=True, reason=problem), problem
         case wire.Subscribe():
             return _subscription(frame, permissions)
         case _:
@@ -96,6 +102,10 @@ def _subscription(wanted: wire.Subscribe, permissions: Permissions) -> tuple[wir
     ]
     problem = f"subscribe: its permissions do not include {' and '.join(refused)}" if refused else ""
     return msgspec.structs.replace(wanted, events=events, intercept=intercept), problem
+
+
+def _changes(answer: wire.EventInterceptResponse) -> bool:
+    return answer.modified_args is not None or bool(answer.replace_text)
 
 
 def _listed(scope: Names) -> tuple[str, ...]:

@@ -325,6 +325,10 @@ class EventQueue:
             return InterceptDecision()
         return await self.extension.decide(event, **about)
 
+    def guards(self, event: Intercepted) -> bool:
+        """Return whether the event is blocked unless the extension allows it."""
+        return event in self.extension.peer.closed
+
     def tell(self, event: Event, about: str) -> None:
         """Enqueue a notification; ``about`` identifies the request about the same event."""
         self._waiting.append((event, about))

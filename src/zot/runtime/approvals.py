@@ -33,7 +33,7 @@ def approvals_of(request: OpenRequest, *, cwd: str, key: str) -> Approvals:
     """Return the approver of tool calls. Guarded sessions reach no private file; those of a host never ask."""
     config, policy = request.config, _policy(request.config)
     if request.guarded:
-        policy = msgspec.structs.replace(policy, private=_private(config, key))
+        policy = msgspec.structs.replace(policy, private=_private(config, cwd, key))
     if request.host_request is None:
         return Approvals(policy, cwd=cwd, timeout_s=config.approval_timeout_s)
     from zot.agent.approvals import Denials
@@ -42,12 +42,17 @@ def approvals_of(request: OpenRequest, *, cwd: str, key: str) -> Approvals:
     return Approvals(policy, cwd=cwd, denials=denials)
 
 
-def _private(config: Config, key: str) -> Private:
-    """Return the paths that strangers never reach: zot's own, except skills and the session's spilled output."""
+def _private(config: Config, cwd: str, key: str) -> Private:
+    """Return the paths that strangers never reach: zot's own, except skills and spilled output,
+    and the kernel's."""
+    from zot.config.private_paths import KERNEL, private_paths
+
     home, kept = zot_home(config.environment), data_directory(config)
     skills = () if home is None else (os.path.join(home, "skills"),)
     spilled = () if kept is None else (os.path.join(kept, "spill", key),)
-    return Private((*(() if home is None else (os.path.abspath(home),)), *config.private), (*skills, *spilled))
+    # A working directory in shared memory is the operator's choice.
+    kernel = [place for place in KERNEL if not os.path.realpath(cwd).startswith(f"{place}/")]
+    return Private((*(one.path for one in private_paths(config, cwd)), *kernel), (*skills, *spilled))
 
 
 def _policy(config: Config) -> Policy:

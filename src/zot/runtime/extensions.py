@@ -39,6 +39,7 @@ def open_extensions(request: OpenRequest, toolbox: Toolbox, model_id: str) -> Ma
 
 
 def _launch_settings(config: Config, toolbox: Toolbox, model_id: str) -> LaunchSettings:
+    from zot.config.private_paths import private_paths
     from zot.extensions.confinement import Confinement
     from zot.extensions.launch import LaunchSettings
     from zot.extensions.peer import ExtensionDeadlines
@@ -55,8 +56,9 @@ def _launch_settings(config: Config, toolbox: Toolbox, model_id: str) -> LaunchS
         cwd,
         __version__,
         ExtensionDeadlines(**{f"{name}_s": seconds for name, seconds in config.ext_deadlines.items()}),
-        Confinement(processes, env, cwd=cwd, zot_home=home),
+        Confinement(processes, env, cwd=cwd, private=private_paths(config, cwd)),
         config.unsandboxed_ext,
+        zot_home=home,
         logs_are_home=data_directory(config) == home,
     )
 
@@ -107,7 +109,7 @@ def locate_extensions(config: Config, cwd: str) -> list[Located]:
     def is_refused(manifest: Manifest, directory: str) -> str:
         return "" if config.unsandboxed_ext else refusal(manifest, directory, config.environment, cwd=cwd)
 
-    return discover(
+    found = discover(
         cwd=cwd,
         home=home,
         explicit=config.ext,
@@ -115,3 +117,25 @@ def locate_extensions(config: Config, cwd: str) -> list[Located]:
         is_trusted=is_trusted,
         refusal=is_refused,
     )
+    return [_with_content(one, config, home) for one in found]
+
+
+def _with_content(one: Located, config: Config, home: str | None) -> Located:
+    """Bind a project's extension that runs to its content: the one that was trusted, or the present one."""
+    if one.source != "project" or one.standing != "runs" or one.manifest is None or home is None:
+        return one
+    import msgspec
+
+    from zot.config.trust import TrustStore, fingerprint
+    from zot.extensions.manifest import changeable
+
+    try:
+        if config.trust_project:
+            content = fingerprint(one.directory, changeable(one.manifest, one.directory))
+        else:
+            content = TrustStore(home).recorded(one.directory)
+    except UserError as problem:
+        return msgspec.structs.replace(one, standing="untrusted", problem=str(problem))
+    if not content:  # revoked meanwhile
+        return msgspec.structs.replace(one, standing="untrusted")
+    return msgspec.structs.replace(one, fingerprint=content)

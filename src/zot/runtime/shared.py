@@ -156,12 +156,13 @@ class BorrowedProcesses:
         env: Mapping[str, str],
         owners: Sequence[str] = (),
         streams: Streams | None = None,
+        seccomp: bytes = b"",
     ) -> Child:
         """See `Processes`."""
         self._check_open()
         self._used = self._shared()
         mine = owners if self._key in owners else (*owners, self._key)
-        child = await self._used.spawn(argv, cwd=cwd, env=env, owners=mine, streams=streams)
+        child = await self._used.spawn(argv, cwd=cwd, env=env, owners=mine, streams=streams, seccomp=seccomp)
         if self._closed:  # Killed while it waited for its turn.
             await child.end(grace_s=0)
             child.close()

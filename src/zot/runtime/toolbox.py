@@ -6,14 +6,17 @@ import logging
 import os
 import time
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from zot.config.config import Config, data_directory, tool_names, zot_home
 
 if TYPE_CHECKING:
+    from zot.config.private_paths import PrivatePath
     from zot.config.skills import SkillFile
     from zot.runtime.shared import SharedResources
     from zot.tools.base import Tool
+    from zot.tools.bash import Bash
     from zot.tools.checkpoints import Restorer
     from zot.tools.command_output import Spills
     from zot.tools.paths import Paths
@@ -40,6 +43,7 @@ class Toolbox:
         self._seen = ReadState()
         self._processes: Processes | None = None
         self._spills: Spills | None = None
+        self._commands: Bash | None = None
         names = tool_names(config)
         skills = self._skills() if "skill" in names else ()
         # Now and not at the first call: a lock covers the skills of this moment.
@@ -70,6 +74,8 @@ class Toolbox:
         """End all processes and remove temporary output. Idempotent."""
         if self._processes is not None:
             await self._processes.close()
+        if self._commands is not None and (notice := await self._commands.sweep()):
+            log.warning("%s", notice.strip())
         if self._spills is not None:
             self._spills.close()
 
@@ -84,7 +90,7 @@ class Toolbox:
 
         match name:
             case "bash":
-                return LazyTool(specs.bash(lock=self._config.lock), self._bash)
+                return LazyTool(specs.bash(lock=self._config.lock, lock_net=self._config.lock_net), self._bash)
             case "edit":
                 return LazyTool(specs.EDIT, self._edit)
             case "read":
@@ -109,15 +115,30 @@ class Toolbox:
 
         return Edit(self._writable, self._seen)
 
-    @property
-    def _hidden(self) -> tuple[str, ...]:
+    @cached_property
+    def _hidden(self) -> tuple[PrivatePath, ...]:
         """The paths that locked tools never reach, wherever they are."""
-        return (*(() if self._home is None else (self._home,)), *self._config.private)
+        from zot.config.private_paths import private_paths
+
+        return private_paths(self._config, self.cwd)
+
+    @cached_property
+    def _protected(self) -> tuple[str, ...]:
+        """The paths in the directory that locked tools do not change, besides those that zot knows.
+
+        Among them extensions that the user named, and the configuration: they count at the next start.
+        """
+        here = os.path.realpath(self.cwd)
+        named = [os.path.realpath(place) for place in self._config.ext]
+        named += [os.path.realpath(one) for one in self._config.private if os.path.basename(one) == "config.toml"]
+        inside = (os.path.relpath(place, here) for place in named if place.startswith(os.path.join(here, "")))
+        return (*self._config.protected, *inside)
 
     def _reachable(self, skills: Sequence[SkillFile]) -> list[str]:
         """Return the directories of skills that locked tools may read although they are outside of the lock."""
         directories = [skill.directory for skill in skills if skill.directory is not None]
-        return [one for one in directories if not _is_in(one, [self.cwd]) or _is_in(one, self._hidden)]
+        hidden = [one.path for one in self._hidden]
+        return [one for one in directories if not _is_in(one, [self.cwd]) or _is_in(one, hidden)]
 
     def _paths(self) -> tuple[Paths | None, Paths | None]:
         """Return the confinement of written and of read paths; None where there is none."""
@@ -125,9 +146,11 @@ class Toolbox:
             return None, None
         from zot.tools.paths import LockedPaths, LockedPathsForReading
 
-        lock = LockedPaths(self.cwd, hidden=self._hidden)
+        hidden = [one.path for one in self._hidden]
+        lock = LockedPaths(self.cwd, hidden=hidden)
+        writable = LockedPaths(self.cwd, hidden=hidden, protected=self._protected)
         spilled = [] if self._kept_in is None else [os.path.join(self._kept_in, "spill", self._key)]
-        return lock, LockedPathsForReading(lock, [*self._shown, *spilled])
+        return writable, LockedPathsForReading(lock, [*self._shown, *spilled])
 
     def processes(self) -> Processes:
         """Return the launcher of this session's processes, which end with it."""
@@ -141,15 +164,19 @@ class Toolbox:
 
         if self._kept_in is not None:
             self._spills = Spills(os.path.join(self._kept_in, "spill"), self._key)
-        return Bash(
+        self._commands = Bash(
             self.processes(),
             spills=self._spills,
             lock=self._config.lock,
-            hidden=self._hidden,
+            hidden=self._hidden if self._config.lock else (),
             shown=self._shown,
+            protected=self._protected if self._config.lock else (),
+            lock_net=self._config.lock_net,
+            lock_env=self._config.lock_env,
             # With a frozen clock no time passes, so that every run sends the model the same text.
             clock=time.monotonic if self._config.frozen_time is None else lambda: 0.0,
         )
+        return self._commands
 
     def _skills(self) -> tuple[SkillFile, ...]:
         from zot.config.skills import discover, trust_hint

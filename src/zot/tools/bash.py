@@ -6,7 +6,7 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
@@ -15,8 +15,11 @@ from zot.messages import TextBlock
 from zot.tools.base import Output, ToolContext, decode_args, to_utf8
 from zot.tools.command_output import OutputCollector, Spills
 from zot.tools.process import Child, Groups, Processes
-from zot.tools.sandbox import Sandbox
 from zot.tools.specs import BASH_MIN_TIMEOUT_S, BASH_TIMEOUT_S, bash
+
+if TYPE_CHECKING:
+    from zot.config.private_paths import PrivatePath
+    from zot.tools.sandbox import Sandbox
 
 TIMEOUT_GRACE_S = 2.0
 ABORT_GRACE_S = 0.5
@@ -33,8 +36,9 @@ class Bash:
 
     The caller closes ``processes`` and ``spills``. Output too long for the model goes to ``spills``. ``timeout_s`` is
     the default timeout; a command that exceeds it gets SIGTERM and ``grace_s`` before SIGKILL. With ``lock``, every
-    command runs in a sandbox or not at all: it sees its directory and the system's programs; ``hidden`` directories
-    are empty, ``shown`` ones readable nevertheless.
+    command runs in a sandbox or not at all: it sees its directory and the system's programs; ``hidden`` paths are
+    empty, ``shown`` directories readable nevertheless, and ``protected`` paths stay as they are. It has no network
+    without ``lock_net``, and no variables but those that every program needs and ``lock_env``.
     """
 
     read_only = False
@@ -45,8 +49,11 @@ class Bash:
         *,
         spills: Spills | None = None,
         lock: bool = False,
-        hidden: Sequence[str] = (),
+        hidden: Sequence[PrivatePath] = (),
         shown: Sequence[str] = (),
+        protected: Sequence[str] = (),
+        lock_net: bool = False,
+        lock_env: Sequence[str] = (),
         timeout_s: float = BASH_TIMEOUT_S,
         grace_s: float = TIMEOUT_GRACE_S,
         clock: Callable[[], float] = time.monotonic,
@@ -54,11 +61,15 @@ class Bash:
         self._processes = processes or Groups()
         self._spills = spills
         shown = (*shown, *(() if spills is None else (spills.directory,)))
-        self._sandbox = Sandbox(hidden=hidden, shown=shown) if lock else None
+        self._sandbox: Sandbox | None = None
+        if lock:
+            from zot.tools.sandbox import Sandbox  # Imported lazily: start-up budget.
+
+            self._sandbox = Sandbox(hidden=hidden, shown=shown, protected=protected, net=lock_net, variables=lock_env)
         self._timeout_s = timeout_s
         self._grace_s = grace_s
         self._clock = clock
-        self.spec = bash(lock=lock, timeout_s=timeout_s)
+        self.spec = bash(lock=lock, lock_net=lock_net, timeout_s=timeout_s)
 
     async def run(self, args: dict[str, Any], context: ToolContext) -> Output:
         """Run the command until it exits, even if background jobs still hold its output then.
@@ -82,6 +93,7 @@ class Bash:
             # Also on cancellation: leave no process.
             try:
                 await child.end(grace_s=ABORT_GRACE_S)
+                await self.sweep()
             finally:
                 child.close()
                 if isinstance(reason, asyncio.CancelledError):
@@ -92,15 +104,23 @@ class Bash:
         # Only without a timeout there may be background jobs.
         child.close() if timed_out else child.release()
         good, ending = (False, f"[exit -1] (timed out after {timeout_s:g} s)") if timed_out else _ending(child)
-        text = told(_still_running(jobs) + ending)
+        text = told(_still_running(jobs) + await self.sweep(is_over=not jobs) + ending)
         if not good:
             raise ToolFailed(text)
         return (TextBlock(text),)
 
+    async def sweep(self, *, is_over: bool = True) -> str:
+        """Move away protected files that locked commands have created; return a notice, "" if there are none.
+
+        ``is_over``: no job of the command runs any more.
+        """
+        moved = [] if self._sandbox is None else await self._sandbox.sweep(is_over=is_over)
+        return f"[moved away, because --lock protects it: {', '.join(moved)}]\n" if moved else ""
+
     async def _start(self, argv: Sequence[str | bytes], context: ToolContext) -> Child:
         try:
             if self._sandbox is not None:
-                argv = await self._sandbox.confine(argv, self._processes, context)
+                return await self._sandbox.spawn(argv, self._processes, context)
             return await self._processes.spawn(argv, cwd=context.cwd, env=context.env, owners=context.owners)
         except (OSError, ValueError) as exc:
             raise ToolFailed(f"cannot start the command: {exc}") from exc

@@ -94,10 +94,12 @@ class Guardian:
         env: Mapping[str, str],
         owners: Sequence[str] = (),
         streams: Streams | None = None,
+        seccomp: bytes = b"",
     ) -> Child:
         """See `Processes`."""
         variables = {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
-        request = encode_request(SpawnRequest([os.fsencode(word) for word in argv], os.fsencode(cwd), variables))
+        words = [os.fsencode(word) for word in argv]
+        request = encode_request(SpawnRequest(words, os.fsencode(cwd), variables, seccomp))
         async with self._starting:
             if self._closed:
                 raise ChildProcessError("nothing can be started any more: the guardian has been closed")

@@ -32,24 +32,32 @@ _NEEDED = (
 )  # fmt: skip
 #: Paths that programs need in a home directory.
 _NEEDED_AT_HOME = (".rustup/settings.toml", ".rustup/toolchains")
+_EMPTY: Mount = ("--tmpfs",)
 _OTHERS_MAY_LOOK = stat.S_IROTH | stat.S_IXOTH
 
 
 def locked_mounts(
-    cwd: str, *, path: str = "", home: str = "", hidden: Sequence[str] = (), shown: Sequence[str] = ()
+    cwd: str,
+    *,
+    path: str = "",
+    home: str = "",
+    hidden: Sequence[str] = (),
+    shown: Sequence[str] = (),
+    protected: Places | None = None,
 ) -> list[tuple[str, ...]]:
     """Return mounts that show ``cwd`` writable, and the programs with their data read-only.
 
     Programs are the system's and those on ``path``, a list as in the variable PATH. ``home`` and /tmp are private and
-    empty. ``hidden`` directories are empty, except for ``shown`` ones, which are readable.
+    empty. ``hidden`` paths are empty, except for ``shown`` directories, which are readable. ``protected`` are mounts in
+    ``cwd``.
     """
     here = os.path.realpath(cwd)
     places = system(home, away=[here])
     places |= in_path(path, away=[*places, here, *map(os.path.realpath, hidden)])
     places |= private(home, away=[here])
-    places |= dict.fromkeys(_existing(hidden), ("--tmpfs",))
+    places[here] = ("--bind", here)
+    places |= closing(places, [here], hidden=hidden, protected=protected or {})
     places |= {place: ("--ro-bind", place) for place in _existing(shown)}
-    places = {place: ("--bind", place) for place in _between(here, _existing(hidden))} | places
     places[here] = ("--bind", here)
     places |= link(cwd, away=[place for place, mount in places.items() if mount != ("--tmpfs",)])
     return mounts(places)
@@ -241,14 +249,37 @@ def _resolver(away: Sequence[str]) -> Places:
 
 
 def _between(here: str, hidden: Sequence[str]) -> Iterator[str]:
-    """Yield the directories between ``here`` and the hidden directories in it.
+    """Yield the directories between ``here`` and the hidden paths in it.
 
-    Mounted on themselves they cannot be renamed: otherwise a command could rename one and create its own hidden
-    directory.
+    Mounted on themselves they cannot be renamed: otherwise a command could rename one and create its own hidden path.
     """
     for place in hidden:
         while is_in(place := os.path.dirname(place), [here]) and place != here:
             yield place
+
+
+def closing(places: Places, writable: Sequence[str], *, hidden: Sequence[str], protected: Places) -> Places:
+    """Return mounts over ``places`` that make ``hidden`` paths empty and have those that are ``protected``.
+
+    Existing directories, files and sockets are covered if they would be seen. Directories above them in a ``writable``
+    place stay what they are.
+    """
+    covered: Places = {}
+    for path in map(os.path.realpath, hidden):
+        if places.get(innermost(path, places), _EMPTY) == _EMPTY:
+            continue
+        if os.path.isdir(path):
+            covered[path] = _EMPTY
+        elif os.path.exists(path):
+            covered[path] = ("--ro-bind", "/dev/null")
+    closed = protected | covered
+    around = {place for here in writable for place in _between(here, [*closed])}
+    return {place: ("--bind", place) for place in around if not is_in(place, [*closed])} | closed
+
+
+def innermost(path: str, places: Places) -> str:
+    """Return the innermost place that contains ``path`` or is it; "" if none does."""
+    return max((place for place in places if is_in(path, [place])), key=len, default="")
 
 
 def _existing(paths: Sequence[str]) -> list[str]:

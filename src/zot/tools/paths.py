@@ -106,11 +106,13 @@ class LockedPaths:
     resolved here, beneath the root. So a link created during the walk is not followed either.
     """
 
-    def __init__(self, root: str, *, hidden: Sequence[str] = ()) -> None:
+    def __init__(self, root: str, *, hidden: Sequence[str] = (), protected: Sequence[str] | None = None) -> None:
+        """With ``protected``, refuse the protected paths, these in addition to those that zot knows."""
         self.root = os.path.realpath(root)
         self._spellings = {self.root, os.path.abspath(root)}
         within = os.path.join(self.root, "")
         self._hidden = [path for path in map(os.path.realpath, hidden) if path.startswith(within)]
+        self._protected = protected
 
     def find(self, path: str, cwd: str, *, make_parents: bool = False) -> FileLocation:
         """Resolve ``path`` as `Paths.find` specifies. Raise ToolFailed if it leads outside."""
@@ -171,6 +173,12 @@ class LockedPaths:
         """Raise ToolFailed for hidden paths. By name: they need not exist yet."""
         if path in self._hidden:
             raise ToolFailed(f"{shown} is in {path}, where zot keeps its own files; locked tools do not touch it")
+        if self._protected is None:
+            return
+        from zot.config.protected_paths import protection_of  # Imported lazily: start-up budget.
+
+        if protection := protection_of(os.path.relpath(path, self.root), self._protected):
+            raise ToolFailed(f"{shown} is protected: other programs run what is in {protection}; --lock refuses it")
 
     def _outside(self, shown: str) -> ToolFailed:
         return ToolFailed(

@@ -52,11 +52,13 @@ class Processes(Protocol):
         env: Mapping[str, str],
         owners: Sequence[str] = (),
         streams: Streams | None = None,
+        seccomp: bytes = b"",
     ) -> Child:
         """Start a program with exactly ``env`` and no descriptors but ``streams``. Raise OSError or ValueError.
 
         Without streams it has no input, and its standard error is part of its output. It leads a new session and
         process group, and ends at the latest with the first of its ``owners``. When cancelled, leaves no process.
+        A sandbox gets its ``seccomp`` filter on the descriptor SECCOMP_FD.
         """
 
     async def end_all(self, owner: str, *, grace_s: float) -> None:
@@ -231,6 +233,7 @@ class Groups:
         env: Mapping[str, str],
         owners: Sequence[str] = (),
         streams: Streams | None = None,
+        seccomp: bytes = b"",
     ) -> Child:
         """See `Processes`."""
         if self._closed:
@@ -238,7 +241,7 @@ class Groups:
         self._children = {child for child in self._children if child.runs()}
         ours, theirs = os.pipe()
         try:
-            process = _popen(argv, cwd, env, theirs, streams)
+            process = _popen(argv, theirs, streams, seccomp, cwd=cwd, env=env)
         except BaseException:
             os.close(ours)
             raise
@@ -275,19 +278,37 @@ class Groups:
 
 
 def _popen(
-    argv: Sequence[str | bytes], cwd: str, env: Mapping[str, str], output: int, streams: Streams | None
+    argv: Sequence[str | bytes],
+    output: int,
+    streams: Streams | None,
+    seccomp: bytes,
+    *,
+    cwd: str,
+    env: Mapping[str, str],
 ) -> subprocess.Popen[bytes]:
     import subprocess
 
-    return subprocess.Popen(
-        argv,
-        cwd=cwd,
-        env=env,
-        stdin=subprocess.DEVNULL if streams is None else streams.input,
-        stdout=output,
-        stderr=output if streams is None else streams.errors,
-        start_new_session=True,
-    )
+    words, inherited = [*argv], list[int]()
+    if seccomp:
+        # Without a keeper the descriptor keeps its own number.
+        inherited.append(fd := os.memfd_create("seccomp"))
+        os.write(fd, seccomp)
+        os.lseek(fd, 0, os.SEEK_SET)
+        words[words.index("--seccomp") + 1] = str(fd)
+    try:
+        return subprocess.Popen(
+            words,
+            cwd=cwd,
+            env=env,
+            stdin=subprocess.DEVNULL if streams is None else streams.input,
+            stdout=output,
+            stderr=output if streams is None else streams.errors,
+            pass_fds=inherited,
+            start_new_session=True,
+        )
+    finally:
+        for fd in inherited:
+            os.close(fd)
 
 
 class GroupChild(Child):

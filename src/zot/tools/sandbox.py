@@ -1,84 +1,268 @@
 """Sandbox of commands under `--lock`: they see their directory and the system's programs.
 
-Built by bubblewrap from namespaces. Processes in it see and signal none outside; the network is shared.
+Built by bubblewrap from namespaces, with a filter of system calls. Processes in it see and signal none outside, and
+have no network unless that is shared.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from typing import Final, NamedTuple
 
+from zot.config.private_paths import PrivatePath
 from zot.errors import ToolFailed
 from zot.files import make_directory
 from zot.tools.base import ToolContext
 from zot.tools.mounts import locked_mounts
-from zot.tools.process import Processes
+from zot.tools.process import Child, Processes, Streams
+from zot.tools.protection import ProtectedFiles
+from zot.tools.seccomp import seccomp_filter
+from zot.tools.warden.request import SECCOMP_FD
+
+log = logging.getLogger("zot")
 
 #: Capabilities that root keeps, for files of other users. All others, such as mounting, are dropped.
 _ROOT_KEEPS = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER")
 #: Time for an empty command to run in a sandbox.
 _TRIAL_S = 10.0
 _NOT_RUN = "not run: under --lock commands need bubblewrap"
+_NO_NET = "--unshare-net"
+
+#: Variables of locked commands, besides those that begin with LC_. They name places and manners, never secrets.
+ENVIRONMENT: Final = frozenset({
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TERM", "COLORTERM", "NO_COLOR", "COLUMNS",
+    "LINES", "VIRTUAL_ENV", "CONDA_PREFIX", "PYENV_ROOT", "PYENV_VERSION", "RBENV_ROOT", "NVM_DIR", "NODE_PATH",
+    "JAVA_HOME", "GOPATH", "GOROOT", "CARGO_HOME", "RUSTUP_HOME", "PYTHONPATH", "LD_LIBRARY_PATH", "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+})  # fmt: skip
+#: The way to the network, which may contain a password: only with the network itself.
+_PROXIES: Final = frozenset({
+    "https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY",
+})  # fmt: skip
+
+
+class Protection(NamedTuple):
+    """A protection that not every bubblewrap or kernel has. ``lost`` says what is possible without it."""
+
+    key: str
+    name: str
+    options: tuple[str, ...]
+    lost: str
+
+
+USER_NAMESPACE: Final = Protection(
+    "userns",
+    "user namespace",
+    ("--unshare-user", "--disable-userns"),
+    "commands can create user namespaces of their own",
+)
+CGROUP_NAMESPACE: Final = Protection(
+    "cgroups", "control group namespace", ("--unshare-cgroup",), "commands see the control groups of the system"
+)
+SYSTEM_CALLS: Final = Protection(
+    "seccomp",
+    "system call filter",
+    ("--seccomp", str(SECCOMP_FD)),
+    "commands can use all system calls, keyrings among them",
+)
+PROTECTIONS: Final = (USER_NAMESPACE, CGROUP_NAMESPACE, SYSTEM_CALLS)
+
+
+class SandboxSupport(NamedTuple):
+    """Protections that work on this machine, and those that do not."""
+
+    works: tuple[Protection, ...]
+    lacking: tuple[Protection, ...] = ()
+
+
+class ConfinedCommand(NamedTuple):
+    """Command line of a sandbox, and the system call filter that it reads."""
+
+    argv: list[str | bytes]
+    seccomp: bytes
+
+    async def spawn(
+        self,
+        processes: Processes,
+        *,
+        cwd: str,
+        env: Mapping[str, str],
+        owners: Sequence[str] = (),
+        streams: Streams | None = None,
+    ) -> Child:
+        """Start it as `Processes.spawn` does."""
+        return await processes.spawn(self.argv, cwd=cwd, env=env, owners=owners, streams=streams, seccomp=self.seccomp)
 
 
 class Sandbox:
-    """Sandbox for commands. ``hidden`` directories are empty in it, except for ``shown`` ones."""
+    """Sandbox for commands.
 
-    def __init__(self, *, hidden: Sequence[str] = (), shown: Sequence[str] = ()) -> None:
+    ``hidden`` paths are empty in it, except for ``shown`` ones. ``protected`` are paths in the working directory that
+    stay as they are, in addition to those that zot knows. ``net`` shares the network; ``variables`` are passed in
+    addition to ENVIRONMENT.
+    """
+
+    def __init__(
+        self,
+        *,
+        hidden: Sequence[PrivatePath] = (),
+        shown: Sequence[str] = (),
+        protected: Sequence[str] = (),
+        net: bool = False,
+        variables: Sequence[str] = (),
+    ) -> None:
         self._hidden = hidden
+        self._more_protected = protected
+        self._protected: ProtectedFiles | None = None
+        self._has_jobs = False
         self._shown = shown
-        self._works = False
+        self._net = net
+        self._variables = frozenset(variables)
+        self._support: SandboxSupport | None = None
 
-    async def confine(
-        self, argv: Sequence[str | bytes], processes: Processes, context: ToolContext
-    ) -> list[str | bytes]:
-        """Return the command line that runs ``argv`` confined. Raise ToolFailed if this system cannot confine it."""
+    async def spawn(self, argv: Sequence[str | bytes], processes: Processes, context: ToolContext) -> Child:
+        """Run ``argv`` confined. Raise ToolFailed if this system cannot confine it, or OSError."""
         bwrap = find_bwrap(context.env.get("PATH"), outside=[context.cwd])
         if bwrap is None:
             reason = why_no_bwrap(context.env.get("PATH"), outside=[context.cwd])
             raise ToolFailed(f"{_NOT_RUN}, and {reason}")
-        if not self._works:
-            await self._try(bwrap, processes, context)
-        return self._wrap(argv, bwrap, context)
+        if self._protected is None:
+            self._protected = ProtectedFiles(context.cwd, self._more_protected)
+            await asyncio.to_thread(self._protected.survey)
+        if self._support is None:
+            self._support = await self._supported(bwrap, processes, context)
+        if self._has_jobs:
+            await self.sweep()
+        env = self._environment(context.env)
+        command = self._wrap(argv, bwrap, context, self._support)
+        return await command.spawn(processes, cwd=context.cwd, env=env, owners=context.owners)
 
-    def _wrap(self, argv: Sequence[str | bytes], bwrap: str, context: ToolContext) -> list[str | bytes]:
+    async def sweep(self, *, is_over: bool = True) -> list[str]:
+        """Move away protected paths that commands have created since the last one began; return them.
+
+        Unless the command ``is_over`` with all its jobs, what these create later is moved away before the next command.
+        """
+        self._has_jobs |= not is_over
+        return [] if self._protected is None else await asyncio.to_thread(self._protected.sweep)
+
+    def _environment(self, env: Mapping[str, str]) -> dict[str, str]:
+        passed = ENVIRONMENT | self._variables | (_PROXIES if self._net else frozenset())
+        return {name: value for name, value in env.items() if name in passed or name.startswith("LC_")}
+
+    def _wrap(
+        self, argv: Sequence[str | bytes], bwrap: str, context: ToolContext, support: SandboxSupport
+    ) -> ConfinedCommand:
         self._make_hidden(context.cwd)
         path, home = context.env.get("PATH", os.defpath), context.env.get("HOME", "")
-        mounts = locked_mounts(context.cwd, path=path, home=home, hidden=self._hidden, shown=self._shown)
-        return sandboxed(argv, bwrap=bwrap, cwd=context.cwd, mounts=mounts)
+        protected = {} if self._protected is None else self._protected.mounts()
+        hidden = [one.path for one in self._hidden]
+        mounts = locked_mounts(context.cwd, path=path, home=home, hidden=hidden, shown=self._shown, protected=protected)
+        return sandboxed(
+            argv,
+            bwrap=bwrap,
+            cwd=context.cwd,
+            mounts=mounts,
+            options=() if self._net else (_NO_NET,),
+            support=for_files_of([context.cwd], support),
+        )
 
     def _make_hidden(self, cwd: str) -> None:
         """Create missing hidden directories in the working directory, which the command could create otherwise."""
         fence = os.path.join(os.path.realpath(cwd), "")
-        for directory in map(os.path.realpath, self._hidden):
+        for directory in (os.path.realpath(one.path) for one in self._hidden if one.is_directory):
             if directory.startswith(fence):
                 with suppress(OSError):  # if zot cannot create it, the command cannot either
                     make_directory(directory)
 
-    async def _try(self, bwrap: str, processes: Processes, context: ToolContext) -> None:
-        argv = self._wrap(["/bin/sh", "-c", ":"], bwrap, context)
-        if reason := await failure(argv, processes, cwd=context.cwd, env=context.env, owners=context.owners):
+    async def _supported(self, bwrap: str, processes: Processes, context: ToolContext) -> SandboxSupport:
+        """Find out what works here. Raise ToolFailed if commands cannot be confined at all."""
+        found = await find_support(bwrap, processes, context.env, () if self._net else (_NO_NET,))
+        if isinstance(found, str):
+            advice = ""
+            if not self._net and not isinstance(await find_support(bwrap, processes, context.env), str):
+                advice = "; --lock-net runs commands with the network"
+            raise ToolFailed(f"{_NOT_RUN}, which {found}{advice}")
+        # With the real mounts, one of which may be what does not work.
+        command = self._wrap(["/bin/sh", "-c", ":"], bwrap, context, found)
+        if reason := await failure(command, processes, cwd=context.cwd, env=context.env, owners=context.owners):
             raise ToolFailed(f"{_NOT_RUN}, which {reason}")
-        self._works = True
+        return found
 
 
-async def trial(bwrap: str, processes: Processes, env: Mapping[str, str], options: Sequence[str] = ()) -> str:
-    """Return why this bubblewrap cannot confine commands with these ``options``; "" if it can."""
-    everything = [("--ro-bind", "/", "/"), ("--dev", "/dev"), ("--proc", "/proc")]
-    argv = sandboxed(["/bin/sh", "-c", ":"], bwrap=bwrap, cwd="/", mounts=everything, options=options)
-    return await failure(argv, processes, cwd="/", env=env)
+#: Protections that were found to work, by the path and options of bubblewrap.
+_found_support: dict[tuple[str, ...], SandboxSupport] = {}
+
+
+async def find_support(
+    bwrap: str, processes: Processes, env: Mapping[str, str], options: Sequence[str] = ()
+) -> SandboxSupport | str:
+    """Return which protections this bubblewrap has with ``options``, or why it cannot confine commands.
+
+    Tries once per process until it works, and warns of those that are lacking.
+    """
+    key = (bwrap, *options)
+    if key not in _found_support:
+        found = await _try_protections(bwrap, processes, env, options)
+        if isinstance(found, str):
+            return found
+        _found_support[key] = found
+        for one in found.lacking:
+            log.warning("this system's bubblewrap lacks the %s: %s", one.name, one.lost)
+    return _found_support[key]
+
+
+async def _try_protections(
+    bwrap: str, processes: Processes, env: Mapping[str, str], options: Sequence[str]
+) -> SandboxSupport | str:
+    async def problem(*works: Protection) -> str:
+        everything = [("--ro-bind", "/", "/"), ("--dev", "/dev"), ("--proc", "/proc")]
+        nothing = ["/bin/sh", "-c", ":"]
+        support = SandboxSupport(works)
+        command = sandboxed(nothing, bwrap=bwrap, cwd="/", mounts=everything, options=options, support=support)
+        return await failure(command, processes, cwd="/", env=env)
+
+    known = tuple(one for one in PROTECTIONS if one is not SYSTEM_CALLS or seccomp_filter())
+    if len(known) == len(PROTECTIONS) and not await problem(*known):
+        return SandboxSupport(known)
+    if reason := await problem():
+        return reason
+    works: tuple[Protection, ...] = ()
+    for one in known:
+        if not await problem(*works, one):
+            works += (one,)
+    return SandboxSupport(works, tuple(one for one in PROTECTIONS if one not in works))
+
+
+def for_files_of(places: Sequence[str], support: SandboxSupport) -> SandboxSupport:
+    """Return ``support`` for commands that write to ``places``.
+
+    In a user namespace, root has no rights to the files of other users. Where they own the place, root does without
+    the namespace; the system call filter still refuses nested ones.
+    """
+    if os.geteuid() != 0 or all(_owner(place) == 0 for place in places):
+        return support
+    return SandboxSupport(tuple(one for one in support.works if one is not USER_NAMESPACE), support.lacking)
+
+
+def _owner(place: str) -> int:
+    try:
+        return os.stat(place).st_uid
+    except OSError:
+        return 0
 
 
 async def failure(
-    argv: Sequence[str | bytes], processes: Processes, *, cwd: str, env: Mapping[str, str], owners: Sequence[str] = ()
+    command: ConfinedCommand, processes: Processes, *, cwd: str, env: Mapping[str, str], owners: Sequence[str] = ()
 ) -> str:
-    """Run ``argv``, an empty command in a sandbox, and return why it fails; "" if it works.
+    """Run an empty ``command`` in a sandbox, and return why it fails; "" if it works.
 
     Needed because a kernel or a container may forbid sandboxes, which looks like a failure of the command itself.
     """
-    child = await processes.spawn(argv, cwd=cwd, env=env, owners=owners)
+    child = await command.spawn(processes, cwd=cwd, env=env, owners=owners)
     said = b""
     try:
         async with asyncio.timeout(_TRIAL_S):
@@ -132,16 +316,20 @@ def sandboxed(
     cwd: str,
     mounts: Sequence[tuple[str, ...]],
     options: Sequence[str] = (),
-) -> list[str | bytes]:
-    """Return the command line that runs ``argv`` in ``cwd`` and sees only ``mounts``.
+    support: SandboxSupport,
+) -> ConfinedCommand:
+    """Return the command that runs ``argv`` in ``cwd`` and sees only ``mounts``.
 
     ``options`` are passed to bubblewrap. By default it does not die with its parent, since background jobs outlive the
     command; the command's `Processes` ends it.
     """
     words: list[str | bytes] = [bwrap, "--unshare-pid", "--unshare-ipc", *options, "--cap-drop", "ALL"]
+    for protection in support.works:
+        words += protection.options
     if os.geteuid() == 0:
         for capability in _ROOT_KEEPS:
             words += ["--cap-add", capability]
     for mount in mounts:
         words += mount
-    return [*words, "--setenv", "TMPDIR", "/tmp", "--chdir", cwd, "--", *argv]
+    seccomp = seccomp_filter() if SYSTEM_CALLS in support.works else b""
+    return ConfinedCommand([*words, "--setenv", "TMPDIR", "/tmp", "--chdir", cwd, "--", *argv], seccomp)

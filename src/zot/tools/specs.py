@@ -83,8 +83,8 @@ SKILL = ToolSpec(
 )
 
 
-def bash(*, lock: bool, timeout_s: float = BASH_TIMEOUT_S) -> ToolSpec:
-    """Return the specification of bash, with the sandbox of ``lock`` and the default ``timeout_s``."""
+def bash(*, lock: bool, lock_net: bool = False, timeout_s: float = BASH_TIMEOUT_S) -> ToolSpec:
+    """Return the specification of bash, with the sandbox of ``lock``, a network or none, and ``timeout_s``."""
     description = (
         "Run a command with /bin/sh in the cwd and return its output, stdout and stderr together. "
         f"Of long output you see the beginning and the end, {MAX_LINES} lines or {MAX_BYTES // 1024} KiB. "
@@ -95,6 +95,7 @@ def bash(*, lock: bool, timeout_s: float = BASH_TIMEOUT_S) -> ToolSpec:
         description += (
             " Of files there are only the cwd and, to read, the installed programs; "
             "/tmp and the home directory are empty again for the next command."
+            f"{'' if lock_net else ' There is no network.'}"
         )
     timeout = {
         "type": "number",

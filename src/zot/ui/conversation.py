@@ -167,13 +167,16 @@ class SkillInfo(msgspec.Struct, frozen=True):
 class Untrusted(msgspec.Struct, frozen=True):
     """A project's extension or skill that does not run until the user trusts it.
 
-    ``shadows`` is the directory of the global extension that it would replace.
+    ``shadows`` is the directory of the global extension that it would replace. ``covers`` are lines about what would be
+    trusted, with the ``fingerprint``.
     """
 
     kind: Literal["extension", "skill"]
     name: str
     directory: str
     shadows: str = ""
+    covers: tuple[str, ...] = ()
+    fingerprint: str = ""
 
 
 class Home(Protocol):

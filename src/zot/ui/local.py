@@ -38,6 +38,7 @@ from zot.ui.readable import match_session_id
 
 if TYPE_CHECKING:
     from zot.config.vendors import Vendor
+    from zot.extensions.discovery import Located
     from zot.journal.journal import Journal
     from zot.providers.models import Model
 
@@ -446,7 +447,7 @@ class LocalHome:
             from zot.extensions.manifest import changeable, load
 
             patterns = changeable(load(one.directory), one.directory)
-        TrustStore(self._home).trust(one.directory, patterns)
+        TrustStore(self._home).trust(one.directory, patterns, shown=one.fingerprint)
 
     async def providers(self) -> Sequence[str]:
         from zot.config.vendors import VENDORS
@@ -570,7 +571,7 @@ class LocalHome:
             found += self._untrusted_extensions()
         if not self._config.no_skill:
             skills = discover(cwd=self._cwd, home=self._home, is_trusted=self._is_trusted)
-            found += [Untrusted("skill", os.path.basename(place), place) for place in skills.untrusted]
+            found += [_untrusted_skill(place) for place in skills.untrusted]
         return found
 
     def _untrusted_extensions(self) -> list[Untrusted]:
@@ -580,11 +581,32 @@ class LocalHome:
         assert self._home is not None
         located = discover(cwd=self._cwd, home=self._home, is_trusted=TrustStore(self._home).is_trusted)
         named = {one.name: one.directory for one in located if one.source == "global"}
-        return [
-            Untrusted("extension", one.name, one.directory, named.get(one.name, ""))
-            for one in located
-            if one.standing == "untrusted"
-        ]
+        return [_untrusted_extension(one, named.get(one.name, "")) for one in located if one.standing == "untrusted"]
+
+
+def _untrusted_extension(one: Located, shadows: str) -> Untrusted:
+    from zot.config.trust import coverage
+    from zot.extensions.manifest import changeable, trust_summary
+
+    assert one.manifest is not None  # Only a readable one can be untrusted.
+    try:
+        covered = coverage(one.directory, changeable(one.manifest, one.directory))
+    except UserError as problem:
+        return Untrusted("extension", one.name, one.directory, shadows, (str(problem),))
+    lines = tuple(trust_summary(one.manifest, covered))
+    return Untrusted("extension", one.name, one.directory, shadows, lines, covered.fingerprint)
+
+
+def _untrusted_skill(directory: str) -> Untrusted:
+    from zot.config.trust import coverage
+
+    name = os.path.basename(directory)
+    try:
+        covered = coverage(directory)
+    except UserError as problem:
+        return Untrusted("skill", name, directory, covers=(str(problem),))
+    lines = (f"covers: {covered.files} files, {covered.size_bytes} bytes",)
+    return Untrusted("skill", name, directory, covers=lines, fingerprint=covered.fingerprint)
 
 
 def _warn(problem: Exception) -> None:

@@ -443,7 +443,7 @@ async def test_a_limit_and_many_at_once_lose_nobody(tmp_path: Path) -> None:
 async def test_the_directory_of_a_session(caller: Caller, tmp_path: Path) -> None:
     (tmp_path / "work" / ".git" / "refs" / "heads").mkdir(parents=True)
     (tmp_path / "work" / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
-    (tmp_path / "work" / ".git" / "refs" / "heads" / "main").write_text("0123456789abcdef0123456789abcdef01234567\n")
+    (tmp_path / "work" / ".git" / "refs" / "heads" / "main").write_text("0123456789abcdef" * 2 + "01234567\n")
     opened = await caller.get("session/new", agentAlias="default", sessionId="s", cwd=str(tmp_path / "work"))
     assert opened["workspaceDir"] == str(tmp_path / "work")
     branch = await caller.get("session/git_branch", sessionId="s")

@@ -6,13 +6,15 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from textual import _wait
 from textual.pilot import Pilot
 
+import zot.ui.terminal.questions
 from zot.config.config import Config, Overrides
 from zot.ui.conversation import Conversation, Home
 from zot.ui.local import LocalHome
@@ -102,10 +104,12 @@ async def stage(
         return await home.open(session)
 
     app = ZotApp(begin, open_session, look=look, clock=clock)
+    # Who tries how long a question takes no keys brings a clock; nobody else has to wait for that.
+    hurried: dict[str, Any] = {"IGNORE_KEYS_S": 0.1, "_PAUSE_S": 0.1} if clock is time.monotonic else {}
     try:
-        async with app.run_test(size=size) as pilot:
-            played = Stage(app, pilot, home)
-            yield played
+        with mock.patch.multiple(zot.ui.terminal.questions, **hurried) if hurried else nullcontext():
+            async with app.run_test(size=size) as pilot:
+                yield Stage(app, pilot, home)
     finally:
         await app.close()
         await home.close()

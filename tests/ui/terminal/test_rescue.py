@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -67,7 +68,8 @@ async def test_a_failure_is_forgotten_when_something_else_succeeds(tmp_path: Pat
 async def test_what_is_typed_while_a_model_fails_is_not_taken_for_a_choice(tmp_path: Path) -> None:
     script = tmp_path / "fails.lab"
     script.write_text('status 400\n---\nsay "second try"\n')
-    async with stage(tmp_path, script=str(script)) as person:
+    # The pause before a question takes keys is the one that people have.
+    async with stage(tmp_path, script=str(script), clock=time.perf_counter) as person:
         await person.sees("ready")
         await person.says("a prompt")
         await person.sees("The model call failed. Ask again?")

@@ -90,7 +90,8 @@ async def test_of_two_things_that_are_waited_for_the_one_is_shown_that_is_not_ov
 async def test_steering_reaches_the_running_prompt(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
-        await person.says('!script call bash {"command": "sleep 0.3"} ;; --- ;; say \'steered\'')
+        wait = '{"command": "until test -e go; do sleep 0.02; done"}'
+        await person.says(f"!script call bash {wait} ;; --- ;; say 'steered'")
         await person.sees("running bash")
         await person.says("!echo to the left", "ctrl+s")
         await person.sees("steering: !echo to the left")
@@ -276,7 +277,7 @@ async def test_a_long_list_of_offers_says_how_many_more_there_are(tmp_path: Path
         await person.sees("ready")
         await person.pilot.press("/")
         await person.sees("/help")
-        await person.sees("13 more: Up, Down; Tab takes it")
+        await person.sees("15 more: Up, Down; Tab takes it")
         await person.pilot.press("up")
         await person.sees("/exit   leave")
         await person.sees("13 more")

@@ -52,6 +52,8 @@ class DaemonParts:
         self.journal = journal
         self.audit = audit
         self.joinable = False
+        #: Paths that no session may reach; keys of certificates are added.
+        self.private: tuple[str, ...] = place.private
         self.resources = resources
         self.own_process = resources.own_process
         self._flags = flags
@@ -198,7 +200,7 @@ class DaemonParts:
     def _config(self, alias: str, session_id: str | None, cwd: str | None) -> Config:
         config = self.agents.config(alias, self._flags)
         journal = self.place.journal or config.journal
-        config = msgspec.structs.replace(config, session=session_id, journal=journal, private=(self.place.data_dir,))
+        config = msgspec.structs.replace(config, session=session_id, journal=journal, private=self.private)
         return config if cwd is None else msgspec.structs.replace(config, cwd=cwd)
 
 

@@ -316,7 +316,7 @@ class ExtensionEndpoint:
         def guards(guarded: GuardSet) -> None:
             keeping.add(asyncio.get_running_loop().create_task(_record_guard(session, guarded), name="zot guard"))
 
-        extension = manager_of(session.agent.extensions).join(name, link, guards)
+        extension = manager_of(session.agent.extensions).join(name, link, guards, token=scope["zot.bearer"])
         who = Identity("ws", token=scope["zot.bearer"])
         self._daemon.parts.audit.note("connected", who, method="/ext", session=session_id)
         tokens: Tokens = scope["zot.tokens"]

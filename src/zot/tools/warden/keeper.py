@@ -12,6 +12,7 @@ end of file means ``end``: zot has died or has dropped the command.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import signal
@@ -21,7 +22,7 @@ from contextlib import suppress
 from socket import socket
 
 from zot.tools.warden import kernel, tree
-from zot.tools.warden.request import SpawnRequest, receive_request
+from zot.tools.warden.request import SECCOMP_FD, SpawnRequest, receive_request
 
 #: Grace for a tree after zot or the guardian has ended.
 ORPHAN_GRACE_S = 0.5
@@ -79,6 +80,7 @@ def _run(request: SpawnRequest, control: socket, output: Sequence[int], guardian
 def _start(request: SpawnRequest, outlet: int, streams: Sequence[int]) -> int:
     """Start the command in its own session. Raise OSError, with the directory as its filename if that is the cause."""
     os.chdir(request.cwd)
+    seccomp = _sandbox_filter(request.seccomp)
     try:
         return os.posix_spawn(
             _found(request.argv[0], request.env),
@@ -90,6 +92,7 @@ def _start(request: SpawnRequest, outlet: int, streams: Sequence[int]) -> int:
                 else (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_DUP2, outlet, 1),
                 (os.POSIX_SPAWN_DUP2, streams[1] if streams else outlet, 2),
+                *([] if seccomp is None else [(os.POSIX_SPAWN_DUP2, seccomp, SECCOMP_FD)]),
             ],
             setsid=True,
             setsigmask=(),
@@ -97,6 +100,27 @@ def _start(request: SpawnRequest, outlet: int, streams: Sequence[int]) -> int:
         )
     finally:
         os.chdir("/")
+        if seccomp is not None:
+            os.close(seccomp)
+
+
+def _sandbox_filter(program: bytes) -> int | None:
+    """Return a descriptor of a sandbox's system call filter; None without a filter.
+
+    A sandbox gets a session keyring of its own, too: that of the user holds keys and tickets. It stays with this
+    keeper, since a process cannot return to its former keyring.
+    """
+    if not program:
+        return None
+    kernel.join_new_keyring()
+    # Above the descriptors of the started program, which the kernel replaces one after the other.
+    fd = os.memfd_create("seccomp")
+    try:
+        os.write(fd, program)
+        os.lseek(fd, 0, os.SEEK_SET)
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, SECCOMP_FD + 1)
+    finally:
+        os.close(fd)
 
 
 def _found(name: bytes, env: dict[bytes, bytes]) -> bytes:

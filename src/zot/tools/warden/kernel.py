@@ -10,6 +10,9 @@ from contextlib import suppress
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
+#: Number of the system call keyctl, by machine.
+_KEYCTL = {"x86_64": 250, "aarch64": 219}
+_KEYCTL_JOIN_SESSION_KEYRING = 1
 #: Range of marks, in microseconds: no real limit is above twelve days.
 _LEAST_MARK = 1 << 40
 _LARGEST_MARK = 1 << 62
@@ -29,6 +32,15 @@ def wake_with_parent() -> None:
 def hide_memory() -> None:
     """Keep the user's other processes, except root's, out of this one's memory, environment and descriptors."""
     _prctl(_PR_SET_DUMPABLE, 0)
+
+
+def join_new_keyring() -> None:
+    """Give this process and its future children an empty session keyring, where the kernel has keyrings."""
+    import ctypes
+
+    number = _KEYCTL.get(os.uname().machine)
+    if number is not None:
+        ctypes.CDLL(None, use_errno=True).syscall(number, _KEYCTL_JOIN_SESSION_KEYRING, None, 0, 0, 0)
 
 
 def mark_processes() -> int:

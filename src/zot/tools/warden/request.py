@@ -8,21 +8,27 @@ from socket import recv_fds, socket
 _MAX_DESCRIPTORS = 4
 _SIZE_BYTES = 4
 _CHUNK_BYTES = 1 << 20
+#: Descriptor from which a sandbox reads its system call filter.
+SECCOMP_FD = 3
 
 
 class SpawnRequest:
-    """Program with its arguments, its whole environment, and its working directory."""
+    """Program with its arguments, its whole environment, and its working directory.
 
-    def __init__(self, argv: list[bytes], cwd: bytes, env: dict[bytes, bytes]) -> None:
+    With ``seccomp``, the program is a sandbox: it reads this filter from the descriptor SECCOMP_FD.
+    """
+
+    def __init__(self, argv: list[bytes], cwd: bytes, env: dict[bytes, bytes], seccomp: bytes = b"") -> None:
         self.argv = argv
         self.cwd = cwd
         self.env = env
+        self.seccomp = seccomp
 
 
 def encode_request(request: SpawnRequest) -> bytes:
     """Encode a request. Raise ValueError if the kernel would not accept it."""
     pairs = [b"%s=%s" % pair for pair in request.env.items()]
-    fields = [request.cwd, b"%d" % len(request.argv), *request.argv, *pairs]
+    fields = [request.cwd, request.seccomp.hex().encode(), b"%d" % len(request.argv), *request.argv, *pairs]
     if any(b"\0" in field for field in fields):
         raise ValueError("a NUL character in an argument, a variable or the directory")
     if any(b"=" in name for name in request.env):
@@ -43,9 +49,9 @@ def receive_request(control: socket) -> tuple[SpawnRequest, list[int]]:
             raise EOFError
         data += part
         fds += more
-    cwd, count, *rest = data[_SIZE_BYTES:].split(b"\0")
+    cwd, seccomp, count, *rest = data[_SIZE_BYTES:].split(b"\0")
     argv, pairs = rest[: int(count)], rest[int(count) :]
-    return SpawnRequest(argv, cwd, dict(_pair(pair) for pair in pairs)), fds
+    return SpawnRequest(argv, cwd, dict(_pair(pair) for pair in pairs), bytes.fromhex(seccomp.decode())), fds
 
 
 def receive_with_descriptors(source: socket, max_bytes: int, max_descriptors: int) -> tuple[bytes, list[int]]:

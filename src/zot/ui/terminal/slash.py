@@ -111,7 +111,8 @@ def _trust_body(one: Untrusted) -> str:
         else "It is text that the model may follow."
     )
     shadows = f"\nIt would take the place of the one in {one.shadows}." if one.shadows else ""
-    return f"{one.directory}\n{what}{shadows}"
+    covers = "".join(f"\n{line}" for line in one.covers)
+    return f"{one.directory}\n{what}{shadows}{covers}"
 
 
 _COMMAND = re.compile(r"/[\w.-]+(\s|$)")

@@ -1,0 +1,105 @@
+"""Private paths: every directory, socket and file that zot itself resolves.
+
+The one list that sandboxes hide and that file tools refuse to strangers and under a lock. A path that is not in it can
+be reached, so everything that zot keeps belongs here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from zot.config.config import Config, zot_home
+from zot.config.paths import given_config_dir, given_data_dir
+
+#: Names of zot's files in its home, its configuration directory and its data directory.
+OWN_NAMES: Final = (
+    "auth.json", "trust.json", "config.toml", "models.json", "SYSTEM.md",
+    "journal.db", "journal.db-wal", "journal.db-shm", "journal.db.lock",
+    "daemon.sock", "daemon.sock.lock", "token", "tokens.json", "audit.jsonl",
+    "data", "logs", "spill", "recordings", "extensions", "extension-data", "snapshots", "skills",
+)  # fmt: skip
+#: Files that SQLite and zot keep beside a journal.
+_BESIDE_JOURNAL: Final = ("", "-wal", "-shm", "-journal", ".lock")
+_BESIDE_SOCKET: Final = ("", ".lock")
+#: The kernel's files: memory, descriptors and environment of processes, zot's among them, and devices.
+KERNEL: Final = ("/proc", "/sys", "/dev")
+
+
+class PrivatePath(NamedTuple):
+    """A private path, absolute, and what it is. A directory is private with all that is in it."""
+
+    path: str
+    purpose: str
+    is_directory: bool = True
+
+
+def private_paths(config: Config, cwd: str) -> tuple[PrivatePath, ...]:
+    """Return the private paths of a session in ``cwd``, whether or not they exist.
+
+    A directory that contains ``cwd`` is listed by its known content: the session works there.
+    """
+    here = os.path.realpath(cwd)
+    found: dict[str, PrivatePath] = {}
+    for one in _resolved(config):
+        for each in _parts(one, here):
+            found.setdefault(each.path, each)
+    return tuple(found.values())
+
+
+def _parts(one: PrivatePath, here: str) -> Iterator[PrivatePath]:
+    real = os.path.realpath(one.path)
+    if one.is_directory and (here == real or here.startswith(os.path.join(real, ""))):
+        for name in OWN_NAMES:
+            path = os.path.join(one.path, name)
+            if not here.startswith(os.path.realpath(path)):
+                yield PrivatePath(path, f"{one.purpose}: {name}", is_directory="." not in name and name != "token")
+    else:
+        yield one
+
+
+def _resolved(config: Config) -> Iterator[PrivatePath]:
+    env = config.environment
+    for path, purpose in (*_homes(env), *_daemon_directories(env)):
+        yield PrivatePath(os.path.abspath(path), purpose)
+    if config.data is not None:
+        yield PrivatePath(os.path.abspath(config.data), "data directory")
+    for path in config.private:
+        yield PrivatePath(os.path.abspath(path), "of this daemon", is_directory=not _is_file(path))
+    if socket := env.get("ZEROCLAW_SOCKET"):
+        yield from _beside(socket, _BESIDE_SOCKET, "socket by ZEROCLAW_SOCKET")
+    if config.journal is not None:
+        yield from _beside(config.journal, _BESIDE_JOURNAL, "journal")
+    for recording, flag in ((config.record, "--record"), (config.replay, "--replay")):
+        if recording is not None:
+            yield PrivatePath(os.path.abspath(recording), f"recording of {flag}", is_directory=False)
+
+
+def _homes(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield zot's home, and those of other settings: another zot of this user may run there."""
+    if home := zot_home(env):
+        yield home, "zot's home"
+    if state := env.get("XDG_STATE_HOME"):
+        yield os.path.join(state, "zot"), "zot's home by XDG_STATE_HOME"
+    if user := env.get("HOME"):
+        yield os.path.join(user, ".local", "state", "zot"), "zot's default home"
+        yield os.path.join(user, "Library", "Application Support", "zot"), "zot's default home on macOS"
+
+
+def _daemon_directories(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    if user := env.get("HOME"):
+        yield os.path.join(user, ".zeroclaw"), "the daemon's default directory"
+    if config_dir := given_config_dir(env, None):
+        yield config_dir, "the daemon's directory by ZEROCLAW_CONFIG_DIR"
+    if data_dir := given_data_dir(env):
+        yield data_dir, "the daemon's data by ZEROCLAW_DATA_DIR"
+
+
+def _beside(path: str, endings: tuple[str, ...], purpose: str) -> Iterator[PrivatePath]:
+    for ending in endings:
+        yield PrivatePath(os.path.abspath(f"{path}{ending}"), purpose, is_directory=False)
+
+
+def _is_file(path: str) -> bool:
+    return os.path.lexists(path) and not os.path.isdir(path)

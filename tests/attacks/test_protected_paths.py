@@ -1,0 +1,283 @@
+"""A locked run that plants code for later: in git, editors, shells and agents."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from extensions.stage import Extension, Stage
+from optional import needs
+from zot.config.config import Config, resolve
+from zot.config.protected_paths import PROTECTED, protected_paths, protection_of
+from zot.errors import ToolFailed
+from zot.runtime.shared import SharedResources
+from zot.runtime.toolbox import Toolbox
+from zot.tools.base import ToolContext
+from zot.tools.paths import LockedPaths
+
+from .sandboxed import locked
+
+ALL = [path for paths in PROTECTED.values() for path in paths]
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A repository with every protected path in it; each is a directory with a file, or a file."""
+    work = tmp_path / "work"
+    for name in ALL:
+        path = work / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if "." in path.name[1:] or path.name in ("config", "commondir"):
+            path.write_text("theirs")
+        else:
+            path.mkdir(exist_ok=True)
+            (path / "file").write_text("theirs")
+    return work
+
+
+def _contents(top: Path) -> dict[str, str]:
+    return {str(path.relative_to(top)): path.read_text() for path in sorted(top.rglob("*")) if path.is_file()}
+
+
+@needs("bwrap")
+async def test_what_is_there_stays_as_it_is(clone: Path) -> None:
+    before = _contents(clone)
+    ways = (
+        "echo evil > {0}", "echo evil > {0}/file", "echo evil > {0}/new", "rm -rf {0}", "mv {0} {0}.old",
+        "chmod 777 {0}", "ln -f other {0}", "mount --bind . {0}",
+    )  # fmt: skip
+    more = "mv .git .git2; mkdir -p .git/hooks; mv .config .config2; mv .local .local2; echo work > .git/index"
+    lines = [way.format(path) for path in ALL for way in ways]
+    (clone / "attack.sh").write_text("\n".join([*lines, more, "echo done"]))
+    text = await locked("sh attack.sh 2>&1 | tail -1", clone)
+    assert "\ndone\n" in text
+    after = {name: content for name, content in _contents(clone).items() if name != "attack.sh"}
+    assert after == {**before, ".git/index": "work\n"}
+
+
+@needs("bwrap")
+async def test_what_was_not_there_is_moved_away(tmp_path: Path) -> None:
+    (tmp_path / ".config").mkdir()
+    commands = [f"mkdir -p $(dirname {path}); echo evil > {path}" for path in [*ALL, "HEAD"]]
+    text = await locked("; ".join(commands), tmp_path)
+    left = [path for path in [*ALL, "HEAD"] if os.path.lexists(tmp_path / path)]
+    assert left == []
+    assert "[moved away, because --lock protects it: " in text
+    assert (tmp_path / "HEAD.zot-quarantine").read_text() == "evil\n"
+
+
+@needs("bwrap")
+async def test_a_link_is_no_way_to_plant_it_nor_to_move_what_is_outside(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    (outside / "fish").mkdir(parents=True)
+    work = tmp_path / "work"
+    work.mkdir()
+    command = f"ln -s {outside} .config; mkdir e; echo x > e/x; ln -s e .zot; ln -s e .vscode"
+    await locked(command, work)
+    assert (outside / "fish").is_dir()
+    assert sorted(path.name for path in work.iterdir()) == [
+        ".config.zot-quarantine", ".vscode.zot-quarantine", ".zot.zot-quarantine", "e",
+    ]  # fmt: skip
+
+
+@needs("bwrap", "git")
+async def test_git_still_works_and_runs_nothing_that_was_planted(tmp_path: Path) -> None:
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "GIT_CONFIG_NOSYSTEM": "1"}
+    work = tmp_path / "work"
+    work.mkdir()
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(work), "-c", "user.name=x", "-c", "user.email=x@x", *words]
+        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False).stdout
+
+    git("init", "-q")
+    evil = f"touch {tmp_path}/ran"
+    attack = (
+        "echo 1 > f; git add f; git -c user.name=x -c user.email=x@x commit -qm one && echo committed;"
+        f"git config core.fsmonitor '{evil}'; printf '#!/bin/sh\\n{evil}\\n' > .git/hooks/post-checkout;"
+        "chmod +x .git/hooks/post-checkout; mkdir -p evil/objects evil/refs; cp .git/config evil/config;"
+        f"git config -f evil/config core.fsmonitor '{evil}'; echo ../evil > .git/commondir; echo over"
+    )
+    text = await locked(attack, work, env={"PATH": os.environ["PATH"]})
+    assert "\ncommitted\n" in text
+    assert "\nover\n" in text
+    assert git("log", "--format=%s") == "one\n"
+    git("status")
+    git("checkout", "-q", "-b", "b")
+    assert not (tmp_path / "ran").exists()
+
+
+@needs("bwrap", "git")
+async def test_git_runs_nothing_from_a_repository_below(tmp_path: Path) -> None:
+    """It goes there from above if the index says that it is a submodule. One was there before, one is planted."""
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "GIT_CONFIG_NOSYSTEM": "1"}
+    work, who = tmp_path / "work", "-c user.name=x -c user.email=x@x"
+    evil = f"touch {tmp_path}/ran"
+    commit = f"git init -q . && echo 1 > f && git add f && git {who} commit -qm one"
+    submodule = "git update-index --add --cacheinfo 160000,$(git -C {0} rev-parse HEAD),{0}"
+    (work / "lib").mkdir(parents=True)
+    for place in (work, work / "lib"):
+        subprocess.run(commit, shell=True, cwd=place, env=env, check=True, timeout=60)
+    subprocess.run(submodule.format("lib"), shell=True, cwd=work, env=env, check=True, timeout=60)
+    attack = (
+        f"git -C lib config core.fsmonitor '{evil}'; mv lib/.git lib/x; mv lib l;"
+        f"mkdir -p a/b && cd a/b && {commit} && git config core.fsmonitor '{evil}' && cd ../..;"
+        f"{submodule.format('a/b')}; git status --short; echo over"
+    )
+    assert "\nover\n" in await locked(attack, work, env={"PATH": os.environ["PATH"]})
+    (tmp_path / "ran").unlink(missing_ok=True)
+    for command in ("git status", "git diff", "git add -A"):
+        subprocess.run(command, shell=True, cwd=work, env=env, check=False, capture_output=True, timeout=60)
+    assert not (tmp_path / "ran").exists()
+    assert (work / "a" / "b" / ".git.zot-quarantine").is_dir()
+    assert (work / "lib" / ".git" / "HEAD").exists()
+
+
+@needs("bwrap")
+async def test_what_an_aborted_command_has_planted_does_not_stay(tmp_path: Path) -> None:
+    async with asyncio.timeout(60):
+        running = asyncio.create_task(locked("echo evil > .envrc; : > done; sleep 60", tmp_path))
+        await _until(tmp_path / "done")
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    assert not (tmp_path / ".envrc").exists()
+
+
+@needs("bwrap")
+async def test_the_file_that_leads_to_a_repository_stays_as_it_is(tmp_path: Path) -> None:
+    """As a worktree and a submodule have one."""
+    (tmp_path / ".git").write_text("gitdir: /elsewhere\n")
+    text = await locked("echo 'gitdir: evil' > .git; rm -f .git; mkdir .git; mv .git x; echo over", tmp_path)
+    assert "\nover\n" in text
+    assert (tmp_path / ".git").read_text() == "gitdir: /elsewhere\n"
+    (tmp_path / ".git").unlink()
+    await locked("echo 'gitdir: evil' > .git", tmp_path)
+    assert not (tmp_path / ".git").exists()
+
+
+@needs("bwrap")
+async def test_what_zot_itself_would_run_next_time_stays_as_it_is(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    for name in ("tools/ext", "settings"):
+        (work / name).mkdir(parents=True)
+    (work / "tools" / "ext" / "run.py").write_text("theirs")
+    (work / "settings" / "config.toml").write_text("[agents.default]\n")
+    before = _contents(work)
+    env = {"PATH": os.environ["PATH"], "ZOT_HOME": str(tmp_path / "home")}
+    settings = {"lock": True, "cwd": str(work), "config_dir": str(work / "settings"), "tools": ("bash", "write"),
+                "ext": (str(work / "tools" / "ext"),)}  # fmt: skip
+    config = resolve({"provider": "lab", **settings}, env)
+    resources = SharedResources()
+    toolbox = Toolbox(config, resources, cwd=str(work), key="k")
+    context = ToolContext(str(work), env, _no_progress)
+    bash, write = toolbox.tools
+    attack = "for f in tools/ext/run.py settings/config.toml; do echo evil > $f; done; mv tools t; true"
+    await bash.run({"command": attack}, context)
+    for name in before:
+        with pytest.raises(ToolFailed):
+            await write.run({"path": name, "content": "evil"}, context)
+    await toolbox.close()
+    await resources.close()
+    assert _contents(work) == before
+
+
+@needs("bwrap")
+async def test_a_job_in_the_background_plants_nothing_that_outlives_the_session(tmp_path: Path) -> None:
+    env = {"PATH": os.environ["PATH"], "ZOT_HOME": str(tmp_path / "home")}
+    work = tmp_path / "work"
+    work.mkdir()
+    config = Config(provider="lab", lock=True, cwd=str(work), env=env, tools=("bash",))
+    resources = SharedResources()
+    toolbox = Toolbox(config, resources, cwd=str(work), key="k")
+    command = "(while [ ! -e go ]; do sleep 0.01; done; echo evil > .envrc; : > done; "
+    command += "while [ ! -e more ]; do sleep 0.01; done; echo evil > .profile; : > done2; sleep 60) & echo up"
+    await toolbox.tools[0].run({"command": command}, ToolContext(str(work), env, _no_progress))
+    (work / "go").touch()
+    await _until(work / "done")
+    await toolbox.tools[0].run({"command": "true"}, ToolContext(str(work), env, _no_progress))
+    assert not (work / ".envrc").exists(), "the next command does not take it for what was there before"
+    (work / "more").touch()
+    await _until(work / "done2")
+    await toolbox.close()
+    await resources.close()
+    assert not (work / ".profile").exists()
+    assert (work / ".envrc.zot-quarantine").exists()
+
+
+async def _no_progress(text: str) -> None:
+    del text
+
+
+async def _until(path: Path) -> None:
+    async with asyncio.timeout(30):
+        while not path.exists():
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("path", [*ALL, ".git/HEAD", "HEAD", "mine/keep"])
+def test_no_file_tool_writes_it(path: str, tmp_path: Path) -> None:
+    paths = LockedPaths(str(tmp_path), protected=("mine/keep",))
+    (tmp_path / "d").mkdir()
+    spellings = [path, f"{path}/x", f"./d/../{path}", path.upper()]
+    if path not in ("HEAD", "mine/keep"):
+        spellings += [f"d/{path}", f"d/{path}/x"]
+    for spelling in spellings:
+        with pytest.raises(ToolFailed, match="is protected"):
+            paths.find(spelling, str(tmp_path), make_parents=True)
+    assert not os.path.lexists(tmp_path / path)
+
+
+def test_a_link_is_judged_by_where_it_leads(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "harmless").symlink_to(".git")
+    with pytest.raises(ToolFailed, match="is protected"):
+        LockedPaths(str(tmp_path), protected=()).find("harmless/hooks/x", str(tmp_path), make_parents=True)
+
+
+def test_what_only_looks_like_it_is_not_protected() -> None:
+    for path in ("src/head.py", "HEAD.md", ".github/workflows/ci.yml", "git/hooks", ".gitignore", "a/HEAD", ".zotty"):
+        assert protection_of(path) == ""
+    assert "mine/keep" in protected_paths(("/mine/keep/",))
+
+
+#: Writes to each path that it is told, and creates the directories on the way.
+WRITER = """
+hello("tools")
+say("register_tool", name="write_all", schema={"type": "object"})
+say("ready")
+for frame in frames():
+    if frame["type"] == "tool_call":
+        written = []
+        for path in frame["args"]["paths"]:
+            try:
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                open(path, "a").write("evil")
+                written.append(path)
+            except OSError:
+                pass
+        say("tool_result", id=frame["id"], content=[{"type": "text", "text": json.dumps(written)}])
+    elif frame["type"] == "shutdown":
+        say("shutdown_ack")
+        break
+"""
+
+
+@needs("bwrap")
+async def test_an_extension_that_may_write_the_directory_plants_nothing_there(tmp_path: Path) -> None:
+    """Neither where programs look for code, nor where zot would find its own files."""
+    user = tmp_path / "user"
+    (user / ".git" / "hooks").mkdir(parents=True)
+    (user / ".zot").mkdir()
+    env = {"PATH": os.environ["PATH"], "ZOT_HOME": str(tmp_path / "home"), "HOME": str(user)}
+    writer = Extension(tmp_path / "ext", "writer", WRITER, permissions={"tools": True, "fs.write": ["$CWD"]})
+    tried = [".git/hooks/post-checkout", ".zot/extensions/x/run.py", ".zeroclaw/data/token", "allowed"]
+    async with Stage(tmp_path / "home", writer, cwd=str(user), env=env) as stage:
+        asked = json.dumps({"paths": [str(user / path) for path in tried]})
+        await stage.prompt(f"call write_all {asked} ;; --- ;; say done")
+    assert [path for path in tried if (user / path).exists()] == ["allowed"]

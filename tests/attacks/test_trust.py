@@ -1,0 +1,223 @@
+"""A project's extension that was trusted, and what others make of it afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from extensions.stage import Extension, Stage, results
+from optional import needs
+from zot.config.config import Config
+from zot.config.trust import TrustStore, copy_hashed, coverage, fingerprint
+from zot.errors import UserError
+from zot.extensions.manifest import changeable, load, trust_summary
+from zot.extensions.snapshot import Snapshot
+from zot.runtime.extensions import locate_extensions
+
+#: Says which code it is and where; ends when it is told to crash, so that it is started again.
+SCRIPT = """
+import os
+hello("tools")
+say("register_tool", name="who", schema={"type": "object"})
+say("ready")
+for frame in frames():
+    if frame["type"] == "tool_call":
+        if frame["args"].get("crash"):
+            os._exit(1)
+        say("tool_result", id=frame["id"], content=[{"type": "text", "text": VERSION + " " + os.getcwd()}])
+    elif frame["type"] == "shutdown":
+        say("shutdown_ack")
+        break
+"""
+WHO = "call who {} ;; --- ;; say done"
+CRASH = 'call who {"crash": true} ;; --- ;; say done'
+
+
+class Project:
+    """A project with one extension, and zot's home beside it."""
+
+    def __init__(self, top: Path, **manifest: Any) -> None:
+        self.home, self.cwd = top / "home", top / "project"
+        self.home.mkdir(mode=0o700)
+        self.extension = Extension(self.cwd / ".zot" / "extensions", "one", f'VERSION = "first"\n{SCRIPT}', **manifest)
+        self.directory = str(self.extension.directory)
+
+    def trust(self) -> None:
+        TrustStore(str(self.home)).trust(self.directory, changeable(load(self.directory), self.directory))
+
+    def change(self) -> None:
+        program = self.extension.directory / "run.py"
+        program.write_text(program.read_text().replace('"first"', '"changed"'))
+
+    def stage(self, **settings: Any) -> Stage:
+        return Stage(self.home, cwd=str(self.cwd), ext=(), **settings)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)
+
+
+async def test_a_restart_runs_what_was_trusted(project: Project) -> None:
+    project.trust()
+    async with project.stage() as stage:
+        [(first, _)] = results(await stage.prompt(WHO))
+        project.change()
+        await stage.prompt(CRASH)
+        await stage.until_offered("who")
+        [(second, failed)] = results(await stage.prompt(WHO))
+    assert not failed, second
+    assert first == second
+    version, where = first.split(" ", 1)
+    assert version == "first"
+    assert Path(where).parent == project.home / "snapshots"
+
+
+async def test_a_start_that_comes_later_does_not_run_what_came_meanwhile(project: Project) -> None:
+    """As in the daemon, where a session is opened long before its first prompt."""
+    project.trust()
+    async with project.stage() as stage:
+        project.change()
+        [(said, failed)] = results(await stage.prompt(WHO))
+        assert failed, said
+    assert "its files have changed since they were trusted" in stage.log("one")
+
+
+async def test_trust_for_one_run_is_for_what_was_there_when_it_began(project: Project) -> None:
+    async with project.stage(trust_project=True) as stage:
+        project.change()
+        [(said, failed)] = results(await stage.prompt(WHO))
+        assert failed, said
+
+
+async def test_data_is_not_taken_from_the_project_and_outlives_a_change(tmp_path: Path) -> None:
+    """What a pull brings as data would otherwise get into an extension that was trusted before."""
+    project = Project(tmp_path)
+    (project.extension.directory / "data" / "heard").write_text("planted\n")
+    project.trust()
+    async with project.stage() as stage:
+        await stage.prompt(WHO)
+    [place] = (project.home / "extension-data").iterdir()
+    kept = (place / "data" / "heard").read_text()
+    assert "planted" not in kept
+    assert json.loads(kept.split("\n", 1)[0])["data_dir"] == str(place / "data")
+    assert place.stat().st_mode & 0o077 == 0
+    project.change()
+    project.trust()
+    async with project.stage() as stage:
+        await stage.prompt(WHO)
+    assert (place / "data" / "heard").read_text().startswith(kept)
+    assert (project.extension.directory / "data" / "heard").read_text() == "planted\n"
+
+
+@needs("bwrap")
+async def test_a_copy_is_confined_as_its_manifest_says_and_can_write_its_data_only(tmp_path: Path) -> None:
+    project = Project(tmp_path, permissions={"tools": True})
+    project.trust()
+    async with project.stage() as stage:
+        [(said, failed)] = results(await stage.prompt(WHO))
+    assert not failed, said
+    [place] = (project.home / "extension-data").iterdir()
+    assert (place / "data" / "heard").read_text()
+    assert not (project.extension.directory / "data" / "heard").exists()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [["*"], ["**"], ["*", "**"], ["./**"], ["../**"], ["/tmp/**"], ["*/**"], ["*.py"], ["*.json"], ["deno.json"], [""]],
+)
+def test_data_that_may_be_code_is_never_trusted(data: list[str], tmp_path: Path) -> None:
+    project = Project(tmp_path, data=data)
+    with pytest.raises(UserError, match=r"cannot be trusted: data: "):
+        project.trust()
+    [found] = locate_extensions(_config(project, trust_project=True), str(project.cwd))
+    assert found.standing == "untrusted"
+
+
+@pytest.mark.parametrize(
+    ("program", "args"),
+    [
+        ("{cwd}/evil.sh", []),
+        ("{directory}/run.py", []),
+        ("sh", ["{cwd}/evil.sh"]),
+        ("sh", ["--rcfile={cwd}/evil.sh"]),
+        ("sh", ["-c", ". {cwd}/evil.sh"]),
+        ("/proc/self/cwd/run.py", []),
+        ("{link}/evil.sh", []),
+    ],
+)
+def test_what_runs_by_an_absolute_path_in_the_project_is_never_trusted(
+    program: str, args: list[str], tmp_path: Path
+) -> None:
+    cwd, directory, link = tmp_path / "project", tmp_path / "project" / ".zot" / "extensions" / "one", tmp_path / "link"
+    link.symlink_to(cwd)
+    places = {"cwd": cwd, "directory": directory, "link": link}
+    project = Project(tmp_path, exec=program.format(**places), args=[word.format(**places) for word in args])
+    (cwd / "evil.sh").write_text("")
+    with pytest.raises(UserError, match=r"cannot be trusted: it runs "):
+        project.trust()
+
+
+def test_settings_of_runtimes_count(project: Project) -> None:
+    project.trust()
+    store, patterns = TrustStore(str(project.home)), changeable(load(project.directory), project.directory)
+    for name in ("deno.json", "package.json", "settings.json", "run.db.py"):
+        path = project.extension.directory / name
+        path.write_text("{}")
+        assert not store.is_trusted(project.directory, patterns)
+        path.unlink()
+    assert store.is_trusted(project.directory, patterns)
+
+
+def test_what_the_question_shows_is_what_is_trusted(project: Project) -> None:
+    """And only that: a change between the question and the answer is noticed."""
+    manifest = load(project.directory)
+    patterns = changeable(manifest, project.directory)
+    covered = coverage(project.directory, patterns)
+    assert trust_summary(manifest, covered) == [
+        "runs: ./run.py",
+        f"covers: 2 files, {covered.size_bytes} bytes; a private copy of them runs",
+        "data, kept by zot and not taken from the project: data/**, *.db, *.db-*, *.log",
+        "left out as data: data/",
+    ]
+    project.change()
+    store = TrustStore(str(project.home))
+    with pytest.raises(UserError, match="has changed since it was shown"):
+        store.trust(project.directory, patterns, shown=covered.fingerprint)
+    assert store.entries() == ()
+
+
+def test_a_copy_has_no_link_that_leads_out(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("s3cret")
+    code = tmp_path / "code"
+    (code / "lib").mkdir(parents=True)
+    (code / "lib" / "util.py").write_text("")
+    (code / "file.py").symlink_to("lib/util.py")
+    (code / "far.py").symlink_to(tmp_path / "secret")
+    (code / "modules").symlink_to(code / "lib")
+    (code / "gone").symlink_to("nowhere")
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    assert copy_hashed(str(code), (), str(copy)) == fingerprint(str(code))
+    links = {path.name: os.readlink(path) for path in copy.rglob("*") if path.is_symlink()}
+    assert links == {"modules": "lib"}
+    assert (copy / "far.py").read_text() == "s3cret"
+    (code / "out").symlink_to("..")
+    with pytest.raises(UserError, match="leads to a directory outside"):
+        copy_hashed(str(code), (), str(tmp_path / "other"))
+
+
+def test_a_copy_that_is_not_what_was_trusted_is_not_left_behind(project: Project) -> None:
+    manifest = load(project.directory)
+    snapshot = Snapshot(str(project.home), project.directory, "sha256:" + "0" * 64)
+    with pytest.raises(UserError, match="have changed"):
+        snapshot.make(manifest)
+    assert list((project.home / "snapshots").iterdir()) == []
+
+
+def _config(project: Project, **settings: Any) -> Config:
+    return Config(provider="lab", env={"ZOT_HOME": str(project.home), "PATH": os.environ["PATH"]}, **settings)
