@@ -163,12 +163,10 @@ class ExclusiveJob(_QueuedJob, Generic[T]):
 class RecordJob(_QueuedJob):
     """Rows to record outside of any run, or before a waiting run resumes; its caller awaits ``stored``.
 
-    ``make`` is called at the moment of recording. ``waiting`` says what happens to a run that waits for an approval and
-    whose process is gone.
+    ``make`` is called at the moment of recording.
     """
 
     make: Callable[[], Sequence[Row]]
-    waiting: WaitingRuns
     stored: asyncio.Future[None] = msgspec.field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     def drop(self, why: AgentError) -> None:
@@ -176,7 +174,22 @@ class RecordJob(_QueuedJob):
         _reject(self.stored, why)
 
 
-Job: TypeAlias = PromptJob | CompactJob | ResumedJob | EditJob | ExclusiveJob[Any] | RecordJob
+class RecoverJob(_QueuedJob):
+    """Recovery from the death of another process; its caller awaits ``over``.
+
+    Every job recovers the session when it acquires the lease; this one has no other purpose. ``waiting`` says what
+    happens to a run that waits for an approval.
+    """
+
+    waiting: WaitingRuns
+    over: asyncio.Future[None] = msgspec.field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    def drop(self, why: AgentError) -> None:
+        """Reject ``over``: nothing was recovered."""
+        _reject(self.over, why)
+
+
+Job: TypeAlias = PromptJob | CompactJob | ResumedJob | EditJob | ExclusiveJob[Any] | RecordJob | RecoverJob
 
 
 def is_run(job: Job) -> bool:
@@ -263,7 +276,7 @@ class JobQueue:
         """Take the next steering message, if there is one."""
         return self._steers.popleft() if self._steers else None
 
-    def forestall(self) -> None:
+    def abort_first_run(self) -> None:
         """Mark the first waiting run as aborted: it ends as soon as it has begun."""
         for job in [job for job in self._jobs if is_run(job)][:1]:
             job.is_unwanted = True

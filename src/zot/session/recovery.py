@@ -1,6 +1,7 @@
 """Recovery after a crash: find what a dead process left of the newest run, then end it or let it resume.
 
-Every process that acquires a session's lease calls `recover` before it appends; nothing else repairs a session.
+Every process that acquires a session's lease calls `recover` before it appends, because another one may have died since
+it last looked. Nothing else ends a run that a dead process left.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ Findings: TypeAlias = Clean | Interrupted | WaitingForApproval
 class WaitingRuns(enum.Enum):
     """What recovery does with a run that waits for an approval and whose process is gone."""
 
-    LEAVE = "another process may resume it"
-    RESUME = "resume it here if its deadline has not passed, else end it"
+    LEAVE = "leave it to a process that resumes it, unless it has been answered: then end it"
+    RESUME = "resume it here if it has been answered or its deadline has not passed, else end it"
     END = "end it"
 
 
@@ -173,11 +174,10 @@ def _repair(transcript: Transcript, rows: Sequence[Row]) -> list[Change]:
     return [] if messages == list(future.messages) else [MessagesReplaced(0, len(future), tuple(messages))]
 
 
-def needs_recovery(history: History, store: Store, rows: Sequence[Row], waiting: WaitingRuns) -> bool:
-    """True if a session whose newest run has these ``rows`` must be recovered. Needs no lease."""
-    match inspect(history.transcript, rows, now=""):
+def needs_lease(found: Findings, store: Store, waiting: WaitingRuns) -> bool:
+    """True if what was ``found`` must be recovered, for which the lease is needed."""
+    match found:
         case Clean():
-            history.must_recover = False
             return store.left_behind and waiting is WaitingRuns.RESUME
         case WaitingForApproval(answer=None):
             return waiting is not WaitingRuns.LEAVE
@@ -230,7 +230,7 @@ async def recover_unusable(store: Store, past: TranscriptPast, *, now: Callable[
     history = History(store)
     history.learn(past.changes)
     history.totals = past.totals
-    if not needs_recovery(history, store, past.newest, WaitingRuns.LEAVE):
+    if not needs_lease(inspect(history.transcript, past.newest, now=""), store, WaitingRuns.LEAVE):
         return
     try:
         foreign = await store.begin()

@@ -33,11 +33,12 @@ from zot.session.queue import (
     JobQueue,
     PromptJob,
     RecordJob,
+    RecoverJob,
     ResumedJob,
     explained,
     is_run,
 )
-from zot.session.recovery import WaitingRuns, needs_recovery, recover
+from zot.session.recovery import Clean, WaitingRuns, inspect, needs_lease, recover
 from zot.store import Row, Store
 
 log = logging.getLogger("zot")
@@ -136,7 +137,7 @@ class Worker:
             self._history.replace(job.edit(self._history.transcript))
             job.start()
         else:
-            self._take(job)
+            self._make_current(job)
             self._working = asyncio.get_running_loop().create_task(self._work(), name="zot session")
 
     def steer(self, job: PromptJob) -> None:
@@ -184,15 +185,14 @@ class Worker:
         """Record the current settings, unless a run does."""
         if self._current is None and self._store.shared:
             with suppress(SessionBusy, RunCancelled):
-                # No rows of its own: every job records changed settings when it acquires the lease.
-                await self._record_between_runs(lambda: (), self._waiting_runs)
+                await self._record_between_runs(lambda: ())  # Every job records changed settings before its own rows.
 
     async def record(self, make: Callable[[], Row]) -> None:
         """Record the row from ``make``, which is called then, and wait until it is stored. Raise AgentError."""
         try:
             self._history.amend([make()])
         except StoreFailed:  # No run holds the lease.
-            await self._record_between_runs(lambda: [make()], WaitingRuns.LEAVE)
+            await self._record_between_runs(lambda: [make()])
         else:
             await self._history.settled()
 
@@ -206,9 +206,15 @@ class Worker:
         newest, self._newest = self._newest, None
         if self._current is not None or not self._store.shared:
             return
-        if newest is None or needs_recovery(self._history, self._store, newest, waiting):
-            with suppress(SessionBusy, RunCancelled):
-                await self._record_between_runs(lambda: (), waiting)  # Acquiring the lease recovers.
+        if newest is not None:
+            found = inspect(self._history.transcript, newest, now="")
+            self._history.must_recover = not isinstance(found, Clean)
+            if not needs_lease(found, self._store, waiting):
+                return
+        job = RecoverJob(waiting)
+        self.accept(job)
+        with suppress(SessionBusy, RunCancelled):
+            await job.over
 
     async def finish(self) -> None:
         """Wait until the queue is empty and nothing runs."""
@@ -237,15 +243,15 @@ class Worker:
         try:
             while self._current is not None:
                 if self._current.run is not None or await self._acquire(self._current):
-                    await self._finish(self._current)
+                    await self._execute(self._current)
                 following = self.queue.next()
                 if following is None:
                     return
-                self._take(following)
+                self._make_current(following)
         finally:
             self._current = self._working = None
 
-    def _take(self, job: Job) -> None:
+    def _make_current(self, job: Job) -> None:
         """Make ``job`` the current one. Where no lease is needed it begins at once, so that its caller learns so at
         once."""
         current = self._current = _Current(job)
@@ -264,7 +270,7 @@ class Worker:
             body = compact(self._agent, run)
         else:
             try:
-                self._say(run, job)
+                self._add_prompt(run, job)
                 body = self._agent.run(run, self._steer)
             except StoreFailed as problem:
                 body = _fail(problem)
@@ -272,7 +278,7 @@ class Worker:
         if current.ended_by is not None:
             current.task.cancel()
 
-    def _say(self, run: Run, job: PromptJob) -> None:
+    def _add_prompt(self, run: Run, job: PromptJob) -> None:
         """Add a prompt to the conversation, unless it is there already."""
         text: str | None = job.text
         if job.repeated is not None:
@@ -326,8 +332,9 @@ class Worker:
 
     async def _recover(self, job: Job, foreign: Sequence[tuple[int, Row]]) -> WaitingForApproval | None:
         """Load foreign rows, recover, and record changed settings. Return a run to resume first."""
-        policy = job.waiting if isinstance(job, RecordJob) else self._waiting_runs
-        found = await recover(self._history, self._store, foreign, policy, now=self._now, clock=self._clock)
+        found = await recover(
+            self._history, self._store, foreign, self._waiting_runs(job), now=self._now, clock=self._clock
+        )
         configured = self._agent.configured()
         if configured != self._history.configured:
             self._history.amend([configured])
@@ -335,25 +342,34 @@ class Worker:
             self._history.on_foreign_rows(foreign[-1][0])
         return found
 
-    @property
-    def _waiting_runs(self) -> WaitingRuns:
-        return WaitingRuns.RESUME if self._resumes else WaitingRuns.END
+    def _waiting_runs(self, job: Job) -> WaitingRuns:
+        """Return what happens to a run that waits for an approval and whose process is gone, before ``job`` runs."""
+        match job:
+            case RecoverJob(waiting=waiting):
+                return waiting
+            case RecordJob() if not self._resumes:
+                return WaitingRuns.LEAVE
+            case _:
+                return WaitingRuns.RESUME if self._resumes else WaitingRuns.END
 
     async def _resume_first(self, job: Job, waiting: WaitingForApproval) -> None:
-        """Make a run that waits for an approval the current job; ``job`` follows it, unless it only records rows."""
+        """Make a run that waits for an approval the current job; ``job`` follows it, unless it is done by then."""
         run = self._new_run()
         run.go_on(waiting.step)
         self.approvals.reopen(run, waiting, left_s=waiting.left_s(self._clock()))
         resumed = self._current = _Current(ResumedJob(waiting))
         resumed.run = run
-        if isinstance(job, RecordJob):
-            await self._append(job)
-        else:
-            self.queue.put_back(job)
+        match job:
+            case RecordJob():
+                await self._append(job)
+            case RecoverJob():
+                await self._settle(job)
+            case _:
+                self.queue.put_back(job)
 
-    async def _record_between_runs(self, make: Callable[[], Sequence[Row]], waiting: WaitingRuns) -> None:
+    async def _record_between_runs(self, make: Callable[[], Sequence[Row]]) -> None:
         """Record rows through the queue. Raise AgentError, SessionBusy if another process runs the session."""
-        job = RecordJob(make, waiting)
+        job = RecordJob(make)
         self.accept(job)
         await job.stored
 
@@ -367,9 +383,19 @@ class Worker:
             if not job.stored.done():
                 job.stored.set_result(None)
 
-    # The end.
+    async def _settle(self, job: RecoverJob) -> None:
+        """Wait until the rows of a recovery are stored."""
+        try:
+            await self._history.settled()
+        except Exception as problem:  # Raised where `over` is awaited.
+            job.drop(explained(problem))
+        else:
+            if not job.over.done():
+                job.over.set_result(None)
 
-    async def _finish(self, current: _Current) -> None:
+    # Execution.
+
+    async def _execute(self, current: _Current) -> None:
         """Do a job to its end and release the lease."""
         job = current.job
         try:
@@ -377,7 +403,7 @@ class Worker:
                 case PromptJob() | CompactJob() | ResumedJob():
                     if current.run is None:
                         self._begin(current)
-                    await self._end(current)
+                    await self._finish_run(current)
                 case EditJob(edit=edit):
                     self._history.replace(edit(self._history.transcript))
                     await self._history.settled()
@@ -386,17 +412,19 @@ class Worker:
                     await job.run()
                 case RecordJob():
                     await self._append(job)
+                case RecoverJob():
+                    await self._settle(job)
         except Exception as problem:  # An unexpected error fails this job, not those after it.
             job.drop(explained(problem))
         finally:
             self._store.end(parked=self._is_parking)
             job.forget()
 
-    async def _end(self, current: _Current) -> None:
+    async def _finish_run(self, current: _Current) -> None:
         """Wait for a run and record its end."""
         job, run = current.job, current.run
         assert run is not None
-        problem = await self._outcome(current, run)
+        problem = await self._await_run(current, run)
         if self._is_parking:
             job.park()
             return
@@ -404,7 +432,7 @@ class Worker:
             await self._end_background(run)
         try:
             if current.store_failure is None:
-                self._conclude(current, run, problem)
+                self._emit_end(current, run, problem)
             # The end must be stored before this run counts as over and the next one begins.
             await self._history.settled()
             failure = current.store_failure
@@ -416,7 +444,7 @@ class Worker:
             ended = [*self._lost_turn_end(failure), Error(str(failure)), Done()]
             self._history.announce(ended, prompt_id=job.prompt_id if isinstance(job, PromptJob) else "")
 
-    async def _outcome(self, current: _Current, run: Run) -> BaseException | None:
+    async def _await_run(self, current: _Current, run: Run) -> BaseException | None:
         """Wait for the end of a run, requesting approvals as needed; return the exception that ended it early, if
         any."""
         asking: Awaitable[ApprovalVerdict | None] | None = None
@@ -456,7 +484,7 @@ class Worker:
         """True if approvals can be requested."""
         return self._resumes or any(subscriber.can_approve for subscriber in self._history.subscribers)
 
-    def _conclude(self, current: _Current, run: Run, problem: BaseException | None) -> None:
+    def _emit_end(self, current: _Current, run: Run, problem: BaseException | None) -> None:
         """Emit the events that end a run."""
         job, is_unwanted = current.job, current.ended_by is not None
         # An abort between the last turn and `done` counts: the processes that the run left have been ended by now.
@@ -489,7 +517,7 @@ class Worker:
         if current is None:
             return
         if not is_run(current.job):  # An abort means the next run, not the short job before it.
-            self.queue.forestall()
+            self.queue.abort_first_run()
         # Once is enough: a second cancellation would interrupt the clean-up after the first.
         if current.ended_by is None:
             current.ended_by = why
