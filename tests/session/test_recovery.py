@@ -13,7 +13,7 @@ import claude
 from fakes import NOON, PATIENCE_S, Doorman, FakeTool, FakeTransport, ListStore, finish, kinds, listen, open_session
 from grammar import Grammar
 from zot.agent.approvals import WaitingForApproval
-from zot.agent.transcript import Transcript, repaired
+from zot.agent.transcript import LOST_RESULT, Transcript, repaired
 from zot.encoding import encode
 from zot.events import (
     ApprovalRequest,
@@ -26,7 +26,7 @@ from zot.events import (
     TurnEnd,
 )
 from zot.messages import CallBlock, Message, ResultBlock, TextBlock
-from zot.session.recovery import LOST_RESULT, Clean, Findings, Interrupted, inspect
+from zot.session.recovery import Clean, Findings, Interrupted, inspect
 from zot.store import Configured, MessageAdded, MessagesReplaced, Row
 from zot.tools.base import Output, ToolContext
 

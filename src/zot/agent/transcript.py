@@ -20,6 +20,9 @@ from zot.store import (
     UsageCounted,
 )
 
+#: The result for the model of a call whose run was interrupted.
+LOST_RESULT = "the result was lost: the run was interrupted"
+
 
 class Transcript:
     """The messages so far. Changes only through `apply`, so the store can rebuild it."""
@@ -114,5 +117,5 @@ def _lost_results(calls: dict[str, CallBlock], time: str) -> list[Message]:
     """Return a message with error results for ``calls``; none without calls."""
     if not calls:
         return []
-    lost = TextBlock("the result was lost: the run was interrupted")
+    lost = TextBlock(LOST_RESULT)
     return [Message("tool", tuple(ResultBlock(call_id, True, (lost,)) for call_id in calls), time)]

@@ -34,9 +34,6 @@ from zot.store import Acquired, Change, FindAnswer, PermissionGranted, Row
 if TYPE_CHECKING:
     from zot.journal.journal import Journal
 
-if TYPE_CHECKING:
-    from zot.journal.journal import Journal
-
 T = TypeVar("T")
 
 #: The most unwritten bytes before a run must wait, and how long the disk may take.

@@ -400,7 +400,11 @@ class SessionPool:
         edition = self._edition
         try:
             session = await self._opening(session_id, wanted)
-            closed = await self._journal.is_closed(session_id)
+            try:
+                closed = await self._journal.is_closed(session_id)
+            except BaseException:
+                await session.close()
+                raise
         finally:
             self._opened -= 1
         channel = self.channel(session_id)

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from zot.config.config import Config, data_directory, tool_names, zot_home
+from zot.errors import ConfigError
 
 if TYPE_CHECKING:
     from zot.config.private_paths import PrivatePath
@@ -97,8 +98,10 @@ class Toolbox:
                 return LazyTool(specs.READ, self._read, read_only=True)
             case "skill":
                 return LazyTool(specs.SKILL, lambda: _skill(skills), read_only=True)
-            case _:
+            case "write":
                 return LazyTool(specs.WRITE, self._write)
+            case _:
+                raise ConfigError(f"zot has no tool named {name!r}")
 
     def _read(self) -> Tool:
         from zot.tools.read import Read

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -37,9 +37,6 @@ from zot.store import (
     Store,
     UsageCounted,
 )
-
-if TYPE_CHECKING:
-    from zot.agent.loop import Agent
 
 #: Whether a turn is open after each of these events.
 _BOUNDS: dict[type, bool] = {TurnStart: True, TurnEnd: False, Error: False, Done: False}

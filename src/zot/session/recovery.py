@@ -14,7 +14,7 @@ from typing import TypeAlias, TypeVar
 import msgspec
 
 from zot.agent.approvals import WaitingForApproval, expiry_text
-from zot.agent.transcript import Transcript, repaired
+from zot.agent.transcript import LOST_RESULT, Transcript, repaired
 from zot.errors import SessionBusy
 from zot.events import (
     AgentEvent,
@@ -50,8 +50,6 @@ from zot.store import (
 )
 
 T = TypeVar("T")
-
-LOST_RESULT = "the result was lost: the run was interrupted"
 
 
 class Clean(msgspec.Struct, frozen=True):
