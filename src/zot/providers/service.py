@@ -106,75 +106,36 @@ class Service:
         left_s: Callable[[], float] | None = None,
     ) -> None:
         self.name = name
-        self._api = api
-        self._transport = transport
-        self._key = key
-        self._renew = renew
-        self._secrets = secrets
-        self._deadlines = deadlines or Deadlines()
-        self._sleep = sleep
-        self._jitter = jitter or _random
-        self._clock = clock
-        self._left_s = left_s or _forever
+        self.api = api
+        self.transport = transport
+        self.key = key
+        self.renew = renew
+        self.secrets = secrets
+        self.deadlines = deadlines or Deadlines()
+        self.sleep = sleep
+        self.jitter = jitter or _random
+        self.clock = clock
+        self.left_s = left_s or _forever
 
     def call(self, request: ModelRequest, on_retry: OnRetry) -> _Call:
         """Prepare one model call; nothing is sent before `open`."""
-        return _Call(
-            self.name,
-            self._api,
-            request,
-            transport=self._transport,
-            key=self._key,
-            renew=self._renew,
-            secrets=self._secrets,
-            deadlines=self._deadlines,
-            sleep=self._sleep,
-            jitter=self._jitter,
-            clock=self._clock,
-            left_s=self._left_s,
-            on_retry=on_retry,
-        )
+        return _Call(self, request, on_retry)
 
     async def close(self) -> None:
         """Close idle connections."""
-        await self._transport.close()
+        await self.transport.close()
 
 
 class _Call:
     """One model call in progress; a `ReplyStream`."""
 
-    def __init__(
-        self,
-        name: str,
-        api: Api,
-        request: ModelRequest,
-        *,
-        transport: Transport,
-        key: ReadKey,
-        renew: RenewKey,
-        secrets: Sequence[str],
-        deadlines: Deadlines,
-        sleep: Callable[[float], Awaitable[None]],
-        jitter: Callable[[], float],
-        clock: Callable[[], float],
-        left_s: Callable[[], float],
-        on_retry: OnRetry,
-    ) -> None:
-        self._name = name
-        self._api = api
+    def __init__(self, service: Service, request: ModelRequest, on_retry: OnRetry) -> None:
+        self._service = service
         self._request = request
-        self._transport = transport
-        self._key = key
-        self._renew = renew
-        self._mask = Mask(secrets)
-        self._deadlines = deadlines
-        self._sleep = sleep
-        self._jitter = jitter
-        self._clock = clock
-        self._left_s = left_s
         self._on_retry = on_retry
+        self._mask = Mask(service.secrets)
         self._response: HttpResponse | None = None
-        self._decoder = api.decoder(request)
+        self._decoder = service.api.decoder(request)
         self._first_events: list[StreamEvent] = []
         self._failure: ProviderError | None = None
         self._opening = b""
@@ -195,13 +156,13 @@ class _Call:
                     log.warning("%s (once more, with a new key)", error)
                     http, may_renew = self._prepared(renewed), False
                     continue
-                delay_s = retry_delay(error, attempt=attempt, jitter=self._jitter())
-                if delay_s is None or delay_s >= self._left_s():
+                delay_s = retry_delay(error, attempt=attempt, jitter=self._service.jitter())
+                if delay_s is None or delay_s >= self._service.left_s():
                     self._advise(error)
                     raise
                 log.warning("%s (attempt %d; the next one in %.2f s)", error, attempt, delay_s, extra=TOLD)
                 self._on_retry(str(error), attempt=attempt, delay_s=delay_s)
-                await self._sleep(delay_s)
+                await self._service.sleep(delay_s)
                 attempt += 1
             else:
                 return
@@ -219,7 +180,7 @@ class _Call:
 
     def reply(self) -> ModelReply:
         """Return the reply so far."""
-        return msgspec.structs.replace(self._decoder.reply(), origin=self._name)
+        return msgspec.structs.replace(self._decoder.reply(), origin=self._service.name)
 
     def close(self) -> None:
         """Release the connection; it is reused only if the answer was read to its end."""
@@ -230,36 +191,36 @@ class _Call:
         """Add the provider's name, mask keys and shorten the error."""
         from zot.providers.api_errors import attribute_error  # Imported lazily: start-up budget.
 
-        attribute_error(error, provider=self._name, mask=self._mask)
+        attribute_error(error, provider=self._service.name, mask=self._mask)
 
     def _advise(self, error: ProviderError) -> None:
         """Append advice, once no retry follows."""
         from zot.providers.api_errors import advise
 
-        advise(error, self._name)
+        advise(error, self._service.name)
 
     async def _read_key(self) -> str:
         try:
-            return await self._key()
+            return await self._service.key()
         except ProviderError as error:
             self._sign(error)
             raise
 
     async def _renewed(self, refused: str) -> str:
         """Return a key other than the refused one; "" if there is none."""
-        if not self._renew(refused):
+        if not self._service.renew(refused):
             return ""
         key = await self._read_key()
         return key if key != refused else ""
 
     def _prepared(self, key: str) -> HttpRequest:
         """Return the request, and mask its secrets in errors: services quote the key they refuse."""
-        http = self._api.request(self._request, key)
+        http = self._service.api.request(self._request, key)
         self._mask.add(http.secrets())
         return http
 
     async def _attempt(self, http: HttpRequest) -> HttpResponse:
-        response = await self._transport.send(http, self._deadlines)
+        response = await self._service.transport.send(http, self._service.deadlines)
         if response.status == 200:
             return response
         try:
@@ -268,11 +229,11 @@ class _Call:
             response.close()
         from zot.providers.api_errors import response_error  # Imported lazily: start-up budget.
 
-        raise response_error(response.status, response.headers, body, now=self._clock())
+        raise response_error(response.status, response.headers, body, now=self._service.clock())
 
     async def _begin(self, http: HttpRequest) -> None:
         """Send the request and wait for the first event: some services answer 200 and then report an overload."""
-        self._decoder = self._api.decoder(self._request)
+        self._decoder = self._service.api.decoder(self._request)
         self._opening, self._received_bytes, self._ended = b"", 0, False
         self._response = await self._attempt(http)
         try:
@@ -321,7 +282,7 @@ class _Call:
 
     async def _next_bytes(self, response: HttpResponse) -> bytes:
         # Bytes after the last event are no part of the answer.
-        silence_s = _EPILOGUE_S if self._decoder.is_complete else self._deadlines.silence_s
+        silence_s = _EPILOGUE_S if self._decoder.is_complete else self._service.deadlines.silence_s
         try:
             async with asyncio.timeout_at(self._quiet_since + silence_s):
                 data = await response.read()
@@ -342,7 +303,7 @@ class _Call:
         """Read the body of an error response: bounded, and possibly incomplete."""
         body = b""
         try:
-            async with asyncio.timeout(self._deadlines.connect_s):
+            async with asyncio.timeout(self._service.deadlines.connect_s):
                 while len(body) < _MAX_ERROR_BODY and (data := await response.read()):
                     body += data
         except (TimeoutError, ProviderError):
