@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import stat
 import sys
 import time
@@ -154,8 +155,6 @@ def read_chunks(
 
 
 def _piped(fd: int, path: str, silence_s: float) -> Iterator[bytes]:
-    import select  # Imported lazily: pipes are rare.
-
     poll, size = select.poll(), 0
     poll.register(fd, select.POLLIN)
     while poll.poll(silence_s * 1000):

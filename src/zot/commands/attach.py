@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any
 from zot.client.client import RECONNECT_S, Client
 from zot.client.session import ClientSession
 from zot.commands.subcommands import FAILED, NOT_RUNNING, absolute_directory, print_note, write
+from zot.commands.terminal import can_show_screen, run_app
 from zot.config import flags
+from zot.config.config import Config
+from zot.config.paths import locate
 from zot.encoding import encode
 from zot.errors import AgentError, ConnectionLost, UsageError, UserError
 from zot.events import (
@@ -202,7 +205,6 @@ def _has_screen(settings: dict[str, Any]) -> bool:
     """True for a terminal that can show a screen, unless a replay is requested, which is shown in lines."""
     if settings.get("plain") or "after" in settings or not (sys.stdin.isatty() and sys.stdout.isatty()):
         return False
-    from zot.commands.terminal import can_show_screen
 
     return can_show_screen(os.environ)
 
@@ -212,7 +214,6 @@ async def _on_screen(client: Client, session: ClientSession, settings: dict[str,
     from zot.ui.terminal.textual_patches import collect_rarely
 
     collect_rarely()
-    from zot.commands.terminal import run_app
     from zot.ui.remote import ClientHome
     from zot.ui.terminal.app import ZotApp
 
@@ -258,8 +259,6 @@ def _print_attach_command(session: str, settings: dict[str, Any]) -> None:
 
 def _shares_home(settings: dict[str, Any]) -> bool:
     """True if the daemon uses this user's home: no flag or variable names another one."""
-    from zot.config.paths import locate
-
     if "socket" in settings or os.environ.get("ZEROCLAW_SOCKET"):
         return False
     place = locate(os.environ, config_dir=settings.get("config_dir"))
@@ -267,7 +266,6 @@ def _shares_home(settings: dict[str, Any]) -> bool:
 
 
 def _own_home(cwd: str, agent: str) -> Home:
-    from zot.config.config import Config
     from zot.ui.local import LocalHome
 
     return LocalHome(Config(cwd=cwd, agent=agent))

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import sys
 from collections.abc import Container, Mapping, Sequence
+from socket import SOCK_STREAM
 from typing import TYPE_CHECKING, Any
+
+from msgspec import ValidationError, convert
+from msgspec.structs import replace
 
 from zot.config import flags
 from zot.config.config import AGENT_FLAGS, zot_home
 from zot.config.paths import DaemonPaths, locate
 from zot.errors import ConfigError, DaemonRunning, UsageError, UserError
+from zot.serve.stdio import leave, leave_on_signals
 from zot.text import printable
 from zot.wire.lines import MAX_LINE_BYTES
 
@@ -62,7 +68,6 @@ def main(argv: Sequence[str]) -> int:
     sys.setswitchinterval(_SWITCH_S)
     gc.disable()  # Modules loaded until it listens are no garbage.
     from zot.config.agents import AgentConfigs
-    from zot.serve.stdio import leave, leave_on_signals
 
     leave_on_signals()
     agents = AgentConfigs.load(place.config_dir or zot_home(os.environ))
@@ -74,9 +79,6 @@ def main(argv: Sequence[str]) -> int:
     except DaemonRunning as problem:
         sys.stderr.write(f"zot: {problem}\n")
         return _TAKEN
-    import asyncio
-
-    from msgspec.structs import replace
 
     from zot.commands.daemon_serve import serve
 
@@ -137,7 +139,6 @@ def _reserve(place: DaemonPaths, listens: Sequence[tuple[str, Tls | None]]) -> S
     """Return listening sockets for the addresses that can be bound before the other daemon ends. Raise ConfigError."""
     if not listens:
         return ()
-    import asyncio
 
     from zot.serve.web import reserve
 
@@ -146,7 +147,6 @@ def _reserve(place: DaemonPaths, listens: Sequence[tuple[str, Tls | None]]) -> S
 
 def _ports_in_use(path: str) -> Container[int]:
     """Return the ports of the running daemon; none if it does not report them."""
-    from msgspec import ValidationError, convert
 
     from zot.client.call import DaemonLine
     from zot.config.file import ListenAddress
@@ -162,8 +162,6 @@ def _ports_in_use(path: str) -> Container[int]:
 
 def _path_of(listener: socket.socket) -> str:
     """Return the path of a passed socket; "" if it is unnamed. Raise ConfigError if it is not a local stream socket."""
-    from socket import SOCK_STREAM
-
     name = listener.getsockname()
     if not isinstance(name, str) or listener.type != SOCK_STREAM:
         where = name.decode("utf-8", "replace").replace("\0", "@") if isinstance(name, bytes) else name

@@ -9,10 +9,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import msgspec
+
 from zot.config import flags
 from zot.config.config import AGENT_FLAGS, Config, resolve
 from zot.errors import AgentError, ConfigError, SystemFailed
-from zot.serve.host.input import process_began
+from zot.serve.host.input import Abandoned, Interrupted, drain, process_began, read_request
+from zot.serve.host.watchdog import Signals, Slot, Watchdog
 from zot.serve.stdio import claim, leave, unblock_signals, write_all, write_within
 from zot.wire.host import (
     BAD_INPUT,
@@ -28,10 +31,10 @@ from zot.wire.host import (
     decode_request,
     encode_response,
 )
+from zot.wire.lines import LineSplitter
 
 if TYPE_CHECKING:
     from zot.runtime.idempotency import IdempotentRequest
-    from zot.serve.host.watchdog import Signals, Slot
     from zot.session.session import Session
 
 
@@ -157,8 +160,6 @@ class _Host:
                 self._run(request, signals)
 
     def _read(self, signals: Signals) -> Request:
-        from zot.serve.host.input import Abandoned, Interrupted, read_request
-
         try:
             line = read_request(
                 self.incoming,
@@ -178,8 +179,6 @@ class _Host:
 
     def _run(self, request: Request, signals: Signals) -> NoReturn:
         """Answer a request, or let the watchdog do it."""
-        from zot.serve.host.watchdog import Slot, Watchdog
-
         slot = Slot(request.ids, self.began + max(request.timeout_s, _MIN_DEADLINE_S))
         watchdog = Watchdog(signals, (self.incoming, self.outgoing), self._answer_soon, stays=False, leave=self._leave)
         self._slot = slot
@@ -280,9 +279,7 @@ class _Host:
         from zot.runtime.shared import SharedResources
         from zot.serve.host.many import StreamServer
         from zot.serve.host.output import LineThread
-        from zot.serve.host.watchdog import Watchdog
         from zot.serve.streams import read_chunks
-        from zot.wire.lines import LineSplitter
 
         resources = SharedResources(own_process=True, serves_many=True)
 
@@ -324,8 +321,6 @@ class _Host:
 
     def _refuse(self, problem: Refused) -> NoReturn:
         """Answer an invalid request."""
-        from zot.serve.host.input import drain
-
         code = self._write_or_fail(problem.ids.failure("INVALID_REQUEST", str(problem)), BAD_INPUT)
         if problem.goes_on:
             drain(self.incoming)
@@ -375,7 +370,6 @@ class _Host:
 
     def test(self) -> int:
         """Report whether a request could be answered; return the exit code."""
-        import msgspec
 
         from zot.commands.host_self_test import examine
 

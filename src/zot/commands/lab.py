@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import select
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -64,8 +66,6 @@ class _Log:
         self._dropped = 0
 
     def __call__(self, line: str) -> None:
-        import select
-
         note = f"({self._dropped} lines dropped) " if self._dropped else ""
         data = f"{note}{line}".encode(errors="replace")[: self._MOST_BYTES - 1] + b"\n"
         try:
@@ -83,7 +83,6 @@ class _Log:
 async def _serve(script: Script, host: str, port: int, log: _Log | None) -> int:
     """Serve until a signal; return the exit code, 1 if the address could not be printed."""
     import asyncio
-    import signal
 
     from zot.providers.lab.server import serve
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -85,7 +86,6 @@ async def _find_earlier(config: Config, name: str) -> str:
 
     The newest is never a host's session: it must not be continued by accident, without the host's policy.
     """
-    import asyncio
 
     from zot.commands.subcommands import absolute_directory, find_session
     from zot.journal.journal import Journal
@@ -151,7 +151,6 @@ def main(argv: Sequence[str]) -> int:
         check(config)  # The settings of an existing session are known only once it is open.
     leave_on_signals(as_failure=True)
     incoming, outgoing = claim()
-    import asyncio
 
     request = OpenRequest(config=config, overrides=Overrides.of_flags(settings))
     opening = partial(_open, request, earlier=earlier, keep=keep)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import select
+import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -151,7 +153,6 @@ def follow_log(path: str, put: Callable[[Iterable[bytes]], None]) -> int:
 
     Return the exit code.
     """
-    import signal
 
     from zot.extensions.log import follow
 
@@ -165,8 +166,6 @@ def follow_log(path: str, put: Callable[[Iterable[bytes]], None]) -> int:
 
 def _wait_for_more() -> bool:
     """Wait a moment for more; False if standard output is closed."""
-    import select
-
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     return not poll.poll(_POLL_S * 1000)

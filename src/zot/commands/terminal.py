@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from zot.commands.once import pop_resume_flags
@@ -16,13 +17,15 @@ from zot.config import flags
 from zot.config.config import AGENT_FLAGS, RESUME_FLAGS, Config, Overrides, resolve
 from zot.errors import NoSuchSession, UsageError
 from zot.runtime.open import check
+from zot.serve.stdio import SIGNALS, leave
+from zot.text import shell_word
+from zot.ui.terminal.looks import Level, charset
 
 if TYPE_CHECKING:
     from zot.events import SessionState
     from zot.ui.conversation import Conversation, Home
     from zot.ui.local import LocalHome
     from zot.ui.terminal.app import ZotApp
-    from zot.ui.terminal.looks import Level
 
 _FLAGS = (
     flags.Flag("--plain", "lines instead of a screen, as on a terminal that can do no more"),
@@ -114,7 +117,6 @@ def can_show_screen(env: Mapping[str, str]) -> bool:
     """True if the terminal can show a screen and Textual is installed; print a hint if only Textual is missing."""
     if env.get("TERM", "") in _NO_SCREEN:
         return False
-    from importlib.util import find_spec
 
     if find_spec("textual") is None:
         sys.stderr.write(_HINT)
@@ -143,15 +145,12 @@ def _screen(opening: Opening) -> int:
 
 def _print_resume_command(left: SessionState | None) -> None:
     """Print the command that resumes a session, unless it is empty."""
-    from zot.text import shell_word
-
     if left is not None and left.session and left.message_count:
         sys.stdout.write(f"zot --resume {shell_word(left.session)} goes on with this session\n")
 
 
 async def run_app(app: ZotApp) -> int:
     """Run the app until the user leaves or a signal arrives, and restore the terminal."""
-    from zot.serve.stdio import SIGNALS
     from zot.ui.terminal.textual_patches import replace_unencodable
 
     replace_unencodable(sys.__stdout__)  # The driver draws there.
@@ -168,8 +167,6 @@ async def run_app(app: ZotApp) -> int:
 
 async def _close(app: ZotApp, *, within_s: float) -> None:
     """Close the conversation within a time limit. The terminal is restored by now, so a second signal exits at once."""
-    from zot.serve.stdio import SIGNALS, leave
-
     for number in SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, leave, 128 + number)
     with suppress(TimeoutError):
@@ -177,7 +174,6 @@ async def _close(app: ZotApp, *, within_s: float) -> None:
 
 
 def _plain(opening: Opening) -> int:
-    from zot.ui.terminal.looks import charset
     from zot.ui.terminal.plain import PlainTerminal
 
     if isinstance(sys.stdout, io.TextIOWrapper):

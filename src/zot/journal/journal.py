@@ -9,7 +9,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
@@ -37,8 +37,6 @@ from zot.journal.writer import Writer
 from zot.messages import timestamp
 
 if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
-
     from zot.journal.repair import CheckReport
     from zot.journal.search import Hit
 
@@ -92,8 +90,6 @@ class Readers:
 
     def _thread_pool(self) -> ThreadPoolExecutor:
         """Return the thread pool. Imported lazily: a new session has nothing to read."""
-        from concurrent.futures import ThreadPoolExecutor
-
         with self._guard:
             if self._closed:
                 raise StoreFailed(f"the journal {self._path} is closed")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
 
@@ -235,7 +236,6 @@ def used_at(connection: sqlite3.Connection, cwd: str, now: str, *, number: int =
     row = connection.execute(query, (key_of(cwd), number)).fetchone()
     if row is None or row[0] < now:
         return now
-    from datetime import datetime, timedelta  # Needed only after the clock was set back.
 
     try:
         later = datetime.fromisoformat(row[0]) + timedelta(milliseconds=1)

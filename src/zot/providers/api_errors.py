@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC
 from functools import cache
 from math import ceil
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -347,8 +349,6 @@ def _words(body: bytes) -> str:
 
 def _redirect_host(headers: Mapping[str, str]) -> str:
     """Return the host of a redirect. Only the host: the rest may contain secrets."""
-    from urllib.parse import urlsplit
-
     try:
         target = urlsplit(headers.get("location", ""), scheme="https")
         _ = target.port  # Raises if invalid.
@@ -380,7 +380,6 @@ def _seconds_since_the_epoch(date: str) -> float | None:
     """Parse an HTTP date; None if it is invalid."""
     if ":" not in date:
         return None
-    from datetime import UTC
     from email.utils import parsedate_to_datetime
 
     try:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from zot.agent.hooks import Extensions
 from zot.config.config import TOOL_NAMES, Config, data_directory, extension_places, tool_environment, zot_home
 from zot.errors import ConfigError, UserError
+from zot.text import printable
 
 if TYPE_CHECKING:
     from zot.extensions.discovery import Located
@@ -73,9 +75,6 @@ def manager_of(extensions: Extensions) -> Manager:
 def find_extensions(config: Config, cwd: str) -> list[Located]:
     """Return the extensions that ``config`` selects, in order. Raise ConfigError if an explicitly named one is
     broken."""
-    import logging
-
-    from zot.text import printable
 
     located, log = locate_extensions(config, cwd), logging.getLogger("zot")
     for one in located:

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -388,7 +389,6 @@ def clock_of(frozen_time: str | None) -> Callable[[], str]:
 
     if frozen_time is None:
         return timestamp
-    from datetime import datetime
 
     try:
         start = msgspec.convert(frozen_time, datetime).timestamp()

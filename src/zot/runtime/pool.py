@@ -17,6 +17,7 @@ import msgspec
 
 from zot.errors import AgentError, NoSuchSession, RuntimeBusy, Stopping, TooManySessions
 from zot.session.history import Subscriber
+from zot.session.recovery import WaitingRuns
 
 if TYPE_CHECKING:
     from zot.session.session import Session  # Imported lazily: start-up budget.
@@ -255,8 +256,6 @@ class SessionPool:
         live = self._live.get(session_id)
         async with self.use(session_id, looks=True) as session:
             if live is not None and live.session is session:  # Loading has just recovered any other.
-                from zot.session.recovery import WaitingRuns  # Imported lazily: start-up budget.
-
                 await session.recover(WaitingRuns.RESUME)
 
     async def recover_all(self, session_ids: Iterable[str]) -> None:

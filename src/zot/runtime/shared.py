@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Self, TypeVar, cast
 
 from msgspec import structs
 
+from zot.store import Configured, Row
+
 if TYPE_CHECKING:
     from zot.providers.base import Deadlines, HttpRequest, HttpResponse, Transport
     from zot.providers.http import HttpTransport
     from zot.runtime.key_command import KeyCommand
-    from zot.store import Row
     from zot.tools.process import Child, Processes, Streams
 
 T = TypeVar("T")
@@ -93,8 +94,6 @@ class SharedResources:
 
     def same_prompts(self, changes: Sequence[Row]) -> Sequence[Row]:
         """Return ``changes`` with their system prompts replaced by cached equals."""
-        from zot.store import Configured
-
         return [
             structs.replace(row, system=self.same_text(row.system)) if isinstance(row, Configured) else row
             for row in changes

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from zot.config.config import Config, zot_home
 from zot.errors import ConfigError
+from zot.files import read_content
 
 if TYPE_CHECKING:
     from zot.agent.output_schema import Expected
@@ -38,7 +39,6 @@ def _user_prompt(home: str | None) -> str | None:
     """Return the user's SYSTEM.md; None if there is none."""
     if home is None:
         return None
-    from zot.files import read_content
 
     path = os.path.join(home, "SYSTEM.md")
     try:

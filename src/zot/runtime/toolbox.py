@@ -9,11 +9,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from zot.config.config import Config, data_directory, tool_names, zot_home
+from zot.config.skills import SkillFile, discover, manifest, trust_hint
+from zot.text import printable
+from zot.tools import specs
+from zot.tools.base import LazyTool, Tool
+from zot.tools.read_state import ReadState
 
 if TYPE_CHECKING:
-    from zot.config.skills import SkillFile
     from zot.runtime.shared import SharedResources
-    from zot.tools.base import Tool
     from zot.tools.checkpoints import Restorer
     from zot.tools.command_output import Spills
     from zot.tools.paths import Paths
@@ -29,8 +32,6 @@ class Toolbox:
     """The tools and processes of one session. ``key`` is the session's. Can be made in any thread."""
 
     def __init__(self, config: Config, resources: SharedResources, *, cwd: str, key: str) -> None:
-        from zot.tools.read_state import ReadState
-
         self._resources = resources
         self._config = config
         self.cwd = cwd
@@ -79,9 +80,6 @@ class Toolbox:
             self._processes.kill_all()
 
     def _tool(self, name: str, skills: Sequence[SkillFile]) -> Tool:
-        from zot.tools import specs
-        from zot.tools.base import LazyTool
-
         match name:
             case "bash":
                 return LazyTool(specs.bash(lock=self._config.lock), self._bash)
@@ -152,9 +150,6 @@ class Toolbox:
         )
 
     def _skills(self) -> tuple[SkillFile, ...]:
-        from zot.config.skills import discover, trust_hint
-        from zot.text import printable
-
         found = discover(cwd=self.cwd, home=self._home, explicit=self._config.skills, is_trusted=self._is_trusted)
         for problem in found.problems:
             log.warning("%s", printable(problem))
@@ -185,6 +180,5 @@ def _skill(skills: Sequence[SkillFile]) -> Tool:
 def _manifest(skills: Sequence[SkillFile]) -> str:
     if not skills:
         return ""
-    from zot.config.skills import manifest
 
     return manifest(skills)

@@ -6,17 +6,16 @@ import abc
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from fcntl import ioctl
+from typing import Any, NamedTuple, Protocol
 
 from zot.tools.warden import tree
 from zot.tools.warden.kernel import raise_priority
-
-if TYPE_CHECKING:
-    import subprocess
 
 #: Time to read remaining output from a command's descendants after the command itself has exited.
 DRAIN_S = 0.1
@@ -118,7 +117,6 @@ class Child(abc.ABC):
 
     def arrived(self) -> int:
         """Return the number of unread bytes of output; 0 if unknown."""
-        from fcntl import ioctl
         from termios import FIONREAD
 
         if self._output is None:
@@ -277,8 +275,6 @@ class Groups:
 def _popen(
     argv: Sequence[str | bytes], cwd: str, env: Mapping[str, str], output: int, streams: Streams | None
 ) -> subprocess.Popen[bytes]:
-    import subprocess
-
     return subprocess.Popen(
         argv,
         cwd=cwd,

@@ -21,6 +21,7 @@ from zot.errors import (
     TooManySessions,
     UserError,
 )
+from zot.events import AgentEvent, Done, Error, TurnEnd
 from zot.serve.daemon.audit import Identity
 from zot.serve.daemon.backlog import Backlog, Wire
 from zot.wire import jsonrpc
@@ -40,7 +41,6 @@ from zot.wire.lines import TooLong
 from zot.wire.spelling import Spelling, read
 
 if TYPE_CHECKING:
-    from zot.events import AgentEvent
     from zot.serve.daemon.daemon import Daemon
     from zot.serve.daemon.feed import Follower
 
@@ -214,14 +214,10 @@ class ClientConnection:
         self, session_id: str, reason: str, prompt_id: str = "", *, then: Callable[[], object] = lambda: None
     ) -> None:
         """Send an error turn to this client only: its prompt will never run. Then call ``then``."""
-        from zot.events import Done, Error
-
         self._send_turn(session_id, prompt_id, [Error(reason), Done()], then)
 
     def send_turn_aborted(self, session_id: str, prompt_id: str, *, then: Callable[[], object]) -> None:
         """Send an aborted turn to this client only: its prompt was cancelled before it began. Then call ``then``."""
-        from zot.events import Done, TurnEnd
-
         self._send_turn(session_id, prompt_id, [TurnEnd("aborted"), Done()], then)
 
     def _send_turn(

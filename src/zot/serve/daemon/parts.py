@@ -15,6 +15,7 @@ from zot.config.config import DEFAULT_AGENT, OF_PROVIDER, RECORDED, Config, Over
 from zot.config.file import DaemonSettings
 from zot.config.paths import DaemonPaths
 from zot.errors import DirectoryGone, NoSuchAgent, NoSuchSession, UserError
+from zot.messages import timestamp
 
 if TYPE_CHECKING:
     from zot.journal.journal import Journal
@@ -111,7 +112,6 @@ class DaemonParts:
 
     async def _conclude(self, session_id: str) -> None:
         """Recover a dead process's run in a session that is read-only because its agent is gone."""
-        from zot.messages import timestamp
         from zot.session.recovery import recover_unusable
         from zot.session.transcripts import TranscriptPast
 

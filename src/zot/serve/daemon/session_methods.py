@@ -28,6 +28,8 @@ from zot.serve.daemon.connection import AnswerThen, ClientConnection, Deferred, 
 from zot.session.abortable import AbortableWaits
 from zot.session.history import Batch, Subscriber
 from zot.session.queue import JobObserver
+from zot.session.session import Session, new_session_id
+from zot.session.transcripts import RewindTarget
 from zot.tools.images import MAX_IMAGE_BYTES, image_type
 from zot.wire import daemon_types as said
 from zot.wire.daemon import Dialect
@@ -37,7 +39,6 @@ from zot.wire.updates import TurnSummary
 
 if TYPE_CHECKING:
     from zot.serve.daemon.catalog import SessionCatalog
-    from zot.session.session import Session
 
 _ABORTED = "the answer by the way was aborted"
 
@@ -272,8 +273,6 @@ class SessionMethods:
     # Open, attach, close.
 
     async def _new(self, connection: ClientConnection, asked: said.New) -> AnswerThen:
-        from zot.session.session import new_session_id  # Imported lazily: start-up budget.
-
         wanted = NewSession(asked.agent_alias, asked.cwd, guarded=not connection.is_local)
         session_id = asked.session_id or new_session_id()
         await check_name(self._shelf, session_id)
@@ -509,8 +508,6 @@ class SessionMethods:
         return SlowAnswer(self._rewound(connection, asked))
 
     async def _rewound(self, connection: ClientConnection, asked: said.Rewind) -> said.Rewound:
-        from zot.session.transcripts import RewindTarget
-
         target = RewindTarget(asked.messages, asked.at, asked.files is not False, bool(asked.preview))
         async with use_session(self._hub, connection, asked.session_id) as session:
             self._hub.check_open()

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import logging
 import socket
+import ssl
 from collections.abc import Callable, Container, Iterable, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -30,8 +31,6 @@ from zot.serve.web.gate import Limits, Tokens
 from zot.serve.web.websocket import BELOW, text_frames
 
 if TYPE_CHECKING:
-    import ssl
-
     from zot.serve.daemon.daemon import Daemon
 
 log = logging.getLogger("zot")
@@ -381,8 +380,6 @@ class _Server(uvicorn.Server):
 
 
 def _context(tls: Tls) -> ssl.SSLContext:
-    import ssl
-
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
