@@ -222,7 +222,7 @@ def test_hello_is_answered_before_the_heavy_parts_are_loaded() -> None:
     needed = {
         "zot.cli", "zot.commands", "zot.commands.rpc", "zot.config", "zot.config.config", "zot.config.credentials",
         "zot.config.flags", "zot.config.vendors", "zot.encoding", "zot.errors", "zot.providers", "zot.providers.models",
-        "zot.runtime", "zot.runtime.open", "zot.runtime.providers", "zot.serve", "zot.serve.stdio", "zot.text",
+        "zot.runtime", "zot.runtime.check", "zot.runtime.providers", "zot.serve", "zot.serve.stdio", "zot.text",
         "zot.version", "zot.wire", "zot.wire.lines", "zot.wire.rpc_greeting",
     }  # fmt: skip
     assert {name for name in loaded if name.startswith("zot.")} - needed == set()

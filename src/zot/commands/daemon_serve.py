@@ -17,7 +17,6 @@ from zot.config.paths import DaemonPaths
 from zot.errors import ConfigError, StoreFailed
 from zot.journal.journal import Journal
 from zot.runtime.shared import SharedResources
-from zot.serve.daemon.daemon import Daemon, keep_socket, listen
 from zot.serve.daemon.endpoint import Claim
 from zot.serve.daemon.lifecycle import BackgroundTasks, Notifier
 from zot.serve.daemon.logs import LogFile, LogHandler
@@ -28,6 +27,7 @@ from zot.text import printable
 
 if TYPE_CHECKING:
     from zot.config.file import Tls
+    from zot.serve.daemon.daemon import Daemon
     from zot.serve.web import Listening
 
 log = logging.getLogger("zot")
@@ -113,6 +113,8 @@ async def _open_parts(place: DaemonPaths, agents: AgentConfigs, given: Mapping[s
 
 async def _listen(daemon: Daemon, claim: Claim) -> Callable[[], None]:
     """Listen at the socket; return the function that stops listening."""
+    from zot.serve.daemon.daemon import listen
+
     leave_socket = await listen(daemon, claim.listener)
     gc.freeze()
     gc.enable()
@@ -186,6 +188,7 @@ async def _watch(daemon: Daemon) -> None:
 async def _guard_socket(daemon: Daemon, claim: Claim, leave_socket: Callable[[], None]) -> None:
     """Guard the socket."""
     await daemon.greeted(_LOAD_S)
+    from zot.serve.daemon.daemon import keep_socket
 
     await keep_socket(daemon, claim, leave_socket)
 

@@ -97,7 +97,6 @@ def main(argv: Sequence[str]) -> int:
         if "--self-test" in argv:  # Also if other flags are wrong: the report says so.
             unblock_signals()
             return host.test()
-        from zot.serve.host.watchdog import Signals
 
         signals = Signals()
         if host.serves_many:
@@ -311,7 +310,7 @@ class _Host:
 
     def _config(self, agent: str) -> Config:
         """Return the config for a request to ``agent``. Raise ConfigError or UserError if it cannot work."""
-        from zot.runtime.open import check
+        from zot.runtime.check import check
 
         if self.problem is not None:
             raise self.problem

@@ -12,11 +12,10 @@ from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from zot.commands.once import pop_resume_flags
 from zot.config import flags
-from zot.config.config import AGENT_FLAGS, RESUME_FLAGS, Config, Overrides, resolve
+from zot.config.config import AGENT_FLAGS, RESUME_FLAGS, Config, Overrides, pop_resume_flags, resolve
 from zot.errors import NoSuchSession, UsageError
-from zot.runtime.open import check
+from zot.runtime.check import check
 from zot.serve.stdio import SIGNALS, leave
 from zot.text import shell_word
 from zot.ui.terminal.looks import Level, charset

@@ -30,6 +30,21 @@ TOOL_NAMES = ("bash", "edit", "read", "skill", "write")
 #: Settings that a session records and resumes with, unless given.
 RECORDED = ("provider", "model", "reasoning", "cwd")
 
+#: Settings that shape the system prompt: unless one of them is given, a resumed session keeps its prompt.
+PROMPTING = frozenset(
+    {
+        "system_prompt",
+        "append_system_prompt",
+        "no_instructions",
+        "output_schema",
+        "skills",
+        "no_skill",
+        "tools",
+        "no_tools",
+        "cwd",
+    }
+)
+
 #: Settings of one provider: its address and key must not be used for another.
 OF_PROVIDER = ("base_url", "api", "api_key", "script", "replay")
 
@@ -181,6 +196,17 @@ FOREIGN_FLAGS: Sequence[Flag] = (
     Flag("--no-yolo", "no confirmation is asked for; --policy says what tools may do"),
     Flag("--list-models", "zot models lists them"),
 )
+
+
+def pop_resume_flags(settings: dict[str, Any]) -> str | None:
+    """Remove the flags that select an earlier session; return its id, "" for the newest, None without them."""
+    asked = [name for name in ("session", "continue", "resume", "no_session") if name in settings]
+    if len(asked) > 1:
+        first, second = (f"--{name.replace('_', '-')}" for name in asked[:2])
+        raise UsageError(f"{first} and {second} exclude each other")
+    newest = "" if settings.pop("continue", False) else None
+    named: str | None = settings.pop("resume", newest)
+    return named
 
 
 def ignore_foreign(settings: dict[str, Any]) -> None:

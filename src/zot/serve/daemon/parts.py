@@ -155,7 +155,7 @@ class DaemonParts:
 
     def check(self, session_id: str, wanted: Configured) -> None:
         """Raise ConfigError, UserError if a session cannot work as ``wanted``. Reads files."""
-        from zot.runtime.open import check
+        from zot.runtime.check import check
 
         config = self._config(wanted.agent or DEFAULT_AGENT, session_id, None)
         recorded = {name: getattr(wanted, name) for name in RECORDED}
@@ -163,7 +163,7 @@ class DaemonParts:
 
     def unusable(self) -> Mapping[str, UserError]:
         """Return the agents whose sessions cannot be opened now, each with the reason. Reads files."""
-        from zot.runtime.open import check
+        from zot.runtime.check import check
 
         problems: dict[str, UserError] = {}
         for alias in self.agents.names:
