@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from zot.config.agents import AgentConfigs
 from zot.config.paths import DaemonPaths
-from zot.errors import ConfigError, StoreFailed
+from zot.errors import ConfigError, StoreFailed, UserError
 from zot.journal.journal import Journal
 from zot.runtime.shared import SharedResources
 from zot.serve.daemon.endpoint import Claim
@@ -175,7 +175,11 @@ async def _preload(daemon: Daemon, provider: str) -> None:
 async def _warn_of_unusable_agents(daemon: Daemon, parts: DaemonParts) -> None:
     """Log the agents whose configuration is unusable. The others are served."""
     await daemon.greeted(_LOAD_S)
-    for alias, problem in (await asyncio.to_thread(parts.unusable)).items():
+
+    def unusable() -> Mapping[str, UserError]:
+        return parts.sessions.unusable()  # Also its imports are the thread's work.
+
+    for alias, problem in (await asyncio.to_thread(unusable)).items():
         log.warning("agent %s cannot be used: %s", printable(alias), problem)
 
 

@@ -13,7 +13,7 @@ from zot.config.config import AGENT_FLAGS, Config, resolve
 from zot.config.vendors import VENDORS
 from zot.errors import UsageError
 from zot.providers.models import Model, Price, Rate
-from zot.runtime.providers import models_of, with_served
+from zot.runtime.providers import models_of
 
 _TAKEN = ("--provider", "--api-key", "--base-url", "--api", "--config-dir")
 _FLAGS = (
@@ -64,7 +64,10 @@ def _all(settings: dict[str, Any]) -> Iterator[Model]:
 
 def _ask(config: Config) -> list[tuple[Model, bool | None]]:
     """Return the known and the served models, and whether the service lists them."""
+    # Imported lazily: only a list from the service needs a connection.
     import asyncio
+
+    from zot.runtime.services import with_served
 
     return [*asyncio.run(with_served(config))]
 

@@ -12,7 +12,7 @@ import msgspec
 from zot.agent.approvals import Approvals, Denials
 from zot.config.config import TOOL_NAMES, Config, data_directory, zot_home
 from zot.config.policy import Policy, Private
-from zot.runtime.providers import masked
+from zot.runtime.services import masked
 
 if TYPE_CHECKING:
     from zot.runtime.open import OpenRequest

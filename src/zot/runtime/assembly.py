@@ -10,12 +10,12 @@ import msgspec
 
 from zot.agent.compaction import AutoCompact
 from zot.agent.loop import Agent, Budget
-from zot.config.config import PROMPTING, RECORDED, resumed, tool_environment
+from zot.config.config import PROMPTING, RECORDED, extension_places, resumed, tool_environment
 from zot.errors import DirectoryGone
 from zot.runtime.approvals import approvals_of, guarded
 from zot.runtime.check import check, clock_of, working_directory
-from zot.runtime.extensions import open_extensions
-from zot.runtime.providers import models_of, provider_of
+from zot.runtime.providers import models_of
+from zot.runtime.services import provider_of
 from zot.runtime.shared import SharedResources
 from zot.runtime.system_prompt import date_of, expected_of, system_of
 from zot.runtime.toolbox import Toolbox
@@ -25,6 +25,7 @@ from zot.session.transcripts import TranscriptPast
 from zot.store import Configured, GuardSet, LockChanged, Row, Store
 
 if TYPE_CHECKING:
+    from zot.extensions.manager import Manager
     from zot.journal.record import Record
     from zot.runtime.open import OpenRequest
 
@@ -117,7 +118,7 @@ def assemble(settled: Settled, resources: SharedResources) -> SessionParts:
         models,
         model_id=model_id,
         system=resources.same_text(system),
-        extensions=open_extensions(request, toolbox, model_id),
+        extensions=_extensions(request, toolbox, model_id),
         tools=toolbox.tools,
         cwd=cwd,
         env=_tool_environment(config.environment, resources),
@@ -132,6 +133,15 @@ def assemble(settled: Settled, resources: SharedResources) -> SessionParts:
         locked=config.lock,
     )
     return SessionParts(agent, toolbox, key, now)
+
+
+def _extensions(request: OpenRequest, toolbox: Toolbox, model_id: str) -> Manager | None:
+    """Return the extensions of a session; None if there are none and none can `join` or be loaded later."""
+    if not extension_places(request.config) and not request.joinable and not request.reloadable:
+        return None
+    from zot.runtime.extensions import open_extensions  # Imported lazily: many sessions have no extension.
+
+    return open_extensions(request, toolbox, model_id)
 
 
 def _tool_environment(env: Mapping[str, str], resources: SharedResources) -> Mapping[str, str]:

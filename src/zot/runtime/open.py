@@ -125,7 +125,6 @@ _MODULES = (
     "agent.loop",
     "session.session",
     "runtime.toolbox",
-    "runtime.extensions",
     "config.skills",
     "tools.base",
     "tools.specs",

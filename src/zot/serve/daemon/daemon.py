@@ -98,7 +98,7 @@ class Daemon:
 
         settings = self.parts.settings
         return SessionPool(
-            self.parts.opening,
+            self.parts.sessions.opening,
             self._new_feed,
             limit=settings.max_sessions,
             idle_s=settings.idle_s,
@@ -122,6 +122,7 @@ class Daemon:
     @cached_property
     def handlers(self) -> Mapping[str, Handler]:
         """Handlers by method."""
+        from zot.serve.daemon.methods import make_handlers
 
         self._server, table = make_handlers(self)
         return table
@@ -145,7 +146,7 @@ class Daemon:
 
     def describe_agents(self) -> list[tuple[str, str, str]]:
         """Return the names of all agents, each with its provider and model."""
-        return [(name, *self.parts.describe(name)) for name in self.parts.agents.names]
+        return [(name, *self.parts.sessions.describe(name)) for name in self.parts.agents.names]
 
     def gauges(self) -> Mapping[str, float]:
         """Return current values for `Metrics.told`."""
@@ -222,7 +223,7 @@ class Daemon:
 
     def behind_turn(self, session_id: str, call: Callable[[], None]) -> None:
         """Call when a session's turn is over or waits for an approval; at once if none runs."""
-        from zot.serve.daemon.watch import after_turn
+        from zot.serve.daemon.watch import after_turn  # Imported lazily: as `watch`.
 
         after_turn(self.hub, session_id, call, in_run=self.feed(session_id).in_run)
 
@@ -262,7 +263,7 @@ class Daemon:
         return cast("SessionFeed", self.hub.channel(session_id))
 
     def _new_feed(self, session_id: str) -> SessionFeed:
-        from zot.serve.daemon.feed import SessionFeed
+        from zot.serve.daemon.feed import SessionFeed  # Imported lazily: as `hub`.
 
         return SessionFeed(session_id, self.shelf.past(session_id), self.metrics)
 
@@ -270,9 +271,9 @@ class Daemon:
         """Answer a request of the host protocol. Raise Stopping if the next daemon should be asked."""
         self.hub.check_open()
         if self._respondent is None:
-            from zot.serve.host.request import RequestServer  # Few daemons need it.
+            from zot.serve.host.request import RequestServer  # Imported lazily: few daemons need it.
 
-            self._respondent = RequestServer(self.parts.opening_for_host)
+            self._respondent = RequestServer(self.parts.sessions.opening_for_host)
         answered = await self._respondent.answer(request, age_s=age_s, behind=behind)
         self.metrics.responses += 1
         return answered
@@ -372,7 +373,7 @@ class Daemon:
 
     async def _spend_grace(self) -> None:
         if self.grace_s > 0:
-            from zot.serve.daemon.watch import wind_down
+            from zot.serve.daemon.watch import wind_down  # Imported lazily: as `watch`.
 
             await wind_down(lambda: self.hub.sessions, self._respondent, within_s=self.grace_s)
 
@@ -385,26 +386,6 @@ async def listen(daemon: Daemon, listener: socket.socket) -> Callable[[], None]:
     acceptor = Acceptor(listener, lambda: LocalWire(daemon.accept, max_line=daemon.max_line_bytes))
     daemon.when_stopping(acceptor.rest, acceptor.go_on)
     return acceptor.close
-
-
-def make_handlers(daemon: Daemon) -> tuple[ServerMethods, Mapping[str, Handler]]:
-    """Return the server methods, which must learn of disconnects, and the handlers of all methods."""
-    # Start-up budget: `initialize` is answered before any of these is imported.
-    from zot.serve.daemon.catalog import CatalogMethods
-    from zot.serve.daemon.server_methods import ServerMethods
-    from zot.serve.daemon.session_methods import SessionMethods, SideQuestions
-    from zot.serve.daemon.settings_methods import ExtensionMethods, SettingsMethods
-
-    server, asides = ServerMethods(daemon), SideQuestions(daemon.hub, daemon.parts.opening_aside)
-    daemon.when_stopping(asides.stop)
-    return server, {
-        **SessionMethods(daemon.hub, daemon.shelf, asides).table,
-        **asides.table,
-        **SettingsMethods(daemon.hub, daemon.parts).table,
-        **ExtensionMethods(daemon.hub).table,
-        **CatalogMethods(daemon.hub, daemon.shelf, daemon.is_recovered).table,
-        **server.table,
-    }
 
 
 async def keep_socket(daemon: Daemon, claim: Claim, leave: Callable[[], None], *, every_s: float = _CHECK_S) -> None:
