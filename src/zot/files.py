@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import select
 import stat
@@ -270,8 +271,6 @@ def lock_within(descriptor: int, limit_s: float) -> bool:
 
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
     """Hold the lock on an open file if no other process holds it. Raise OSError, as on a file system without locks."""
-    import fcntl
-
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -24,7 +24,7 @@ def printable_line(text: str, limit: int) -> str:
 
 def shell_word(text: str) -> str:
     """Return ``text`` quoted as one shell word, with unprintable characters visible as escapes."""
-    from shlex import quote
+    from shlex import quote  # Imported lazily: hello is answered without it.
 
     if text.isprintable():
         return quote(text)

@@ -123,6 +123,7 @@ class WebLine:
     async def open(url: str, token: str | None, within_s: float) -> WebLine:
         """Connect. Raise OSError if a retry may help, ConnectionLost if not, ConfigError if the settings are wrong."""
         try:
+            # Imported lazily: an extra.
             from websockets.asyncio.client import connect
             from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI
         except ImportError:
@@ -143,7 +144,7 @@ class WebLine:
 
     async def send(self, data: bytes) -> None:
         """Write lines."""
-        from websockets.exceptions import ConnectionClosed
+        from websockets.exceptions import ConnectionClosed  # Imported lazily: an extra.
 
         try:
             for line in data.split(b"\n")[:-1]:
@@ -153,7 +154,7 @@ class WebLine:
 
     async def receive(self) -> bytes:
         """Return the bytes received; b"" at the end."""
-        from websockets.exceptions import ConnectionClosed
+        from websockets.exceptions import ConnectionClosed  # Imported lazily: an extra.
 
         try:
             message = await self._connection.recv(decode=False)

@@ -211,9 +211,10 @@ def _has_screen(settings: dict[str, Any]) -> bool:
 
 async def _on_screen(client: Client, session: ClientSession, settings: dict[str, Any]) -> int:
     """Open the session in the full-screen terminal."""
-    from zot.ui.terminal.textual_patches import collect_rarely
+    from zot.ui.terminal.textual_patches import collect_rarely  # Imported lazily: an extra, and slow to load.
 
     collect_rarely()
+    # Imported lazily: an extra, and slow to load.
     from zot.ui.remote import ClientHome
     from zot.ui.terminal.app import ZotApp
 
@@ -266,7 +267,7 @@ def _shares_home(settings: dict[str, Any]) -> bool:
 
 
 def _own_home(cwd: str, agent: str) -> Home:
-    from zot.ui.local import LocalHome
+    from zot.ui.local import LocalHome  # Imported lazily: a conversation with a daemon does not need it.
 
     return LocalHome(Config(cwd=cwd, agent=agent))
 

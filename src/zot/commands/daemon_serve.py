@@ -21,7 +21,7 @@ from zot.serve.daemon.endpoint import Claim
 from zot.serve.daemon.lifecycle import BackgroundTasks, Notifier
 from zot.serve.daemon.logs import LogFile, LogHandler
 from zot.serve.daemon.parts import DaemonParts, journal_of
-from zot.serve.daemon.sockets import LocalWire
+from zot.serve.daemon.sockets import LocalWire, keep_socket, listen
 from zot.serve.stdio import leave
 from zot.text import printable
 
@@ -56,7 +56,7 @@ async def serve(
     handler = _log_to(place, agents)
     try:
         parts = await _open_parts(place, agents, given)
-        from zot.serve.daemon.daemon import Daemon
+        from zot.serve.daemon.daemon import Daemon  # Imported lazily: `_open_parts` did so while the disk was at work.
 
         daemon = Daemon(parts, ephemeral=ephemeral, max_line_bytes=max_line_bytes)
         log.addHandler(daemon.log_feed)
@@ -113,8 +113,6 @@ async def _open_parts(place: DaemonPaths, agents: AgentConfigs, given: Mapping[s
 
 async def _listen(daemon: Daemon, claim: Claim) -> Callable[[], None]:
     """Listen at the socket; return the function that stops listening."""
-    from zot.serve.daemon.daemon import listen
-
     leave_socket = await listen(daemon, claim.listener)
     gc.freeze()
     gc.enable()
@@ -166,7 +164,7 @@ async def _preload(daemon: Daemon, provider: str) -> None:
     """Import the modules that requests need; later no descriptor may be left for it."""
     await asyncio.sleep(_LOAD_S)
     assert daemon.handlers
-    from zot.runtime.open import preload
+    from zot.runtime.open import preload  # Imported lazily: clients that wait for the daemon come first.
 
     await preload(provider)
     __import__("zot.extensions.manager")  # A daemon's sessions can load extensions at any time.
@@ -192,8 +190,6 @@ async def _watch(daemon: Daemon) -> None:
 async def _guard_socket(daemon: Daemon, claim: Claim, leave_socket: Callable[[], None]) -> None:
     """Guard the socket."""
     await daemon.greeted(_LOAD_S)
-    from zot.serve.daemon.daemon import keep_socket
-
     await keep_socket(daemon, claim, leave_socket)
 
 
@@ -223,6 +219,7 @@ async def _listen_elsewhere(
         claim.close_others()
         return True
     await asyncio.to_thread(import_module, "zot.serve.web")
+    # Imported lazily: an extra.
     from zot.serve.web import listen as listen_at
     from zot.serve.web import matching
 
@@ -257,7 +254,7 @@ async def _pass_endpoint_on(claim: Claim, daemon: Daemon, notifier: Notifier) ->
 
 async def _handed_over(claim: Claim, wire: LocalWire) -> bool:
     """Hand the endpoint to the process at the other end. False if that has gone, or is too slow."""
-    from zot.serve.daemon.handover import hand_over
+    from zot.serve.daemon.handover import hand_over  # Imported lazily: most daemons are not replaced.
 
     try:
         async with asyncio.timeout(_END_S):

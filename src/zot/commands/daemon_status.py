@@ -263,7 +263,7 @@ def audit(request: CommandRequest) -> int:
 
 
 def _verify(path: str, request: CommandRequest) -> int:
-    from zot.serve.daemon.audit import verify
+    from zot.serve.daemon.audit import verify  # Imported lazily: only `audit --verify` needs it.
 
     files = log_files(path)
     if not files:

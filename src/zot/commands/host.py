@@ -125,7 +125,7 @@ class Host:
             if self.own.get("events") and self.own.get("single_request") != "false":
                 raise ConfigError("--events needs --single-request false: one request has one line of output")
             if "via_daemon" in given or "ZOT_HOST_VIA_DAEMON" in os.environ:
-                from zot.commands.host_relay import is_wanted
+                from zot.commands.host_relay import is_wanted  # Imported lazily: only `--via-daemon` needs it.
 
                 self._relays = is_wanted(given, os.environ)
         except ConfigError as problem:
@@ -192,6 +192,7 @@ class Host:
 
     def _relay(self, request: Request, slot: Slot) -> Request:
         """Let a daemon answer. Without one, or if it does not finish, return the request to run here."""
+        # Imported lazily: only `--via-daemon` needs them.
         from zot.commands.host_relay import Relay, daemon_settings
         from zot.config.paths import locate
 
@@ -244,7 +245,7 @@ class Host:
 
     def config_of(self, agent: str) -> Config:
         """Return the config for a request to ``agent``. Raise ConfigError or UserError if it cannot work."""
-        from zot.runtime.check import check
+        from zot.runtime.check import check  # Imported lazily: bad input is answered without it.
 
         if self.problem is not None:
             raise self.problem
@@ -306,7 +307,7 @@ class Host:
     def test(self) -> int:
         """Report whether a request could be answered; return the exit code."""
 
-        from zot.commands.host_self_test import examine
+        from zot.commands.host_self_test import examine  # Imported lazily: only `--self-test` needs it.
 
         report = examine(self.problem, self.settings)
         try:

@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
     script = Script.load(settings["script"]) if "script" in settings else demo()
     if words == ["check"]:
         return 0
-    import asyncio
+    import asyncio  # Imported lazily: `lab check` does not need it.
 
     log = _Log(2) if settings.get("log") else None
     return asyncio.run(_serve(script, settings.get("host", "127.0.0.1"), settings.get("port", 0), log))
@@ -82,6 +82,7 @@ class _Log:
 
 async def _serve(script: Script, host: str, port: int, log: _Log | None) -> int:
     """Serve until a signal; return the exit code, 1 if the address could not be printed."""
+    # Imported lazily: `lab check` does not need them.
     import asyncio
 
     from zot.providers.lab.server import serve

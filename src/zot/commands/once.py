@@ -81,6 +81,7 @@ async def _find_earlier(config: Config, name: str) -> str:
     The newest is never a host's session: it must not be continued by accident, without the host's policy.
     """
 
+    # Imported lazily: only `--continue` and `--resume` need it.
     from zot.commands.subcommands import absolute_directory, find_session
 
     path, cwd = journal_path(config), absolute_directory(config.cwd)
@@ -158,7 +159,7 @@ def _form(settings: dict[str, Any]) -> Callable[[str], str]:
     """Return the function that formats an answer: with an output schema, it removes the fence around JSON."""
     if "output_schema" not in settings:
         return str
-    from zot.agent.output_schema import unfenced
+    from zot.agent.output_schema import unfenced  # Imported lazily: only `--output-schema` needs it.
 
     return unfenced
 

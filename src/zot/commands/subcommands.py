@@ -128,7 +128,7 @@ def write_json(value: object) -> None:
     try:
         line = msgspec.json.encode(value)
     except UnicodeEncodeError:
-        import json
+        import json  # Imported lazily: only `--json` needs it.
 
         text = json.dumps(msgspec.to_builtins(value), ensure_ascii=False, separators=(",", ":"))
         line = text.encode("utf-8", "backslashreplace")
@@ -154,7 +154,7 @@ def follow_log(path: str, put: Callable[[Iterable[bytes]], None]) -> int:
     Return the exit code.
     """
 
-    from zot.extensions.log import follow
+    from zot.extensions.log import follow  # Imported lazily: only `logs` needs it.
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -87,7 +87,7 @@ class Opening:
         self._home: LocalHome | None = None
 
     async def home(self) -> Home:
-        from zot.ui.local import LocalHome
+        from zot.ui.local import LocalHome  # Imported lazily: the first frame is drawn before a session is opened.
 
         self._home = LocalHome(self._config, self._overrides, keep=self._keep)
         return self._home
@@ -124,10 +124,10 @@ def can_show_screen(env: Mapping[str, str]) -> bool:
 
 
 def _screen(opening: Opening) -> int:
-    from zot.ui.terminal.textual_patches import collect_rarely
+    from zot.ui.terminal.textual_patches import collect_rarely  # Imported lazily: an extra, and slow to load.
 
     collect_rarely()
-    from zot.ui.terminal.app import ZotApp
+    from zot.ui.terminal.app import ZotApp  # Imported lazily: an extra, and slow to load.
 
     app = ZotApp(opening.home, opening.session)
 
@@ -150,7 +150,7 @@ def _print_resume_command(left: SessionState | None) -> None:
 
 async def run_app(app: ZotApp) -> int:
     """Run the app until the user leaves or a signal arrives, and restore the terminal."""
-    from zot.ui.terminal.textual_patches import replace_unencodable
+    from zot.ui.terminal.textual_patches import replace_unencodable  # Imported lazily: an extra.
 
     replace_unencodable(sys.__stdout__)  # The driver draws there.
     loop, code = asyncio.get_running_loop(), None
@@ -173,7 +173,7 @@ async def _close(app: ZotApp, *, within_s: float) -> None:
 
 
 def _plain(opening: Opening) -> int:
-    from zot.ui.terminal.plain import PlainTerminal
+    from zot.ui.terminal.plain import PlainTerminal  # Imported lazily: the screen does not need it.
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding=charset())

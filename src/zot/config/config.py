@@ -229,7 +229,7 @@ def resolve(settings: Mapping[str, Any], env: Mapping[str, str] | None = None, *
     if agent not in tables and agent != DEFAULT_AGENT:
         if not or_default:
             raise no_such_agent(agent, dict.fromkeys((DEFAULT_AGENT, *tables)))
-        import logging
+        import logging  # Imported lazily: hello is answered without it.
 
         logging.getLogger("zot").warning("there is no agent %r in config.toml: the default one answers", agent)
         agent = DEFAULT_AGENT
@@ -326,7 +326,7 @@ def _stored_addresses(env: Mapping[str, str]) -> Mapping[str, str]:
     home = zot_home(env)
     if home is None or not os.path.lexists(os.path.join(home, "auth.json")):
         return {}
-    from zot.config.auth_file import addresses
+    from zot.config.auth_file import addresses  # Imported lazily: few users have stored keys.
 
     try:
         found = addresses(home)

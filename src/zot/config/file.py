@@ -212,7 +212,7 @@ def _choices(kind: type[msgspec.Struct], name: str) -> tuple[str, ...]:
 def _unknown(name: str, known: Iterable[str]) -> str:
     if name in _ELSEWHERE:
         return _ELSEWHERE[name]
-    from difflib import get_close_matches
+    from difflib import get_close_matches  # Imported lazily: needed only for misspelled settings.
 
     near = get_close_matches(name, [*known], n=1)
     return f"unknown setting{f'; did you mean {near[0]}?' if near else ''}"

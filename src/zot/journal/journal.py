@@ -451,7 +451,7 @@ class Journal(ReadOnlyJournal):
         if not self.leases.own():
             raise StoreFailed(f"{self.path} is being replaced by another process: wait for its end")
         try:
-            from zot.journal.repair import finish
+            from zot.journal.repair import finish  # Imported lazily: repairs are rare.
 
             finish(self.path)
         finally:
@@ -462,7 +462,7 @@ class Journal(ReadOnlyJournal):
         if not self.leases.own():
             raise StoreFailed(f"{problem}; but other processes have it open: end them first") from problem
         try:
-            from zot.journal.repair import salvage
+            from zot.journal.repair import salvage  # Imported lazily: repairs are rare.
 
             notices = [] if self._is_whole(problem) else salvage(self.path)
             self.leases.mark({SUSPECTED: 0})
@@ -479,7 +479,7 @@ class Journal(ReadOnlyJournal):
         cause = problem.__cause__
         if not (self.leases.marked(SUSPECTED) or (isinstance(cause, sqlite3.Error) and is_damage(cause))):
             return False
-        from zot.journal.repair import check_file
+        from zot.journal.repair import check_file  # Imported lazily: repairs are rare.
 
         # Twice: an unreliable disk may fail again.
         reports = (check_file(self.path) for _ in range(2))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -346,8 +347,6 @@ class Record:
             return StoredPast((), 0, ())
 
         def look(connection: sqlite3.Connection) -> tuple[StoredPast, int]:
-            from bisect import bisect_right  # Imported lazily: start-up budget.
-
             numbers, changes = self._without_inherited_approvals(*all_changes(connection, self.number))
             run, first = last_run(connection, self.number)
             rows = rows_after(connection, self.number, first - 1, _ALL) if first else []

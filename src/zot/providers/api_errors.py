@@ -380,7 +380,7 @@ def _seconds_since_the_epoch(date: str) -> float | None:
     """Parse an HTTP date; None if it is invalid."""
     if ":" not in date:
         return None
-    from email.utils import parsedate_to_datetime
+    from email.utils import parsedate_to_datetime  # Imported lazily: few services send a date.
 
     try:
         parsed = parsedate_to_datetime(date)

@@ -142,7 +142,7 @@ def _parse_proxy(url: str) -> Proxy:
 
 
 def _basic(userinfo: str) -> str:
-    from urllib.parse import unquote_to_bytes
+    from urllib.parse import unquote_to_bytes  # Imported lazily: few proxies need a password.
 
     user, _, password = userinfo.partition(":")
     credentials = unquote_to_bytes(user) + b":" + unquote_to_bytes(password)
@@ -182,7 +182,7 @@ def _looks_like_ip(host: str) -> bool:
 
 def _ip_matches(host: str, entry: str) -> bool:
     """Compare an address with an address or a network; any other entry matches nothing."""
-    from ipaddress import ip_address, ip_network
+    from ipaddress import ip_address, ip_network  # Imported lazily: few proxies have exceptions.
 
     try:
         return ip_address(host) in ip_network(entry, strict=False)

@@ -78,7 +78,7 @@ def userinfo(url: str) -> Iterator[str]:
     before, found, _ = url.partition("://")[2].rpartition("@") if "://" in url else url.rpartition("@")
     if not found:
         return
-    from urllib.parse import unquote
+    from urllib.parse import unquote  # Imported lazily: few addresses have a password.
 
     yield before
     user, _, password = before.partition(":")

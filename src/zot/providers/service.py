@@ -234,7 +234,7 @@ class _Call:
 
     def _advise(self, error: ProviderError) -> None:
         """Append advice, once no retry follows."""
-        from zot.providers.api_errors import advise
+        from zot.providers.api_errors import advise  # Imported lazily: needed only on failure.
 
         advise(error, self._name)
 
@@ -356,7 +356,7 @@ def _is_about_the_key(error: ProviderError) -> bool:
 
 
 def _random() -> float:
-    from random import random
+    from random import random  # Imported lazily: needed only for retries.
 
     return random()
 

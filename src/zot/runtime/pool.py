@@ -454,7 +454,7 @@ def reclaim_memory() -> None:
     """
     gc.collect()
     if sys.platform == "linux":
-        import ctypes
+        import ctypes  # Imported lazily: only glibc has it.
 
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # Exists only in glibc.
         if trim is not None:

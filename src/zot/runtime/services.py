@@ -155,26 +155,26 @@ def _transport(config: Config, resources: SharedResources) -> Transport:
 
 
 def _anthropic(provider: str, where: Endpoint) -> Api:
-    from zot.providers.anthropic import AnthropicMessages
+    from zot.providers.anthropic import AnthropicMessages  # Imported lazily: a session needs one API.
 
     return AnthropicMessages(base_url=where.base_url, origin=provider)
 
 
 def _responses(provider: str, where: Endpoint) -> Api:
-    from zot.providers.openai_responses import OpenAIResponses
+    from zot.providers.openai_responses import OpenAIResponses  # Imported lazily: a session needs one API.
 
     return OpenAIResponses(base_url=where.base_url, origin=provider)
 
 
 def _chat(provider: str, where: Endpoint) -> Api:
-    from zot.providers.openai_chat import ChatCompletions
+    from zot.providers.openai_chat import ChatCompletions  # Imported lazily: a session needs one API.
 
     quirks = COMPATIBLE if where.foreign else VENDORS[provider].chat
     return ChatCompletions(base_url=where.base_url, origin=provider, quirks=quirks)
 
 
 def _gemini(provider: str, where: Endpoint) -> Api:
-    from zot.providers.gemini import GeminiGenerateContent
+    from zot.providers.gemini import GeminiGenerateContent  # Imported lazily: a session needs one API.
 
     return GeminiGenerateContent(base_url=where.base_url, origin=provider)
 

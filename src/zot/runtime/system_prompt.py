@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def system_of(config: Config, toolbox: Toolbox, *, date: str, expected: Expected | None) -> str:
     """Return the system prompt of a session with these tools. Raise ConfigError."""
-    from zot.config.instructions import discover
+    from zot.config.instructions import discover  # Imported lazily: resumed sessions keep their prompt.
 
     home = zot_home(config.environment)
     found = () if config.no_instructions else discover(cwd=toolbox.cwd, home=home)

@@ -51,6 +51,7 @@ class Toolbox:
 
     def files(self) -> Restorer:
         """Return an object that restores files changed by tools, within the lock."""
+        # Imported lazily: only rewinds need them.
         from zot.tools.checkpoints import Restorer
         from zot.tools.paths import UnrestrictedPaths
 
@@ -93,17 +94,17 @@ class Toolbox:
                 return LazyTool(specs.WRITE, self._write)
 
     def _read(self) -> Tool:
-        from zot.tools.read import Read
+        from zot.tools.read import Read  # Imported lazily: tools are loaded for their first call.
 
         return Read(self._readable, self._seen)
 
     def _write(self) -> Tool:
-        from zot.tools.write import Write
+        from zot.tools.write import Write  # Imported lazily: tools are loaded for their first call.
 
         return Write(self._writable, self._seen)
 
     def _edit(self) -> Tool:
-        from zot.tools.edit import Edit
+        from zot.tools.edit import Edit  # Imported lazily: tools are loaded for their first call.
 
         return Edit(self._writable, self._seen)
 
@@ -121,6 +122,7 @@ class Toolbox:
         """Return the confinement of written and of read paths; None where there is none."""
         if not self._config.lock:
             return None, None
+        # Imported lazily: tools are loaded for their first call.
         from zot.tools.paths import LockedPaths, LockedPathsForReading
 
         lock = LockedPaths(self.cwd, hidden=self._hidden)
@@ -134,6 +136,7 @@ class Toolbox:
         return self._processes
 
     def _bash(self) -> Tool:
+        # Imported lazily: tools are loaded for their first call.
         from zot.tools.bash import Bash
         from zot.tools.command_output import Spills
 
@@ -162,7 +165,7 @@ class Toolbox:
             return True
         if self._home is None:
             return False
-        from zot.config.trust import TrustStore
+        from zot.config.trust import TrustStore  # Imported lazily: few projects have skills.
 
         return TrustStore(self._home).is_trusted(directory)
 
@@ -172,7 +175,7 @@ def _is_in(path: str, places: Sequence[str]) -> bool:
 
 
 def _skill(skills: Sequence[SkillFile]) -> Tool:
-    from zot.tools.skill import Skill
+    from zot.tools.skill import Skill  # Imported lazily: tools are loaded for their first call.
 
     return Skill(skills)
 

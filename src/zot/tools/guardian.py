@@ -53,7 +53,7 @@ def protect_process() -> None:
     dumps and debugging. Against commands of the superuser only a sandbox helps.
     """
     if sys.platform == "linux":
-        from zot.tools.warden.kernel import hide_memory
+        from zot.tools.warden.kernel import hide_memory  # Imported lazily: for Linux only.
 
         hide_memory()
 

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fcntl import ioctl
+from termios import FIONREAD
 from typing import Any, NamedTuple, Protocol
 
 from zot.tools.warden import tree
@@ -117,8 +118,6 @@ class Child(abc.ABC):
 
     def arrived(self) -> int:
         """Return the number of unread bytes of output; 0 if unknown."""
-        from termios import FIONREAD
-
         if self._output is None:
             return 0
         try:

@@ -246,7 +246,7 @@ class LocalConversation:
         return await self._session.fork(messages=messages)
 
     async def aside(self, question: str) -> SideReply:
-        from zot.session.side_question import ask, side_config
+        from zot.session.side_question import ask, side_config  # Imported lazily: side questions are rare.
 
         def opened() -> Session:
             request = OpenRequest(config=side_config(self._current_config()), past=self._past())
@@ -392,7 +392,7 @@ class LocalHome:
         return await asyncio.to_thread(is_there, journal_path(self._config))
 
     async def export(self, session: str, path: str) -> None:
-        from zot.journal.portable import exported
+        from zot.journal.portable import exported  # Imported lazily: exports are rare.
 
         journal = await self._journal()
         try:
@@ -403,7 +403,7 @@ class LocalHome:
         await asyncio.to_thread(write_new, path, lines)
 
     async def import_(self, path: str) -> str:
-        from zot.journal.portable import checked, imported
+        from zot.journal.portable import checked, imported  # Imported lazily: imports are rare.
 
         try:
             lines = (await asyncio.to_thread(_read, path)).removesuffix(b"\n").split(b"\n")
@@ -447,6 +447,7 @@ class LocalHome:
         return [name for name, vendor in VENDORS.items() if vendor.key_names]
 
     async def login(self, provider: str, key: str) -> str:
+        # Imported lazily: only `/login` needs them.
         from zot.config.auth_file import AuthEntry, path_in, store
         from zot.providers.http import HttpTransport
         from zot.providers.listing import probe
@@ -466,7 +467,7 @@ class LocalHome:
         return f"stored for {provider} in {path_in(home)}{tried}"
 
     async def logout(self, provider: str) -> str:
-        from zot.config.auth_file import path_in, remove
+        from zot.config.auth_file import path_in, remove  # Imported lazily: only `/logout` needs it.
 
         self._vendor(provider)
         home = self._needed_home()
@@ -554,7 +555,7 @@ class LocalHome:
         return found
 
     def _untrusted_extensions(self) -> list[Untrusted]:
-        from zot.extensions.discovery import discover
+        from zot.extensions.discovery import discover  # Imported lazily: needed once a conversation.
 
         assert self._home is not None
         located = discover(cwd=self._cwd, home=self._home, is_trusted=TrustStore(self._home).is_trusted)

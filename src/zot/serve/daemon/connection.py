@@ -223,7 +223,7 @@ class ClientConnection:
     def _send_turn(
         self, session_id: str, prompt_id: str, events: Sequence[AgentEvent], then: Callable[[], object]
     ) -> None:
-        from zot.wire.updates import Updates
+        from zot.wire.updates import Updates  # Imported lazily: `initialize` is answered before.
 
         line = Updates(session_id, self.dialect, prompt_id=prompt_id).lines(0, events)
 
@@ -377,7 +377,7 @@ class ClientConnection:
 
 def _prompted(request: Request, params: Any) -> tuple[str, str]:
     """Return the session id and the prompt id of a prompt; "" for an id that bad parameters hide."""
-    from zot.wire.daemon_types import OfSession, Prompt
+    from zot.wire.daemon_types import OfSession, Prompt  # Imported lazily: `initialize` is answered before.
 
     if isinstance(params, Prompt):
         return params.session_id, params.prompt_id or ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -15,13 +14,12 @@ from typing import TYPE_CHECKING, Any, cast
 from msgspec import UNSET
 
 from zot.client.endpoint import admits, identify
-from zot.errors import ConfigError, DaemonRunning, Stopping
 from zot.serve.daemon.audit import Identity, Refusals
 from zot.serve.daemon.connection import ClientConnection, Handler
 from zot.serve.daemon.lifecycle import ClientShutdown
 from zot.serve.daemon.logs import LogFeed
 from zot.serve.daemon.metrics import Metrics, rss_bytes, size_of_database
-from zot.serve.daemon.sockets import Acceptor, LocalWire, client_limit
+from zot.serve.daemon.sockets import LocalWire, client_limit
 from zot.version import __version__
 from zot.wire.daemon import FEATURES, LOOKS, PROTOCOL_VERSION, STOPPING, capabilities, check_version
 from zot.wire.daemon_greeting import Initialize, Initialized
@@ -31,7 +29,6 @@ from zot.wire.lines import MAX_LINE_BYTES
 if TYPE_CHECKING:
     from zot.runtime.pool import SessionPool
     from zot.serve.daemon.catalog import SessionCatalog
-    from zot.serve.daemon.endpoint import Claim
     from zot.serve.daemon.feed import SessionFeed
     from zot.serve.daemon.parts import DaemonParts
     from zot.serve.daemon.server_methods import ServerMethods
@@ -47,9 +44,6 @@ MAX_CLIENTS = 1024
 _SILENT_S = 10.0
 #: How long an ephemeral daemon waits for the next client.
 _EPHEMERAL_S = 1.0
-
-#: Interval of checks that the socket exists. Clients wait longer for an owned endpoint (`endpoint.Patience`).
-_CHECK_S = 2.0
 
 
 class Daemon:
@@ -94,7 +88,7 @@ class Daemon:
     @cached_property
     def hub(self) -> SessionPool:
         """Pool of loaded sessions."""
-        from zot.runtime.pool import SessionPool
+        from zot.runtime.pool import SessionPool  # Imported lazily: `initialize` is answered before.
 
         settings = self.parts.settings
         return SessionPool(
@@ -108,21 +102,21 @@ class Daemon:
     @cached_property
     def shelf(self) -> SessionCatalog:
         """Catalogue of stored sessions."""
-        from zot.serve.daemon.catalog import SessionCatalog
+        from zot.serve.daemon.catalog import SessionCatalog  # Imported lazily: `initialize` is answered before.
 
         return SessionCatalog(self.parts.journal)
 
     @cached_property
     def watch(self) -> ForeignRunWatcher:
         """Follower of runs in other processes."""
-        from zot.serve.daemon.watch import ForeignRunWatcher
+        from zot.serve.daemon.watch import ForeignRunWatcher  # Imported lazily: `initialize` is answered before.
 
         return ForeignRunWatcher(self)
 
     @cached_property
     def handlers(self) -> Mapping[str, Handler]:
         """Handlers by method."""
-        from zot.serve.daemon.methods import make_handlers
+        from zot.serve.daemon.methods import make_handlers  # Imported lazily: `initialize` is answered before.
 
         self._server, table = make_handlers(self)
         return table
@@ -379,37 +373,3 @@ class Daemon:
 
     def _leaving_clients(self) -> list[ClientConnection]:
         return [one for one in self._connections if one is not self.heir]
-
-
-async def listen(daemon: Daemon, listener: socket.socket) -> Callable[[], None]:
-    """Accept clients at the local socket until the daemon stops; return a function that stops it earlier."""
-    acceptor = Acceptor(listener, lambda: LocalWire(daemon.accept, max_line=daemon.max_line_bytes))
-    daemon.when_stopping(acceptor.rest, acceptor.go_on)
-    return acceptor.close
-
-
-async def keep_socket(daemon: Daemon, claim: Claim, leave: Callable[[], None], *, every_s: float = _CHECK_S) -> None:
-    """Restore the daemon's socket whenever its file was removed. ``leave`` stops accepting at the current socket.
-
-    Connected clients are not affected.
-    """
-
-    logged = ""
-    while True:
-        await asyncio.sleep(every_s)
-        try:
-            daemon.hub.check_open()
-            if not claim.restore():
-                logged = ""
-                continue
-        except Stopping:  # The endpoint may be handed over, or the daemon may resume.
-            continue
-        except (OSError, ConfigError, DaemonRunning) as problem:
-            if str(problem) != logged:
-                logged = str(problem)
-                log.warning("the socket %s was removed, and could not be made again: %s", claim.path, problem)
-            continue
-        log.warning("the socket %s was removed by somebody, and has been made again", claim.path)
-        former, leave = leave, await listen(daemon, claim.listener)
-        await asyncio.sleep(every_s)  # Clients in the former backlog are accepted by then.
-        former()

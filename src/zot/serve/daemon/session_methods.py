@@ -82,7 +82,7 @@ class SideQuestions:
         return SlowAnswer(self._answer(connection, asked))
 
     async def _answer(self, connection: ClientConnection, asked: said.Ask) -> said.Answered:
-        from zot.session.side_question import ask
+        from zot.session.side_question import ask  # Imported lazily: side questions are rare.
 
         place = asked.session_id, asked.prompt_id or ""
         waits = self._open.setdefault(place, AbortableWaits(_ABORTED)) if asked.prompt_id else self._unnamed

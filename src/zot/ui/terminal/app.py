@@ -304,7 +304,7 @@ class ZotApp(Ground):
         except AgentError as problem:
             self.exit(1, message=Text(f"zot: {safe(str(problem))}"))
         else:
-            from zot.ui.terminal.markdown import warm
+            from zot.ui.terminal.markdown import warm  # Imported lazily: the first frame is drawn before.
 
             await asyncio.to_thread(warm)
             collect_briefly()
