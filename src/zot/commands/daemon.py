@@ -48,7 +48,7 @@ _TAKEN = 3
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
     if argv and not argv[0].startswith("-"):
-        from zot.commands.daemon_status import GROUP  # Imported lazily: start-up budget.
+        from zot.commands.daemon_status import GROUP  # Imported lazily: a daemon does not need it.
 
         return GROUP.main(argv)
     if (parsed := flags.parse_or_help(argv, "zot daemon", _SUMMARY, _FLAGS)) is None:

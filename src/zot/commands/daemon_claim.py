@@ -6,19 +6,15 @@ import asyncio
 import os
 import socket
 from collections.abc import Container, Mapping, Sequence
-from importlib.util import find_spec
 from typing import Any
 
 from msgspec import ValidationError, convert
 
-from zot.client.call import DaemonLine
 from zot.config.file import DaemonSettings, ListenAddress, Tls, checked_listen_address
 from zot.config.paths import DaemonPaths
 from zot.errors import ConfigError, UserError
 from zot.serve.daemon.endpoint import Claim, adopt_listener, claim_endpoint
-from zot.serve.daemon.handover import take_over
 from zot.serve.daemon.lifecycle import take_listeners
-from zot.wire.daemon_types import Status
 
 #: The time for the daemon to be replaced to report its addresses.
 _ASKED_S = 5.0
@@ -32,6 +28,8 @@ def listen_addresses(own: Mapping[str, Any], settings: DaemonSettings) -> Sequen
     addresses = tuple(dict.fromkeys((*own.get("listen", ()), *settings.listen)))
     if not addresses:
         return ()
+
+    from importlib.util import find_spec  # Imported lazily: only `--listen` needs it.
 
     if missing := [name for name in ("starlette", "uvicorn", "websockets") if find_spec(name) is None]:
         raise ConfigError(f"--listen needs {' and '.join(missing)}: pip install 'zot[web]'")
@@ -55,6 +53,8 @@ def claim_addresses(place: DaemonPaths, listens: Sequence[tuple[str, Tls | None]
     if not replaces:
         return claim_endpoint(place.socket)
 
+    from zot.serve.daemon.handover import take_over  # Imported lazily: only `--replace` needs it.
+
     reserved = _reserve(place, listens)
     claim = take_over(place.socket) or claim_endpoint(place.socket)
     claim.others += reserved
@@ -73,6 +73,10 @@ def _reserve(place: DaemonPaths, listens: Sequence[tuple[str, Tls | None]]) -> S
 
 def _ports_in_use(path: str) -> Container[int]:
     """Return the ports of the running daemon; none if it does not report them."""
+    # Imported lazily: only `--replace` needs them.
+    from zot.client.call import DaemonLine
+    from zot.wire.daemon_types import Status
+
     try:
         with DaemonLine(path, within_s=_ASKED_S) as line:
             listens = convert(line.ask("status", {}), Status).listens or ()

@@ -149,7 +149,7 @@ class Extension:
     @property
     def data_dir(self) -> Path:
         """Directory for the extension's files. Known from `setup` on."""
-        from pathlib import Path  # Lazy: not needed before hello.
+        from pathlib import Path  # Imported lazily: not needed before hello.
 
         return Path(self.host.data_dir)
 

@@ -144,7 +144,7 @@ class ReadOnlyJournal:
 
     async def search(self, text: str, *, limit: int = 50) -> list[Hit]:
         """Return the messages that contain ``text``, ignoring case, newest sessions first."""
-        from zot.journal.search import matches  # Imported lazily: start-up budget.
+        from zot.journal.search import matches  # Imported lazily: only searches need it.
 
         return await self.reading(lambda connection: matches(connection, text, limit))
 
@@ -320,7 +320,7 @@ class Journal(ReadOnlyJournal):
 
     async def check(self) -> CheckReport:
         """Check every byte and report problems. Changes nothing."""
-        from zot.journal.repair import inspect  # Imported lazily: start-up budget.
+        from zot.journal.repair import inspect  # Imported lazily: only `sessions check` needs it.
 
         return await self.reading(inspect)
 

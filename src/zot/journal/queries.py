@@ -505,7 +505,7 @@ def _with_blobs(connection: sqlite3.Connection, rows: Sequence[Row]) -> list[Row
 
 def blob(connection: sqlite3.Connection, digest: bytes) -> bytes | None:
     """Return a blob by its hash; None if it is missing or damaged."""
-    import hashlib  # Imported lazily: start-up budget.
+    import hashlib  # Imported lazily: few sessions have images.
 
     found = connection.execute("SELECT data FROM blobs WHERE hash = ?", (digest,)).fetchone()
     return found[0] if found is not None and hashlib.sha256(found[0]).digest() == digest else None

@@ -329,7 +329,7 @@ class Record:
 
     async def troubled(self) -> Sequence[Row]:
         """Return all changes of the transcript, and the events of failed runs (`replay.troubled`)."""
-        from zot.journal.replay import failed_runs  # Imported lazily: start-up budget.
+        from zot.journal.replay import failed_runs  # Imported lazily: needed only after a failed run.
 
         return await self._files.reading(lambda connection: failed_runs(connection, self.number))
 

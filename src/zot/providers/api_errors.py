@@ -302,7 +302,6 @@ def _in_stream(info: _ErrorInfo) -> ProviderError:
 
 def _closer(info: _ErrorInfo) -> type[ProviderError]:
     """Return the real kind of a "bad request", which some services send for every error."""
-
     source = info.upstream or info
     by_words = _by_words(source.words) if info.upstream is not None else None
     return by_words or classify_message((*info.words, *source.words), source.text) or BadRequest

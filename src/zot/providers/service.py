@@ -228,7 +228,7 @@ class _Call:
 
     def _sign(self, error: ProviderError) -> None:
         """Add the provider's name, mask keys and shorten the error."""
-        from zot.providers.api_errors import attribute_error  # Imported lazily: start-up budget.
+        from zot.providers.api_errors import attribute_error  # Imported lazily: needed only on failure.
 
         attribute_error(error, provider=self._name, mask=self._mask)
 
@@ -266,7 +266,7 @@ class _Call:
             body = await self._error_body(response)
         finally:
             response.close()
-        from zot.providers.api_errors import response_error  # Imported lazily: start-up budget.
+        from zot.providers.api_errors import response_error  # Imported lazily: needed only on failure.
 
         raise response_error(response.status, response.headers, body, now=self._clock())
 
@@ -289,7 +289,7 @@ class _Call:
         kind = response.headers.get("content-type", "").partition(";")[0].strip()
         if not isinstance(problem, StreamBroken) or self._decoder.progress or kind.lower() in ("", _EVENTS):
             return problem
-        from zot.providers.api_errors import not_a_stream  # Imported lazily: start-up budget.
+        from zot.providers.api_errors import not_a_stream  # Imported lazily: needed only on failure.
 
         return not_a_stream(kind, self._opening, self._mask)
 

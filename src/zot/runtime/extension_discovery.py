@@ -17,7 +17,6 @@ from zot.text import printable
 def find_extensions(config: Config, cwd: str) -> list[Located]:
     """Return the extensions that ``config`` selects, in order. Raise ConfigError if an explicitly named one is
     broken."""
-
     located, log = locate_extensions(config, cwd), logging.getLogger("zot")
     for one in located:
         if one.source == "ext" and one.standing == "broken":

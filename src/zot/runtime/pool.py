@@ -20,7 +20,7 @@ from zot.session.history import Subscriber
 from zot.session.recovery import WaitingRuns
 
 if TYPE_CHECKING:
-    from zot.session.session import Session  # Imported lazily: start-up budget.
+    from zot.session.session import Session
 
 log = logging.getLogger("zot")
 

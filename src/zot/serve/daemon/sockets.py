@@ -326,7 +326,6 @@ async def keep_socket(daemon: Daemon, claim: Claim, leave: Callable[[], None], *
 
     Connected clients are not affected.
     """
-
     logged = ""
     while True:
         await asyncio.sleep(every_s)

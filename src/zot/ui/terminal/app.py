@@ -555,7 +555,7 @@ class ZotApp(Ground):
 
 async def jump(terminal: Terminal, transcript: TranscriptView) -> None:
     """Let the user choose one of their messages, newest first, and scroll to it."""
-    from zot.ui.terminal.entries import UserEntry  # Imported lazily: start-up budget.
+    from zot.ui.terminal.entries import UserEntry  # Imported lazily: the first frame is drawn before.
 
     said = [entry for entry in transcript.entries if isinstance(entry, UserEntry)]
     if not said:

@@ -187,7 +187,7 @@ def for_ascii(lines: list[Strip]) -> list[Strip]:
 
 @cache
 def _parser() -> Any:
-    from markdown_it import MarkdownIt  # Imported lazily: start-up budget.
+    from markdown_it import MarkdownIt  # Imported lazily: slow to load.
 
     return MarkdownIt("commonmark", {"html": False}).enable("strikethrough").enable("table")
 
