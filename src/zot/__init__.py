@@ -83,7 +83,7 @@ def __getattr__(name: str) -> Any:
     home = _HOME_OF.get(name)
     if home is None and name not in _MODULES:
         raise AttributeError(f"module 'zot' has no attribute {name!r}")
-    from importlib import import_module
+    from importlib import import_module  # Imported lazily: `import zot` loads nothing.
 
     if home is None:
         return import_module(f"zot.{name}")

@@ -45,13 +45,13 @@ def main() -> None:
     gc.set_threshold(_OBJECTS_PER_COLLECTION)
     argv = sys.argv[1:]
     if sys.platform == "win32" and argv not in _ANSWERED_HERE:
-        from zot.errors import NOT_ON_WINDOWS
+        from zot.errors import NOT_ON_WINDOWS  # Imported lazily: `--version` is answered from this file alone.
 
         sys.exit(f"zot: {NOT_ON_WINDOWS}")
     if _is_host(argv):
         _hold_signals()
     if argv[:1] not in _ANSWERED_HERE:
-        from zot.serve.stdio import guard_streams
+        from zot.serve.stdio import guard_streams  # Imported lazily: `--version` is answered from this file alone.
 
         guard_streams()
     try:
@@ -99,7 +99,7 @@ def _leave(problem: OSError) -> NoReturn:
 
 def _exit(code: int) -> NoReturn:
     """Exit without the interpreter's final flush, which would fail again."""
-    from zot.serve.stdio import leave
+    from zot.serve.stdio import leave  # Imported lazily: `--version` does not need it.
 
     leave(code)
 
@@ -110,7 +110,7 @@ def run(argv: Sequence[str]) -> int:
         argv = argv[0].split()  # Some bridges can pass a command only one argument.
     word, rest = (argv[0], argv[1:]) if argv else ("", argv)
     if word in ("--version", "-V"):
-        from zot.version import __version__
+        from zot.version import __version__  # Imported lazily: only this flag needs it.
 
         sys.stdout.write(f"zot {__version__}\n")
         return 0
@@ -181,7 +181,7 @@ def _is_terminal() -> bool:
 
 
 def _run(command: str, argv: Sequence[str]) -> int:
-    from zot.errors import AgentError, UsageError
+    from zot.errors import AgentError, UsageError  # Imported lazily: `--version` does not need it.
 
     try:
         # `importlib` would take as long to import as the rest of this file.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import select
 import stat
 import sys
 import time
@@ -221,8 +223,6 @@ def _path_names(path: str) -> list[str]:
 
 
 def _piped(fd: int, path: str, silence_s: float) -> Iterator[bytes]:
-    import select  # Imported lazily: pipes are rare.
-
     poll, size = select.poll(), 0
     poll.register(fd, select.POLLIN)
     while poll.poll(silence_s * 1000):
@@ -338,8 +338,6 @@ def lock_within(descriptor: int, limit_s: float) -> bool:
 
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
     """Hold the lock on an open file if no other process holds it. Raise OSError, as on a file system without locks."""
-    import fcntl
-
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 #: Matches escapes of lone surrogates; all other escapes are captured in the group, so none is misread.
 _ESCAPE = (
     rb"(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\(?!u[dD][89a-fA-F]).)"
@@ -49,7 +51,7 @@ def printable_line(text: str, limit: int) -> str:
 
 def shell_word(text: str) -> str:
     """Return ``text`` quoted as one shell word, with unprintable characters visible as escapes."""
-    from shlex import quote
+    from shlex import quote  # Imported lazily: hello is answered without it.
 
     if text.isprintable():
         return quote(text)
@@ -81,6 +83,4 @@ def replace_surrogates(text: str) -> str:
 
 def replace_surrogate_escapes(json: bytes) -> bytes:
     """Return JSON text with every escape of a lone surrogate replaced by an escape of U+FFFD."""
-    import re  # Imported lazily: rarely needed.
-
     return re.sub(_ESCAPE, lambda escape: escape[1] or rb"\ufffd", json)

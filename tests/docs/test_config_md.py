@@ -11,7 +11,7 @@ from zot.commands.config import _ANSWERS
 from zot.config.config import resolve
 from zot.config.file import AgentTable, DaemonSettings
 from zot.errors import ConfigError
-from zot.runtime.open import check
+from zot.runtime.check import check
 
 from .markdown import blocks
 

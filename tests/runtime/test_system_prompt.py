@@ -10,8 +10,7 @@ import pytest
 
 import forked
 from harness import Zot, environment
-from zot.config.config import Config
-from zot.runtime.open import _PROMPTING
+from zot.config.config import PROMPTING, Config
 
 FOOTER = "Date: 2026-01-31\nWorking directory: {cwd}\nTools: bash, edit, read, write"
 FLAGS = ("--no-skill", "--frozen-time", "2026-01-31T12:00:00Z")
@@ -79,4 +78,4 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | No
 
 def test_every_setting_that_makes_the_system_prompt_is_a_setting() -> None:
     """A wrong name would keep the old prompt of a resumed session although the setting was given."""
-    assert {*Config.__struct_fields__, "no_tools"} >= _PROMPTING
+    assert {*Config.__struct_fields__, "no_tools"} >= PROMPTING

@@ -222,7 +222,7 @@ def test_hello_is_answered_before_the_heavy_parts_are_loaded() -> None:
     needed = {
         "zot.cli", "zot.commands", "zot.commands.rpc", "zot.config", "zot.config.config", "zot.config.credentials",
         "zot.config.flags", "zot.config.vendors", "zot.encoding", "zot.errors", "zot.providers", "zot.providers.models",
-        "zot.runtime", "zot.runtime.open", "zot.runtime.providers", "zot.serve", "zot.serve.stdio", "zot.text",
+        "zot.runtime", "zot.runtime.check", "zot.runtime.providers", "zot.serve", "zot.serve.stdio", "zot.text",
         "zot.version", "zot.wire", "zot.wire.lines", "zot.wire.rpc_greeting",
     }  # fmt: skip
     assert {name for name in loaded if name.startswith("zot.")} - needed == set()
@@ -316,7 +316,8 @@ def test_a_daemon_greets_before_it_loads_what_any_other_method_needs(tmp_path: P
     assert loaded & dear == set()
     needed = {
         "zot.cli", "zot.client", "zot.client.endpoint", "zot.commands", "zot.commands.daemon",
-        "zot.commands.daemon_serve", "zot.config", "zot.config.agents", "zot.config.config", "zot.config.file",
+        "zot.commands.daemon_claim", "zot.commands.daemon_serve", "zot.config", "zot.config.agents",
+        "zot.config.config", "zot.config.file",
         "zot.config.flags", "zot.config.paths", "zot.config.vendors", "zot.encoding", "zot.errors", "zot.events",
         "zot.files", "zot.journal", "zot.journal.answers", "zot.journal.chunks", "zot.journal.journal",
         "zot.journal.lease", "zot.journal.queries", "zot.journal.record", "zot.journal.schema", "zot.journal.writer",

@@ -178,7 +178,7 @@ class NoExtensions:
 
     @property
     def panels(self) -> OpenPanels:
-        from zot.panels import OpenPanels  # Imported lazily: start-up budget.
+        from zot.panels import OpenPanels  # Imported lazily: needed only with extensions.
 
         return OpenPanels()
 

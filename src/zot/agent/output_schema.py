@@ -121,7 +121,7 @@ class Expected:
         return list(islice(self._found(value, answer), _MAX_PROBLEMS))
 
     def _found(self, value: Any, answer: str) -> Iterator[str]:
-        from jsonschema_rs import ValidationError
+        from jsonschema_rs import ValidationError  # Imported lazily: an extra.
 
         if len(answer) * self._expansion <= _MAX_WORK:
             for error in self._validator.iter_errors(value):
@@ -176,7 +176,7 @@ def _worded(error: ValidationError, root: str) -> Iterator[str]:
 
 
 def _reason(error: ValidationError) -> str:
-    from jsonschema_rs import ValidationErrorKind as Kind
+    from jsonschema_rs import ValidationErrorKind as Kind  # Imported lazily: an extra.
 
     match error.kind:
         case Kind.FalseSchema():

@@ -8,7 +8,7 @@ import os
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, TypeVar
+from typing import Any, Protocol, Self, TypeAlias, TypeVar
 
 import msgspec
 
@@ -17,14 +17,9 @@ from zot.client.session import SETTLE_S, ClientSession
 from zot.config.paths import find_socket
 from zot.encoding import thread_safe_type
 from zot.errors import AgentError, ConfigError, ConnectionLost, InternalError
-from zot.text import printable_line
 from zot.version import __version__
 from zot.wire.daemon_client import Answer, DaemonPeer, UpdateListener
 from zot.wire.daemon_types import AgentEntry, Agents, Attached, Opened, SessionEntry, Sessions, Status
-
-if TYPE_CHECKING:
-    from websockets.asyncio.client import ClientConnection
-    from websockets.http11 import Response
 
 #: Defaults: how long to retry a broken connection, and how long an answer may take.
 RECONNECT_S = 30.0
@@ -35,10 +30,6 @@ _LAST_PAUSE_S = 2.0
 #: With this many undelivered events, the client stops reading from the daemon.
 _MAX_UNREAD = 10_000
 _READ_BYTES = 1 << 18
-#: A message may be as long as a tool's output.
-_MAX_MESSAGE_BYTES = 64 << 20
-#: Longest quote, in characters, of why a server refused the connection.
-_MAX_REASON = 200
 
 T = TypeVar("T")
 log = logging.getLogger("zot")
@@ -113,70 +104,6 @@ class LocalLine:
         self._writer.transport.abort()
 
 
-class WebLine:
-    """A connection over a WebSocket, where each line is a message without its LF."""
-
-    def __init__(self, connection: ClientConnection) -> None:
-        self._connection = connection
-
-    @staticmethod
-    async def open(url: str, token: str | None, within_s: float) -> WebLine:
-        """Connect. Raise OSError if a retry may help, ConnectionLost if not, ConfigError if the settings are wrong."""
-        try:
-            from websockets.asyncio.client import connect
-            from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI
-        except ImportError:
-            raise ConfigError("a WebSocket needs the package websockets: install zot with the extra web") from None
-        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        try:
-            return WebLine(
-                await connect(
-                    url, additional_headers=headers, max_size=_MAX_MESSAGE_BYTES, open_timeout=within_s, proxy=None
-                )
-            )
-        except InvalidURI as problem:
-            raise ConfigError(f"{url}: {problem}") from None
-        except InvalidStatus as problem:
-            raise _refusal(url, problem.response) from None
-        except InvalidHandshake as problem:
-            raise ConnectionRefusedError(f"{url}: {problem}") from None
-
-    async def send(self, data: bytes) -> None:
-        """Write lines."""
-        from websockets.exceptions import ConnectionClosed
-
-        try:
-            for line in data.split(b"\n")[:-1]:
-                await self._connection.send(line.decode())
-        except ConnectionClosed as problem:
-            raise ConnectionResetError(str(problem)) from None
-
-    async def receive(self) -> bytes:
-        """Return the bytes received; b"" at the end."""
-        from websockets.exceptions import ConnectionClosed
-
-        try:
-            message = await self._connection.recv(decode=False)
-        except ConnectionClosed:
-            return b""
-        return message + b"\n"
-
-    def close(self) -> None:
-        """Close the connection at once."""
-        self._connection.transport.abort()
-
-
-def _refusal(url: str, response: Response) -> Exception:
-    """Return the error for a refused handshake: ConnectionLost if a retry cannot help."""
-    status, why = response.status_code, printable_line((response.body or b"").decode("utf-8", "replace"), _MAX_REASON)
-    if status == 401:
-        return ConnectionLost(f"{url}: the daemon refused the token (401)")
-    if status in (403, 404) and not why:  # Not our daemon's answer: an outer server has nothing at this path.
-        why = "there is no daemon at this path; that of one which is mounted ends with a slash"
-    message = f"{url}: refused with {status}" + (f": {why}" if why else "")
-    return ConnectionLost(message) if status == 403 else ConnectionRefusedError(message)
-
-
 Opening: TypeAlias = Callable[[], Awaitable[DaemonTransport]]
 
 
@@ -239,6 +166,10 @@ class Client:
 
         async def open_web() -> DaemonTransport:
             assert url is not None
+            try:
+                from zot.client.websocket import WebLine  # Imported lazily: an extra.
+            except ImportError:
+                raise ConfigError("a WebSocket needs the package websockets: install zot with the extra web") from None
             return await WebLine.open(url, token, answer_s)
 
         async def open_local() -> DaemonTransport:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import pwd
 import socket
 import stat
 import struct
@@ -147,8 +148,6 @@ def whose(path: str) -> str:
 
 
 def _name_of(uid: int) -> str:
-    import pwd
-
     try:
         return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
     except KeyError:

@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any
 from zot.client.client import RECONNECT_S, Client
 from zot.client.session import ClientSession
 from zot.commands.subcommands import FAILED, NOT_RUNNING, absolute_directory, print_note, write
+from zot.commands.terminal import can_show_screen, run_app
 from zot.config import flags
+from zot.config.config import Config
+from zot.config.paths import locate
 from zot.encoding import encode
 from zot.errors import AgentError, ConnectionLost, UsageError, UserError
 from zot.events import (
@@ -202,17 +205,16 @@ def _has_screen(settings: dict[str, Any]) -> bool:
     """True for a terminal that can show a screen, unless a replay is requested, which is shown in lines."""
     if settings.get("plain") or "after" in settings or not (sys.stdin.isatty() and sys.stdout.isatty()):
         return False
-    from zot.commands.terminal import can_show_screen
 
     return can_show_screen(os.environ)
 
 
 async def _on_screen(client: Client, session: ClientSession, settings: dict[str, Any]) -> int:
     """Open the session in the full-screen terminal."""
-    from zot.ui.terminal.textual_patches import collect_rarely
+    from zot.ui.terminal.textual_patches import collect_rarely  # Imported lazily: an extra, and slow to load.
 
     collect_rarely()
-    from zot.commands.terminal import run_app
+    # Imported lazily: an extra, and slow to load.
     from zot.ui.remote import ClientHome
     from zot.ui.terminal.app import ZotApp
 
@@ -258,8 +260,6 @@ def _print_attach_command(session: str, settings: dict[str, Any]) -> None:
 
 def _shares_home(settings: dict[str, Any]) -> bool:
     """True if the daemon uses this user's home: no flag or variable names another one."""
-    from zot.config.paths import locate
-
     if "socket" in settings or os.environ.get("ZEROCLAW_SOCKET"):
         return False
     place = locate(os.environ, config_dir=settings.get("config_dir"))
@@ -267,8 +267,7 @@ def _shares_home(settings: dict[str, Any]) -> bool:
 
 
 def _own_home(cwd: str, agent: str) -> Home:
-    from zot.config.config import Config
-    from zot.ui.local import LocalHome
+    from zot.ui.local import LocalHome  # Imported lazily: a conversation with a daemon does not need it.
 
     return LocalHome(Config(cwd=cwd, agent=agent))
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from zot.client import endpoint
 from zot.client.call import CallRefused, DaemonLine
 from zot.client.endpoint import Patience, whose
 from zot.commands.subcommands import FAILED, NOT_RUNNING, print_note, write_bytes
@@ -57,8 +58,6 @@ def main(argv: Sequence[str]) -> int:
 
 def _why_unreachable(path: str) -> str:
     """Return the reason that no daemon can be called."""
-    from zot.client import endpoint
-
     with suppress(OSError):  # The lock may be unreadable for this user.
         if (pid := endpoint.owner(path)) is not None:
             who = f"process {pid}" if pid else "another process"

@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 from zot.config.agents import AgentConfigs
 from zot.config.paths import DaemonPaths
-from zot.errors import ConfigError, StoreFailed
+from zot.errors import ConfigError, StoreFailed, UserError
 from zot.journal.journal import Journal
 from zot.runtime.shared import SharedResources
 from zot.serve.daemon.endpoint import Claim
 from zot.serve.daemon.lifecycle import BackgroundTasks, Notifier
 from zot.serve.daemon.logs import LogFile, LogHandler
 from zot.serve.daemon.parts import DaemonParts, journal_of
+from zot.serve.daemon.sockets import LocalWire, keep_socket, listen
 from zot.serve.stdio import leave
 from zot.text import printable
 
 if TYPE_CHECKING:
     from zot.config.file import Tls
     from zot.serve.daemon.daemon import Daemon
-    from zot.serve.daemon.sockets import LocalWire
     from zot.serve.web import Listening
 
 log = logging.getLogger("zot")
@@ -56,7 +56,7 @@ async def serve(
     handler = _log_to(place, agents)
     try:
         parts = await _open_parts(place, agents, given)
-        from zot.serve.daemon.daemon import Daemon
+        from zot.serve.daemon.daemon import Daemon  # Imported lazily: `_open_parts` did so while the disk was at work.
 
         daemon = Daemon(parts, ephemeral=ephemeral, max_line_bytes=max_line_bytes)
         log.addHandler(daemon.log_feed)
@@ -113,8 +113,6 @@ async def _open_parts(place: DaemonPaths, agents: AgentConfigs, given: Mapping[s
 
 async def _listen(daemon: Daemon, claim: Claim) -> Callable[[], None]:
     """Listen at the socket; return the function that stops listening."""
-    from zot.serve.daemon.daemon import listen
-
     leave_socket = await listen(daemon, claim.listener)
     gc.freeze()
     gc.enable()
@@ -166,7 +164,7 @@ async def _preload(daemon: Daemon, provider: str) -> None:
     """Import the modules that requests need; later no descriptor may be left for it."""
     await asyncio.sleep(_LOAD_S)
     assert daemon.handlers
-    from zot.runtime.open import preload
+    from zot.runtime.open import preload  # Imported lazily: clients that wait for the daemon come first.
 
     await preload(provider)
     __import__("zot.extensions.manager")  # A daemon's sessions can load extensions at any time.
@@ -175,7 +173,11 @@ async def _preload(daemon: Daemon, provider: str) -> None:
 async def _warn_of_unusable_agents(daemon: Daemon, parts: DaemonParts) -> None:
     """Log the agents whose configuration is unusable. The others are served."""
     await daemon.greeted(_LOAD_S)
-    for alias, problem in (await asyncio.to_thread(parts.unusable)).items():
+
+    def unusable() -> Mapping[str, UserError]:
+        return parts.sessions.unusable()  # Also its imports are the thread's work.
+
+    for alias, problem in (await asyncio.to_thread(unusable)).items():
         log.warning("agent %s cannot be used: %s", printable(alias), problem)
 
 
@@ -188,8 +190,6 @@ async def _watch(daemon: Daemon) -> None:
 async def _guard_socket(daemon: Daemon, claim: Claim, leave_socket: Callable[[], None]) -> None:
     """Guard the socket."""
     await daemon.greeted(_LOAD_S)
-    from zot.serve.daemon.daemon import keep_socket
-
     await keep_socket(daemon, claim, leave_socket)
 
 
@@ -219,6 +219,7 @@ async def _listen_elsewhere(
         claim.close_others()
         return True
     await asyncio.to_thread(import_module, "zot.serve.web")
+    # Imported lazily: an extra.
     from zot.serve.web import listen as listen_at
     from zot.serve.web import matching
 
@@ -245,8 +246,6 @@ def _announce(*places: str) -> None:
 
 async def _pass_endpoint_on(claim: Claim, daemon: Daemon, notifier: Notifier) -> None:
     """Hand the endpoint to the successor that waits for it, or release it."""
-    from zot.serve.daemon.sockets import LocalWire
-
     heir = daemon.heir
     if heir is None or not isinstance(heir.wire, LocalWire) or not await _handed_over(claim, heir.wire):
         claim.release()
@@ -256,7 +255,7 @@ async def _pass_endpoint_on(claim: Claim, daemon: Daemon, notifier: Notifier) ->
 
 async def _handed_over(claim: Claim, wire: LocalWire) -> bool:
     """Hand the endpoint to the process at the other end. False if that has gone, or is too slow."""
-    from zot.serve.daemon.handover import hand_over
+    from zot.serve.daemon.handover import hand_over  # Imported lazily: most daemons are not replaced.
 
     try:
         async with asyncio.timeout(_END_S):

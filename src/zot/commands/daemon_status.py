@@ -268,7 +268,7 @@ def audit(request: CommandRequest) -> int:
 
 
 def _verify(path: str, request: CommandRequest) -> int:
-    from zot.serve.daemon.audit import access_path, verify
+    from zot.serve.daemon.audit import access_path, verify  # Imported lazily: only `audit verify` needs it.
 
     files = log_files(path)
     if not files:

@@ -31,6 +31,7 @@ from zot.extensions.peer import (
     PeerEvent,
     ProtocolViolation,
 )
+from zot.serve.streams import read_chunks
 from zot.text import printable
 from zot.tools.guardian import open_processes
 from zot.version import __version__
@@ -122,8 +123,6 @@ def run(request: CommandRequest) -> int:
 
 
 async def _run(request: CommandRequest) -> int:
-    from zot.serve.streams import read_chunks
-
     shown = _FramePrinter(json=request.json) if request.json or request.settings.get("trace") else _Printer()
     async with bench_of(request, shown.heard, shown.trace) as bench:
         typing = asyncio.create_task(_type(bench, shown, read_chunks(0)), name="zot ext run")

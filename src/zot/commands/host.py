@@ -6,13 +6,15 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
+
+import msgspec
 
 from zot.config import flags
 from zot.config.config import AGENT_FLAGS, FOREIGN_FLAGS, Config, ignore_foreign, resolve
 from zot.errors import AgentError, ConfigError, SystemFailed
-from zot.serve.host.input import process_began
+from zot.serve.host.input import Abandoned, Interrupted, drain, process_began, read_request
+from zot.serve.host.watchdog import Signals, Slot, Watchdog
 from zot.serve.stdio import claim, leave, unblock_signals, write_all, write_within
 from zot.wire.host import (
     BAD_INPUT,
@@ -30,9 +32,7 @@ from zot.wire.host import (
 )
 
 if TYPE_CHECKING:
-    from zot.runtime.idempotency import IdempotentRequest
-    from zot.serve.host.watchdog import Signals, Slot
-    from zot.session.session import Session
+    pass
 
 
 def _patience(text: str) -> float:
@@ -71,19 +71,16 @@ The exit code is 0 for an answer to a request that ran, 2 for bad input, 3 for a
 _BARE = ("--single-request", "--bridge-compat")
 
 _STDIN_TIMEOUT_MS = 15_000
-_AT_ONCE = 8
 #: The shortest deadline of a request, so that there is time for an answer.
 _MIN_DEADLINE_S = 0.15
 #: Time limits for writing: of an answer without a deadline, and of the watchdog's last answer.
 _WRITE_S = 5.0
 _LAST_WRITE_S = 0.4
-#: Time limit for closing connections and the guardian.
-_CLOSE_S = 1.0
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
-    host = _Host(argv)
+    host = Host(argv)
     if host.own.get("help"):
         unblock_signals()
         if sys.stdout is not None:
@@ -94,17 +91,18 @@ def main(argv: Sequence[str]) -> int:
         if "--self-test" in argv:  # Also if other flags are wrong: the report says so.
             unblock_signals()
             return host.test()
-        from zot.serve.host.watchdog import Signals
 
         signals = Signals()
         if host.serves_many:
-            host.answer_many(signals)
+            from zot.commands.host_serve import answer_many  # Imported lazily: as in `_run`.
+
+            answer_many(host, signals)
         host.answer_one(signals)
     except Exception as problem:  # the outermost boundary: every failure must be answered
         host.fail(problem)
 
 
-class _Host:
+class Host:
     """The parsed flags and the descriptors. ``problem`` is the error in the flags."""
 
     def __init__(self, argv: Sequence[str]) -> None:
@@ -117,7 +115,7 @@ class _Host:
         self._exit_zero = "--exit-zero" in argv
         self._is_mute = sys.stdout is None
         self._relays = False
-        self._has_requests_ahead = False
+        self.has_requests_ahead = False
         try:
             given, words = flags.parse(_spelled_out(argv), (*_FLAGS, *FOREIGN_FLAGS, flags.HELP))
             ignore_foreign(given, words, "requests are read from standard input")
@@ -126,7 +124,7 @@ class _Host:
             if self.own.get("events") and self.own.get("single_request") != "false":
                 raise ConfigError("--events needs --single-request false: one request has one line of output")
             if "via_daemon" in given or "ZOT_HOST_VIA_DAEMON" in os.environ:
-                from zot.commands.host_relay import is_wanted
+                from zot.commands.host_relay import is_wanted  # Imported lazily: only `--via-daemon` needs it.
 
                 self._relays = is_wanted(given, os.environ)
         except ConfigError as problem:
@@ -156,8 +154,6 @@ class _Host:
                 self._run(request, signals)
 
     def _read(self, signals: Signals) -> Request:
-        from zot.serve.host.input import Abandoned, Interrupted, read_request
-
         try:
             line = read_request(
                 self.incoming,
@@ -177,50 +173,25 @@ class _Host:
 
     def _run(self, request: Request, signals: Signals) -> NoReturn:
         """Answer a request, or let the watchdog do it."""
-        from zot.serve.host.watchdog import Slot, Watchdog
-
         slot = Slot(request.ids, self.began + max(request.timeout_s, _MIN_DEADLINE_S))
-        watchdog = Watchdog(signals, (self.incoming, self.outgoing), self._answer_soon, stays=False, leave=self._leave)
+        watchdog = Watchdog(signals, (self.incoming, self.outgoing), self._answer_soon, stays=False, leave=self.leave)
         self._slot = slot
         watchdog.guard(slot)
         watchdog.start()
         try:
             if self._relays:
                 request = self._relay(request, slot)
-            config = self._config(request.agent_name)
+            config = self.config_of(request.agent_name)
         except AgentError as problem:
             self._conclude(slot, request.ids.failure(code_of(problem), str(problem)), NOT_SET_UP)
-        import asyncio
+        # Imported lazily: requests that are answered without a session come first.
+        from zot.commands.host_serve import run_request
 
-        from zot.runtime.open import OpenRequest, open_session
-        from zot.runtime.shared import SharedResources
-        from zot.serve.host.request import RequestRun, idempotent
-
-        resources = SharedResources(own_process=True)
-
-        async def opening(asked: IdempotentRequest) -> Session:
-            return await open_session(OpenRequest.for_host(config, asked), resources)
-
-        asked = idempotent(request, self.began, slot.deadline, self.own.get("idempotency_ttl"))
-        answering = RequestRun(request, asked, opening, behind=self._has_requests_ahead)
-        slot.usage, slot.waits, watchdog.kill = answering.usage, lambda: answering.waits, answering.kill
-
-        async def answer() -> NoReturn:
-            reply = await answering.answer()
-            if not slot.take():
-                await asyncio.Event().wait()  # The watchdog has answered, and ends the process.
-            code = self._answer(slot, reply.response, reply.code)
-            if code != FAILED:
-                await answering.delivered()
-            await answering.close()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(resources.close(), _CLOSE_S)
-            self._leave(code)
-
-        asyncio.run(answer())
+        run_request(self, request, config, slot, watchdog)
 
     def _relay(self, request: Request, slot: Slot) -> Request:
         """Let a daemon answer. Without one, or if it does not finish, return the request to run here."""
+        # Imported lazily: only `--via-daemon` needs them.
         from zot.commands.host_relay import Relay, daemon_settings
         from zot.config.paths import locate
 
@@ -232,19 +203,19 @@ class _Host:
         answered = relay.answer()
         if answered is None:
             self.settings.update(daemon_settings(place))
-            self._has_requests_ahead = relay.ahead > 0
+            self.has_requests_ahead = relay.ahead > 0
             return relay.request
         if not slot.take():
             self._wait_for_the_end()
-        code = self._answer(slot, answered.response, answered.code)
+        code = self.answer(slot, answered.response, answered.code)
         if code != FAILED:
             relay.delivered()
-        self._leave(code)
+        self.leave(code)
 
     def _conclude(self, slot: Slot, response: Response, code: int) -> NoReturn:
         """Answer, unless the watchdog did; then it ends the process."""
         if slot.take():
-            self._leave(self._answer(slot, response, code))
+            self.leave(self.answer(slot, response, code))
         self._wait_for_the_end()
 
     def _wait_for_the_end(self) -> NoReturn:
@@ -267,53 +238,13 @@ class _Host:
             sys.stderr.write(f"zot: {SystemFailed.of(problem)}\n")
         else:
             sys.excepthook(type(problem), problem, problem.__traceback__)
-        self._leave(FAILED)
-
-    # Many requests.
-
-    def answer_many(self, signals: Signals) -> NoReturn:
-        """Answer requests until the input ends, and exit."""
-        import asyncio
-
-        from zot.runtime.open import OpenRequest, open_session
-        from zot.runtime.shared import SharedResources
-        from zot.serve.host.many import StreamServer
-        from zot.serve.host.output import LineThread
-        from zot.serve.host.watchdog import Watchdog
-        from zot.serve.streams import read_chunks
-        from zot.wire.lines import LineSplitter
-
-        resources = SharedResources(own_process=True, serves_many=True)
-
-        async def opening(asked: IdempotentRequest) -> Session:
-            return await open_session(OpenRequest.for_host(self._config(asked.agent), asked), resources)
-
-        async def serve() -> NoReturn:
-            output = LineThread(self.outgoing)
-            watchdog = Watchdog(
-                signals, (self.incoming, self.outgoing), lambda slot, response, _: output.answer(
-                    slot, encode_response(response)
-                ), stays=True,
-            )  # fmt: skip
-            many = StreamServer(
-                opening, watchdog, output, at_once=self.own.get("max_concurrency", _AT_ONCE),
-                ttl_s=self.own.get("idempotency_ttl"), tells_events=bool(self.own.get("events")),
-            )  # fmt: skip
-            watchdog.kill, watchdog.flush = many.kill, output.flush
-            watchdog.start()
-            limit = self.own.get("max_input_bytes", MAX_INPUT_BYTES)
-            await many.serve(read_chunks(self.incoming), LineSplitter(max_line_bytes=limit))
-            with suppress(TimeoutError):
-                await asyncio.wait_for(resources.close(), _CLOSE_S)
-            self._leave(0 if output.problem is None else self._unwritten(output.problem))
-
-        asyncio.run(serve())
+        self.leave(FAILED)
 
     # Shared.
 
-    def _config(self, agent: str) -> Config:
+    def config_of(self, agent: str) -> Config:
         """Return the config for a request to ``agent``. Raise ConfigError or UserError if it cannot work."""
-        from zot.runtime.open import check
+        from zot.runtime.check import check  # Imported lazily: bad input is answered without it.
 
         if self.problem is not None:
             raise self.problem
@@ -323,17 +254,15 @@ class _Host:
 
     def _refuse(self, problem: Refused) -> NoReturn:
         """Answer an invalid request."""
-        from zot.serve.host.input import drain
-
         code = self._write_or_fail(problem.ids.failure("INVALID_REQUEST", str(problem)), BAD_INPUT)
         if problem.goes_on:
             drain(self.incoming)
-        self._leave(code)
+        self.leave(code)
 
     def _respond(self, response: Response, code: int) -> NoReturn:
-        self._leave(self._write_or_fail(response, code))
+        self.leave(self._write_or_fail(response, code))
 
-    def _answer(self, slot: Slot, response: Response, code: int, within_s: float | None = None) -> int:
+    def answer(self, slot: Slot, response: Response, code: int, within_s: float | None = None) -> int:
         """Write the answer of a taken slot; return the exit code. The watchdog ends the process if that hangs."""
         outcome = FAILED
         try:
@@ -344,7 +273,7 @@ class _Host:
 
     def _answer_soon(self, slot: Slot, response: Response, code: int) -> None:
         """Answer for the watchdog, with a time limit, since nothing would end it."""
-        self._answer(slot, response, code, _LAST_WRITE_S)
+        self.answer(slot, response, code, _LAST_WRITE_S)
 
     def _write_or_fail(self, response: Response, code: int, within_s: float | None = _WRITE_S) -> int:
         """Write an answer; return ``code``, or another exit code if it could not be written."""
@@ -355,17 +284,19 @@ class _Host:
             else:
                 write_within(self.outgoing, data, within_s)
         except OSError as problem:
-            return self._unwritten(problem)
+            return self.unwritten(problem)
         return code
 
-    def _unwritten(self, problem: OSError) -> int:
+    def unwritten(self, problem: OSError) -> int:
+        """Report an answer that could not be written; return the exit code."""
         gone = isinstance(problem, BrokenPipeError | ConnectionResetError)
         if not gone:
             sys.stderr.write(f"zot: the answer could not be written: {problem.strerror}\n")
         self._exit_zero = False  # No answer was written.
         return FAILED
 
-    def _leave(self, code: int) -> NoReturn:
+    def leave(self, code: int) -> NoReturn:
+        """Exit with ``code``, or another one that the flags require."""
         # Do not flush standard error: its lines are written at once, and waiting could block for ever.
         # Without a standard output there was no answer.
         leave(code or FAILED if self._is_mute else 0 if self._exit_zero else code)
@@ -374,15 +305,14 @@ class _Host:
 
     def test(self) -> int:
         """Report whether a request could be answered; return the exit code."""
-        import msgspec
 
-        from zot.commands.host_self_test import examine
+        from zot.commands.host_self_test import examine  # Imported lazily: only `--self-test` needs it.
 
         report = examine(self.problem, self.settings)
         try:
             write_within(self.outgoing, msgspec.json.encode(report) + b"\n", _WRITE_S)
         except OSError as problem:
-            return self._unwritten(problem)
+            return self.unwritten(problem)
         return 0 if report.ok or self._exit_zero else NOT_SET_UP
 
 

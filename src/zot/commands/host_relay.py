@@ -15,6 +15,7 @@ from zot.config.paths import DaemonPaths
 from zot.encoding import thread_safe_type
 from zot.errors import ConfigError
 from zot.wire.host import Request, Response
+from zot.wire.jsonrpc import STOPPING
 
 #: The time for a starting daemon to listen and to greet. A slower one counts as none.
 _GREETING_S = 2.0
@@ -128,8 +129,6 @@ def _daemon_flags(given: Mapping[str, object]) -> list[str]:
 
 def _requests_ahead(problem: CallRefused) -> int | None:
     """Return the number of preceding requests at a daemon that stops before answering; None if it refuses."""
-    from zot.wire.jsonrpc import STOPPING  # Imported lazily: start-up budget.
-
     if problem.code != STOPPING:
         return None
     ahead = problem.data.get("ahead") if isinstance(problem.data, dict) else None

@@ -9,10 +9,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from zot.config.config import Config, agent_names, resolve
+from zot.config.config import Config, agent_names, journal_path, resolve
 from zot.config.vendors import VENDORS
 from zot.errors import AgentError, ConfigError, KeyMissing, UserError
-from zot.runtime.open import check, check_journal, check_settings
+from zot.journal.journal import Journal
+from zot.runtime.check import check, check_settings
 from zot.runtime.providers import unused_key
 
 
@@ -69,7 +70,7 @@ def examine(problem: ConfigError | None, settings: Mapping[str, Any]) -> Report:
         return "; ".join((f"{agents['default'].provider}, {model}", *dict.fromkeys(remarks)))
 
     def kept() -> str:
-        return asyncio.run(check_journal(agents["default"]))
+        return asyncio.run(_check_journal(agents["default"]))
 
     checks = [_checked("configuration", configured)]
     if checks[0].ok:
@@ -96,3 +97,13 @@ def _checked(name: str, look: Callable[[], str]) -> Check:
         return Check(name, True, look())
     except AgentError as problem:
         return Check(name, False, str(problem))
+
+
+async def _check_journal(config: Config) -> str:
+    """Return the journal's path after checking that it can be written. Raise ConfigError, StoreFailed."""
+    journal = await Journal.open(journal_path(config))
+    try:
+        await journal.writing(lambda connection: None)
+    finally:
+        await journal.close()
+    return journal.path

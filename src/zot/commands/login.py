@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
+import termios
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from zot.config import flags
 from zot.config.address import split_url
@@ -16,9 +18,9 @@ from zot.config.config import keyless_environment, zot_home
 from zot.config.credentials import checked
 from zot.config.vendors import VENDORS, Endpoint, Vendor, endpoint
 from zot.errors import ConfigError, UsageError
-
-if TYPE_CHECKING:
-    from zot.providers.listing import Probed
+from zot.providers.http import HttpTransport
+from zot.providers.listing import Probed, probe
+from zot.runtime.key_command import KeyCommand
 
 _FLAGS = (
     flags.Flag("--command", "store this command, which prints the key, instead of a key", value="LINE"),
@@ -105,8 +107,6 @@ def _entry(vendor: Vendor, command: str | None, base_url: str) -> AuthEntry:
 
 def _is_accepted(vendor: Vendor, where: Endpoint, entry: AuthEntry) -> bool:
     """Print the service's verdict on the key; False if it refuses it."""
-    import asyncio
-
     probed = asyncio.run(_probe(vendor, where, entry))
     if probed.outcome == "refused":
         sys.stderr.write(f"zot: refused: {vendor.name}: {probed.detail}; nothing was stored\n")
@@ -120,10 +120,6 @@ def _is_accepted(vendor: Vendor, where: Endpoint, entry: AuthEntry) -> bool:
 
 
 async def _probe(vendor: Vendor, where: Endpoint, entry: AuthEntry) -> Probed:
-    from zot.providers.http import HttpTransport
-    from zot.providers.listing import probe
-    from zot.runtime.key_command import KeyCommand
-
     key = entry.key or await KeyCommand(vendor.name, entry.command, keyless_environment(os.environ)).read()
     transport = HttpTransport(os.environ)
     try:
@@ -162,8 +158,6 @@ def _first_line(descriptor: int) -> bytes:
 @contextmanager
 def _no_echo(descriptor: int) -> Iterator[None]:
     """Turn echo off; always restore the terminal."""
-    import termios
-
     before = termios.tcgetattr(descriptor)
     quiet = termios.tcgetattr(descriptor)
     quiet[3] &= ~termios.ECHO

@@ -64,9 +64,10 @@ def _all(settings: dict[str, Any]) -> Iterator[Model]:
 
 def _ask(config: Config) -> list[tuple[Model, bool | None]]:
     """Return the known and the served models, and whether the service lists them."""
+    # Imported lazily: only a list from the service needs a connection.
     import asyncio
 
-    from zot.runtime.providers import with_served
+    from zot.runtime.services import with_served
 
     return [*asyncio.run(with_served(config))]
 

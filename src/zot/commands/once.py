@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -18,29 +19,24 @@ from zot.config.config import (
     Overrides,
     ignore_foreign,
     journal_path,
+    pop_resume_flags,
     resolve,
 )
 from zot.encoding import encode
 from zot.errors import AgentError, ConfigError, NoSuchSession, StoreFailed, UsageError
 from zot.events import Done, Error
-from zot.runtime.open import HOSTED, OpenRequest, check, open_session
+from zot.journal.journal import Journal
+from zot.journal.schema import is_there
+from zot.runtime.check import check
+from zot.runtime.open import HOSTED, OpenRequest, open_session
+from zot.runtime.shared import SharedResources
+from zot.serve.lifetime import Lifetime, close_in_time, flush, report_write_failure, wind_down
+from zot.serve.once import EventLines, FinalText, OneRun, read_piped
 from zot.serve.stdio import claim, leave, leave_on_signals
+from zot.serve.streams import StreamWriter
+from zot.session.session import Session, new_session_id
 from zot.ui.readable import one_line
-
-if TYPE_CHECKING:
-    from zot.runtime.shared import SharedResources
-    from zot.session.session import Session
-
-
-def pop_resume_flags(settings: dict[str, Any]) -> str | None:
-    """Remove the flags that select an earlier session; return its id, "" for the newest, None without them."""
-    asked = [name for name in ("session", "continue", "resume", "no_session") if name in settings]
-    if len(asked) > 1:
-        first, second = (f"--{name.replace('_', '-')}" for name in asked[:2])
-        raise UsageError(f"{first} and {second} exclude each other")
-    newest = "" if settings.pop("continue", False) else None
-    named: str | None = settings.pop("resume", newest)
-    return named
+from zot.wire.rpc_greeting import FEATURES
 
 
 async def _open(request: OpenRequest, resources: SharedResources, *, earlier: str | None, keep: bool) -> Session:
@@ -52,7 +48,6 @@ async def _open(request: OpenRequest, resources: SharedResources, *, earlier: st
         return await _open_printing(request, await _find_earlier(request.config, earlier), resources)
     if request.config.session is not None or not keep:
         return await open_session(request, resources)
-    from zot.session.session import new_session_id
 
     try:
         journal_path(request.config)
@@ -87,11 +82,9 @@ async def _find_earlier(config: Config, name: str) -> str:
 
     The newest is never a host's session: it must not be continued by accident, without the host's policy.
     """
-    import asyncio
 
+    # Imported lazily: only `--continue` and `--resume` need it.
     from zot.commands.subcommands import absolute_directory, find_session
-    from zot.journal.journal import Journal
-    from zot.journal.schema import is_there
 
     path, cwd = journal_path(config), absolute_directory(config.cwd)
     nothing = NoSuchSession(f"there is no session of {cwd} to go on with; zot sessions list --all shows the others")
@@ -110,8 +103,6 @@ async def _find_earlier(config: Config, name: str) -> str:
 
 
 def _features(text: str) -> tuple[str, ...]:
-    from zot.wire.rpc_greeting import FEATURES
-
     names = tuple(filter(None, text.split(",")))
     if unknown := [name for name in names if name not in FEATURES]:
         raise ValueError(f"there is no feature {unknown[0]!r}; known: {', '.join(FEATURES)}")
@@ -162,7 +153,6 @@ def _main(argv: Sequence[str]) -> int:
         check(config)  # The settings of an existing session are known only once it is open.
     leave_on_signals(as_failure=True)
     incoming, outgoing = claim()
-    import asyncio
 
     request = OpenRequest(config=config, overrides=Overrides.of_flags(settings))
     opening = partial(_open, request, earlier=earlier, keep=keep)
@@ -180,7 +170,7 @@ def _form(settings: dict[str, Any]) -> Callable[[str], str]:
     """Return the function that formats an answer: with an output schema, it removes the fence around JSON."""
     if "output_schema" not in settings:
         return str
-    from zot.agent.output_schema import unfenced
+    from zot.agent.output_schema import unfenced  # Imported lazily: only `--output-schema` needs it.
 
     return unfenced
 
@@ -193,11 +183,6 @@ async def _answer(
     outgoing: int,
 ) -> int:
     """Answer the prompt; return the exit code."""
-    from zot.runtime.shared import SharedResources
-    from zot.serve.lifetime import Lifetime, close_in_time, flush, report_write_failure, wind_down
-    from zot.serve.once import EventLines, FinalText, OneRun
-    from zot.serve.streams import StreamWriter
-
     output, lifetime = StreamWriter(outgoing), Lifetime(outgoing, as_failure=True)
     output.on_broken(lifetime.end)
     face = EventLines(output, frozenset(how["features"] or ())) if how["json"] else FinalText(output, how["form"])
@@ -239,8 +224,6 @@ def _exit_code(problem: AgentError | None) -> int:
 
 async def _prompt(words: Sequence[str], incoming: int, how: dict[str, Any]) -> str:
     """Return the prompt: the words, then the piped input. Raise UsageError if there is neither."""
-    from zot.serve.once import read_piped
-
     wait_s = how["stdin_wait"] or _STDIN_WAIT_S
     text = " ".join(word for word in words if word != "-")
     piped = await read_piped(incoming, patience_s=None if "-" in words or not text else wait_s)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from zot.config import flags
 from zot.config.config import AGENT_FLAGS, FOREIGN_FLAGS, ignore_foreign, resolve
 from zot.errors import UsageError
-from zot.runtime.open import prompt_of
+from zot.runtime.system_prompt import prompt_of
 
 _SUMMARY = "Print the system prompt that these flags, files and this directory make. Asks no model and needs no key."
 

@@ -5,20 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from zot.config import flags
 from zot.config.config import AGENT_FLAGS, FOREIGN_FLAGS, RESUME_FLAGS, Config, Overrides, ignore_foreign, resolve
-from zot.runtime.open import OpenRequest, check, open_session
+from zot.runtime.check import check
 from zot.serve.stdio import claim, leave, leave_on_signals, readable, writable, write_all
 from zot.version import __version__
 from zot.wire.lines import MAX_LINE_BYTES, LineSplitter, TooLong
 from zot.wire.rpc_greeting import Greeting, decode_greeting
-
-if TYPE_CHECKING:
-    from zot.session.session import Session
 
 _READ_BYTES = 64 * 1024
 
@@ -76,13 +72,17 @@ def main(argv: Sequence[str]) -> int:
     except (BrokenPipeError, ConnectionResetError):
         return 0  # The client has closed its end.
     except OSError as problem:
-        from zot.serve.lifetime import report_write_failure
+        from zot.serve.lifetime import report_write_failure  # Imported lazily: needed only on failure.
 
         return report_write_failure(problem)
+    # Imported lazily: hello is answered before asyncio and the modules of a session are loaded.
     import asyncio
 
+    from zot.commands.rpc_serve import serve
+    from zot.runtime.open import OpenRequest
+
     request = OpenRequest(config=config, overrides=Overrides.of_flags(settings))
-    leave(asyncio.run(_serve(request, greeting, lines, waiting, (incoming, outgoing))))
+    leave(asyncio.run(serve(request, greeting, lines, waiting, (incoming, outgoing))))
 
 
 def _without_auto_compact(config: Config) -> Config:
@@ -90,51 +90,3 @@ def _without_auto_compact(config: Config) -> Config:
     if config.auto_compact is None and config.compact_at is None:
         return replace(config, auto_compact=False)
     return config
-
-
-async def _serve(
-    request: OpenRequest,
-    greeting: Greeting,
-    lines: LineSplitter,
-    waiting: Sequence[bytes | TooLong],
-    descriptors: tuple[int, int],
-) -> int:
-    """Serve the client until its input ends, a signal arrives, or it stops reading. Return the exit code."""
-    from zot.runtime.shared import SharedResources
-    from zot.serve.lifetime import Lifetime, close_in_time, report_write_failure, wind_down
-    from zot.serve.rpc import NotAuthorized, RpcServer
-    from zot.serve.streams import StreamWriter, pump, read_chunks
-
-    incoming, outgoing = descriptors
-    output = StreamWriter(outgoing)
-    lifetime = Lifetime(outgoing)
-    output.on_broken(lifetime.end)
-    resources = SharedResources(own_process=True)
-    session: Session | None = None
-
-    async def serve() -> None:
-        nonlocal session
-        session = opened = await open_session(request, resources)
-        greeting.provider = opened.agent.provider.name
-        greeting.model = lambda: opened.agent.model.id
-        server = RpcServer(opened, greeting, output)
-        for line in waiting:
-            server.take(line)
-        await pump(read_chunks(incoming), lines, server.take, output)
-        lifetime.input_ended = True
-        server.end_input()
-        await server.finish()
-        await opened.worker.finish()
-        await output.drained()
-
-    code = 0
-    try:
-        if await lifetime.bound(serve()) and session is not None:
-            await close_in_time(session, lifetime)
-    except NotAuthorized as problem:
-        sys.stderr.write(f"zot: rpc: {problem}\n")
-        code = 1
-    if session is not None:
-        await wind_down(session, resources, output)
-    output.close()
-    return code if output.problem is None else report_write_failure(output.problem)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from zot.commands.sessions_change import REWIND_FLAGS, delete, diff, export, fork, gc, import_, rename, rewind
 from zot.commands.sessions_read import backup, check, list_, search, show
@@ -14,9 +16,9 @@ from zot.config.config import Config, journal_path
 from zot.config.flags import Flag
 from zot.config.paths import journal_in
 from zot.errors import ConfigError, JournalDamaged, NoSuchSession, StoreFailed
-
-if TYPE_CHECKING:
-    from zot.journal.journal import Journal, ReadOnlyJournal
+from zot.journal.journal import Journal, ReadOnlyJournal, can_be_written, open_read_only
+from zot.journal.lease import read_marks
+from zot.journal.schema import is_there
 
 Action: TypeAlias = Callable[["Journal", CommandRequest], Awaitable[int]]
 ReadAction: TypeAlias = Callable[["ReadOnlyJournal", CommandRequest], Awaitable[int]]
@@ -47,8 +49,6 @@ def _changes(action: Action, *, lacking: Lacking = "error") -> Handler:
     """Return the handler that runs ``action`` on the journal, opened for writing."""
 
     async def act(path: str, request: CommandRequest) -> int:
-        from zot.journal.journal import Journal
-
         journal = await Journal.open(path)
         try:
             return await action(journal, request)
@@ -62,9 +62,6 @@ def _reads(action: ReadAction, *, lacking: Lacking = "error") -> Handler:
     """Return the handler that runs ``action`` on the journal, opened read-only if it cannot be written."""
 
     async def act(path: str, request: CommandRequest) -> int:
-        import asyncio
-
-        from zot.journal.journal import Journal, can_be_written, open_read_only
 
         can_write = await asyncio.to_thread(can_be_written, path)
         try:
@@ -88,9 +85,6 @@ def _on_file(action: FileAction, *, lacking: Lacking) -> Handler:
     """
 
     async def act(request: CommandRequest) -> int:
-        import asyncio
-
-        from zot.journal.schema import is_there
 
         path = _journal(request)
         if lacking == "run" or await asyncio.to_thread(is_there, path):
@@ -100,9 +94,6 @@ def _on_file(action: FileAction, *, lacking: Lacking) -> Handler:
         return _nothing_kept()
 
     def run(request: CommandRequest) -> int:
-        import asyncio
-        import signal
-
         # The journal rolls back unfinished changes, so there is nothing to wind down.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         return asyncio.run(act(request))
@@ -112,10 +103,6 @@ def _on_file(action: FileAction, *, lacking: Lacking) -> Handler:
 
 async def _check(path: str, request: CommandRequest) -> int:
     """Check the journal, also one whose file is gone while the lock file still has marks of its sessions."""
-    import asyncio
-
-    from zot.journal.lease import read_marks
-    from zot.journal.schema import is_there
 
     def is_known() -> bool:
         return is_there(path) or any(read_marks(f"{path}.lock"))

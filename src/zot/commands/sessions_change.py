@@ -173,7 +173,7 @@ def _lines_of(connection: sqlite3.Connection, session: SessionRecord) -> Iterato
 
 def _page(connection: sqlite3.Connection, session: SessionRecord) -> Iterator[bytes]:
     """Yield a page of all messages, including those compacted or cleared since."""
-    from zot.ui.html import page
+    from zot.ui.html import page  # Imported lazily: only `export --html` needs it.
 
     rows = [row for _, row in rows_after(connection, session.number, 0, _ALL)]
     ended = endings(rows)

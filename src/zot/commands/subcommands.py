@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import select
+import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -127,7 +129,7 @@ def write_json(value: object) -> None:
     try:
         line = msgspec.json.encode(value)
     except UnicodeEncodeError:
-        import json
+        import json  # Imported lazily: only `--json` needs it.
 
         text = json.dumps(msgspec.to_builtins(value), ensure_ascii=False, separators=(",", ":"))
         line = text.encode("utf-8", "backslashreplace")
@@ -152,9 +154,8 @@ def follow_log(path: str, put: Callable[[Iterable[bytes]], None]) -> int:
 
     Return the exit code.
     """
-    import signal
 
-    from zot.extensions.log import follow
+    from zot.extensions.log import follow  # Imported lazily: only `logs` needs it.
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -166,8 +167,6 @@ def follow_log(path: str, put: Callable[[Iterable[bytes]], None]) -> int:
 
 def _wait_for_more() -> bool:
     """Wait a moment for more; False if standard output is closed."""
-    import select
-
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     return not poll.poll(_POLL_S * 1000)

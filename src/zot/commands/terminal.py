@@ -9,20 +9,31 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from zot.commands.once import pop_resume_flags
 from zot.config import flags
-from zot.config.config import AGENT_FLAGS, FOREIGN_FLAGS, RESUME_FLAGS, Config, Overrides, ignore_foreign, resolve
+from zot.config.config import (
+    AGENT_FLAGS,
+    FOREIGN_FLAGS,
+    RESUME_FLAGS,
+    Config,
+    Overrides,
+    ignore_foreign,
+    pop_resume_flags,
+    resolve,
+)
 from zot.errors import NoSuchSession, UsageError
-from zot.runtime.open import check
+from zot.runtime.check import check
+from zot.serve.stdio import SIGNALS, leave
+from zot.text import shell_word
+from zot.ui.terminal.looks import Level, charset
 
 if TYPE_CHECKING:
     from zot.events import SessionState
     from zot.ui.conversation import Conversation, Home
     from zot.ui.local import LocalHome
     from zot.ui.terminal.app import ZotApp
-    from zot.ui.terminal.looks import Level
 
 _FLAGS = (
     flags.Flag("--plain", "lines instead of a screen, as on a terminal that can do no more"),
@@ -93,7 +104,7 @@ class Opening:
         self._home: LocalHome | None = None
 
     async def home(self) -> Home:
-        from zot.ui.local import LocalHome
+        from zot.ui.local import LocalHome  # Imported lazily: the first frame is drawn before a session is opened.
 
         self._home = LocalHome(self._config, self._overrides, keep=self._keep)
         return self._home
@@ -122,7 +133,6 @@ def can_show_screen(env: Mapping[str, str]) -> bool:
     """True if the terminal can show a screen and Textual is installed; print a hint if only Textual is missing."""
     if env.get("TERM", "") in _NO_SCREEN:
         return False
-    from importlib.util import find_spec
 
     if find_spec("textual") is None:
         sys.stderr.write(_HINT)
@@ -131,10 +141,10 @@ def can_show_screen(env: Mapping[str, str]) -> bool:
 
 
 def _screen(opening: Opening) -> int:
-    from zot.ui.terminal.textual_patches import collect_rarely
+    from zot.ui.terminal.textual_patches import collect_rarely  # Imported lazily: an extra, and slow to load.
 
     collect_rarely()
-    from zot.ui.terminal.app import ZotApp
+    from zot.ui.terminal.app import ZotApp  # Imported lazily: an extra, and slow to load.
 
     app = ZotApp(opening.home, opening.session)
 
@@ -151,16 +161,13 @@ def _screen(opening: Opening) -> int:
 
 def _print_resume_command(left: SessionState | None) -> None:
     """Print the command that resumes a session, unless it is empty."""
-    from zot.text import shell_word
-
     if left is not None and left.session and left.message_count:
         sys.stdout.write(f"zot --resume {shell_word(left.session)} goes on with this session\n")
 
 
 async def run_app(app: ZotApp) -> int:
     """Run the app until the user leaves or a signal arrives, and restore the terminal."""
-    from zot.serve.stdio import SIGNALS
-    from zot.ui.terminal.textual_patches import replace_unencodable
+    from zot.ui.terminal.textual_patches import replace_unencodable  # Imported lazily: an extra.
 
     replace_unencodable(sys.__stdout__)  # The driver draws there.
     loop, code = asyncio.get_running_loop(), None
@@ -176,8 +183,6 @@ async def run_app(app: ZotApp) -> int:
 
 async def _close(app: ZotApp, *, within_s: float) -> None:
     """Close the conversation within a time limit. The terminal is restored by now, so a second signal exits at once."""
-    from zot.serve.stdio import SIGNALS, leave
-
     for number in SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, leave, 128 + number)
     with suppress(TimeoutError):
@@ -185,8 +190,7 @@ async def _close(app: ZotApp, *, within_s: float) -> None:
 
 
 def _plain(opening: Opening) -> int:
-    from zot.ui.terminal.looks import charset
-    from zot.ui.terminal.plain import PlainTerminal
+    from zot.ui.terminal.plain import PlainTerminal  # Imported lazily: the screen does not need it.
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding=charset())

@@ -67,7 +67,7 @@ def _semantic_problems(table: AgentTable) -> list[str]:
         problems.append(f"api: {vendor.name} does not speak {table.api!r}; it speaks: {spoken}")
     if not table.policy:
         return problems
-    from zot.config.policy import Policy
+    from zot.config.policy import Policy  # Imported lazily: few agents have a policy.
 
     for number, rule in enumerate(table.policy):
         try:

@@ -11,7 +11,7 @@ import msgspec
 
 from zot.encoding import thread_safe_type
 from zot.errors import ConfigError, MalformedFile
-from zot.files import decoded, is_there, load
+from zot.files import decoded, directory_lock, is_there, load, replace_file
 
 FILE_NAME = "auth.json"
 _OTHERS = 0o077
@@ -58,8 +58,6 @@ def addresses(home: str) -> dict[str, str]:
 
 def store(home: str, provider: str, entry: AuthEntry) -> None:
     """Store a provider's entry, replacing its old one; keep all others. Raise ConfigError."""
-    from zot.files import directory_lock
-
     with directory_lock(home):
         _write(path_in(home), {**_read(path_in(home)), provider: msgspec.Raw(msgspec.json.encode(entry))})
 
@@ -68,7 +66,6 @@ def remove(home: str, provider: str) -> bool:
     """Remove the entry of ``provider``; False if there was none. Raise ConfigError."""
     if not is_there(path_in(home)):
         return False
-    from zot.files import directory_lock
 
     with directory_lock(home):
         entries = _read(path_in(home))
@@ -127,6 +124,4 @@ def _check_private(path: str, about: os.stat_result) -> None:
 
 
 def _write(path: str, entries: Mapping[str, msgspec.Raw]) -> None:
-    from zot.files import replace_file
-
     replace_file(path, msgspec.json.format(msgspec.json.encode(entries), indent=2) + b"\n")

@@ -32,6 +32,21 @@ TOOL_NAMES = ("bash", "edit", "read", "skill", "write")
 #: Settings that a session records and resumes with, unless given.
 RECORDED = ("provider", "model", "reasoning", "cwd")
 
+#: Settings that shape the system prompt: unless one of them is given, a resumed session keeps its prompt.
+PROMPTING = frozenset(
+    {
+        "system_prompt",
+        "append_system_prompt",
+        "no_instructions",
+        "output_schema",
+        "skills",
+        "no_skill",
+        "tools",
+        "no_tools",
+        "cwd",
+    }
+)
+
 #: Settings of one provider: its address and key must not be used for another.
 OF_PROVIDER = ("base_url", "api", "api_key", "script", "replay")
 
@@ -200,6 +215,17 @@ FOREIGN_FLAGS: Sequence[Flag] = (
 )
 
 
+def pop_resume_flags(settings: dict[str, Any]) -> str | None:
+    """Remove the flags that select an earlier session; return its id, "" for the newest, None without them."""
+    asked = [name for name in ("session", "continue", "resume", "no_session") if name in settings]
+    if len(asked) > 1:
+        first, second = (f"--{name.replace('_', '-')}" for name in asked[:2])
+        raise UsageError(f"{first} and {second} exclude each other")
+    newest = "" if settings.pop("continue", False) else None
+    named: str | None = settings.pop("resume", newest)
+    return named
+
+
 def ignore_foreign(settings: dict[str, Any], words: Sequence[str] = (), reason: str = "") -> None:
     """Remove the foreign flags from ``settings``. Name each on standard error, and the first of ``words`` that are
     ignored, with the ``reason``."""
@@ -222,7 +248,7 @@ def resolve(settings: Mapping[str, Any], env: Mapping[str, str] | None = None, *
     if agent not in tables and agent != DEFAULT_AGENT:
         if not or_default:
             raise no_such_agent(agent, dict.fromkeys((DEFAULT_AGENT, *tables)))
-        import logging
+        import logging  # Imported lazily: hello is answered without it.
 
         logging.getLogger("zot").warning("there is no agent %r in config.toml: the default one answers", agent)
         agent = DEFAULT_AGENT
@@ -334,7 +360,7 @@ def _stored_addresses(env: Mapping[str, str]) -> Mapping[str, str]:
     home = zot_home(env)
     if home is None or not may_exist(os.path.join(home, "auth.json")):
         return {}
-    from zot.config.auth_file import addresses
+    from zot.config.auth_file import addresses  # Imported lazily: few users have stored keys.
 
     try:
         found = addresses(home)

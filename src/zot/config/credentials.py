@@ -64,7 +64,7 @@ def _stored(vendor: Vendor, env: Mapping[str, str]) -> AuthEntry | None:
     home = zot_home(env)
     if home is None or not vendor.key_names:
         return None
-    from zot.config.auth_file import stored
+    from zot.config.auth_file import stored  # Imported lazily: few users have stored keys.
 
     return stored(home, vendor.name)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
+import msgspec.inspect as types
 
 from zot.config.flags import MAX_SECONDS, DeadlineName, Dollars, Seconds
 from zot.config.vendors import ApiName
@@ -193,8 +194,6 @@ def _described(name: str, problem: str, kind: type[msgspec.Struct]) -> str:
 
 def _choices(kind: type[msgspec.Struct], name: str) -> tuple[str, ...]:
     """Return the allowed values of a field, or of its keys, if it is a Literal."""
-    import msgspec.inspect as types
-
     described = types.type_info(kind)
     assert isinstance(described, types.StructType)
     waiting = [field.type for field in described.fields if field.name == name]
@@ -214,7 +213,7 @@ def _choices(kind: type[msgspec.Struct], name: str) -> tuple[str, ...]:
 def _unknown(name: str, known: Iterable[str]) -> str:
     if name in _ELSEWHERE:
         return _ELSEWHERE[name]
-    from difflib import get_close_matches
+    from difflib import get_close_matches  # Imported lazily: needed only for misspelled settings.
 
     near = get_close_matches(name, [*known], n=1)
     return f"unknown setting{f'; did you mean {near[0]}?' if near else ''}"

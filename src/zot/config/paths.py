@@ -153,7 +153,7 @@ def _absolute(paths: ModuleType, path: str) -> str:
 def _paths(platform: str) -> ModuleType:
     if platform != "win32":
         return posixpath
-    import ntpath
+    import ntpath  # Imported lazily: only clients on Windows need it.
 
     return ntpath
 

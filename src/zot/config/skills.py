@@ -10,6 +10,7 @@ import msgspec
 
 from zot.errors import ConfigError
 from zot.files import open_beneath
+from zot.text import shell_word
 
 FILE_NAME = "SKILL.md"
 MAX_SKILL_BYTES = 256 * 1024
@@ -118,9 +119,7 @@ def trust_hint(directory: str) -> str:
     """Return the command that trusts a skill, or advice if its name is not safe to copy."""
     if not directory.isprintable():
         return "its name has characters that cannot be seen; rename it before you trust it"
-    from shlex import quote  # Imported lazily: needed only for untrusted skills.
-
-    return f"to use it: zot skills trust {quote(directory)}"
+    return f"to use it: zot skills trust {shell_word(directory)}"
 
 
 def _manifest_line(skill: SkillFile) -> str:

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from zot.errors import ConfigError
+from zot.errors import ConfigError, ConnectionImpossible
 
 ApiName: TypeAlias = Literal["anthropic", "responses", "chat", "gemini"]
 
@@ -233,7 +233,6 @@ def same_address(one: str, other: str) -> bool:
 def _place(base_url: str) -> object:
     """Return a canonical form of a base URL, as the transport reads it."""
     from zot.config.address import COMPLETIONS, split_url  # Imported lazily: few users set an address.
-    from zot.errors import ConnectionImpossible
 
     try:
         target = split_url(base_url)

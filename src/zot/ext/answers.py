@@ -101,7 +101,7 @@ def _is_pieces(output: Any) -> bool:
 
 def _block(piece: Any) -> ContentBlock:
     if isinstance(piece, Image):
-        from base64 import b64encode  # Lazy: not needed before hello, and few tools return images.
+        from base64 import b64encode  # Imported lazily: not needed before hello, and few tools return images.
 
         return ContentBlock("image", mime_type=piece.mime_type, data=b64encode(piece.data).decode())
     return ContentBlock("text", piece if isinstance(piece, str) else msgspec.json.encode(piece).decode())

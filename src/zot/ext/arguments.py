@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from textwrap import dedent
 from typing import Any, Final, get_type_hints
@@ -100,8 +101,6 @@ def parameters(function: Callable[..., Any]) -> dict[str, Any]:
 
 def _inspected(function: Callable[..., Any]) -> dict[str, Any]:
     """Return `parameters` of methods and other callables."""
-    import inspect  # Lazy: costs a third of msgspec's import, and plain functions do not need it.
-
     found = inspect.signature(function).parameters.values()
     if any(one.kind not in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY) for one in found):
         raise _not_by_name(function)
@@ -122,7 +121,7 @@ def _kind(function: Callable[..., Any]) -> type[msgspec.Struct]:
 def _field(default: Any) -> Any:
     """Return a default for a struct field: mutable ones are copied for each call."""
     if isinstance(default, list | dict | set | bytearray):
-        from copy import copy  # Lazy: not needed before hello.
+        from copy import copy  # Imported lazily: not needed before hello.
 
         return msgspec.field(default_factory=lambda: copy(default))
     return default

@@ -149,7 +149,7 @@ class Extension:
     @property
     def data_dir(self) -> Path:
         """Directory for the extension's files. Known from `setup` on."""
-        from pathlib import Path  # Lazy: not needed before hello.
+        from pathlib import Path  # Imported lazily: not needed before hello.
 
         return Path(self.host.data_dir)
 
@@ -161,7 +161,7 @@ class Extension:
 
     def run(self) -> None:
         """Serve zot on standard input and output until it shuts the extension down; prints go to standard error."""
-        from zot.ext.stdio import serve
+        from zot.ext.stdio import serve  # Imported lazily: a module of an extension may be imported only.
 
         serve(self)
 

@@ -179,7 +179,7 @@ def _within_limit(result: wire.ToolResult) -> wire.ToolResult:
 
 def _report(who: str, problem: BaseException) -> str:
     """Print a traceback to standard error, which is the log, and return a one-line summary."""
-    import traceback
+    import traceback  # Imported lazily: needed only on failure.
 
     traceback.print_exception(problem, file=sys.stderr)
     return f"{who} failed: {type(problem).__name__}: {problem}"

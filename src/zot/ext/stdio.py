@@ -116,7 +116,7 @@ class _Worker:
 
     def put(self, job: _Job) -> None:
         if self._jobs is None:
-            from queue import SimpleQueue
+            from queue import SimpleQueue  # Imported lazily: hello is sent before.
 
             self._jobs = SimpleQueue()
             _start_thread(partial(self._work, self._jobs))
@@ -141,7 +141,7 @@ class _Loop:
         self._lock = threading.Lock()
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        import asyncio
+        import asyncio  # Imported lazily: plain functions do not need it.
 
         with self._lock:
             if self._loop is None:

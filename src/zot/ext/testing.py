@@ -11,7 +11,10 @@ Frames are encoded and decoded in both directions, so that a frame that zot woul
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import os
+import tempfile
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -21,9 +24,6 @@ from zot.ext.service import ExtensionService
 from zot.wire import extension as wire
 
 if TYPE_CHECKING:
-    import asyncio
-    import tempfile
-
     from zot.ext.extension import Extension
 
 _Sent = TypeVar("_Sent", bound=wire.AnyToExtension)
@@ -59,9 +59,6 @@ class Client:
         self._directory: tempfile.TemporaryDirectory[str] | None = None
 
     def __enter__(self) -> Self:
-        import os
-        import tempfile
-
         if not self._data_dir:
             self._directory = tempfile.TemporaryDirectory()
             self._data_dir = self._directory.name
@@ -145,8 +142,6 @@ class Client:
         return answer
 
     def _run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        import asyncio
-
         if self._runner is None:
             self._runner = asyncio.Runner()
         return self._runner.run(coroutine)

@@ -234,7 +234,7 @@ def _without_blobs(row: Row, blobs: dict[bytes, bytes]) -> Row:
         return msgspec.structs.replace(row, contents={})
 
     def stow(block: ImageBlock) -> ImageBlock:
-        import hashlib  # Imported lazily: start-up budget.
+        import hashlib  # Imported lazily: few sessions have images.
 
         digest = hashlib.sha256(block.data).digest()
         blobs[digest] = block.data

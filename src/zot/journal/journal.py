@@ -9,7 +9,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
@@ -37,8 +37,6 @@ from zot.journal.writer import Writer
 from zot.messages import timestamp
 
 if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
-
     from zot.journal.repair import CheckReport
     from zot.journal.search import Hit
 
@@ -95,8 +93,6 @@ class Readers:
 
     def _thread_pool(self) -> ThreadPoolExecutor:
         """Return the thread pool. Imported lazily: a new session has nothing to read."""
-        from concurrent.futures import ThreadPoolExecutor
-
         with self._guard:
             if self._closed:
                 raise StoreFailed(f"the journal {self._path} is closed")
@@ -151,7 +147,7 @@ class ReadOnlyJournal:
 
     async def search(self, text: str, *, limit: int = 50) -> list[Hit]:
         """Return the messages that contain ``text``, ignoring case, newest sessions first."""
-        from zot.journal.search import matches  # Imported lazily: start-up budget.
+        from zot.journal.search import matches  # Imported lazily: only searches need it.
 
         return await self.reading(lambda connection: matches(connection, text, limit))
 
@@ -339,7 +335,7 @@ class Journal(ReadOnlyJournal):
 
     async def check(self) -> CheckReport:
         """Check every byte and report problems. Changes nothing."""
-        from zot.journal.repair import inspect  # Imported lazily: start-up budget.
+        from zot.journal.repair import inspect  # Imported lazily: only `sessions check` needs it.
 
         return await self.reading(inspect)
 
@@ -470,7 +466,7 @@ class Journal(ReadOnlyJournal):
         if not self.leases.own():
             raise StoreFailed(f"{self.path} is being replaced by another process: wait for its end")
         try:
-            from zot.journal.repair import finish
+            from zot.journal.repair import finish  # Imported lazily: repairs are rare.
 
             finish(self.path)
         finally:
@@ -481,7 +477,7 @@ class Journal(ReadOnlyJournal):
         if not self.leases.own():
             raise StoreFailed(f"{problem}; but other processes have it open: end them first") from problem
         try:
-            from zot.journal.repair import salvage
+            from zot.journal.repair import salvage  # Imported lazily: repairs are rare.
 
             notices = [] if self._is_whole(problem) else salvage(self.path)
             self.leases.mark({SUSPECTED: 0})
@@ -498,7 +494,7 @@ class Journal(ReadOnlyJournal):
         cause = problem.__cause__
         if not (self.leases.marked(SUSPECTED) or (isinstance(cause, sqlite3.Error) and is_damage(cause))):
             return False
-        from zot.journal.repair import check_file
+        from zot.journal.repair import check_file  # Imported lazily: repairs are rare.
 
         # Twice: an unreliable disk may fail again.
         reports = (check_file(self.path) for _ in range(2))

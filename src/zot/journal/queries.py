@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
 
@@ -235,7 +236,6 @@ def used_at(connection: sqlite3.Connection, cwd: str, now: str, *, number: int =
     row = connection.execute(query, (key_of(cwd), number)).fetchone()
     if row is None or row[0] < now:
         return now
-    from datetime import datetime, timedelta  # Needed only after the clock was set back.
 
     try:
         later = datetime.fromisoformat(row[0]) + timedelta(milliseconds=1)
@@ -529,7 +529,7 @@ def _with_blobs(connection: sqlite3.Connection, rows: Sequence[Row]) -> list[Row
 
 def blob(connection: sqlite3.Connection, digest: bytes) -> bytes | None:
     """Return a blob by its hash; None if it is missing or damaged."""
-    import hashlib  # Imported lazily: start-up budget.
+    import hashlib  # Imported lazily: few sessions have images.
 
     found = connection.execute("SELECT data FROM blobs WHERE hash = ?", (digest,)).fetchone()
     return found[0] if found is not None and hashlib.sha256(found[0]).digest() == digest else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -325,7 +326,7 @@ class Record:
 
     async def troubled(self) -> Sequence[Row]:
         """Return all changes of the transcript, and the events of failed runs (`replay.troubled`)."""
-        from zot.journal.replay import failed_runs  # Imported lazily: start-up budget.
+        from zot.journal.replay import failed_runs  # Imported lazily: needed only after a failed run.
 
         return await self._files.reading(lambda connection: failed_runs(connection, self.number))
 
@@ -343,8 +344,6 @@ class Record:
             return StoredPast((), 0, ())
 
         def look(connection: sqlite3.Connection) -> tuple[StoredPast, int]:
-            from bisect import bisect_right  # Imported lazily: start-up budget.
-
             numbers, changes = self._without_inherited_approvals(*all_changes(connection, self.number))
             run, first = last_run(connection, self.number)
             rows = rows_after(connection, self.number, first - 1, _ALL) if first else []

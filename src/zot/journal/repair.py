@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence, Set
 from contextlib import closing, suppress
 from glob import escape, glob
 from itertools import product
+from tempfile import mkstemp
 from typing import Any
 
 import msgspec
@@ -147,8 +148,6 @@ def back_up(path: str, target: str) -> CheckReport:
     The copy is one state of the journal, checked, synced, and readable by its owner only. It appears complete or not at
     all. Raise UserError, StoreFailed.
     """
-    from tempfile import mkstemp
-
     if os.path.lexists(target):
         raise UserError(f"{target} exists, and a backup overwrites nothing: choose another name, or remove it")
     directory = os.path.dirname(os.path.abspath(target))

@@ -242,7 +242,7 @@ def rewrite(connection: sqlite3.Connection) -> None:
 
 def check_room(path: str) -> None:
     """Raise StoreFailed if the disk has no room for a turn: one page may still fit where its rows do not."""
-    from tempfile import TemporaryFile  # Imported lazily: start-up budget.
+    from tempfile import TemporaryFile  # Imported lazily: needed only when a disk may be full.
 
     try:
         with TemporaryFile(dir=os.path.dirname(os.path.abspath(path)), buffering=0) as scratch:

@@ -253,7 +253,7 @@ class AnthropicDecoder(StreamDecoder):
             case _MessageStop():
                 self.is_complete = True
             case _ErrorEvent(error=fault):
-                from zot.providers.api_errors import stream_error  # Imported lazily: start-up budget.
+                from zot.providers.api_errors import stream_error  # Imported lazily: needed only on failure.
 
                 raise stream_error(fault.type, fault.message)
             case _:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC
 from functools import cache
 from math import ceil
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -300,7 +302,6 @@ def _in_stream(info: _ErrorInfo) -> ProviderError:
 
 def _closer(info: _ErrorInfo) -> type[ProviderError]:
     """Return the real kind of a "bad request", which some services send for every error."""
-
     source = info.upstream or info
     by_words = _by_words(source.words) if info.upstream is not None else None
     return by_words or classify_message((*info.words, *source.words), source.text) or BadRequest
@@ -347,8 +348,6 @@ def _words(body: bytes) -> str:
 
 def _redirect_host(headers: Mapping[str, str]) -> str:
     """Return the host of a redirect. Only the host: the rest may contain secrets."""
-    from urllib.parse import urlsplit
-
     try:
         target = urlsplit(headers.get("location", ""), scheme="https")
         _ = target.port  # Raises if invalid.
@@ -380,8 +379,7 @@ def _seconds_since_the_epoch(date: str) -> float | None:
     """Parse an HTTP date; None if it is invalid."""
     if ":" not in date:
         return None
-    from datetime import UTC
-    from email.utils import parsedate_to_datetime
+    from email.utils import parsedate_to_datetime  # Imported lazily: few services send a date.
 
     try:
         parsed = parsedate_to_datetime(date)

@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import ssl
+from binascii import b2a_base64
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
 from zot.config.address import Origin, split_host
 from zot.errors import ConnectionFailed, ConnectionImpossible, StreamBroken
 from zot.providers.http_connection import HttpConnection
-
-if TYPE_CHECKING:
-    import ssl
 
 #: Delay before the next address is tried in parallel.
 _NEXT_ADDRESS_S = 0.25
@@ -143,8 +142,7 @@ def _parse_proxy(url: str) -> Proxy:
 
 
 def _basic(userinfo: str) -> str:
-    from binascii import b2a_base64
-    from urllib.parse import unquote_to_bytes
+    from urllib.parse import unquote_to_bytes  # Imported lazily: few proxies need a password.
 
     user, _, password = userinfo.partition(":")
     credentials = unquote_to_bytes(user) + b":" + unquote_to_bytes(password)
@@ -184,7 +182,7 @@ def _looks_like_ip(host: str) -> bool:
 
 def _ip_matches(host: str, entry: str) -> bool:
     """Compare an address with an address or a network; any other entry matches nothing."""
-    from ipaddress import ip_address, ip_network
+    from ipaddress import ip_address, ip_network  # Imported lazily: few proxies have exceptions.
 
     try:
         return ip_address(host) in ip_network(entry, strict=False)
@@ -198,8 +196,6 @@ def client_context(env: Mapping[str, str]) -> ssl.SSLContext:
     Trusts only the certificates in ``SSL_CERT_FILE`` and ``SSL_CERT_DIR``; without them, the system's. Raise
     ConnectionImpossible if they cannot be read.
     """
-    import ssl
-
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
@@ -216,8 +212,6 @@ def client_context(env: Mapping[str, str]) -> ssl.SSLContext:
 
 def handshake_error(exc: OSError, label: str, within_s: float) -> ConnectionFailed:
     """Return the error for a failed handshake. ConnectionImpossible means that a retry would fail too."""
-    import ssl
-
     if isinstance(exc, TimeoutError):
         # Most plain http servers wait for the end of a line that never comes.
         return ConnectionImpossible(

@@ -286,7 +286,7 @@ class GeminiDecoder(StreamDecoder):
 def _check(chunk: _Chunk) -> None:
     """Raise the error that a chunk reports."""
     if (fault := chunk.error) is not None:
-        from zot.providers.api_errors import stream_error  # Imported lazily: start-up budget.
+        from zot.providers.api_errors import stream_error  # Imported lazily: needed only on failure.
 
         raise stream_error(fault.status or str(fault.code or ""), fault.message or "")
     feedback = chunk.prompt_feedback

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from zot.config.address import Origin, Target, split_url
 from zot.errors import BadRequest, ConnectionFailed, StreamBroken
 from zot.providers.base import Deadlines, HttpRequest
-from zot.providers.connect import Proxy, connect, find_proxy
+from zot.providers.connect import Proxy, client_context, connect, find_proxy
 from zot.providers.http_connection import HttpConnection, ResponseParser
 from zot.version import __version__
 
@@ -96,8 +96,6 @@ class HttpTransport:
 
     def _tls_context(self) -> ssl.SSLContext:
         if self._context is None:
-            from zot.providers.connect import client_context  # Imported lazily: local services do not need TLS.
-
             self._context = client_context(self._env)
         return self._context
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterable, Iterator
 
 #: Shorter strings would match everywhere, and are not secrets.
@@ -77,8 +78,7 @@ def userinfo(url: str) -> Iterator[str]:
     before, found, _ = url.partition("://")[2].rpartition("@") if "://" in url else url.rpartition("@")
     if not found:
         return
-    from base64 import b64encode
-    from urllib.parse import unquote
+    from urllib.parse import unquote  # Imported lazily: few addresses have a password.
 
     yield before
     user, _, password = before.partition(":")

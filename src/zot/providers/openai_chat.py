@@ -456,7 +456,7 @@ class ChatDecoder(StreamDecoder):
             if chunk is None:
                 continue
             if chunk.error or (chunk.message and not chunk.choices):
-                from zot.providers.api_errors import error_from_body  # Imported lazily: start-up budget.
+                from zot.providers.api_errors import error_from_body  # Imported lazily: needed only on failure.
 
                 raise error_from_body(payload)
             choice = chunk.choices[0] if chunk.choices else _NOTHING

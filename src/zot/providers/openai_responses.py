@@ -643,7 +643,7 @@ def _counters(usage: ResponsesUsage) -> Counters:
 
 
 def _failure(fault: Fault) -> ProviderError:
-    from zot.providers.api_errors import stream_error  # Imported lazily: start-up budget.
+    from zot.providers.api_errors import stream_error  # Imported lazily: needed only on failure.
 
     code = str(fault.code or fault.type or "server_error")
     return stream_error(code, fault.message or "the service gave no reason")

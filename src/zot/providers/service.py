@@ -189,13 +189,13 @@ class _Call:
 
     def _sign(self, error: ProviderError) -> None:
         """Add the provider's name, mask keys and shorten the error."""
-        from zot.providers.api_errors import attribute_error  # Imported lazily: start-up budget.
+        from zot.providers.api_errors import attribute_error  # Imported lazily: needed only on failure.
 
         attribute_error(error, provider=self._service.name, mask=self._mask)
 
     def _advise(self, error: ProviderError) -> None:
         """Append advice, once no retry follows."""
-        from zot.providers.api_errors import advise
+        from zot.providers.api_errors import advise  # Imported lazily: needed only on failure.
 
         advise(error, self._service.name)
 
@@ -227,7 +227,7 @@ class _Call:
             body = await self._error_body(response)
         finally:
             response.close()
-        from zot.providers.api_errors import response_error  # Imported lazily: start-up budget.
+        from zot.providers.api_errors import response_error  # Imported lazily: needed only on failure.
 
         raise response_error(response.status, response.headers, body, now=self._service.clock())
 
@@ -250,7 +250,7 @@ class _Call:
         kind = response.headers.get("content-type", "").partition(";")[0].strip()
         if not isinstance(problem, StreamBroken) or self._decoder.progress or kind.lower() in ("", _EVENTS):
             return problem
-        from zot.providers.api_errors import not_a_stream  # Imported lazily: start-up budget.
+        from zot.providers.api_errors import not_a_stream  # Imported lazily: needed only on failure.
 
         return not_a_stream(kind, self._opening, self._mask)
 
@@ -317,7 +317,7 @@ def _is_about_the_key(error: ProviderError) -> bool:
 
 
 def _random() -> float:
-    from random import random
+    from random import random  # Imported lazily: needed only for retries.
 
     return random()
 

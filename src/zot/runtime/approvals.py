@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from zot.agent.approvals import Approvals
+from zot.agent.approvals import Approvals, Denials
 from zot.config.config import TOOL_NAMES, Config, data_directory, zot_home
 from zot.config.policy import Policy, Private
-from zot.runtime.providers import masked
+from zot.runtime.services import masked
 
 if TYPE_CHECKING:
     from zot.runtime.open import OpenRequest
@@ -36,7 +36,6 @@ def approvals_of(request: OpenRequest, *, cwd: str, key: str) -> Approvals:
         policy = msgspec.structs.replace(policy, private=_private(config, cwd, key))
     if request.host_request is None:
         return Approvals(policy, cwd=cwd, timeout_s=config.approval_timeout_s)
-    from zot.agent.approvals import Denials
 
     denials = Denials(request.host_request.name, advice=_HOST_ADVICE, mask=partial(masked, config))
     return Approvals(policy, cwd=cwd, denials=denials)

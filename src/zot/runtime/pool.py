@@ -17,10 +17,11 @@ import msgspec
 
 from zot.errors import AgentError, NoSuchSession, RuntimeBusy, Stopping, StoreFailed, TooManySessions
 from zot.session.history import Subscriber
+from zot.session.recovery import WaitingRuns
 
 if TYPE_CHECKING:
     from zot.journal.journal import Journal
-    from zot.session.session import Session  # Imported lazily: start-up budget.
+    from zot.session.session import Session
 
 log = logging.getLogger("zot")
 
@@ -284,8 +285,6 @@ class SessionPool:
         live = self._live.get(session_id)
         async with self.use(session_id, looks=True) as session:
             if live is not None and live.session is session:  # Loading has just recovered any other.
-                from zot.session.recovery import WaitingRuns  # Imported lazily: start-up budget.
-
                 await session.recover(WaitingRuns.RESUME)
 
     async def recover_all(self, session_ids: Iterable[str]) -> None:
@@ -489,7 +488,7 @@ def reclaim_memory() -> None:
     """
     gc.collect()
     if sys.platform == "linux":
-        import ctypes
+        import ctypes  # Imported lazily: only glibc has it.
 
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # Exists only in glibc.
         if trim is not None:

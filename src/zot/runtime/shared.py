@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Self, TypeVar, cast
 
 from msgspec import structs
 
+from zot.store import Configured, Row
+
 if TYPE_CHECKING:
     from zot.providers.base import Deadlines, HttpRequest, HttpResponse, Transport
     from zot.providers.http import HttpTransport
     from zot.runtime.key_command import KeyCommand
-    from zot.store import Row
     from zot.tools.process import Child, Processes, Streams
 
 T = TypeVar("T")
@@ -56,7 +57,7 @@ class SharedResources:
 
     def transport(self, env: Mapping[str, str]) -> Transport:
         """Return the transport for ``env``: environments with equal proxies and certificates share one."""
-        from zot.providers.http import DECIDING, HttpTransport
+        from zot.providers.http import DECIDING, HttpTransport  # Imported lazily: lab does not need it.
 
         place = frozenset((name, value) for name in DECIDING if (value := env.get(name)) is not None)
         with self._lock:
@@ -67,7 +68,7 @@ class SharedResources:
 
     def key_command(self, provider: str, command: str, env: Mapping[str, str]) -> KeyCommand:
         """Return the runner of a key command, shared by all sessions that need the same key."""
-        from zot.runtime.key_command import KeyCommand
+        from zot.runtime.key_command import KeyCommand  # Imported lazily: few keys come from a command.
 
         place = provider, command, frozenset(env.items())
         with self._lock:
@@ -93,8 +94,6 @@ class SharedResources:
 
     def same_prompts(self, changes: Sequence[Row]) -> Sequence[Row]:
         """Return ``changes`` with their system prompts replaced by cached equals."""
-        from zot.store import Configured
-
         return [
             structs.replace(row, system=self.same_text(row.system)) if isinstance(row, Configured) else row
             for row in changes
@@ -117,7 +116,7 @@ class SharedResources:
 
     def _shared_processes(self) -> Processes:
         if self._processes is None:
-            from zot.tools.guardian import open_processes
+            from zot.tools.guardian import open_processes  # Imported lazily: needed for the first tool call.
 
             if self._closed:
                 raise ChildProcessError("nothing can be started any more: zot is ending")
@@ -176,7 +175,7 @@ class BorrowedProcesses:
 
     async def close(self) -> None:
         """End the processes started here. Idempotent; afterwards nothing can be started here."""
-        from zot.tools.process import CLOSE_GRACE_S
+        from zot.tools.process import CLOSE_GRACE_S  # Imported lazily: only with processes is it loaded.
 
         self._closed = True
         await self.end_all(self._key, grace_s=CLOSE_GRACE_S)

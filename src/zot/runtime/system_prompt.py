@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING
 
 from zot.config.config import Config, zot_home
 from zot.errors import ConfigError
+from zot.files import read_content
+from zot.runtime.check import clock_of, working_directory
+from zot.runtime.shared import SharedResources
+from zot.runtime.toolbox import Toolbox
 
 if TYPE_CHECKING:
     from zot.agent.output_schema import Expected
-    from zot.runtime.toolbox import Toolbox
 
 
 def system_of(config: Config, toolbox: Toolbox, *, date: str, expected: Expected | None) -> str:
     """Return the system prompt of a session with these tools. Raise ConfigError."""
-    from zot.config.instructions import discover
+    from zot.config.instructions import discover  # Imported lazily: resumed sessions keep their prompt.
 
     home = zot_home(config.environment)
     found = () if config.no_instructions else discover(cwd=toolbox.cwd, home=home)
@@ -38,7 +41,6 @@ def _user_prompt(home: str | None) -> str | None:
     """Return the user's SYSTEM.md; None if there is none."""
     if home is None:
         return None
-    from zot.files import read_content
 
     path = os.path.join(home, "SYSTEM.md")
     try:
@@ -80,3 +82,23 @@ def system_prompt(
     where = [f"Date: {date}", f"Working directory: {cwd}", f"Tools: {', '.join(tools)}" if tools else ""]
     parts = [_IDENTITY if replaced_by is None else replaced_by, *quoted, *appended, "\n".join(filter(None, where))]
     return "\n\n".join(part for part in parts if part)
+
+
+def prompt_of(config: Config) -> str:
+    """Return the system prompt of a session for ``config``. Raise ConfigError."""
+    toolbox = Toolbox(config, SharedResources(), cwd=working_directory(config.cwd), key="")
+    return system_of(config, toolbox, date=date_of(config), expected=expected_of(config))
+
+
+def date_of(config: Config) -> str:
+    """Return the date in the system prompt."""
+    return clock_of(config.frozen_time)()[:10]
+
+
+def expected_of(config: Config) -> Expected | None:
+    """Return the form that ``config`` requires of an answer. Raise ConfigError."""
+    if config.output_schema is None:
+        return None
+    from zot.agent.output_schema import load  # Imported lazily: few sessions have a schema.
+
+    return load(config.output_schema)

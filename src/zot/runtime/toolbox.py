@@ -10,13 +10,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from zot.config.config import Config, data_directory, tool_names, zot_home
+from zot.config.skills import SkillFile, discover, manifest, trust_hint
 from zot.errors import ConfigError
+from zot.text import printable
+from zot.tools import specs
+from zot.tools.base import LazyTool, Tool
+from zot.tools.read_state import ReadState
 
 if TYPE_CHECKING:
     from zot.config.private_paths import PrivatePath
-    from zot.config.skills import SkillFile
     from zot.runtime.shared import SharedResources
-    from zot.tools.base import Tool
     from zot.tools.bash import Bash
     from zot.tools.checkpoints import Restorer
     from zot.tools.command_output import Spills
@@ -33,8 +36,6 @@ class Toolbox:
     """The tools and processes of one session. ``key`` is the session's. Can be made in any thread."""
 
     def __init__(self, config: Config, resources: SharedResources, *, cwd: str, key: str) -> None:
-        from zot.tools.read_state import ReadState
-
         self._resources = resources
         self._config = config
         self.cwd = cwd
@@ -55,6 +56,7 @@ class Toolbox:
 
     def files(self) -> Restorer:
         """Return an object that restores files changed by tools, within the lock."""
+        # Imported lazily: only rewinds need them.
         from zot.tools.checkpoints import Restorer
         from zot.tools.paths import UnrestrictedPaths
 
@@ -86,9 +88,6 @@ class Toolbox:
             self._processes.kill_all()
 
     def _tool(self, name: str, skills: Sequence[SkillFile]) -> Tool:
-        from zot.tools import specs
-        from zot.tools.base import LazyTool
-
         match name:
             case "bash":
                 return LazyTool(specs.bash(lock=self._config.lock, lock_net=self._config.lock_net), self._bash)
@@ -104,17 +103,17 @@ class Toolbox:
                 raise ConfigError(f"zot has no tool named {name!r}")
 
     def _read(self) -> Tool:
-        from zot.tools.read import Read
+        from zot.tools.read import Read  # Imported lazily: tools are loaded for their first call.
 
         return Read(self._readable, self._seen)
 
     def _write(self) -> Tool:
-        from zot.tools.write import Write
+        from zot.tools.write import Write  # Imported lazily: tools are loaded for their first call.
 
         return Write(self._writable, self._seen)
 
     def _edit(self) -> Tool:
-        from zot.tools.edit import Edit
+        from zot.tools.edit import Edit  # Imported lazily: tools are loaded for their first call.
 
         return Edit(self._writable, self._seen)
 
@@ -147,6 +146,7 @@ class Toolbox:
         """Return the confinement of written and of read paths; None where there is none."""
         if not self._config.lock:
             return None, None
+        # Imported lazily: tools are loaded for their first call.
         from zot.tools.paths import LockedPaths, LockedPathsForReading
 
         hidden = [one.path for one in self._hidden]
@@ -162,6 +162,7 @@ class Toolbox:
         return self._processes
 
     def _bash(self) -> Tool:
+        # Imported lazily: tools are loaded for their first call.
         from zot.tools.bash import Bash
         from zot.tools.command_output import Spills
 
@@ -182,9 +183,6 @@ class Toolbox:
         return self._commands
 
     def _skills(self) -> tuple[SkillFile, ...]:
-        from zot.config.skills import discover, trust_hint
-        from zot.text import printable
-
         found = discover(cwd=self.cwd, home=self._home, explicit=self._config.skills, is_trusted=self._is_trusted)
         for problem in found.problems:
             log.warning("%s", printable(problem))
@@ -197,7 +195,7 @@ class Toolbox:
             return True
         if self._home is None:
             return False
-        from zot.config.trust import TrustStore
+        from zot.config.trust import TrustStore  # Imported lazily: few projects have skills.
 
         return TrustStore(self._home).is_trusted(directory)
 
@@ -207,7 +205,7 @@ def _is_in(path: str, places: Sequence[str]) -> bool:
 
 
 def _skill(skills: Sequence[SkillFile]) -> Tool:
-    from zot.tools.skill import Skill
+    from zot.tools.skill import Skill  # Imported lazily: tools are loaded for their first call.
 
     return Skill(skills)
 
@@ -215,6 +213,5 @@ def _skill(skills: Sequence[SkillFile]) -> Tool:
 def _manifest(skills: Sequence[SkillFile]) -> str:
     if not skills:
         return ""
-    from zot.config.skills import manifest
 
     return manifest(skills)

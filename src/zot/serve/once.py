@@ -17,7 +17,9 @@ from zot.serve.streams import StreamWriter, read_chunks
 from zot.session.history import Batch, WritingSubscriber
 from zot.session.queue import JobObserver
 from zot.session.session import Session
+from zot.wire import rpc
 from zot.wire.rpc import EventEncoder
+from zot.wire.rpc_greeting import fail, succeed
 
 MAX_INPUT_BYTES = 10 * 1024 * 1024
 
@@ -54,17 +56,11 @@ class EventLines:
         self._write(batch.events, batch.run)
 
     def answer(self, name: str, args: str, answer: CommandAnswer) -> None:
-        from zot.wire import rpc  # Start-up budget: few prompts are commands.
-        from zot.wire.rpc_greeting import succeed
-
         self._output.write(succeed(rpc.RunCommand(name=name, args=args), answer))
         if not answer.prompt:
             self._write([Done()])
 
     def deny(self, name: str, args: str, reason: str) -> None:
-        from zot.wire import rpc  # Start-up budget: few prompts are commands.
-        from zot.wire.rpc_greeting import fail
-
         self._output.write(fail(rpc.RunCommand(name=name, args=args), reason))
         self.refuse(reason)
 

@@ -62,7 +62,7 @@ class RpcServer(WritingSubscriber):
     def deliver(self, batch: Batch) -> None:
         self._output.write(self._events.lines(batch.events, self._greeting.features, run=batch.run))
         if "extensions" not in self._greeting.features and ExtNotify in map(type, batch.events):
-            from zot.serve.notices import show_notices  # Start-up budget.
+            from zot.serve.notices import show_notices  # Imported lazily: needed only with extensions.
 
             show_notices(batch.events)
 

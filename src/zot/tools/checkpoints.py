@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import NamedTuple
 
 from zot.errors import ToolFailed
@@ -33,7 +34,6 @@ def content_of(data: bytes) -> FileContent:
     """Return a content with its digest, or `UNKEPT`."""
     if len(data) > MAX_KEPT_BYTES:
         return FileContent(NOT_KEPT)
-    from hashlib import sha256  # Lazy: start-up budget.
 
     return FileContent(sha256(data).hexdigest(), data)
 

@@ -6,18 +6,16 @@ import asyncio
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from zot.tools.process import CLOSE_GRACE_S, REAP_S, Child, Groups, Processes, Streams, end_each, resolve
+from zot.tools.process import CLOSE_GRACE_S, REAP_S, Child, Groups, Processes, Streams, end_each, kill_orphans, resolve
 from zot.tools.warden.kernel import raise_priority
 from zot.tools.warden.request import SpawnRequest, encode_request
-
-if TYPE_CHECKING:
-    import subprocess
 
 #: Error of a command that no keeper took.
 ENDED = "the guardian ended before it could take it"
@@ -55,7 +53,7 @@ def protect_process() -> None:
     dumps and debugging. Against commands of the superuser only a sandbox helps.
     """
     if sys.platform == "linux":
-        from zot.tools.warden.kernel import hide_memory
+        from zot.tools.warden.kernel import hide_memory  # Imported lazily: for Linux only.
 
         hide_memory()
 
@@ -216,8 +214,6 @@ class Guardian:
 
     def _start(self) -> socket.socket:
         """Start the guardian in its own session, without this process's environment and descriptors."""
-        import subprocess
-
         self._before_start()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -428,8 +424,6 @@ class GuardedChild(Child):
     def _end_strays(self) -> None:
         """End the remaining processes if neither the keeper nor the guardian can."""
         if self._keeper:
-            from zot.tools.process import kill_orphans
-
             kill_orphans(self._mark, self.pid, within_s=REAP_S)
         self.hang_up()
 

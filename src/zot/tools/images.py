@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from typing import NamedTuple
+from zlib import crc32
 
 #: Services limit the base64 form, which is a third longer, to 5 MB.
 MAX_IMAGE_BYTES = 3_750_000
@@ -153,8 +154,6 @@ def is_complete(data: bytes, mime_type: str) -> bool:
 
 
 def _png_ends(data: bytes) -> bool:
-    from zlib import crc32  # Lazy: needed for images only.
-
     position, has_pixels = 8, False
     while True:
         length, kind = struct.unpack_from(">I4s", data, position)

@@ -6,17 +6,17 @@ import abc
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from fcntl import ioctl
+from termios import FIONREAD
+from typing import Any, NamedTuple, Protocol
 
 from zot.tools.warden import tree
 from zot.tools.warden.kernel import raise_priority
-
-if TYPE_CHECKING:
-    import subprocess
 
 #: Time to read remaining output from a command's descendants after the command itself has exited.
 DRAIN_S = 0.1
@@ -120,9 +120,6 @@ class Child(abc.ABC):
 
     def arrived(self) -> int:
         """Return the number of unread bytes of output; 0 if unknown."""
-        from fcntl import ioctl
-        from termios import FIONREAD
-
         if self._output is None:
             return 0
         try:
@@ -286,8 +283,6 @@ def _popen(
     cwd: str,
     env: Mapping[str, str],
 ) -> subprocess.Popen[bytes]:
-    import subprocess
-
     words, inherited = [*argv], list[int]()
     if seccomp:
         # Without a keeper the descriptor keeps its own number.

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from zot.config.config import DEFAULT_AGENT, Config, Overrides, journal_path, zot_home
+from zot.config.config import DEFAULT_AGENT, Config, Overrides, extension_places, journal_path, zot_home
+from zot.config.credentials import checked
+from zot.config.skills import discover
+from zot.config.trust import TrustStore
+from zot.config.vendors import VENDORS, Vendor, endpoint
 from zot.errors import AgentError, ConfigError, NoSuchSession, RunCancelled, RuntimeBusy, StoreFailed, UserError
 from zot.events import Decision, Done, Error, SessionState
-from zot.messages import ImageBlock, Message, PastMessage, ResultBlock, text_of
+from zot.extensions.manifest import changeable, load
+from zot.files import write_new
+from zot.journal.journal import Journal
+from zot.journal.schema import is_there
+from zot.messages import ImageBlock, Message, PastMessage, ResultBlock, text_of, timestamp
 from zot.panels import CommandAnswer, CommandInfo
+from zot.runtime.extensions import manager_of
 from zot.runtime.open import HOSTED, OpenRequest, open_session, open_unrecorded
 from zot.runtime.providers import EarlierProviders
 from zot.runtime.shared import SharedResources
@@ -21,7 +31,7 @@ from zot.session.abortable import AbortableWaits
 from zot.session.foreign_runs import ForeignRuns, open_foreign_run
 from zot.session.history import Batch, Subscriber
 from zot.session.queue import Completion, JobObserver, RepeatedPrompt
-from zot.session.session import Session
+from zot.session.session import Session, new_session_id
 from zot.session.transcripts import RewindTarget, TranscriptPast, endings, past_message, past_of
 from zot.store import LockChanged, MessageAdded, Row
 from zot.text import printable
@@ -37,9 +47,7 @@ from zot.ui.conversation import (
 from zot.ui.readable import match_session_id
 
 if TYPE_CHECKING:
-    from zot.config.vendors import Vendor
     from zot.extensions.discovery import Located
-    from zot.journal.journal import Journal
     from zot.providers.models import Model
 
 
@@ -189,8 +197,6 @@ class LocalConversation:
         self._session.extensions.close_panel(panel_id)
 
     async def reload_extensions(self) -> Sequence[str]:
-        from zot.runtime.extensions import manager_of
-
         extensions = manager_of(self._session.agent.extensions)
         self._check_idle("extensions cannot be reloaded")
         return await extensions.reload(lambda: self._check_idle("extensions cannot be reloaded"))
@@ -241,7 +247,7 @@ class LocalConversation:
         return await self._session.fork(messages=messages)
 
     async def aside(self, question: str) -> SideReply:
-        from zot.session.side_question import ask, side_config
+        from zot.session.side_question import ask, side_config  # Imported lazily: side questions are rare.
 
         def opened() -> Session:
             request = OpenRequest(config=side_config(self._current_config()), past=self._past())
@@ -384,13 +390,10 @@ class LocalHome:
 
     async def _is_kept(self) -> bool:
         """True if a journal exists. Raise StoreFailed if that cannot be determined."""
-        from zot.journal.schema import is_there  # Imported lazily: start-up budget.
-
         return await asyncio.to_thread(is_there, journal_path(self._config))
 
     async def export(self, session: str, path: str) -> None:
-        from zot.files import write_new
-        from zot.journal.portable import exported
+        from zot.journal.portable import exported  # Imported lazily: exports are rare.
 
         journal = await self._journal()
         try:
@@ -401,9 +404,7 @@ class LocalHome:
         await asyncio.to_thread(write_new, path, lines)
 
     async def import_(self, path: str) -> str:
-        from zot.journal.portable import checked, imported
-        from zot.messages import timestamp
-        from zot.session.session import new_session_id
+        from zot.journal.portable import checked, imported  # Imported lazily: imports are rare.
 
         try:
             lines = (await asyncio.to_thread(_read, path)).removesuffix(b"\n").split(b"\n")
@@ -428,8 +429,6 @@ class LocalHome:
         return made.id
 
     async def skills(self) -> Sequence[SkillInfo]:
-        from zot.config.skills import discover
-
         config = self._config
         found = discover(cwd=self._cwd, home=self._home, explicit=config.skills, is_trusted=self._is_trusted)
         return [SkillInfo(one.name, one.description, one.directory or "built in") for one in found.skills]
@@ -438,26 +437,19 @@ class LocalHome:
         return await asyncio.to_thread(self._untrusted)
 
     async def trust(self, one: Untrusted) -> None:
-        from zot.config.trust import TrustStore
-
         if self._home is None:
             raise ConfigError("there is no home to remember it in: set ZOT_HOME or HOME")
         patterns: Sequence[str] = ()
         if one.kind == "extension":
-            from zot.extensions.manifest import changeable, load
-
             patterns = changeable(load(one.directory), one.directory)
         TrustStore(self._home).trust(one.directory, patterns, shown=one.fingerprint)
 
     async def providers(self) -> Sequence[str]:
-        from zot.config.vendors import VENDORS
-
         return [name for name, vendor in VENDORS.items() if vendor.key_names]
 
     async def login(self, provider: str, key: str) -> str:
+        # Imported lazily: only `/login` needs them.
         from zot.config.auth_file import AuthEntry, path_in, store
-        from zot.config.credentials import checked
-        from zot.config.vendors import endpoint
         from zot.providers.http import HttpTransport
         from zot.providers.listing import probe
 
@@ -476,7 +468,7 @@ class LocalHome:
         return f"stored for {provider} in {path_in(home)}{tried}"
 
     async def logout(self, provider: str) -> str:
-        from zot.config.auth_file import path_in, remove
+        from zot.config.auth_file import path_in, remove  # Imported lazily: only `/logout` needs it.
 
         self._vendor(provider)
         home = self._needed_home()
@@ -501,8 +493,6 @@ class LocalHome:
         return self._home
 
     def _vendor(self, provider: str) -> Vendor:
-        from zot.config.vendors import VENDORS
-
         vendor = VENDORS.get(provider)
         if vendor is None or not vendor.key_names:
             known = ", ".join(name for name, one in VENDORS.items() if one.key_names)
@@ -511,8 +501,6 @@ class LocalHome:
 
     async def _new(self) -> LocalConversation:
         """Open a new session, recorded if that is wanted and possible."""
-        from zot.session.session import new_session_id
-
         if self._keep:
             try:
                 config = msgspec.structs.replace(self._config, session=new_session_id())
@@ -544,8 +532,6 @@ class LocalHome:
             await journal.close()
 
     async def _journal(self) -> Journal:
-        from zot.journal.journal import Journal
-
         return await Journal.open(journal_path(self._config))
 
     async def _named(self, name: str) -> str:
@@ -556,14 +542,9 @@ class LocalHome:
         return found
 
     def _is_trusted(self, directory: str) -> bool:
-        from zot.config.trust import TrustStore
-
         return self._config.trust_project or (self._home is not None and TrustStore(self._home).is_trusted(directory))
 
     def _untrusted(self) -> list[Untrusted]:
-        from zot.config.config import extension_places
-        from zot.config.skills import discover
-
         if self._home is None or self._config.trust_project:
             return []
         found: list[Untrusted] = []
@@ -575,8 +556,7 @@ class LocalHome:
         return found
 
     def _untrusted_extensions(self) -> list[Untrusted]:
-        from zot.config.trust import TrustStore
-        from zot.extensions.discovery import discover
+        from zot.extensions.discovery import discover  # Imported lazily: needed once a conversation.
 
         assert self._home is not None
         located = discover(cwd=self._cwd, home=self._home, is_trusted=TrustStore(self._home).is_trusted)
@@ -611,8 +591,6 @@ def _untrusted_skill(directory: str) -> Untrusted:
 
 def _warn(problem: Exception) -> None:
     """Warn that a session is not recorded, so its messages are lost at its end."""
-    import logging
-
     logging.getLogger("zot").warning("this session is not kept: %s", problem)
 
 

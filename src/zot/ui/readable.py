@@ -168,7 +168,7 @@ def _lines(content: str) -> int:
 
 
 def _diff(old: str, new: str) -> Iterator[str]:
-    from difflib import unified_diff  # Imported lazily: start-up budget.
+    from difflib import unified_diff  # Imported lazily: only comparisons need it.
 
     rows = unified_diff(old.split("\n"), new.split("\n"), lineterm="", n=2)
     yield from (row for number, row in enumerate(rows) if number > 2)  # Skip the file names and the first position.

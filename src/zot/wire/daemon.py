@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from zot.encoding import UNREADABLE
+from zot.wire import daemon_greeting
 from zot.wire.daemon_greeting import Initialize
 from zot.wire.jsonrpc import (
     METHOD_NOT_FOUND,
@@ -132,8 +133,6 @@ class Method(msgspec.Struct, frozen=True):
 
 @cache
 def _struct(name: str) -> type[msgspec.Struct]:
-    from zot.wire import daemon_greeting
-
     home: ModuleType = daemon_greeting
     if not hasattr(home, name):
         from zot.wire import daemon_types  # Imported lazily: `initialize` needs only the names of other methods.

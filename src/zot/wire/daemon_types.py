@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -225,8 +226,6 @@ class PendingApproval(Spelled, frozen=True):
     @staticmethod
     def of(request: ApprovalRequest, now: float) -> PendingApproval:
         """Return an approval request as clients see it at ``now``, in seconds since the epoch."""
-        from datetime import datetime  # Imported lazily: approvals are rare.
-
         left = math.ceil(datetime.fromisoformat(request.deadline).timestamp() - now - _ROUNDING_S)
         return PendingApproval(request.id, request.tool, request.summary, max(0, left), request.deadline)
 

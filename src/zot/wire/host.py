@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from zot.encoding import UNREADABLE, explain, thread_safe_type
+from zot.encoding import UNREADABLE, encode, explain, thread_safe_type
 from zot.errors import (
     AuthFailed,
     ConnectionFailed,
@@ -210,8 +210,6 @@ class EventLine(msgspec.Struct, frozen=True, tag="event", tag_field="type"):
 
 def encode_event(line: EventLine) -> bytes:
     """Return an event as its line."""
-    from zot.encoding import encode
-
     return encode(line) + b"\n"
 
 
@@ -299,6 +297,4 @@ def _encoded(response: Response) -> bytes:
     try:
         return msgspec.json.encode(response)
     except UnicodeEncodeError:
-        from zot.encoding import encode  # Imported lazily: lone surrogates are rare.
-
         return encode(response)

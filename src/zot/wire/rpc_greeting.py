@@ -126,7 +126,7 @@ class Greeting:
             return None
         if not isinstance(command, Hello):
             return "the first command must be hello with the token"
-        from hmac import compare_digest
+        from hmac import compare_digest  # Imported lazily: few clients have a token.
 
         if not compare_digest((command.token or "").encode("utf-8", "replace"), self._token.encode("utf-8", "replace")):
             return "invalid token"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from daemon_process import eventually
 from daemons import running
-from zot.serve.daemon.daemon import keep_socket
+from zot.serve.daemon.sockets import keep_socket
 
 
 async def test_a_socket_is_looked_after_also_when_a_hand_over_has_failed(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import msgspec
 
 from zot.encoding import UNREADABLE
+from zot.encoding import encode as encode_anything
 from zot.providers.lab import directives as d
 from zot.providers.lab.directives import UsageDirective
 
@@ -208,8 +209,6 @@ def encode(value: Any) -> bytes:
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:
-        from zot.encoding import encode as encode_anything
-
         return encode_anything(value)
 
 

@@ -17,6 +17,7 @@ from zot.providers.lab.performance import Pause, Performance, Plan, Step
 from zot.providers.lab.script import Scene, Script, ScriptedReply
 
 if TYPE_CHECKING:
+    from zot.providers.lab.gemini import GeminiApi
     from zot.providers.lab.openai_responses import Responses
 
 _REMEMBERED = 4096
@@ -249,7 +250,7 @@ class LabService:
                 case _:
                     return _failure(route.api, 404, f"lab has no {method} {target}; it has {_PATHS}", common, notes)
         except LabRefusal as refusal:
-            from zot.providers.lab.openai_chat import openai_refusal
+            from zot.providers.lab.openai_chat import openai_refusal  # Imported lazily: refusals are rare.
 
             notes["error"] = str(refusal)
             return Plan(400, {**common, **_JSON}, iter([openai_refusal(refusal)]))
@@ -262,9 +263,7 @@ class LabService:
         """Return the route of a path. Each API is imported on first use."""
         path, _, query = target.partition("?")
         if ":" in path:
-            from zot.providers.lab.gemini import GeminiApi
-
-            api = GeminiApi.at(path)
+            api = _gemini().at(path)
             if api is not None:
                 return _Route(api, "count" if path.endswith(":countTokens") else "reply")
         match path.removeprefix("/v1"):
@@ -275,6 +274,7 @@ class LabService:
             case "/chat/completions":
                 return _Route(_chat(), "reply")
             case "/responses" | "/responses/input_tokens" as rest:
+                # Imported lazily: one API is enough for most clients.
                 from zot.providers.lab.openai_responses import Responses, ResponsesApi
 
                 self._responses = self._responses or Responses()
@@ -287,7 +287,7 @@ class LabService:
             return _Route(vendor, "nothing")
         if found[1] is None:
             return _Route(vendor, "models")
-        from urllib.parse import unquote
+        from urllib.parse import unquote  # Imported lazily: one API is enough for most clients.
 
         return _Route(vendor, "model", unquote(found[1]))
 
@@ -329,22 +329,26 @@ class _Route(msgspec.Struct, frozen=True):
 def _vendor(path: str, query: str, headers: Mapping[str, str]) -> LabApi:
     """Return the API to answer with where several vendors share a path."""
     if path.startswith(("/v1beta", "/v1alpha")) or "x-goog-api-key" in headers or "&key=" in f"&{query}":
-        from zot.providers.lab.gemini import GeminiApi
-
-        return GeminiApi("", stream=False)
+        return _gemini()("", stream=False)
     if "anthropic-version" in headers or "x-api-key" in headers or path.startswith("/v1/messages"):
         return _anthropic()
     return _chat()
 
 
+def _gemini() -> type[GeminiApi]:
+    from zot.providers.lab.gemini import GeminiApi  # Imported lazily: one API is enough for most clients.
+
+    return GeminiApi
+
+
 def _anthropic() -> LabApi:
-    from zot.providers.lab.anthropic import AnthropicApi
+    from zot.providers.lab.anthropic import AnthropicApi  # Imported lazily: one API is enough for most clients.
 
     return AnthropicApi()
 
 
 def _chat() -> LabApi:
-    from zot.providers.lab.openai_chat import ChatApi
+    from zot.providers.lab.openai_chat import ChatApi  # Imported lazily: one API is enough for most clients.
 
     return ChatApi()
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from zot.encoding import thread_safe_type
+from zot.files import UNDECODABLE
 from zot.messages import timestamp
 from zot.serve.daemon.logs import LogFile
 from zot.text import printable_line
@@ -280,7 +281,6 @@ def _read(line: bytes) -> AuditEntry | None:
     body, end = line[:-_END_BYTES], line[-_END_BYTES:]
     if end != _HASH + _hash(body).encode() + b'"}':
         return None
-    from zot.files import UNDECODABLE  # Imported lazily: start-up budget.
 
     try:
         return msgspec.json.decode(line, type=thread_safe_type(AuditEntry))

@@ -9,6 +9,7 @@ import sqlite3
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 import msgspec
@@ -96,8 +97,6 @@ def _spending(call: Spent) -> said.Spending:
 
 def _moment(name: str, text: str, rest_of_day: str) -> str:
     """Return a time in the journal's format. Raise UserError if ``text`` is neither a time nor a day."""
-    from datetime import UTC, datetime  # Start-up budget.
-
     try:
         moment = datetime.fromisoformat(text + rest_of_day if len(text) == DAY else text)
         return timestamp((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())

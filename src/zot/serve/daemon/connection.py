@@ -21,6 +21,7 @@ from zot.errors import (
     TooManySessions,
     UserError,
 )
+from zot.events import AgentEvent, Done, Error, TurnEnd
 from zot.serve.daemon.audit import Identity
 from zot.serve.daemon.backlog import Backlog, Wire
 from zot.wire import jsonrpc
@@ -43,7 +44,6 @@ from zot.wire.lines import TooLong
 from zot.wire.spelling import Spelling, read
 
 if TYPE_CHECKING:
-    from zot.events import AgentEvent
     from zot.serve.daemon.daemon import Daemon
     from zot.serve.daemon.feed import Follower
 
@@ -228,20 +228,16 @@ class ClientConnection:
         self, session_id: str, reason: str, prompt_id: str = "", *, then: Callable[[], object] = lambda: None
     ) -> None:
         """Send an error turn to this client only: its prompt will never run. Then call ``then``."""
-        from zot.events import Done, Error
-
         self._send_turn(session_id, prompt_id, [Error(reason), Done()], then)
 
     def send_turn_aborted(self, session_id: str, prompt_id: str, *, then: Callable[[], object]) -> None:
         """Send an aborted turn to this client only: its prompt was cancelled before it began. Then call ``then``."""
-        from zot.events import Done, TurnEnd
-
         self._send_turn(session_id, prompt_id, [TurnEnd("aborted"), Done()], then)
 
     def _send_turn(
         self, session_id: str, prompt_id: str, events: Sequence[AgentEvent], then: Callable[[], object]
     ) -> None:
-        from zot.wire.updates import Updates
+        from zot.wire.updates import Updates  # Imported lazily: `initialize` is answered before.
 
         line = Updates(session_id, self.dialect, prompt_id=prompt_id).lines(0, events)
 
@@ -397,7 +393,7 @@ class ClientConnection:
 
 def _prompted(request: Request, params: Any) -> tuple[str, str]:
     """Return the session id and the prompt id of a prompt; "" for an id that bad parameters hide."""
-    from zot.wire.daemon_types import OfSession, Prompt
+    from zot.wire.daemon_types import OfSession, Prompt  # Imported lazily: `initialize` is answered before.
 
     if isinstance(params, Prompt):
         return params.session_id, params.prompt_id or ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -15,13 +14,12 @@ from typing import TYPE_CHECKING, Any, cast
 from msgspec import UNSET
 
 from zot.client.endpoint import admits, identify
-from zot.errors import ConfigError, DaemonRunning, Stopping
 from zot.serve.daemon.audit import Identity, Refusals
 from zot.serve.daemon.connection import ClientConnection, Handler
 from zot.serve.daemon.lifecycle import ClientShutdown
 from zot.serve.daemon.logs import LogFeed
 from zot.serve.daemon.metrics import Metrics, rss_bytes, size_of_database
-from zot.serve.daemon.sockets import Acceptor, LocalWire, client_limit
+from zot.serve.daemon.sockets import LocalWire, client_limit
 from zot.version import __version__
 from zot.wire.daemon import FEATURES, LOOKS, METHODS, PROTOCOL_VERSION, STOPPING, capabilities, check_version
 from zot.wire.daemon_greeting import Initialize, Initialized
@@ -31,7 +29,6 @@ from zot.wire.lines import MAX_LINE_BYTES
 if TYPE_CHECKING:
     from zot.runtime.pool import SessionPool
     from zot.serve.daemon.catalog import SessionCatalog
-    from zot.serve.daemon.endpoint import Claim
     from zot.serve.daemon.feed import SessionFeed
     from zot.serve.daemon.parts import DaemonParts
     from zot.serve.daemon.server_methods import ServerMethods
@@ -47,9 +44,6 @@ MAX_CLIENTS = 1024
 _SILENT_S = 10.0
 #: How long an ephemeral daemon waits for the next client.
 _EPHEMERAL_S = 1.0
-
-#: Interval of checks that the socket exists. Clients wait longer for an owned endpoint (`endpoint.Patience`).
-_CHECK_S = 2.0
 
 
 class Daemon:
@@ -94,11 +88,11 @@ class Daemon:
     @cached_property
     def hub(self) -> SessionPool:
         """Pool of loaded sessions."""
-        from zot.runtime.pool import SessionPool
+        from zot.runtime.pool import SessionPool  # Imported lazily: `initialize` is answered before.
 
         settings = self.parts.settings
         return SessionPool(
-            self.parts.opening,
+            self.parts.sessions.opening,
             self._new_feed,
             self.parts.journal,
             limit=settings.max_sessions,
@@ -109,20 +103,21 @@ class Daemon:
     @cached_property
     def shelf(self) -> SessionCatalog:
         """Catalogue of stored sessions."""
-        from zot.serve.daemon.catalog import SessionCatalog
+        from zot.serve.daemon.catalog import SessionCatalog  # Imported lazily: `initialize` is answered before.
 
         return SessionCatalog(self.parts.journal)
 
     @cached_property
     def watch(self) -> ForeignRunWatcher:
         """Follower of runs in other processes."""
-        from zot.serve.daemon.watch import ForeignRunWatcher
+        from zot.serve.daemon.watch import ForeignRunWatcher  # Imported lazily: `initialize` is answered before.
 
         return ForeignRunWatcher(self)
 
     @cached_property
     def handlers(self) -> Mapping[str, Handler]:
         """Handlers by method."""
+        from zot.serve.daemon.methods import make_handlers  # Imported lazily: `initialize` is answered before.
 
         self._server, table = make_handlers(self)
         return table
@@ -146,7 +141,7 @@ class Daemon:
 
     def describe_agents(self) -> list[tuple[str, str, str]]:
         """Return the names of all agents, each with its provider and model."""
-        return [(name, *self.parts.describe(name)) for name in self.parts.agents.names]
+        return [(name, *self.parts.sessions.describe(name)) for name in self.parts.agents.names]
 
     def gauges(self) -> Mapping[str, float]:
         """Return current values for `Metrics.told`."""
@@ -223,7 +218,7 @@ class Daemon:
 
     def behind_turn(self, session_id: str, call: Callable[[], None]) -> None:
         """Call when a session's turn is over or waits for an approval; at once if none runs."""
-        from zot.serve.daemon.watch import after_turn
+        from zot.serve.daemon.watch import after_turn  # Imported lazily: as `watch`.
 
         after_turn(self.hub, session_id, call, in_run=self.feed(session_id).in_run)
 
@@ -265,7 +260,7 @@ class Daemon:
         return cast("SessionFeed", self.hub.channel(session_id))
 
     def _new_feed(self, session_id: str) -> SessionFeed:
-        from zot.serve.daemon.feed import SessionFeed
+        from zot.serve.daemon.feed import SessionFeed  # Imported lazily: as `hub`.
 
         return SessionFeed(session_id, self.shelf.past(session_id), self.metrics)
 
@@ -273,9 +268,9 @@ class Daemon:
         """Answer a request of the host protocol. Raise Stopping if the next daemon should be asked."""
         self.hub.check_open()
         if self._respondent is None:
-            from zot.serve.host.request import RequestServer  # Few daemons need it.
+            from zot.serve.host.request import RequestServer  # Imported lazily: few daemons need it.
 
-            self._respondent = RequestServer(self.parts.opening_for_host)
+            self._respondent = RequestServer(self.parts.sessions.opening_for_host)
         answered = await self._respondent.answer(request, age_s=age_s, behind=behind)
         self.metrics.responses += 1
         return answered
@@ -375,63 +370,9 @@ class Daemon:
 
     async def _spend_grace(self) -> None:
         if self.grace_s > 0:
-            from zot.serve.daemon.watch import wind_down
+            from zot.serve.daemon.watch import wind_down  # Imported lazily: as `watch`.
 
             await wind_down(lambda: self.hub.sessions, self._respondent, within_s=self.grace_s)
 
     def _leaving_clients(self) -> list[ClientConnection]:
         return [one for one in self._connections if one is not self.heir]
-
-
-async def listen(daemon: Daemon, listener: socket.socket) -> Callable[[], None]:
-    """Accept clients at the local socket until the daemon stops; return a function that stops it earlier."""
-    acceptor = Acceptor(listener, lambda: LocalWire(daemon.accept, max_line=daemon.max_line_bytes))
-    daemon.when_stopping(acceptor.rest, acceptor.go_on)
-    return acceptor.close
-
-
-def make_handlers(daemon: Daemon) -> tuple[ServerMethods, Mapping[str, Handler]]:
-    """Return the server methods, which must learn of disconnects, and the handlers of all methods."""
-    # Start-up budget: `initialize` is answered before any of these is imported.
-    from zot.serve.daemon.catalog import CatalogMethods
-    from zot.serve.daemon.server_methods import ServerMethods
-    from zot.serve.daemon.session_methods import SessionMethods, SideQuestions
-    from zot.serve.daemon.settings_methods import ExtensionMethods, SettingsMethods
-
-    server, asides = ServerMethods(daemon), SideQuestions(daemon.hub, daemon.parts.opening_aside)
-    daemon.when_stopping(asides.stop)
-    return server, {
-        **SessionMethods(daemon.hub, daemon.shelf, asides).table,
-        **asides.table,
-        **SettingsMethods(daemon.hub, daemon.parts).table,
-        **ExtensionMethods(daemon.hub).table,
-        **CatalogMethods(daemon.hub, daemon.shelf, daemon.is_recovered).table,
-        **server.table,
-    }
-
-
-async def keep_socket(daemon: Daemon, claim: Claim, leave: Callable[[], None], *, every_s: float = _CHECK_S) -> None:
-    """Restore the daemon's socket whenever its file was removed. ``leave`` stops accepting at the current socket.
-
-    Connected clients are not affected.
-    """
-
-    logged = ""
-    while True:
-        await asyncio.sleep(every_s)
-        try:
-            daemon.hub.check_open()
-            if not claim.restore():
-                logged = ""
-                continue
-        except Stopping:  # The endpoint may be handed over, or the daemon may resume.
-            continue
-        except (OSError, ConfigError, DaemonRunning) as problem:
-            if str(problem) != logged:
-                logged = str(problem)
-                log.warning("the socket %s was removed, and could not be made again: %s", claim.path, problem)
-            continue
-        log.warning("the socket %s was removed by somebody, and has been made again", claim.path)
-        former, leave = leave, await listen(daemon, claim.listener)
-        await asyncio.sleep(every_s)  # Clients in the former backlog are accepted by then.
-        former()

@@ -60,6 +60,7 @@ class LogFeed(logging.Handler):
             self._loop.call_soon_threadsafe(self._send, self._event(record))
 
     def _event(self, record: logging.LogRecord) -> LogEvent:
+        # Imported lazily: `initialize` is answered before.
         from zot.wire.daemon_types import LogEvent, LogHappening, LogService
 
         return LogEvent(

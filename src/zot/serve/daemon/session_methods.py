@@ -35,6 +35,8 @@ from zot.serve.daemon.connection import AnswerThen, ClientConnection, Deferred, 
 from zot.session.abortable import AbortableWaits
 from zot.session.history import Batch, Subscriber
 from zot.session.queue import JobObserver
+from zot.session.session import Session, new_session_id
+from zot.session.transcripts import RewindTarget
 from zot.tools.images import MAX_IMAGE_BYTES, image_type
 from zot.wire import daemon_types as said
 from zot.wire.daemon import Dialect
@@ -44,7 +46,6 @@ from zot.wire.updates import TurnSummary
 
 if TYPE_CHECKING:
     from zot.serve.daemon.catalog import SessionCatalog
-    from zot.session.session import Session
 
 _ABORTED = "the answer by the way was aborted"
 
@@ -88,7 +89,7 @@ class SideQuestions:
         return SlowAnswer(self._answer(connection, asked))
 
     async def _answer(self, connection: ClientConnection, asked: said.Ask) -> said.Answered:
-        from zot.session.side_question import ask
+        from zot.session.side_question import ask  # Imported lazily: side questions are rare.
 
         place = asked.session_id, asked.prompt_id or ""
         waits = self._open.setdefault(place, AbortableWaits(_ABORTED)) if asked.prompt_id else self._unnamed
@@ -279,8 +280,6 @@ class SessionMethods:
     # Open, attach, close.
 
     async def _new(self, connection: ClientConnection, asked: said.New) -> AnswerThen:
-        from zot.session.session import new_session_id  # Imported lazily: start-up budget.
-
         wanted = NewSession(asked.agent_alias, asked.cwd, guarded=not connection.is_local)
         session_id = asked.session_id or new_session_id()
         await check_name(self._shelf, session_id)
@@ -513,8 +512,6 @@ class SessionMethods:
         return SlowAnswer(self._rewound(connection, asked))
 
     async def _rewound(self, connection: ClientConnection, asked: said.Rewind) -> said.Rewound:
-        from zot.session.transcripts import RewindTarget
-
         target = RewindTarget(asked.messages, asked.at, asked.files is not False, bool(asked.preview))
         async with use_session(self._hub, connection, asked.session_id) as session:
             self._hub.check_open()

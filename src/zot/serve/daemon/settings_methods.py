@@ -24,7 +24,7 @@ from zot.wire.daemon_types import OfSession, Reloaded
 from zot.wire.jsonrpc import NOT_OWNED, RpcError
 
 if TYPE_CHECKING:
-    from zot.serve.daemon.parts import DaemonParts
+    from zot.serve.daemon.opening import SessionOpener
     from zot.session.session import Session
 
 log = logging.getLogger("zot")
@@ -33,7 +33,7 @@ log = logging.getLogger("zot")
 class SettingsMethods:
     """Handlers of the methods on a session's settings."""
 
-    def __init__(self, hub: SessionPool, choices: DaemonParts) -> None:
+    def __init__(self, hub: SessionPool, choices: SessionOpener) -> None:
         self._hub = hub
         self._choices = choices
 

@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
+from zot.errors import ConfigError, DaemonRunning, Stopping
 from zot.wire.lines import MAX_LINE_BYTES, LineSplitter, TooLong
 
 if TYPE_CHECKING:
     import ssl
 
     from zot.serve.daemon.connection import ClientConnection
+    from zot.serve.daemon.daemon import Daemon
+    from zot.serve.daemon.endpoint import Claim
 
 log = logging.getLogger("zot")
 
@@ -43,6 +46,10 @@ _FIRST_DELAY_S, _MAX_DELAY_S = 0.1, 1.0
 _LOG_EVERY_S = 60.0
 #: Descriptors reserved for the clients' work; half of all if there are few.
 _RESERVE = 256
+
+
+#: Interval of checks that the socket exists. Clients wait longer for an owned endpoint (`endpoint.Patience`).
+_CHECK_S = 2.0
 
 
 class LocalWire(asyncio.Protocol):
@@ -313,3 +320,36 @@ def client_limit(most: int) -> int:
     """Return the limit of clients: ``most``, or fewer if this process may not open enough descriptors."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return most if soft == resource.RLIM_INFINITY else min(most, max(soft // 2, soft - _RESERVE))
+
+
+async def listen(daemon: Daemon, listener: socket.socket) -> Callable[[], None]:
+    """Accept clients at the local socket until the daemon stops; return a function that stops it earlier."""
+    acceptor = Acceptor(listener, lambda: LocalWire(daemon.accept, max_line=daemon.max_line_bytes))
+    daemon.when_stopping(acceptor.rest, acceptor.go_on)
+    return acceptor.close
+
+
+async def keep_socket(daemon: Daemon, claim: Claim, leave: Callable[[], None], *, every_s: float = _CHECK_S) -> None:
+    """Restore the daemon's socket whenever its file was removed. ``leave`` stops accepting at the current socket.
+
+    Connected clients are not affected.
+    """
+    logged = ""
+    while True:
+        await asyncio.sleep(every_s)
+        try:
+            daemon.hub.check_open()
+            if not claim.restore():
+                logged = ""
+                continue
+        except Stopping:  # The endpoint may be handed over, or the daemon may resume.
+            continue
+        except (OSError, ConfigError, DaemonRunning) as problem:
+            if str(problem) != logged:
+                logged = str(problem)
+                log.warning("the socket %s was removed, and could not be made again: %s", claim.path, problem)
+            continue
+        log.warning("the socket %s was removed by somebody, and has been made again", claim.path)
+        former, leave = leave, await listen(daemon, claim.listener)
+        await asyncio.sleep(every_s)  # Clients in the former backlog are accepted by then.
+        former()

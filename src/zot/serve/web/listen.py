@@ -8,6 +8,7 @@ import errno
 import logging
 import re
 import socket
+import ssl
 from collections.abc import Callable, Container, Iterable, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -31,8 +32,6 @@ from zot.serve.web.gate import Limits, Tokens
 from zot.serve.web.websocket import BELOW, text_frames
 
 if TYPE_CHECKING:
-    import ssl
-
     from zot.serve.daemon.daemon import Daemon
 
 log = logging.getLogger("zot")
@@ -421,8 +420,6 @@ class _Server(uvicorn.Server):
 
 
 def _context(tls: Tls) -> ssl.SSLContext:
-    import ssl
-
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:

@@ -100,7 +100,7 @@ def collect(wakeups: int, options: int = 0) -> tuple[list[tuple[int, int]], bool
 
 
 def _prctl(option: int, value: int) -> None:
-    import ctypes
+    import ctypes  # Imported lazily: only this call needs it.
 
     if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
         number = ctypes.get_errno()

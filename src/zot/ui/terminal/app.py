@@ -33,9 +33,10 @@ from zot.ui.terminal import slash
 from zot.ui.terminal.composer import Composer, Editor, FileCompletions
 from zot.ui.terminal.live import LiveConversation
 from zot.ui.terminal.looks import Level, Look, look_for, safe
+from zot.ui.terminal.mentions import named_images
 from zot.ui.terminal.panels import PanelEvent, Panels, PanelView
-from zot.ui.terminal.questions import ApprovalDialogs, Question, QuestionQueue
-from zot.ui.terminal.slash import Option, Terminal, ask_trust
+from zot.ui.terminal.questions import ApprovalDialogs, Form, Question, QuestionQueue
+from zot.ui.terminal.slash import Option, Terminal, ask_trust, offer_retry
 from zot.ui.terminal.status import StatusLine
 from zot.ui.terminal.textual_patches import Ground, collect_briefly, on_worker_end
 from zot.ui.terminal.transcript import Pace, TranscriptView
@@ -170,8 +171,6 @@ class PromptSender:
         """Send a message to the running prompt, unless it is withdrawn before its images are read."""
 
         async def say(name: str) -> None:
-            from zot.ui.terminal.mentions import named_images
-
             conversation = self._following.conversation
             async with self._turn:
                 images = await named_images(text, conversation)
@@ -196,8 +195,6 @@ class PromptSender:
             await self._following.conversation.abort()
 
     async def _say(self, text: str) -> None:
-        from zot.ui.terminal.mentions import named_images
-
         conversation = self._following.conversation
         try:
             async with self._turn:
@@ -307,7 +304,7 @@ class ZotApp(Ground):
         except AgentError as problem:
             self.exit(1, message=Text(f"zot: {safe(str(problem))}"))
         else:
-            from zot.ui.terminal.markdown import warm
+            from zot.ui.terminal.markdown import warm  # Imported lazily: the first frame is drawn before.
 
             await asyncio.to_thread(warm)
             collect_briefly()
@@ -389,8 +386,6 @@ class ZotApp(Ground):
         """A run is over: send the next queued prompt, or offer another model if this one failed."""
         await self._refresh_state()
         if failure and not self.queue.waiting:
-            from zot.ui.terminal.slash import offer_retry
-
             await offer_retry(self, failure)
         else:
             self.speech.go_on()
@@ -514,8 +509,6 @@ class ZotApp(Ground):
         return chosen
 
     async def ask(self, title: str, *, secret: bool = False) -> str | None:
-        from zot.ui.terminal.questions import Form
-
         written: str | None = await self.asking.put(Form(title, secret=secret))
         return written
 
@@ -562,7 +555,7 @@ class ZotApp(Ground):
 
 async def jump(terminal: Terminal, transcript: TranscriptView) -> None:
     """Let the user choose one of their messages, newest first, and scroll to it."""
-    from zot.ui.terminal.entries import UserEntry  # Imported lazily: start-up budget.
+    from zot.ui.terminal.entries import UserEntry  # Imported lazily: the first frame is drawn before.
 
     said = [entry for entry in transcript.entries if isinstance(entry, UserEntry)]
     if not said:

@@ -100,14 +100,14 @@ class LiveConversation:
     @property
     def story(self) -> TranscriptBuilder:
         """The transcript's entries, created on first use, after the first frame."""
-        from zot.ui.terminal.entries import TranscriptBuilder
+        from zot.ui.terminal.entries import TranscriptBuilder  # Imported lazily: the first frame is drawn before.
 
         if self._story is None:
             self._story = TranscriptBuilder(self._app.transcript.add, self._pictured)
         return self._story
 
     def _pictured(self, entry: Entry, place: str) -> None:
-        from zot.ui.terminal.images import ImageLoader
+        from zot.ui.terminal.images import ImageLoader  # Imported lazily: few conversations have images.
 
         self._gallery = self._gallery or ImageLoader(self._app)
         self._gallery.offer(entry, place)

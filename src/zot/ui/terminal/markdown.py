@@ -187,7 +187,7 @@ def for_ascii(lines: list[Strip]) -> list[Strip]:
 
 @cache
 def _parser() -> Any:
-    from markdown_it import MarkdownIt  # Imported lazily: start-up budget.
+    from markdown_it import MarkdownIt  # Imported lazily: slow to load.
 
     return MarkdownIt("commonmark", {"html": False}).enable("strikethrough").enable("table")
 
@@ -202,7 +202,7 @@ def parsed(text: str) -> list[Any]:
 
 def code(text: str, language: str, width: int, look: Look) -> list[Strip]:
     """Return highlighted code as indented lines, long ones wrapped."""
-    from rich.syntax import Syntax
+    from rich.syntax import Syntax  # Imported lazily: slow to load.
 
     syntax = Syntax("", language or "text", theme=look.code_theme, background_color="default")
     lines, room = syntax.highlight(f"{text}\n").split("\n"), max(1, width - 2)
@@ -238,7 +238,7 @@ def markdown(text: str, look: Look) -> RenderableType:
 @cache
 def _markdown_class() -> Any:
     """Return our Markdown class: code on the terminal's own background, headings at the left."""
-    from rich.markdown import CodeBlock, Heading, Markdown, TableElement
+    from rich.markdown import CodeBlock, Heading, Markdown, TableElement  # Imported lazily: slow to load.
 
     class Code(CodeBlock):
         def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

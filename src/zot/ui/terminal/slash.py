@@ -430,6 +430,7 @@ async def _cost(terminal: Terminal, args: str) -> None:
 
 
 async def _export(terminal: Terminal, args: str) -> None:
+    # Imported lazily: only `/export` needs them.
     from zot.files import write_new
     from zot.ui.html import page
 

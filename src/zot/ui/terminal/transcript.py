@@ -141,14 +141,14 @@ class TranscriptView(ScrollView, can_focus=True):
 
     def note(self, text: str, level: Level) -> None:
         """Append a note outside of the conversation."""
-        from zot.ui.terminal.entries import NoteEntry
+        from zot.ui.terminal.entries import NoteEntry  # Imported lazily: the first frame is drawn before.
 
         self.add(NoteEntry(text, level))
         self.settle()
 
     def present(self, text: str, source: str) -> None:
         """Append Markdown outside of the conversation."""
-        from zot.ui.terminal.entries import DisplayEntry
+        from zot.ui.terminal.entries import DisplayEntry  # Imported lazily: the first frame is drawn before.
 
         self.add(DisplayEntry(text, source=source))
         self.settle()

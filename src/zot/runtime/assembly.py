@@ -1,0 +1,148 @@
+"""Assembly of a session: its agent, tools, provider and extensions, made from settings. Picks the concrete parts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from zot.agent.compaction import AutoCompact
+from zot.agent.loop import Agent, Budget
+from zot.config.config import PROMPTING, RECORDED, extension_places, resumed, tool_environment
+from zot.errors import DirectoryGone
+from zot.runtime.approvals import approvals_of, guarded
+from zot.runtime.check import check, clock_of, working_directory
+from zot.runtime.providers import models_of
+from zot.runtime.services import provider_of
+from zot.runtime.shared import SharedResources
+from zot.runtime.system_prompt import date_of, expected_of, system_of
+from zot.runtime.toolbox import Toolbox
+from zot.session.recovery import WaitingRuns
+from zot.session.session import Session
+from zot.session.transcripts import TranscriptPast
+from zot.store import Configured, GuardSet, LockChanged, Row, Store
+
+if TYPE_CHECKING:
+    from zot.extensions.manager import Manager
+    from zot.journal.record import Record
+    from zot.runtime.open import OpenRequest
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """A request adapted to what is recorded: ``agent`` is the agent's name, ``system`` the system prompt to keep."""
+
+    request: OpenRequest
+    agent: str
+    system: str | None = None
+
+
+def settle(request: OpenRequest, changes: Sequence[Row]) -> Settled:
+    """Return a session's settings from now on. ``changes`` are its recorded ones, none if it is new.
+
+    Raise ConfigError, DirectoryGone.
+    """
+    recorded = next((row for row in reversed(changes) if isinstance(row, Configured)), None)
+    if recorded is None:
+        return Settled(_guarded(request), request.agent_name)
+    request = request.adapted(recorded)
+    # Under any agent it contains text of strangers, and a guard that is disconnected keeps blocking.
+    request = _guarded(
+        msgspec.structs.replace(
+            request,
+            guarded=request.guarded or recorded.guarded,
+            joinable=request.joinable or any(isinstance(row, GuardSet) for row in changes),
+        )
+    )
+    # An imported session has no directory: it uses the given one from now on.
+    overrides = request.overrides if recorded.cwd else request.overrides.including("cwd")
+    config = resumed(request.config, {name: getattr(recorded, name) for name in RECORDED}, overrides)
+    if "cwd" not in overrides and not os.path.isdir(recorded.cwd):
+        raise DirectoryGone(recorded.cwd, "--cwd DIR names another place")
+    locks = [row.locked for row in changes if isinstance(row, LockChanged)]
+    if locks and "lock" not in overrides:
+        config = msgspec.structs.replace(config, lock=locks[-1])
+    # Nor has it a system prompt: a new one is made.
+    system = None if PROMPTING & overrides.names else recorded.system or None
+    return Settled(msgspec.structs.replace(request, config=config), request.agent_name or recorded.agent, system)
+
+
+def _guarded(request: OpenRequest) -> OpenRequest:
+    """Return a request whose policy denies by default if it is guarded."""
+    if not request.guarded:
+        return request
+    return msgspec.structs.replace(request, config=guarded(request.config))
+
+
+class SessionParts(msgspec.Struct, frozen=True):
+    """The parts of a session, made from its settings and from files."""
+
+    agent: Agent
+    toolbox: Toolbox
+    key: str
+    now: Callable[[], str]
+
+    def session(self, store: Store | None, past: TranscriptPast | None) -> Session:
+        """Return a session of these parts that starts from its ``past``."""
+        box = self.toolbox
+        return Session(self.agent, store, background=box, key=self.key, now=self.now, past=past, files=box.files)
+
+    async def resume(
+        self,
+        record: Record,
+        changes: Sequence[Row],
+        rows: Sequence[Row],
+        close: Callable[[], Awaitable[None]],
+        *,
+        keeps_approvals: bool,
+    ) -> Session:
+        """Return the recorded session, recovered if a process died in it. It calls ``close`` at its end."""
+        session = self.session(record, TranscriptPast(changes, rows, record.totals, close))
+        await session.recover(WaitingRuns.RESUME if keeps_approvals else WaitingRuns.LEAVE)
+        return session
+
+
+def assemble(settled: Settled, resources: SharedResources) -> SessionParts:
+    """Return the parts of a session. Reads files; callable from any thread. Raise ConfigError."""
+    request, config, system = settled.request, settled.request.config, settled.system
+    model_id, models = check(config), models_of(config)
+    cwd, key, expected = working_directory(config.cwd), os.urandom(6).hex(), expected_of(config)
+    now = clock_of(config.frozen_time)
+    toolbox = Toolbox(config, resources, cwd=cwd, key=key)
+    if system is None:
+        system = system_of(config, toolbox, date=date_of(config), expected=expected)
+    left_s = None if request.host_request is None else request.host_request.left_s
+    agent = Agent(
+        provider_of(config, models, model_id, resources, left_s=left_s),
+        models,
+        model_id=model_id,
+        system=resources.same_text(system),
+        extensions=_extensions(request, toolbox, model_id),
+        tools=toolbox.tools,
+        cwd=cwd,
+        env=_tool_environment(config.environment, resources),
+        max_steps=config.max_steps,
+        budget=Budget(config.max_cost, config.max_tokens_total),
+        reasoning=config.reasoning,
+        expected=expected,
+        auto_compact=AutoCompact(config.auto_compact is not False, config.compact_at),
+        approver=approvals_of(request, cwd=cwd, key=key),
+        name=settled.agent,
+        guarded=request.guarded,
+        locked=config.lock,
+    )
+    return SessionParts(agent, toolbox, key, now)
+
+
+def _extensions(request: OpenRequest, toolbox: Toolbox, model_id: str) -> Manager | None:
+    """Return the extensions of a session; None if there are none and none can `join` or be loaded later."""
+    if not extension_places(request.config) and not request.joinable and not request.reloadable:
+        return None
+    from zot.runtime.extensions import open_extensions  # Imported lazily: many sessions have no extension.
+
+    return open_extensions(request, toolbox, model_id)
+
+
+def _tool_environment(env: Mapping[str, str], resources: SharedResources) -> Mapping[str, str]:
+    return resources.same(("environment", frozenset(env.items())), lambda: tool_environment(env))

@@ -1,0 +1,187 @@
+"""Provider of a session: its service, API, transport and key, made from a Config."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from zot.config.config import PROXY_NAMES, Config, keyless_environment
+from zot.config.vendors import COMPATIBLE, VENDORS, ApiName, Endpoint
+from zot.errors import AuthFailed, ConfigError
+from zot.providers.base import Api, Provider, ReadKey, RenewKey, Transport
+from zot.providers.mask import Mask, userinfo
+from zot.providers.models import Catalogue, Model
+from zot.providers.service import ModelRouter, Service
+from zot.runtime.providers import credential_of, endpoint_of, models_of, script_of
+from zot.runtime.shared import SharedResources
+
+
+def provider_of(
+    config: Config,
+    models: Catalogue,
+    model_id: str,
+    resources: SharedResources,
+    *,
+    left_s: Callable[[], float] | None = None,
+) -> Provider:
+    """Return the provider to call: one service, or several where models have addresses of their own.
+
+    ``left_s`` returns the seconds until the answer is useless. Connections and keys are those of ``resources``.
+    """
+    transport = _transport(config, resources)
+    if config.record:
+        from zot.providers.recording import (  # Imported lazily: only `--record` needs it.
+            VERSION,
+            RecordingHeader,
+            RecordingTransport,
+        )
+
+        where = endpoint_of(config, models.find(model_id))
+        header = RecordingHeader(VERSION, models.provider, where.api, model_id)
+        transport = RecordingTransport(transport, config.record, header, secrets=_address_secrets(config, where))
+    services = _Services(config, models.provider, transport, resources, left_s)
+    usual = services.service(None)
+    away = () if config.base_url else tuple(model for model in models.models if model.base_url)
+    if not away:
+        return usual
+    return ModelRouter(usual, {model.id: services.service(model) for model in away})
+
+
+def masked(config: Config, text: str) -> str:
+    """Return ``text`` with our keys masked, including those in addresses."""
+    open_names = keyless_environment(config.environment)
+    secrets = {value for name, value in config.environment.items() if name not in open_names}
+    try:
+        credential, where = credential_of(config), endpoint_of(config)
+    except ConfigError:
+        return Mask(secrets)(text)  # Opening a session reports the problem.
+    key = "" if credential is None else credential.key
+    return Mask({*secrets, key, *_address_secrets(config, where)})(text)
+
+
+async def with_served(config: Config) -> list[tuple[Model, bool]]:
+    """Return the models that we know or the service lists, each with whether the service lists it.
+
+    Raise ConfigError, ProviderError.
+    """
+    from zot.providers.listing import list_models, merged  # Imported lazily: only `zot models` needs it.
+
+    listed, where = models_of(config), endpoint_of(config)
+    dialect = "ollama" if config.provider == "ollama" else where.api
+    async with SharedResources() as resources:
+        transport, (read, _) = _transport(config, resources), _key(config, None, resources)
+        served = await list_models(config.provider, dialect, transport, base_url=where.base_url, key=await read())
+    return merged(listed, served)
+
+
+class _Services(msgspec.Struct, frozen=True):
+    """Makes the services of one provider, which share a transport."""
+
+    config: Config
+    name: str
+    transport: Transport
+    resources: SharedResources
+    left_s: Callable[[], float] | None
+
+    def service(self, model: Model | None) -> Service:
+        """Return the service for ``model``; for None, the one most models use."""
+        config, where, jitter = self.config, endpoint_of(self.config, model), None
+        if config.record or config.replay:
+            from random import Random  # Imported lazily: recordings are rare.
+
+            jitter = Random(0).random  # Retry delays appear in events: a replay must reproduce them.
+        read, renew = _key(config, model, self.resources)
+        return Service(
+            self.name,
+            _APIS[where.api](self.name, where),
+            self.transport,
+            key=read,
+            renew=renew,
+            secrets=_address_secrets(config, where),
+            jitter=jitter,
+            left_s=self.left_s,
+        )
+
+
+def _key(config: Config, model: Model | None, resources: SharedResources) -> tuple[ReadKey, RenewKey]:
+    """Return a function that reads the key before each call, and one to call when the key was refused.
+
+    A missing key is reported when it is read: a model with an address of its own may need none.
+    """
+    try:
+        found = credential_of(config, model)
+    except ConfigError as problem:
+        return _missing_key(str(problem)), lambda _: False
+    if found is not None and found.command:
+        command = resources.key_command(config.provider, found.command, keyless_environment(config.environment))
+        return command.read, command.renew
+    key = "" if found is None else found.key
+
+    async def read() -> str:
+        return key
+
+    return read, lambda _: False
+
+
+def _missing_key(reason: str) -> ReadKey:
+    async def read() -> str:
+        raise AuthFailed(reason)
+
+    return read
+
+
+def _address_secrets(config: Config, where: Endpoint) -> tuple[str, ...]:
+    """Return the secrets in the addresses used: a service or proxy may quote them in errors."""
+    addresses = (where.base_url, *(config.environment.get(name, "") for name in PROXY_NAMES))
+    return tuple(secret for address in addresses for secret in userinfo(address))
+
+
+def _transport(config: Config, resources: SharedResources) -> Transport:
+    """Return the transport of requests: the network, a script or a recording."""
+    if config.provider != "lab":
+        return resources.transport(config.environment)
+    if config.replay:
+        from zot.providers.recording import Recording, ReplayTransport  # Imported lazily: only `--replay` needs it.
+
+        recording = Recording.load(config.replay)
+        return ReplayTransport(recording, paced=config.replay_paced, checked=config.replay_checked)
+    from zot.providers.lab.transport import LabTransport  # Imported lazily: not part of a call to a service.
+
+    return LabTransport(script_of(config))
+
+
+# One function an API: a session imports only its own.
+
+
+def _anthropic(provider: str, where: Endpoint) -> Api:
+    from zot.providers.anthropic import AnthropicMessages  # Imported lazily: a session needs one API.
+
+    return AnthropicMessages(base_url=where.base_url, origin=provider)
+
+
+def _responses(provider: str, where: Endpoint) -> Api:
+    from zot.providers.openai_responses import OpenAIResponses  # Imported lazily: a session needs one API.
+
+    return OpenAIResponses(base_url=where.base_url, origin=provider)
+
+
+def _chat(provider: str, where: Endpoint) -> Api:
+    from zot.providers.openai_chat import ChatCompletions  # Imported lazily: a session needs one API.
+
+    quirks = COMPATIBLE if where.foreign else VENDORS[provider].chat
+    return ChatCompletions(base_url=where.base_url, origin=provider, quirks=quirks)
+
+
+def _gemini(provider: str, where: Endpoint) -> Api:
+    from zot.providers.gemini import GeminiGenerateContent  # Imported lazily: a session needs one API.
+
+    return GeminiGenerateContent(base_url=where.base_url, origin=provider)
+
+
+_APIS: Mapping[ApiName, Callable[[str, Endpoint], Api]] = {
+    "anthropic": _anthropic,
+    "responses": _responses,
+    "chat": _chat,
+    "gemini": _gemini,
+}

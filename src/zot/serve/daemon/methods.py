@@ -1,0 +1,29 @@
+"""Method table of the daemon."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from zot.serve.daemon.catalog import CatalogMethods
+from zot.serve.daemon.connection import Handler
+from zot.serve.daemon.server_methods import ServerMethods
+from zot.serve.daemon.session_methods import SessionMethods, SideQuestions
+from zot.serve.daemon.settings_methods import ExtensionMethods, SettingsMethods
+
+if TYPE_CHECKING:
+    from zot.serve.daemon.daemon import Daemon
+
+
+def make_handlers(daemon: Daemon) -> tuple[ServerMethods, Mapping[str, Handler]]:
+    """Return the server methods, which must learn of disconnects, and the handlers of all methods."""
+    server, asides = ServerMethods(daemon), SideQuestions(daemon.hub, daemon.parts.sessions.opening_aside)
+    daemon.when_stopping(asides.stop)
+    return server, {
+        **SessionMethods(daemon.hub, daemon.shelf, asides).table,
+        **asides.table,
+        **SettingsMethods(daemon.hub, daemon.parts.sessions).table,
+        **ExtensionMethods(daemon.hub).table,
+        **CatalogMethods(daemon.hub, daemon.shelf, daemon.is_recovered).table,
+        **server.table,
+    }
