@@ -76,13 +76,10 @@ def main(argv: Sequence[str]) -> int:
 
         return report_write_failure(problem)
     # Imported lazily: hello is answered before asyncio and the modules of a session are loaded.
-    import asyncio
+    from zot.commands.rpc_serve import run
 
-    from zot.commands.rpc_serve import serve
-    from zot.runtime.open import OpenRequest
-
-    request = OpenRequest(config=config, overrides=Overrides.of_flags(settings))
-    leave(asyncio.run(serve(request, greeting, lines, waiting, (incoming, outgoing))))
+    overrides = Overrides.of_flags(settings)
+    leave(run(config, greeting, lines, waiting, (incoming, outgoing), overrides=overrides))
 
 
 def _without_auto_compact(config: Config) -> Config:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from zot.config.config import Config, Overrides
 from zot.runtime.open import OpenRequest, open_session
 from zot.runtime.shared import SharedResources
 from zot.serve.lifetime import Lifetime, close_in_time, report_write_failure, wind_down
@@ -18,7 +20,21 @@ if TYPE_CHECKING:
     from zot.session.session import Session
 
 
-async def serve(
+def run(
+    config: Config,
+    greeting: Greeting,
+    lines: LineSplitter,
+    waiting: Sequence[bytes | TooLong],
+    descriptors: tuple[int, int],
+    *,
+    overrides: Overrides,
+) -> int:
+    """Serve the client in an event loop of its own. Return the exit code."""
+    request = OpenRequest(config=config, overrides=overrides)
+    return asyncio.run(_serve(request, greeting, lines, waiting, descriptors))
+
+
+async def _serve(
     request: OpenRequest,
     greeting: Greeting,
     lines: LineSplitter,
