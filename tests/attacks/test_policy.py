@@ -294,7 +294,7 @@ def test_git_is_not_read_and_rewritten_under_one_policy(repo: Path) -> None:
 
 def test_no_set_reads_a_directory_with_private_files(tmp_path: Path) -> None:
     for private in (tmp_path / "data", tmp_path):
-        policy = Policy(tuple(map(Rule.parse, SETS)), private=Private((str(private),)))
+        policy = Policy(tuple(map(Rule.parse, SETS)), private=lambda: Private((str(private),)))
         for command in ("grep -r x .", "ls", "find . -name x"):
             (tmp_path / "data").mkdir(exist_ok=True)
             assert policy.action("bash", subject_of({"command": command}, str(tmp_path), "bash")) == "deny"
@@ -318,7 +318,7 @@ def test_a_set_that_is_not_there_is_an_error() -> None:
 def test_a_path_under_any_name_is_judged(args: dict[str, Any]) -> None:
     assert action(["*:/etc/*=deny"], "theirs", args, "/w") == "deny"
     assert action(["theirs:/w/*=allow", "*=deny"], "theirs", args, "/w") == "deny"
-    private = Policy(private=Private(("/etc",)))
+    private = Policy(private=lambda: Private(("/etc",)))
     assert private.action("theirs", subject_of(args, "/w", "theirs")) == "deny"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from itertools import islice, takewhile
 from typing import Any, Final, Literal, TypeAlias, cast, get_args
@@ -239,11 +239,11 @@ class Private(msgspec.Struct, frozen=True):
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """Rules in order; ``otherwise`` applies if none matches. ``private`` is denied before all rules."""
+    """Rules in order; ``otherwise`` applies if none matches. ``private`` returns what is denied before all rules."""
 
     rules: tuple[Rule, ...] = ()
     otherwise: Action = "allow"
-    private: Private | None = None
+    private: Callable[[], Private] | None = None
 
     @staticmethod
     def parse(texts: Sequence[str]) -> Policy:
@@ -264,7 +264,7 @@ class Policy(msgspec.Struct, frozen=True):
             return False
         # A vetted command reads whatever is in its directory, so none may see private files there.
         if rule.action == "allow" and rule.pattern.startswith(_SET) and isinstance(subject, CommandSubject):
-            return self.private is None or not self.private.is_within(subject.cwd)
+            return self.private is None or not self.private().is_within(subject.cwd)
         return True
 
     def _changes_git(self, tool: str, subject: Subject) -> bool:
@@ -277,7 +277,7 @@ class Policy(msgspec.Struct, frozen=True):
 
     def is_private(self, tool: str, subject: Subject) -> bool:
         """True if no rule could allow a call."""
-        return self.private is not None and self.private.covers(tool, subject)
+        return self.private is not None and self.private().covers(tool, subject)
 
     @property
     def allows_all(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -33,7 +33,7 @@ def approvals_of(request: OpenRequest, *, cwd: str, key: str) -> Approvals:
     """Return the approver of tool calls. Guarded sessions reach no private file; those of a host never ask."""
     config, policy = request.config, _policy(request.config)
     if request.guarded:
-        policy = msgspec.structs.replace(policy, private=_private(config, cwd, key))
+        policy = msgspec.structs.replace(policy, private=cache(partial(_private, config, cwd, key)))
     if request.host_request is None:
         return Approvals(policy, cwd=cwd, timeout_s=config.approval_timeout_s)
 
@@ -44,7 +44,7 @@ def approvals_of(request: OpenRequest, *, cwd: str, key: str) -> Approvals:
 def _private(config: Config, cwd: str, key: str) -> Private:
     """Return the paths that strangers never reach: zot's own, except skills and spilled output,
     and the kernel's."""
-    from zot.config.private_paths import KERNEL, private_paths
+    from zot.config.private_paths import KERNEL, private_paths  # Imported lazily: only a call with a path needs it.
 
     home, kept = zot_home(config.environment), data_directory(config)
     skills = () if home is None else (os.path.join(home, "skills"),)
