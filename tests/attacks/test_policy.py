@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -294,7 +295,7 @@ def test_git_is_not_read_and_rewritten_under_one_policy(repo: Path) -> None:
 
 def test_no_set_reads_a_directory_with_private_files(tmp_path: Path) -> None:
     for private in (tmp_path / "data", tmp_path):
-        policy = Policy(tuple(map(Rule.parse, SETS)), private=lambda: Private((str(private),)))
+        policy = Policy(tuple(map(Rule.parse, SETS)), private=partial(Private, (str(private),)))
         for command in ("grep -r x .", "ls", "find . -name x"):
             (tmp_path / "data").mkdir(exist_ok=True)
             assert policy.action("bash", subject_of({"command": command}, str(tmp_path), "bash")) == "deny"
