@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import logging  # Too large for the start of every command.
+
 #: Said by the command line at start, and by the SDK when it is imported.
 NOT_ON_WINDOWS = "zot does not run on Windows; it needs Linux or macOS, and also runs in WSL"
 
@@ -182,6 +187,20 @@ class SystemFailed(AgentError):
         where = "" if problem.filename is None else f"{problem.filename}: "
         reason = problem.strerror or type(problem).__name__
         return cls(f"{where}{reason}; look at its disk, its permissions and the limits of the process, then try again")
+
+
+def explained(problem: BaseException, log: logging.Logger, doing: str) -> AgentError:
+    """Return the error to show for an exception while ``doing`` something.
+
+    Unexpected exceptions are logged in full and shown without details.
+    """
+    if isinstance(problem, AgentError):
+        return problem
+    if isinstance(problem, OSError):
+        log.info("%s failed", doing, exc_info=problem)
+        return SystemFailed.of(problem)
+    log.error("unexpected error in %s", doing, exc_info=problem)
+    return InternalError(f"internal error ({type(problem).__name__}); the log has the details")
 
 
 class NoAnswer(AgentError):

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import msgspec
 
 from zot.encoding import thread_safe_type
-from zot.errors import AgentError, ProtocolError, SystemFailed, UserError
+from zot.errors import AgentError, ProtocolError, UserError, explained
 from zot.events import Done, Error, ExtNotify
 from zot.messages import ImageBlock, show
 from zot.panels import CommandAnswer
@@ -129,7 +129,7 @@ class RpcServer(WritingSubscriber):
             self._execute(command)
         except Exception as problem:
             # The outermost boundary: an unexpected error fails this command, not the connection.
-            self._output.write(fail(command, self._explained(command, problem)))
+            self._output.write(fail(command, str(explained(problem, log, name_of(command)))))
         else:
             if takes_a_while:
                 self._pending += 1
@@ -249,21 +249,11 @@ class RpcServer(WritingSubscriber):
             if then is not None:
                 then(result)
         except Exception as problem:
-            self._output.write(fail(command, self._explained(command, problem)))
+            self._output.write(fail(command, str(explained(problem, log, name_of(command)))))
         self._answered()
 
     def _succeed(self, command: Command, *data: Any) -> None:
         self._output.write(succeed(command, *data))
-
-    def _explained(self, command: Command, problem: Exception) -> str:
-        """Return an error message for the client. Unexpected errors are logged here and not revealed to the client."""
-        if isinstance(problem, AgentError):
-            return str(problem)
-        if isinstance(problem, OSError):
-            log.info("%s failed", name_of(command), exc_info=problem)
-            return str(SystemFailed.of(problem))
-        log.error("unexpected error in %s", name_of(command), exc_info=problem)
-        return "internal error; standard error has the details"
 
     def _observer(self, command: Command) -> JobObserver:
         """Return the observer that answers ``command`` when its job starts or is dropped."""

@@ -12,7 +12,7 @@ import msgspec
 
 from zot.agent.approvals import WaitingForApproval
 from zot.agent.transcript import Transcript
-from zot.errors import AgentError, InternalError, QueueFull, RunCancelled, SystemFailed, UserError
+from zot.errors import AgentError, QueueFull, RunCancelled, UserError
 from zot.messages import ImageBlock, Message
 from zot.session.recovery import WaitingRuns
 from zot.store import MessagesReplaced, Row
@@ -208,17 +208,6 @@ def _notify(report: Callable[[], None]) -> None:
         report()
     except Exception:
         log.exception("the observer of a job raised")
-
-
-def explained(problem: BaseException) -> AgentError:
-    """Return the error to show. Unexpected exceptions are logged in full and shown without details."""
-    if isinstance(problem, AgentError):
-        return problem
-    if isinstance(problem, OSError):
-        log.info("a run failed", exc_info=problem)
-        return SystemFailed.of(problem)
-    log.error("unexpected error in a run", exc_info=problem)
-    return InternalError(f"internal error ({type(problem).__name__}); the log has the details")
 
 
 def checked_prompt(text: str, images: Sequence[ImageBlock]) -> tuple[str, tuple[ImageBlock, ...]]:

@@ -22,6 +22,7 @@ from zot.errors import (
     RuntimeClosed,
     SessionBusy,
     StoreFailed,
+    explained,
 )
 from zot.events import AgentEvent, Done, Error, TurnEnd
 from zot.session.history import History
@@ -35,7 +36,6 @@ from zot.session.queue import (
     RecordJob,
     RecoverJob,
     ResumedJob,
-    explained,
     is_run,
 )
 from zot.session.recovery import Clean, WaitingRuns, inspect, needs_lease, recover
@@ -324,7 +324,7 @@ class Worker:
         except TimeoutError:
             job.drop(current.ended_by or _aborted_early())
         except Exception as problem:  # Its caller must learn that it will not run, whatever the reason.
-            job.drop(explained(problem))
+            job.drop(explained(problem, log, "a run"))
         finally:
             current.acquiring = None
         self._store.end(parked=waiting is not None)
@@ -378,7 +378,7 @@ class Worker:
             self._history.amend(job.make())
             await self._history.settled()
         except Exception as problem:  # Raised where `stored` is awaited.
-            job.drop(explained(problem))
+            job.drop(explained(problem, log, "a run"))
         else:
             if not job.stored.done():
                 job.stored.set_result(None)
@@ -388,7 +388,7 @@ class Worker:
         try:
             await self._history.settled()
         except Exception as problem:  # Raised where `over` is awaited.
-            job.drop(explained(problem))
+            job.drop(explained(problem, log, "a run"))
         else:
             if not job.over.done():
                 job.over.set_result(None)
@@ -415,7 +415,7 @@ class Worker:
                 case RecoverJob():
                     await self._settle(job)
         except Exception as problem:  # An unexpected error fails this job, not those after it.
-            job.drop(explained(problem))
+            job.drop(explained(problem, log, "a run"))
         finally:
             self._store.end(parked=self._is_parking)
             job.forget()
@@ -493,7 +493,7 @@ class Worker:
             job.aborted = True
             run.aborted()
         elif problem is not None:
-            job.error = explained(problem)
+            job.error = explained(problem, log, "a run")
             run.failed(job.error)
             if isinstance(problem, ContextExhausted | ContextTooLong):
                 is_repeated = isinstance(job, PromptJob) and job.repeated is not None

@@ -44,7 +44,7 @@ async def test_a_bug_costs_one_command_and_is_logged(caplog: pytest.LogCaptureFi
     server.take(b'{"type":"ping","id":8}')
     failed, pong = (json.loads(line) for line in sheet.lines)
     assert (failed["id"], failed["success"], failed["error"]) == (
-        7, False, "internal error; standard error has the details",
+        7, False, "internal error (ZeroDivisionError); the log has the details",
     )  # fmt: skip
     assert (pong["id"], pong["success"]) == (8, True)
     assert "ZeroDivisionError: a bug" in caplog.text

@@ -17,9 +17,9 @@ from zot.errors import (
     RuntimeBusy,
     SessionBusy,
     Stopping,
-    SystemFailed,
     TooManySessions,
     UserError,
+    explained,
 )
 from zot.events import AgentEvent, Done, Error, TurnEnd
 from zot.serve.daemon.audit import Identity
@@ -316,14 +316,8 @@ class ClientConnection:
                 return
             if isinstance(result, SlowAnswer):
                 result = await result.work
-        except AgentError as problem:
-            self._fail(request, params, as_rpc_error(problem))
-        except OSError as problem:
-            log.info("%s failed", request.method, exc_info=problem)
-            self._fail(request, params, as_rpc_error(SystemFailed.of(problem)))
-        except Exception:  # The outermost boundary: an unexpected error fails this request, not the connection.
-            log.exception("unexpected error in %s", request.method)
-            self._fail(request, params, RpcError(jsonrpc.INTERNAL_ERROR, "internal error; the log has the details"))
+        except Exception as problem:  # The outermost boundary: an error fails this request, not the connection.
+            self._fail(request, params, as_rpc_error(explained(problem, log, request.method)))
         else:
             told = result if isinstance(result, AnswerThen) else None
             self._answer(request, result if told is None else told.result)

@@ -21,7 +21,7 @@ from zot.errors import (
     SessionBusy,
     Stopping,
     StoreFailed,
-    SystemFailed,
+    explained,
 )
 from zot.journal.record import Record
 from zot.run_summary import CUT_OFF, RunSummary
@@ -259,14 +259,8 @@ class RequestRun(Subscriber):
                 self._session.subscribe(self._listener)
             self._session.agent.check_fit(self._request.prompt or "")
             answer, replayed = await self._run(self._session, self._once)
-        except AgentError as problem:
-            return self._failure(problem)
-        except OSError as problem:
-            log.info("a request failed", exc_info=problem)
-            return self._failure(SystemFailed.of(problem))
         except Exception as problem:  # The outermost boundary: every request gets an answer.
-            log.exception("unexpected error in a request")
-            return self._failure(InternalError(f"internal error ({type(problem).__name__}); the log has the details"))
+            return self._failure(explained(problem, log, "a request"))
         usage = Usage.of(answer.prompt_tokens, answer.completion_tokens)
         return HostReply(self._request.ids.success(answer.text, usage, replayed=replayed))
 
