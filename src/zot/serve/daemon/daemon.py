@@ -21,7 +21,7 @@ from zot.serve.daemon.logs import LogFeed
 from zot.serve.daemon.metrics import Metrics, rss_bytes, size_of_database
 from zot.serve.daemon.sockets import LocalWire, client_limit
 from zot.version import __version__
-from zot.wire.daemon import FEATURES, LOOKS, METHODS, PROTOCOL_VERSION, STOPPING, capabilities, check_version
+from zot.wire.daemon import FEATURES, METHODS, PROTOCOL_VERSION, READ_ONLY, STOPPING, capabilities, check_version
 from zot.wire.daemon_greeting import Initialize, Initialized
 from zot.wire.jsonrpc import NULL, TOO_MANY_CLIENTS, RpcError, encode_error
 from zot.wire.lines import MAX_LINE_BYTES
@@ -86,7 +86,7 @@ class Daemon:
     # Created on first use, with lazy imports: `initialize` is answered before they load.
 
     @cached_property
-    def hub(self) -> SessionPool:
+    def pool(self) -> SessionPool:
         """Pool of loaded sessions."""
         from zot.runtime.pool import SessionPool  # Imported lazily: `initialize` is answered before.
 
@@ -101,7 +101,7 @@ class Daemon:
         )
 
     @cached_property
-    def shelf(self) -> SessionCatalog:
+    def catalog(self) -> SessionCatalog:
         """Catalogue of stored sessions."""
         from zot.serve.daemon.catalog import SessionCatalog  # Imported lazily: `initialize` is answered before.
 
@@ -136,7 +136,7 @@ class Daemon:
 
     def agent_of(self, session_id: str) -> str:
         """Return the agent of a loaded session."""
-        session = self.hub.session(session_id)
+        session = self.pool.session(session_id)
         return "default" if session is None else session.agent.name or "default"
 
     def describe_agents(self) -> list[tuple[str, str, str]]:
@@ -145,7 +145,7 @@ class Daemon:
 
     def gauges(self) -> Mapping[str, float]:
         """Return current values for `Metrics.told`."""
-        sessions = self.hub.sessions
+        sessions = self.pool.sessions
         return {
             "clients": len(self._connections),
             "sessions": len(sessions),
@@ -220,7 +220,7 @@ class Daemon:
         """Call when a session's turn is over or waits for an approval; at once if none runs."""
         from zot.serve.daemon.watch import after_turn  # Imported lazily: as `watch`.
 
-        after_turn(self.hub, session_id, call, in_run=self.feed(session_id).in_run)
+        after_turn(self.pool, session_id, call, in_run=self.feed(session_id).in_run)
 
     def cut_off(self) -> None:
         """Count a client that was cut off because it did not read."""
@@ -245,7 +245,7 @@ class Daemon:
     def note(self, connection: ClientConnection, method: str, params: Any, problem: RpcError | None) -> None:
         """Record a call in the audit log; successful read-only ones are counted."""
         self.metrics.errors += problem is not None
-        self.metrics.calls += method not in LOOKS or problem is not None
+        self.metrics.calls += method not in READ_ONLY or problem is not None
         if problem is None and METHODS[method].role in ("any", "view"):
             self.parts.audit.read(connection.who)
             return
@@ -257,16 +257,16 @@ class Daemon:
 
     def feed(self, session_id: str) -> SessionFeed:
         """Return the feed of a session's updates."""
-        return cast("SessionFeed", self.hub.channel(session_id))
+        return cast("SessionFeed", self.pool.channel(session_id))
 
     def _new_feed(self, session_id: str) -> SessionFeed:
-        from zot.serve.daemon.feed import SessionFeed  # Imported lazily: as `hub`.
+        from zot.serve.daemon.feed import SessionFeed  # Imported lazily: as `pool`.
 
-        return SessionFeed(session_id, self.shelf.past(session_id), self.metrics)
+        return SessionFeed(session_id, self.catalog.past(session_id), self.metrics)
 
     async def respond(self, request: Request, *, age_s: float = 0.0, behind: bool = False) -> RequestAnswered:
         """Answer a request of the host protocol. Raise Stopping if the next daemon should be asked."""
-        self.hub.check_open()
+        self.pool.check_open()
         if self._respondent is None:
             from zot.serve.host.request import RequestServer  # Imported lazily: few daemons need it.
 
@@ -280,10 +280,10 @@ class Daemon:
         self.parts.agents = self.parts.agents.reloaded()
         settings = self.parts.settings
         self.server_version = settings.server_version or __version__
-        self.hub.limit, self.hub.idle_s = settings.max_sessions, settings.idle_s
+        self.pool.limit, self.pool.idle_s = settings.max_sessions, settings.idle_s
         if not self._stopping.is_set():  # The stop request may have set its own grace period.
             self.grace_s = settings.grace_s
-        self.hub.renew()
+        self.pool.renew()
         log.info("the configuration was read again: %s", ", ".join(self.parts.agents.names))
 
     async def greeted(self, within_s: float) -> None:
@@ -301,7 +301,7 @@ class Daemon:
         self.is_recovered.clear()
         try:
             await self.greeted(patience_s)
-            await self.hub.recover_all(await self.parts.journal.left_behind())
+            await self.pool.recover_all(await self.parts.journal.left_behind())
         finally:
             self.is_recovered.set()
 
@@ -319,7 +319,7 @@ class Daemon:
             self._resumed = asyncio.Event()
         self._stopping.set()
         self._farewell.warn()
-        self.hub.stop()
+        self.pool.stop()
         for stop, _ in self._when_stopping:  # Before another client is accepted that would not be served.
             stop()
 
@@ -329,10 +329,10 @@ class Daemon:
         self.heir, self.grace_s = None, self.parts.settings.grace_s
         self._stopping.clear()
         self._resumed.set()
-        self.hub.resume()
+        self.pool.resume()
         for _, resume in self._when_stopping:
             resume()
-        self._farewell.take_back()
+        self._farewell.cancel_warning()
 
     def when_stopping(self, stop: Callable[[], None], resume: Callable[[], None] = lambda: None) -> None:
         """Register ``stop`` for each start of a stop, possibly repeated, and ``resume`` for its withdrawal."""
@@ -365,14 +365,14 @@ class Daemon:
         await self._spend_grace()
         if self._respondent is not None:
             await self._respondent.close()
-        await self.hub.close()
+        await self.pool.close()
         await self._farewell.see_off()
 
     async def _spend_grace(self) -> None:
         if self.grace_s > 0:
             from zot.serve.daemon.watch import wind_down  # Imported lazily: as `watch`.
 
-            await wind_down(lambda: self.hub.sessions, self._respondent, within_s=self.grace_s)
+            await wind_down(lambda: self.pool.sessions, self._respondent, within_s=self.grace_s)
 
     def _leaving_clients(self) -> list[ClientConnection]:
         return [one for one in self._connections if one is not self.heir]

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 def make_handlers(daemon: Daemon) -> tuple[ServerMethods, Mapping[str, Handler]]:
     """Return the server methods, which must learn of disconnects, and the handlers of all methods."""
-    server, asides = ServerMethods(daemon), SideQuestions(daemon.hub, daemon.parts.sessions.opening_aside)
-    daemon.when_stopping(asides.stop)
+    server, side_questions = ServerMethods(daemon), SideQuestions(daemon.pool, daemon.parts.sessions.opening_aside)
+    daemon.when_stopping(side_questions.stop)
     return server, {
-        **SessionMethods(daemon.hub, daemon.shelf, asides).table,
-        **asides.table,
-        **SettingsMethods(daemon.hub, daemon.parts.sessions).table,
-        **ExtensionMethods(daemon.hub).table,
-        **CatalogMethods(daemon.hub, daemon.shelf, daemon.is_recovered).table,
+        **SessionMethods(daemon.pool, daemon.catalog, side_questions).table,
+        **side_questions.table,
+        **SettingsMethods(daemon.pool, daemon.parts.sessions).table,
+        **ExtensionMethods(daemon.pool).table,
+        **CatalogMethods(daemon.pool, daemon.catalog, daemon.is_recovered).table,
         **server.table,
     }
