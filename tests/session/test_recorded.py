@@ -174,6 +174,7 @@ def test_what_is_not_kept_cannot_be_forked(zot: Callable[..., Zot]) -> None:
 
 def test_a_session_that_runs_elsewhere_is_refused_by_name_and_goes_on_afterwards(kept: Callable[..., Zot]) -> None:
     first, second = kept(), kept()
+    first.ask({"type": "ping"})  # By then it is in its directory.
     first.send({"type": "prompt", "message": "!bash read x < fifo; echo $x"})
     os.mkfifo(Path(f"/proc/{first.pid}/cwd") / "fifo")
     first.until(type="turn_end")
