@@ -121,7 +121,7 @@ async def _flood(config: Config) -> float:
         assert session is not None
         start = perf_counter()
         session.prompt(f"!flood {_FLOOD}")
-        await session.finish()
+        await getattr(session, "worker", session).finish()  # In earlier checkouts it is a method of the session.
         elapsed = perf_counter() - start
         assert session.last_seq > _FLOOD
     return elapsed
