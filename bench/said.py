@@ -26,14 +26,18 @@ def _messages() -> list[Message]:
     return said
 
 
+_PATIENCE_S = 30
+
+
 async def main() -> None:
     """Make it."""
     config = Config(provider="lab", session=new_session_id())
     async with Runtime(config) as runtime:
-        session, made = runtime._session, asyncio.Event()  # The public call does not say when it is done.
-        assert session is not None
-        session.replace_messages(_messages(), started=made.set)
-        await made.wait()
+        messages = _messages()
+        runtime.set_messages(messages)
+        async with asyncio.timeout(_PATIENCE_S):
+            while runtime.state.message_count < len(messages):  # noqa: ASYNC110  # The call does not say when it is done.
+                await asyncio.sleep(0.01)
     print(config.session)
 
 

@@ -132,11 +132,12 @@ async def main(turns: int, path: str | None) -> dict[str, list[float]]:
         env={},
     )
     session = Session(agent, None if journal is None else await journal.record("bench"))
+    finish = getattr(session, "worker", session).finish  # In earlier checkouts it is a method of the session.
     times, cpu, resident_mb = [], [], []
     for turn in range(1, turns + 1):
         started, worked = perf_counter(), process_time()
         session.prompt(_PROMPT)
-        await session.finish()
+        await finish()
         times.append(perf_counter() - started)
         cpu.append(process_time() - worked)
         if turn % _SAMPLE == 0:
