@@ -100,8 +100,8 @@ OpenCarrier: TypeAlias = Callable[[OnSendFailed], Awaitable[Carrier]]
 class ExtensionConnection:
     """Driver of an `ExtensionPeer`: feeds it bytes and time, and applies its events.
 
-    Passes all events in order to the observer, except answers, which go to their callers. Notices never delay answers: a
-    flood of them is dropped (`NoticeLimiter`), and updates of a panel are merged.
+    Passes all events in order to the observer, except answers, which go to their callers. Notices never delay answers:
+    a flood of them is dropped (`NoticeLimiter`), and updates of a panel are merged.
     """
 
     def __init__(
