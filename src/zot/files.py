@@ -122,7 +122,7 @@ def _file_state(path: str) -> tuple[int, ...] | None:
 
 
 def read_content(path: str, *, pipe_silence_s: float | None = None) -> bytes:
-    """Return the content of a file. Raise OSError as `slices` does."""
+    """Return the content of a file. Raise OSError as `read_chunks` does."""
     return b"".join(read_chunks(path, pipe_silence_s=pipe_silence_s))
 
 

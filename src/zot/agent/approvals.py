@@ -329,7 +329,7 @@ class PendingApprovals:
             self._open.outcome.set_result(why)
 
     def park(self) -> None:
-        """Leave the open question to another process: waiters here get LeftParked."""
+        """Leave the open question to another process: waiters here get ParkedElsewhere."""
         if self.pending is not None and self._open is not None:
             self._open.outcome.set_result(None)
 

@@ -177,7 +177,7 @@ def _no_echo(descriptor: int) -> Iterator[None]:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Turn fatal signals into KeyboardInterrupt, so that `finally` runs."""
+    """Turn fatal signals into KeyboardInterrupt, so that ``finally`` runs."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
     before = [(number, signal.signal(number, _interrupt)) for number in numbers]
     try:

@@ -58,12 +58,12 @@ _LONG_BYTES = 256 * 1024
 MAX_UNSENT_BYTES = 32 * 1024 * 1024
 #: Time for descendants to exit after their parent; those still running then are leftovers.
 _LEAVE_S = 0.1
-#: Limit of unread bytes; `Link.bring` waits beyond it.
+#: Limit of unread bytes; `RemoteCarrier.bring` waits beyond it.
 MAX_UNREAD_BYTES = 1024 * 1024
 
 
 class Carrier(Protocol):
-    """Byte stream to and from one extension, open from the start: `ExtensionProcess` or `Link`."""
+    """Byte stream to and from one extension, open from the start: `ExtensionProcess` or `RemoteCarrier`."""
 
     #: Hint for the error if nothing is ever received; "" or begins with a separator.
     advice: str
@@ -98,10 +98,10 @@ OpenCarrier: TypeAlias = Callable[[OnSendFailed], Awaitable[Carrier]]
 
 
 class ExtensionConnection:
-    """Driver of a `Peer`: feeds it bytes and time, and carries out its happenings.
+    """Driver of an `ExtensionPeer`: feeds it bytes and time, and carries out its happenings.
 
     Passes all happenings in order to ``heard``, except answers, which go to their callers. Notices never delay answers:
-    a flood of them is dropped (`Pace`), and updates of a panel are merged.
+    a flood of them is dropped (`NoticeLimiter`), and updates of a panel are merged.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class ExtensionConnection:
         self._schedule()
 
     async def run(self, opening: OpenCarrier) -> None:
-        """Open the carrier, process its input, and return when no process is left. The last happening is `Ended`."""
+        """Open the carrier, process its input, and return when no process is left. `PeerEnded` happens last."""
         reason = "was not started"
         try:
             self._carrier = carrier = await opening(self._cannot_send)

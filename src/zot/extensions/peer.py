@@ -20,7 +20,7 @@ requested    ``shutdown_ack``. Registrations and            then ``terminate_s``
              ``hello`` are ignored.
 CLOSING,     Nothing: input is discarded.                   `end`: CLOSED. ``terminate_s`` passed: `Kill`.
 broken
-CLOSED       Nothing: input is discarded.                   Final; `Ended` was the last happening.
+CLOSED       Nothing: input is discarded.                   Final; `PeerEnded` was the last happening.
 ===========  =============================================  ====================================================
 
 `end` leads from every state to CLOSED. Tools, commands and intercepts can be requested in REGISTERING and READY only.

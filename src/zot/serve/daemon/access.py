@@ -30,7 +30,7 @@ async def use_session(hub: SessionPool, connection: ClientConnection, session_id
 
 
 async def check_use(hub: SessionPool, connection: ClientConnection, session_id: str) -> None:
-    """Raise RpcError where `used` does; NoSuchSession. For changes to a session that need not be loaded.
+    """Raise RpcError where `use_session` does; NoSuchSession. For changes to a session that need not be loaded.
 
     Local clients pass unchecked, so they can delete a session that cannot be loaded any more.
     """

@@ -54,7 +54,7 @@ _HEADERS = (
     (b"connection", b"close"),
 )
 
-#: Scope extension under which our own server passes its `Below`.
+#: Scope extension under which our own server passes its `WebSocketProtocol`.
 BELOW = "zot.below"
 #: Close codes for a binary message and for one that is too long.
 _BINARY, _TOO_BIG = 1003, 1009
