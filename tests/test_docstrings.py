@@ -5,12 +5,9 @@ from __future__ import annotations
 import ast
 import asyncio
 import builtins
-import io
 import re
-import tokenize
 import typing
 from collections import defaultdict
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -63,32 +60,24 @@ def defined() -> dict[str, set[str]]:
     return found
 
 
-def words(path: Path) -> set[str]:
-    """Return the names in a module's code and the words in its strings."""
-    found: set[str] = set()
-    for token in tokens(path):
-        if token.type == tokenize.NAME:
-            found.add(token.string)
-        elif token.type == tokenize.STRING and not token.string.startswith('"""'):
-            found.update(re.findall(r"\w+", token.string))
-    return found
-
-
 @cache
-def tokens(path: Path) -> list[tokenize.TokenInfo]:
-    return list(tokenize.generate_tokens(io.StringIO(path.read_text()).readline))
-
-
-def comments(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the docstrings and comments of a module, with their lines."""
+def split(path: Path) -> tuple[str, list[tuple[int, str]]]:
+    """Return a module's code, and its docstrings and comments with their lines."""
+    lines = path.read_text().splitlines()
+    texts: list[tuple[int, str]] = []
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node)
             if text is not None:
-                yield node.body[0].lineno, text
-    for token in tokens(path):
-        if token.type == tokenize.COMMENT:
-            yield token.start[0], token.string
+                first, last = node.body[0].lineno, node.body[0].end_lineno
+                texts.append((first, text))
+                lines[first - 1 : last] = [""] * len(lines[first - 1 : last])
+    for number, line in enumerate(lines, 1):
+        code, mark, comment = line.partition("#")
+        if mark and (not code.strip() or code.endswith("  ")):
+            texts.append((number, comment))
+            lines[number - 1] = code
+    return "\n".join(lines), texts
 
 
 def test_docstrings_name_only_classes_that_exist() -> None:
@@ -97,17 +86,17 @@ def test_docstrings_name_only_classes_that_exist() -> None:
         own = package(path)
         seen = {own, *VOCABULARY, *MAY_IMPORT.get(own, ())}
         known = _ANYWHERE.union(*(defined()[name] for name in seen))
-        for line, text in comments(path):
+        for line, text in split(path)[1]:
             problems += [f"{path.relative_to(SRC)}:{line}: {name}" for name in sorted(names(text) - known)]
     assert problems == []
 
 
 def test_docstrings_name_only_functions_attributes_and_wire_names_that_exist() -> None:
-    known = _ANYWHERE.union({path.stem for path in FILES}, *(words(path) for path in FILES))
+    known = _ANYWHERE.union({path.stem for path in FILES}, *(re.findall(r"\w+", split(path)[0]) for path in FILES))
     problems = [
         f"{path.relative_to(SRC)}:{line}: {name}"
         for path in FILES
-        for line, text in comments(path)
+        for line, text in split(path)[1]
         for name in _LOWER.findall(text)
         if name not in known
     ]
