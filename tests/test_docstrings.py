@@ -10,6 +10,7 @@ import typing
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from test_architecture import FILES, MAY_IMPORT, SRC, VOCABULARY
 
@@ -36,9 +37,39 @@ def package(path: Path) -> str:
     return path.relative_to(SRC).parts[0].removesuffix(".py")
 
 
+class Module(NamedTuple):
+    """The names that a module defines or imports, its code, and its docstrings and comments with their lines."""
+
+    names: frozenset[str]
+    code: str
+    texts: tuple[tuple[int, str], ...]
+
+
 @cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+def module(path: Path) -> Module:
+    """Return a module without its tree: tests that look for garbage would have to visit a million nodes."""
+    lines = path.read_text().splitlines()
+    found: set[str] = set()
+    texts: list[tuple[int, str]] = []
+    for node in ast.walk(ast.parse("\n".join(lines))):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            if not isinstance(node, ast.Module):
+                found.add(node.name)
+            text = ast.get_docstring(node)
+            if text is not None:
+                first, last = node.body[0].lineno, node.body[0].end_lineno
+                texts.append((first, text))
+                lines[first - 1 : last] = [""] * len(lines[first - 1 : last])
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.alias):
+            found.add((node.asname or node.name).rpartition(".")[2])
+    for number, line in enumerate(lines, 1):
+        code, mark, comment = line.partition("#")
+        if mark and (not code.strip() or code.endswith("  ")):
+            texts.append((number, comment))
+            lines[number - 1] = code
+    return Module(frozenset(found), "\n".join(lines), tuple(texts))
 
 
 @cache
@@ -46,38 +77,8 @@ def defined() -> dict[str, set[str]]:
     """Return the names that each package defines or imports."""
     found: dict[str, set[str]] = defaultdict(set)
     for path in FILES:
-        into = found[package(path)]
-        for node in ast.walk(tree(path)):
-            match node:
-                case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                    into.add(name)
-                case ast.Name(id=name, ctx=ast.Store()):
-                    into.add(name)
-                case ast.alias(name=name, asname=other):
-                    into.add((other or name).rpartition(".")[2])
-                case _:
-                    pass
+        found[package(path)] |= module(path).names
     return found
-
-
-@cache
-def split(path: Path) -> tuple[str, list[tuple[int, str]]]:
-    """Return a module's code, and its docstrings and comments with their lines."""
-    lines = path.read_text().splitlines()
-    texts: list[tuple[int, str]] = []
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            text = ast.get_docstring(node)
-            if text is not None:
-                first, last = node.body[0].lineno, node.body[0].end_lineno
-                texts.append((first, text))
-                lines[first - 1 : last] = [""] * len(lines[first - 1 : last])
-    for number, line in enumerate(lines, 1):
-        code, mark, comment = line.partition("#")
-        if mark and (not code.strip() or code.endswith("  ")):
-            texts.append((number, comment))
-            lines[number - 1] = code
-    return "\n".join(lines), texts
 
 
 def test_docstrings_name_only_classes_that_exist() -> None:
@@ -86,17 +87,17 @@ def test_docstrings_name_only_classes_that_exist() -> None:
         own = package(path)
         seen = {own, *VOCABULARY, *MAY_IMPORT.get(own, ())}
         known = _ANYWHERE.union(*(defined()[name] for name in seen))
-        for line, text in split(path)[1]:
+        for line, text in module(path).texts:
             problems += [f"{path.relative_to(SRC)}:{line}: {name}" for name in sorted(names(text) - known)]
     assert problems == []
 
 
 def test_docstrings_name_only_functions_attributes_and_wire_names_that_exist() -> None:
-    known = _ANYWHERE.union({path.stem for path in FILES}, *(re.findall(r"\w+", split(path)[0]) for path in FILES))
+    known = _ANYWHERE.union({path.stem for path in FILES}, *(re.findall(r"\w+", module(path).code) for path in FILES))
     problems = [
         f"{path.relative_to(SRC)}:{line}: {name}"
         for path in FILES
-        for line, text in split(path)[1]
+        for line, text in module(path).texts
         for name in _LOWER.findall(text)
         if name not in known
     ]

@@ -238,7 +238,7 @@ def test_who_leaves_is_told_how_to_go_on(
         person.until(begun)
         person.type(leaving)
         assert person.end() == 0
-    assert person.written.endswith(f"zot {' '.join(way_back)} goes on with this session\r\n".encode())
+    assert person.written.endswith(f"zot {' '.join(way_back)} continues this session\r\n".encode())
 
 
 def test_who_is_interrupted_is_told_how_to_go_on(kept: Kept) -> None:
@@ -246,7 +246,7 @@ def test_who_is_interrupted_is_told_how_to_go_on(kept: Kept) -> None:
         person.until(b"/cancel ends a turn")
         person.process.send_signal(signal.SIGINT)
         assert person.end() == 130
-    assert re.search(rb"\r\nzot attach \S+ goes on with this session\r\n$", person.written)
+    assert re.search(rb"\r\nzot attach \S+ continues this session\r\n$", person.written)
 
 
 def test_a_session_whose_directory_is_gone_goes_on_where_somebody_says(kept: Kept) -> None:

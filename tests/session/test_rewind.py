@@ -209,9 +209,9 @@ def grow(path: Path) -> None:
 
 
 REFUSALS: dict[Callable[[Path], None], str] = {
-    overwrite: "somebody else changed it",
-    as_before: "somebody else changed it",
-    remove: "somebody else changed it",
+    overwrite: "another program changed it",
+    as_before: "another program changed it",
+    remove: "another program changed it",
     make_directory: "cannot write {path}: it is a directory",
     make_link: "a link leads elsewhere now",
     make_pipe: "cannot write {path}: not a regular file",
@@ -509,7 +509,7 @@ def test_a_client_rewinds_and_the_prompt_behind_it_waits(kept: Callable[..., Zot
     (work / "a.txt").write_text("by hand")
     assert process.ask({"type": "rewind", "messages": 0}) == {
         "type": "response", "command": "rewind", "success": False,
-        "error": "files cannot be put back, nothing was changed: a.txt: somebody else changed it",
+        "error": "files cannot be put back, nothing was changed: a.txt: another program changed it",
     }  # fmt: skip
     assert process.ask({"type": "rewind", "messages": 0, "files": False})["data"]["files"] == []
     assert files(work) == {"a.txt": b"by hand"}

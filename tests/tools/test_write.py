@@ -157,7 +157,7 @@ async def test_a_change_between_the_look_and_the_writing_is_not_lost(context: To
         file.write_text("old\n")
         await answer(Read(UnrestrictedPaths(), seen), {"path": "a.txt"}, context)
         assert await refusal(Write(Meddled(meddle), seen), {"path": "a.txt", "content": "ours\n"}, context) == (
-            "a.txt was changed by somebody else at the same time; read it again"
+            "a.txt was changed by another program at the same time; read it again"
         )
         assert os.listdir(tmp_path) == left
 

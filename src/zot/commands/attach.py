@@ -126,7 +126,7 @@ something to it: each line is a prompt. When the input ends, what was asked is w
   /cancel             end the running turn
   /approve [always]   let the call run that the session asks about
   /reject             do not
-  /quit               leave; what runs goes on
+  /quit               leave; the run continues
   /NAME WORDS         run a command of an extension
   //WORDS             a prompt that begins with a slash"""
 #: How long to wait for an event before looking whether the session is idle.
@@ -252,7 +252,7 @@ def _print_attach_command(session: str, settings: dict[str, Any]) -> None:
     for flag in flags.PLACE_FLAGS:
         if (value := settings.get(flag.key)) is not None:
             words += [flag.name, shell_word(value)]
-    write(f"{' '.join(words)} goes on with this session\n")
+    write(f"{' '.join(words)} continues this session\n")
     sys.stdout.flush()
 
 

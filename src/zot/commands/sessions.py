@@ -169,7 +169,7 @@ GROUP = CommandGroup("zot sessions", (
     Subcommand("diff", "ID ID", "what two sessions said and wrote since they parted", _changes(diff), (2, 2)),
     Subcommand("rename", "ID TITLE", "another title", _changes(rename), (2, _MANY)),
     Subcommand("delete", "ID...", "remove sessions for good", _changes(delete), (1, _MANY), (_YES,)),
-    Subcommand("gc", "", "remove images that nobody shows, and give space back", _changes(gc, lacking="note"), flags=(
+    Subcommand("gc", "", "remove images that no session shows, and free space", _changes(gc, lacking="note"), flags=(
         Flag("--older-than", "remove sessions, too, that were not used for so long: 30d, 4w", value="TIME",
              parse=_days),
         _YES,

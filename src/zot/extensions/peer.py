@@ -554,7 +554,7 @@ class ExtensionPeer:
                 return (
                     [Acknowledged()]
                     if self._phase.wanted
-                    else [ProtocolViolation("acknowledged a shutdown nobody asked for")]
+                    else [ProtocolViolation("acknowledged a shutdown that was not requested")]
                 )
 
     def _greet(self, hello: wire.Hello, now: float) -> list[PeerEvent]:

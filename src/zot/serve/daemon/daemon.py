@@ -170,7 +170,7 @@ class Daemon:
             return None
         who = Identity("unix", uid=peer.uid, pid=peer.pid)
         if not admits(peer):
-            self._refuse(who, "uid", f"{peer.label}: this daemon serves uid {os.geteuid()} and nobody else")
+            self._refuse(who, "uid", f"{peer.label}: this daemon serves uid {os.geteuid()} only")
             return None
         return self.admit(wire, who, peer.label)
 
@@ -330,7 +330,7 @@ class Daemon:
 
     def _resume(self) -> None:
         """Withdraw the stop. Released resources stay released."""
-        log.warning("the daemon goes on: who was to take its place has gone")
+        log.warning("the daemon resumes: its successor has gone")
         self.heir, self.grace_s = None, self.parts.settings.grace_s
         self._stopping.clear()
         self._resumed.set()
@@ -429,9 +429,9 @@ async def keep_socket(daemon: Daemon, claim: Claim, leave: Callable[[], None], *
         except (OSError, ConfigError, DaemonRunning) as problem:
             if str(problem) != logged:
                 logged = str(problem)
-                log.warning("the socket %s was removed, and could not be made again: %s", claim.path, problem)
+                log.warning("the socket %s was removed and could not be created again: %s", claim.path, problem)
             continue
-        log.warning("the socket %s was removed by somebody, and has been made again", claim.path)
+        log.warning("the socket %s was removed by another program and has been created again", claim.path)
         former, leave = leave, await listen(daemon, claim.listener)
         await asyncio.sleep(every_s)  # Clients in the former backlog are accepted by then.
         former()

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from zot.serve.daemon.catalog import SessionCatalog
     from zot.session.session import Session
 
-_ABORTED = "the answer by the way was aborted"
+_ABORTED = "the side question was aborted"
 
 _MAX_BYTES = 10 << 20
 _MAX_TEXT_BYTES = 256 << 10

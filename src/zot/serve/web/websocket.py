@@ -119,7 +119,7 @@ class WebWire:
     def cut(self, reason: str) -> None:
         """Close without waiting for the client."""
         if not self._is_ending:
-            log.warning("a client was cut off: %s", reason)
+            log.warning("a client was disconnected: %s", reason)
         self.end()
         if self._below is not None:
             self._below.abort()

@@ -379,7 +379,7 @@ async def _jump(terminal: Terminal, args: str) -> None:
 async def _btw(terminal: Terminal, args: str) -> None:
     if not args:
         raise UserError("say what you want to know: /btw QUESTION")
-    with terminal.busy("answering by the way"):
+    with terminal.busy("answering a side question"):
         aside = await terminal.conversation.aside(args)
     cost = aside.usage.cost
     terminal.present(f"*{one_line(args, 200)}*\n\n{aside.text}", "btw" if not cost else f"btw, ${cost:.4f}")
