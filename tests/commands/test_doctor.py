@@ -147,7 +147,7 @@ def test_a_key_on_the_command_line_is_warned_of(home: Path) -> None:
     doctor = Doctor(home, "--offline", "--api-key", "sk-given")
     assert doctor["anthropic"] == ("ok", "key from --api-key (the one that is used); not asked")
     assert doctor["--api-key"][0] == "warn"
-    assert "everybody on this machine can see it" in doctor["--api-key"][1]
+    assert "every user of this machine can see it" in doctor["--api-key"][1]
     assert "sk-given" not in doctor.said
 
 

@@ -379,7 +379,7 @@ async def test_what_somebody_writes_while_a_change_is_recorded_is_not_overwritte
     async def progress(text: str) -> None:
         raise AssertionError(text)
 
-    with pytest.raises(ToolFailed, match="by somebody else at the same time"):
+    with pytest.raises(ToolFailed, match="by another program at the same time"):
         await Write().run({"path": "a.txt", "content": "two"}, ToolContext(str(work), {}, progress, writing=writing))
     assert files(work) == {"a.txt": b"by hand"}
     assert rows == [("a.txt", not existed, [b"one", b"two"] if existed else [b"two"])]

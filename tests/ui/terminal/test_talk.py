@@ -280,7 +280,7 @@ async def test_a_long_list_of_offers_says_how_many_more_there_are(tmp_path: Path
         await person.sees("15 more: Up, Down; Tab takes it")
         await person.pilot.press("up")
         await person.sees("/exit   leave")
-        await person.sees("13 more")
+        await person.sees("15 more")
         await person.pilot.press(*"se")
         await person.sees("/session ")
         assert "more:" not in person.screen
