@@ -284,6 +284,6 @@ def test_all_that_happened_is_shown_also_if_nothing_is_typed(kept: Kept, last: s
         asked = {"sessionId": name, "overrides": {"reasoning": "low"}}
         assert kept.run("call", method, json.dumps(asked)).code == 0
     said = kept.run("attach", name, "--after", "0")
-    more = "! the conversation begins anew\n" if last == "a new beginning" else ""
+    more = "! the conversation was cleared\n" if last == "a new beginning" else ""
     assert (said.out, said.code) == (f"> !echo one\none\n\n{more}", 0)
     assert kept.run("attach", name, "--after", "999").out == ""

@@ -155,7 +155,7 @@ def _first_line(descriptor: int) -> bytes:
     while b"\n" not in data and len(data) <= _MAX_KEY_BYTES and (more := os.read(descriptor, 4096)):
         data += more
     if len(data) > _MAX_KEY_BYTES:
-        raise ConfigError("what was given is too long to be a key; nothing was stored")
+        raise ConfigError("the input is too long for a key; nothing was stored")
     return data.partition(b"\n")[0]
 
 

@@ -150,7 +150,7 @@ AGENT_FLAGS: Sequence[Flag] = (
     Flag("--max-steps", "model calls per prompt, at most (50)", value="N", parse=positive),
     Flag("--max-cost", "ask the model no more once the session has cost so much", value="USD", parse=dollars),
     Flag("--max-tokens-total", "the same, by tokens: input, output and cache together", value="N", parse=positive),
-    Flag("--auto-compact", "make room by itself when the conversation would not fit: on, off", value="ON|OFF",
+    Flag("--auto-compact", "compact automatically when the conversation would not fit: on, off", value="ON|OFF",
          parse=switch),
     Flag("--compact-at", "make room already from so many tokens on", value="TOKENS", parse=positive),
     Flag("--tools", "exactly these tools", value="A,B", parse=_names),

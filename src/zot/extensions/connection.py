@@ -397,7 +397,7 @@ class Outbox:
         was_empty = not self._waiting
         self._waiting += data
         if len(self._waiting) > MAX_UNSENT_BYTES:
-            self._fail(f"has not read {len(self._waiting)} bytes that it was told")
+            self._fail(f"has not read {len(self._waiting)} bytes that were sent to it")
         elif was_empty:
             self._flush()
             if self._waiting and self._fd is not None:

@@ -227,7 +227,7 @@ class _Reading:
             case FileChanged():
                 raise InvalidLine("files are not moved with a session")
             case PermissionGranted() | CallStarted():
-                raise InvalidLine("what was allowed is not moved with a session")
+                raise InvalidLine("permissions are not moved with a session")
             case GuardSet() | LockChanged():
                 raise InvalidLine("guards and locks are not moved with a session")
 

@@ -155,7 +155,7 @@ class FileLocation:
             if exc.errno != errno.EBUSY:
                 raise
             raise ToolFailed(
-                f"cannot write {self._shown}: it is mounted there by itself and cannot be replaced; write it with bash"
+                f"cannot write {self._shown}: it is a mount point and cannot be replaced; write it with bash"
             ) from exc
 
     def _keep(self, about: os.stat_result, new: int) -> list[str]:

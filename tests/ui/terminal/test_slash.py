@@ -43,7 +43,7 @@ async def test_commands_about_the_session(tmp_path: Path) -> None:
         await person.says(f"/sessions {first}")
         await person.until(lambda: _session(person) == first)
         await person.says("/clear ")
-        await person.sees("the conversation begins anew")
+        await person.sees("the conversation was cleared")
         assert "It is red." not in person.screen
         assert await person.app.conversation.messages() == []
         await person.says("/sessions ")
@@ -201,7 +201,7 @@ async def test_commands_about_the_model_and_what_was_said(tmp_path: Path) -> Non
         await person.sees("the tools can do what you can do")
         await person.misses("· locked")
         await person.says("/approvals ")
-        await person.sees("nothing is allowed for good")
+        await person.sees("no call is always allowed")
         await person.says("/nonsense ")
         await person.sees("there is no command /nonsense")
         await person.says("/compact ")
