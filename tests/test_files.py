@@ -54,7 +54,7 @@ def test_a_script_may_be_made_by_a_program(tmp_path: Path) -> None:
 
 def test_a_pipe_without_a_writer_is_given_up(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(TimeoutError, match=r"a pipe into which nobody has written for 0\.05 s"):
+    with pytest.raises(TimeoutError, match=r"a pipe without data for 0\.05 s"):
         read_content(str(tmp_path / "pipe"), pipe_silence_s=0.05)
 
 

@@ -36,7 +36,7 @@ usage: zot COMMAND [flags]
   zot prompt       print the system prompt
   zot --version    print the version
 
-`zot COMMAND --help` tells more. `--provider lab` needs no key and no network."""
+`zot COMMAND --help` says more. `--provider lab` needs no key and no network."""
 
 
 def main() -> None:

@@ -124,7 +124,7 @@ def _file_state(path: str) -> tuple[int, ...] | None:
 
 
 def read_content(path: str, *, pipe_silence_s: float | None = None) -> bytes:
-    """Return the content of a file. Raise OSError as `slices` does."""
+    """Return the content of a file. Raise OSError as `read_chunks` does."""
     return b"".join(read_chunks(path, pipe_silence_s=pipe_silence_s))
 
 
@@ -233,7 +233,7 @@ def _piped(fd: int, path: str, silence_s: float) -> Iterator[bytes]:
         if size > _MAX_PIPED_BYTES:
             raise OSError(errno.EFBIG, f"a pipe with more than {_MAX_PIPED_BYTES // 1024**2} MiB", path)
         yield data
-    raise OSError(errno.ETIMEDOUT, f"a pipe into which nobody has written for {silence_s:g} s", path)
+    raise OSError(errno.ETIMEDOUT, f"a pipe without data for {silence_s:g} s", path)
 
 
 def make_directory(path: str) -> None:

@@ -154,7 +154,7 @@ async def test_calls_that_need_no_approval_run_before_the_question_and_after_the
 async def test_nobody_to_ask_is_a_refusal_at_once() -> None:
     house = House("make")
     house.listener.can_approve = False
-    reason = "not run: the policy of this session wants a person's approval, and there is nobody to ask"
+    reason = "not run: the policy of this session wants a person's approval, and no person can be asked"
     assert await house.results() == [reason, reason]
     assert house.ran == []
     assert "approval_request" not in kinds(house.listener.events)
@@ -163,7 +163,7 @@ async def test_nobody_to_ask_is_a_refusal_at_once() -> None:
 async def test_no_answer_in_time_is_a_refusal_that_says_so() -> None:
     house = House("make", timeout_s=0.01)
     house.on_request()
-    reason = "not run: nobody approved it within 0.01 s"
+    reason = "not run: no person approved it within 0.01 s"
     assert await house.results() == [reason, reason]
 
 
@@ -327,7 +327,7 @@ async def test_a_question_that_cannot_be_asked_ends_its_run_and_not_the_session(
     assert "internal error (OverflowError)" in str(job.error)
     assert kinds(house.listener.events)[-2:] == ["error", "done"]
     house.listener.can_approve = False
-    assert (await house.results())[-1].endswith("there is nobody to ask")
+    assert (await house.results())[-1].endswith("no person can be asked")
 
 
 async def test_a_question_is_over_when_the_last_who_could_answer_has_left() -> None:
@@ -339,7 +339,7 @@ async def test_a_question_is_over_when_the_last_who_could_answer_has_left() -> N
             house.leave()
 
     house.listener.on_event = leave
-    reason = "not run: the policy of this session wants a person's approval, and there is nobody to ask"
+    reason = "not run: the policy of this session wants a person's approval, and no person can be asked"
     assert await house.results() == [reason, reason]
     assert kinds(house.listener.events).count("approval_request") == 1
 
@@ -358,8 +358,8 @@ async def test_everybody_hears_the_question_before_the_answer_of_who_is_quick() 
     ("ends", "decision", "told"),
     [
         (lambda house: house.session.abort(), "aborted", "its run was aborted"),
-        (lambda house: house.leave(), "unanswerable", "there was nobody left who could answer it"),
-        (lambda house: None, "expired", "nobody answered it in time"),
+        (lambda house: house.leave(), "unanswerable", "no client was left that could answer it"),
+        (lambda house: None, "expired", "it was not answered in time"),
     ],
 )
 async def test_what_nobody_decided_is_recorded_and_told_to_who_comes_too_late(

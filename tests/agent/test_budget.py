@@ -22,10 +22,10 @@ async def shout(args: dict[str, object], context: ToolContext) -> Output:
 
 
 CALL = claude.reply(claude.tool("c1", "shout"), ends="tool_use")
-COST = "stopped: the session has cost $0.0006, and max-cost allows $0.0005; to go on, start with a higher --max-cost"
+COST = "stopped: the session has cost $0.0006, and max-cost allows $0.0005; to continue, start with a higher --max-cost"
 TOKENS = (
     "stopped: the session has used 120 tokens, and max-tokens-total allows 120; "
-    "to go on, start with a higher --max-tokens-total"
+    "to continue, start with a higher --max-tokens-total"
 )
 
 

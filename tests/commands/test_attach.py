@@ -238,7 +238,7 @@ def test_who_leaves_is_told_how_to_go_on(
         person.until(begun)
         person.type(leaving)
         assert person.end() == 0
-    assert person.written.endswith(f"zot {' '.join(way_back)} goes on with this session\r\n".encode())
+    assert person.written.endswith(f"zot {' '.join(way_back)} continues this session\r\n".encode())
 
 
 def test_who_is_interrupted_is_told_how_to_go_on(kept: Kept) -> None:
@@ -246,7 +246,7 @@ def test_who_is_interrupted_is_told_how_to_go_on(kept: Kept) -> None:
         person.until(b"/cancel ends a turn")
         person.process.send_signal(signal.SIGINT)
         assert person.end() == 130
-    assert re.search(rb"\r\nzot attach \S+ goes on with this session\r\n$", person.written)
+    assert re.search(rb"\r\nzot attach \S+ continues this session\r\n$", person.written)
 
 
 def test_a_session_whose_directory_is_gone_goes_on_where_somebody_says(kept: Kept) -> None:
@@ -284,6 +284,6 @@ def test_all_that_happened_is_shown_also_if_nothing_is_typed(kept: Kept, last: s
         asked = {"sessionId": name, "overrides": {"reasoning": "low"}}
         assert kept.run("call", method, json.dumps(asked)).code == 0
     said = kept.run("attach", name, "--after", "0")
-    more = "! the conversation begins anew\n" if last == "a new beginning" else ""
+    more = "! the conversation was cleared\n" if last == "a new beginning" else ""
     assert (said.out, said.code) == (f"> !echo one\none\n\n{more}", 0)
     assert kept.run("attach", name, "--after", "999").out == ""

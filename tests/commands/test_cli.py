@@ -139,8 +139,8 @@ def test_wrong_usage_is_exit_code_two_everywhere(words: str) -> None:
     ("words", "hint"),
     [
         ("--provider lab hi", "say what to do with 'hi': zot -p PROMPT answers a prompt, with the flags before or "
-         "behind it"),
-        ("--provider lab", "say what to do with it: zot -p PROMPT answers a prompt, with the flags before or behind "
+         "after it"),
+        ("--provider lab", "say what to do with it: zot -p PROMPT answers a prompt, with the flags before or after "
          "it"),
         ("--provider lba", "--provider lba: unknown provider 'lba'; known: anthropic, deepseek, gemini, groq, kimi, "
          "lab, mistral, ollama, openai, openrouter, xai"),

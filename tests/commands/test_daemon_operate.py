@@ -109,7 +109,7 @@ def test_what_is_wrong_with_its_tokens_is_told_if_it_is_reached_with_them(operat
         path.chmod(0o600)
         problem = json.loads(operator.run("status", "--json").out)["token_problem"]
         assert problem.startswith(f"{path}:1: expected a token")
-        assert problem.endswith("; until that is mended, no token admits anybody")
+        assert problem.endswith("; until that is fixed, no token is accepted")
         path.write_text("secret-" * 6)
         assert "token" not in operator.run("status").out
         path.write_text("secret\n")

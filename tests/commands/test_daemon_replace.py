@@ -72,7 +72,7 @@ async def test_a_daemon_goes_on_if_the_next_one_dies_before_it_takes_over(daemon
     assert (await caller.answer("runs"))["result"]["content"] == "to its end"
     assert (await caller.answer(waits))["error"]["code"] == -32005
     assert (await caller.get("session/prompt", sessionId="s", prompt="!echo again"))["content"] == "again"
-    assert "the daemon goes on" in daemons.log()
+    assert "the daemon resumes" in daemons.log()
 
 
 async def test_a_client_of_a_daemon_that_goes_on_loses_nothing(daemons: Daemons) -> None:

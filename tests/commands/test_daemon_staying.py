@@ -37,7 +37,7 @@ async def test_a_daemon_makes_its_socket_again_and_who_is_connected_notices_noth
     code, told = await said(daemons.fork("call", "status"))
     assert (code, f'"serverPid":{daemon.pid}' in told) == (0, True), told
     assert stat.S_IMODE(os.stat(daemons.path).st_mode) == 0o600
-    assert "was removed by somebody, and has been made again" in daemons.log()
+    assert "was removed by another program and has been created again" in daemons.log()
     late = await daemons.caller()
     await late.get("session/attach", sessionId="s")
     assert (await early.get("session/prompt", sessionId="s", prompt="!echo here"))["content"] == "here"

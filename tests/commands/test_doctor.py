@@ -147,7 +147,7 @@ def test_a_key_on_the_command_line_is_warned_of(home: Path) -> None:
     doctor = Doctor(home, "--offline", "--api-key", "sk-given")
     assert doctor["anthropic"] == ("ok", "key from --api-key (the one that is used); not asked")
     assert doctor["--api-key"][0] == "warn"
-    assert "everybody on this machine can see it" in doctor["--api-key"][1]
+    assert "every user of this machine can see it" in doctor["--api-key"][1]
     assert "sk-given" not in doctor.said
 
 
@@ -172,7 +172,7 @@ def test_the_tokens_of_the_daemon_are_looked_at_and_not_shown(home: Path) -> Non
     path.touch(0o600)
     path.write_text(f"{secret}\nphone:{secret}\n")
     assert Doctor(home, "--offline")["tokens"] == ("ok", f"{path}: for default, phone")
-    void = "until that is mended, no token admits anybody"
+    void = "until that is fixed, no token is accepted"
     path.chmod(0o644)
     status, detail = Doctor(home, "--offline")["tokens"]
     assert (status, detail.endswith(f"it must be yours, with the mode 600; {void}")) == ("warn", True)

@@ -158,7 +158,7 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, argv: tuple[str, ...]
         (("x", "--model", "nope"), "unknown model 'nope' (provider 'lab'); known: lab-1", 1),
         (("x", "--wat"), "unknown flag '--wat'; --help lists the known ones", 2),
         ((), "there is no prompt: give it as words, or on standard input", 2),
-        (("x", "-c"), "there is no session of {} to go on with; zot sessions list --all shows the others", 1),
+        (("x", "-c"), "there is no session of {} to continue; zot sessions list --all shows the others", 1),
     ],
 )
 def test_done_is_the_last_line_also_if_the_run_cannot_begin(

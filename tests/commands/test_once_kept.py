@@ -91,7 +91,7 @@ def test_what_is_kept_is_ours_alone_and_usable_whatever_the_umask(shell: Shell) 
 
 
 def test_only_sessions_of_the_directory_are_continued(shell: Shell) -> None:
-    nothing = f"zot: there is no session of {shell.cwd} to go on with; zot sessions list --all shows the others\n"
+    nothing = f"zot: there is no session of {shell.cwd} to continue; zot sessions list --all shows the others\n"
     assert shell.ask("!echo one", "--continue") == ("", nothing, 1)
     assert not shell.home.exists()
     shell.ask("!echo elsewhere", cwd=shell.user)

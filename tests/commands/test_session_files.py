@@ -62,7 +62,7 @@ async def test_a_session_is_rewound_from_a_shell(
     assert (tmp_path / "a.txt").read_bytes() == b"two"
     (tmp_path / "b.txt").write_text("by hand")
     for dry_run in (True, False):
-        with pytest.raises(RewindRefused, match=r"b\.txt: somebody else changed it"):
+        with pytest.raises(RewindRefused, match=r"b\.txt: another program changed it"):
             await rewind(journal, request_of(("s",), {"messages": 4, "dry_run": dry_run}))
     await rewind(journal, request_of(("s",), {"messages": 4, "no_files": True}))
     assert json.loads(capsysbinary.readouterr().out)["files"] == []

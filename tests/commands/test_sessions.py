@@ -246,7 +246,7 @@ def test_what_is_old_goes_and_its_space_with_it(shell: Shell) -> None:
     assert collected["images"] == 0
     assert collected["freed_bytes"] > 100_000
     assert [session["id"] for session in shell.told("list")] == ["new"]
-    assert shell.sessions("gc").out.startswith("0 images removed that nobody shows; ")
+    assert shell.sessions("gc").out.startswith("0 images removed that no session shows; ")
 
 
 def test_a_check_says_what_is_wrong_and_changes_nothing(shell: Shell) -> None:

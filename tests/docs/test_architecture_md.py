@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from test_architecture import MAY_IMPORT
+
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src" / "zot"
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
@@ -25,3 +27,13 @@ def test_every_file_that_the_page_names_exists() -> None:
     assert len(named) > 10
     homes = [SRC, SRC / "serve" / "daemon", ROOT]
     assert [name for name in named if not any((home / name).exists() for home in homes)] == []
+
+
+def test_the_tiers_of_the_page_are_those_of_the_import_table() -> None:
+    line = re.search(r"^cli > .* > vocabulary$", PAGE, re.MULTILINE)
+    assert line
+    tiers = [tier.split(", ") for tier in line[0].split(" > ")[:-1]]
+    depth = {package: at for at, tier in enumerate(tiers) for package in tier}
+    assert depth.keys() == MAY_IMPORT.keys() - {"__main__", "__init__"}
+    imports = [(one, other) for one in depth for other in MAY_IMPORT[one]]
+    assert [(one, other) for one, other in imports if depth[one] >= depth[other]] == []

@@ -664,7 +664,9 @@ def test_one_that_is_still_starting_can_be_shut_down() -> None:
 
 
 def test_an_acknowledgement_that_nobody_wanted_is_noted() -> None:
-    assert Talk(HELLO).says({"type": "shutdown_ack"}) == [ProtocolViolation("acknowledged a shutdown nobody asked for")]
+    assert Talk(HELLO).says({"type": "shutdown_ack"}) == [
+        ProtocolViolation("acknowledged a shutdown that was not requested")
+    ]
 
 
 # However the bytes come.

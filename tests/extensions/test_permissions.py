@@ -63,7 +63,7 @@ def test_a_manifest_says_what_an_extension_may_do() -> None:
         ({"fs.read": ["$HOME/x"]}, "permissions: fs.read: '$HOME/x' begins with a variable; there is only $CWD"),
         (
             {"fs.read": ["~root/x"]},
-            "permissions: fs.read: '~root/x' is in the home of somebody else; say where that is",
+            "permissions: fs.read: '~root/x' is in another user's home; give its full path",
         ),
         ({"exec": ["bin/x"]}, "permissions: exec: 'bin/x' is neither the name of a program nor an absolute path"),
         ({"env": ["A=B"]}, "permissions: env: 'A=B' is not the name of a variable"),

@@ -85,7 +85,7 @@ async def test_a_prompt_that_is_a_command_runs_it(tmp_path: Path) -> None:
         assert await asked.run("/ask") == "asked\n"
         assert await asked.run("/nothing") == ""
         assert await asked.run("/fail") == "! cannot"
-        assert await asked.run("/open") == "! /open opens a panel, and there is nobody to look at it"
+        assert await asked.run("/open") == "! /open opens a panel, which cannot be shown without a terminal"
         told = [frame for frame in asked.remote.heard if frame["type"] in ("command_invoked", "panel_close")]
     assert (told[0]["name"], told[0]["args"]) == ("tell", "Ada and\nBob")
     assert told[-1] == {"type": "panel_close", "panel_id": "p"}
@@ -140,7 +140,7 @@ async def test_as_events_a_command_is_answered_as_over_rpc(tmp_path: Path) -> No
     for frame in ({"type": "response", "command": "prompt", "success": True}, *rest):
         grammar.take(frame)
     grammar.finish()
-    panel = "/open opens a panel, and there is nobody to look at it"
+    panel = "/open opens a panel, which cannot be shown without a terminal"
     for written, reason in ((failed, "cannot"), (opened, panel)):
         lines, _, told = written.rpartition("! ")
         assert told == reason

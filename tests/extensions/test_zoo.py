@@ -126,7 +126,7 @@ async def test_one_that_does_not_read_is_not_told_for_ever(tmp_path: Path, monke
             await stage.prompt(f"say {'x' * 100_000}")
         await stage.until(lambda: bool(stage.notices()))
     [(_, reason), *_] = stage.notices()
-    assert re.fullmatch(r"has not read \d+ bytes that it was told", reason)
+    assert re.fullmatch(r"has not read \d+ bytes that were sent to it", reason)
 
 
 async def test_a_session_that_is_closed_before_it_began_starts_nothing(tmp_path: Path) -> None:

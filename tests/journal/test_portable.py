@@ -70,7 +70,7 @@ def test_what_a_person_allowed_stays_where_it_was() -> None:
     for row in (PermissionGranted("bash", command="make"), CallStarted("c1")):
         assert line_of(1, 1, row, home="/home/me") is None
         line = encode({"type": "change", "seq": 1, "run": 1, "change": row})
-        with pytest.raises(UserError, match=r"f, line 2: what was allowed is not moved with a session$"):
+        with pytest.raises(UserError, match=r"f, line 2: permissions are not moved with a session$"):
             list(checked(enumerate([LINES[0], line], 1), "f"))
 
 

@@ -92,6 +92,6 @@ async def test_a_spill_file_can_be_read(locked: Locked) -> None:
     text = await locked.call("bash", command="seq 100000")
     path = text.partition("the complete output is in ")[2].partition(" ...]")[0]
     assert await locked.call("read", path=path, offset=50_000, limit=1) == (
-        "50000\n[lines 50000-50000 of 100000; go on with offset=50001]\n"
+        "50000\n[lines 50000-50000 of 100000; continue with offset=50001]\n"
     )
     assert (await locked.call("write", path=path, content="x")).endswith("locked tools do not touch it")

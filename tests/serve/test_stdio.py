@@ -299,7 +299,7 @@ def test_a_client_that_asks_and_never_reads_costs_no_more_memory_with_every_ques
 def test_an_output_that_takes_nothing_ends_it(tmp_path: Path) -> None:
     with open("/dev/full", "wb") as full:
         done = run(tmp_path, input=COMMANDS, stdout=full, stderr=subprocess.PIPE)
-    reason = b"zot: what was said could not be written: No space left on device\n"
+    reason = b"zot: the output could not be written: No space left on device\n"
     assert (done.returncode, done.stderr) == (1, reason)
 
 

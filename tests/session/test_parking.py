@@ -274,7 +274,7 @@ async def test_a_deadline_that_passes_while_it_waits_again_is_a_refusal_and_the_
     assert session.pending == request
     await finish(session)
     after = await house.rows("late")
-    late = f"not run: nobody approved it by {request.deadline}"
+    late = f"not run: no person approved it by {request.deadline}"
     assert results(after)[1:] == [("c2", late), ("c3", "did b")]
     assert after[len(before) + 1] == ApprovalAnswer("approval_1_1", "expired")
     assert after[-1] == Done()
@@ -288,7 +288,7 @@ async def test_a_deadline_that_passed_before_it_is_taken_up_ends_the_run(house: 
     session = await house.live(session_id="late", clock=lambda: deadline)
     assert (session.pending, session.busy, house.ran) == (None, False, [])
     after = await house.rows("late")
-    too_late = f"not run: nobody approved it by {request.deadline}"
+    too_late = f"not run: no person approved it by {request.deadline}"
     assert results(after) == [("c1", "did a"), ("c2", too_late), ("c3", LOST)]
     assert after[-2:] == [TurnEnd("aborted"), Done()]
     await session.close()

@@ -209,9 +209,9 @@ def grow(path: Path) -> None:
 
 
 REFUSALS: dict[Callable[[Path], None], str] = {
-    overwrite: "somebody else changed it",
-    as_before: "somebody else changed it",
-    remove: "somebody else changed it",
+    overwrite: "another program changed it",
+    as_before: "another program changed it",
+    remove: "another program changed it",
     make_directory: "cannot write {path}: it is a directory",
     make_link: "a link leads elsewhere now",
     make_pipe: "cannot write {path}: not a regular file",
@@ -379,7 +379,7 @@ async def test_what_somebody_writes_while_a_change_is_recorded_is_not_overwritte
     async def progress(text: str) -> None:
         raise AssertionError(text)
 
-    with pytest.raises(ToolFailed, match="by somebody else at the same time"):
+    with pytest.raises(ToolFailed, match="by another program at the same time"):
         await Write().run({"path": "a.txt", "content": "two"}, ToolContext(str(work), {}, progress, writing=writing))
     assert files(work) == {"a.txt": b"by hand"}
     assert rows == [("a.txt", not existed, [b"one", b"two"] if existed else [b"two"])]
@@ -509,7 +509,7 @@ def test_a_client_rewinds_and_the_prompt_behind_it_waits(kept: Callable[..., Zot
     (work / "a.txt").write_text("by hand")
     assert process.ask({"type": "rewind", "messages": 0}) == {
         "type": "response", "command": "rewind", "success": False,
-        "error": "files cannot be put back, nothing was changed: a.txt: somebody else changed it",
+        "error": "files cannot be put back, nothing was changed: a.txt: another program changed it",
     }  # fmt: skip
     assert process.ask({"type": "rewind", "messages": 0, "files": False})["data"]["files"] == []
     assert files(work) == {"a.txt": b"by hand"}

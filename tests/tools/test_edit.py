@@ -435,7 +435,7 @@ async def test_a_change_between_reading_and_writing_is_not_lost(context: ToolCon
     for meddle, left in ((lambda: twenty.write_text("theirs\n"), ["a.txt"]), (twenty.unlink, [])):
         twenty.write_text("line 3\n")
         assert await refusal(Edit(Meddled(meddle)), call(("line 3\n", "three\n")), context) == (
-            "a.txt was changed by somebody else at the same time; read it again"
+            "a.txt was changed by another program at the same time; read it again"
         )
         assert os.listdir(twenty.parent) == left
 

@@ -47,8 +47,8 @@ async def test_paths_may_be_absolute_or_lead_upward(context: ToolContext, tmp_pa
 @pytest.mark.parametrize(
     ("window", "text"),
     [
-        ({"offset": 2, "limit": 2}, "two\nthree\n[lines 2-3 of 5; go on with offset=4]\n"),
-        ({"limit": 1}, "one\n[lines 1-1 of 5; go on with offset=2]\n"),
+        ({"offset": 2, "limit": 2}, "two\nthree\n[lines 2-3 of 5; continue with offset=4]\n"),
+        ({"limit": 1}, "one\n[lines 1-1 of 5; continue with offset=2]\n"),
         ({"offset": 4}, "four\nfive\n"),
         ({"offset": 5, "limit": 9}, "five\n"),
         ({"offset": 6}, "[the file has only 5 lines]"),
@@ -66,14 +66,14 @@ async def test_a_window_shows_its_lines_and_how_to_go_on(
 async def test_the_default_window_is_two_thousand_lines(context: ToolContext, tmp_path: Path) -> None:
     lines = [f"{n}\n" for n in range(1, 8124)]
     (tmp_path / "a.txt").write_text("".join(lines))
-    expected = "".join(lines[:2000]) + "[lines 1-2000 of 8123; go on with offset=2001]\n"
+    expected = "".join(lines[:2000]) + "[lines 1-2000 of 8123; continue with offset=2001]\n"
     assert await read("a.txt", context) == expected
 
 
 async def test_a_window_is_at_most_fifty_kibibytes_of_whole_lines(context: ToolContext, tmp_path: Path) -> None:
     lines = ["x" * 99 + "\n"] * 1000
     (tmp_path / "a.txt").write_text("".join(lines))
-    expected = "".join(lines[:512]) + "[lines 1-512 of 1000; go on with offset=513]\n"
+    expected = "".join(lines[:512]) + "[lines 1-512 of 1000; continue with offset=513]\n"
     assert await read("a.txt", context, limit=900) == expected
 
 
@@ -122,7 +122,7 @@ async def test_what_is_not_utf_8_with_lf_is_named(
 
 async def test_only_what_is_in_the_window_is_named(context: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"plain\n" * 3000 + b"caf\xe9\n")
-    assert await read("a.txt", context, limit=1) == "plain\n[lines 1-1 of 3001; go on with offset=2]\n"
+    assert await read("a.txt", context, limit=1) == "plain\n[lines 1-1 of 3001; continue with offset=2]\n"
     assert (await read("a.txt", context, offset=3001)).startswith("café\n[not UTF-8")
 
 
@@ -131,7 +131,7 @@ async def test_windows_of_utf_16_are_cut_at_its_line_ends(context: ToolContext, 
     lines = ["a\u0a41\u0100\n", "\u0a00\u0a00\n", "b\n"]
     (tmp_path / "a.txt").write_bytes("".join(["\ufeff", *lines]).encode("utf-16-le"))
     note = f"[UTF-16 LE with BOM: {KEPT}]\n"
-    more = "[lines 2-2 of 3; go on with offset=3]\n"
+    more = "[lines 2-2 of 3; continue with offset=3]\n"
     assert await read("a.txt", context, offset=2, limit=1) == lines[1] + note + more
     assert await read("a.txt", context, offset=3) == lines[2] + note
 
@@ -142,7 +142,7 @@ async def test_a_long_line_is_cut_between_characters(context: ToolContext, tmp_p
         f"x{'é' * 2047}[... this line has 75906 bytes more; offset=1 limit=1 shows 50 KiB of it]\nnext\n"
     )
     assert await read("a.txt", context, limit=1) == (
-        f"x{'é' * 25599}[... this line has 28802 bytes more]\n[lines 1-1 of 2; go on with offset=2]\n"
+        f"x{'é' * 25599}[... this line has 28802 bytes more]\n[lines 1-1 of 2; continue with offset=2]\n"
     )
     assert await read("a.txt", context, offset=2) == "next\n"
 
@@ -183,7 +183,7 @@ async def test_other_work_goes_on_while_a_large_file_is_read(context: ToolContex
 async def test_the_lines_of_a_huge_file_are_not_counted(context: ToolContext, tmp_path: Path) -> None:
     path = large_file(tmp_path, hole_bytes=300_000_000)
     size = path.stat().st_size
-    expected = f"{'x' * 99}\n[lines 1-1 of a file of {size} bytes; go on with offset=2]\n"
+    expected = f"{'x' * 99}\n[lines 1-1 of a file of {size} bytes; continue with offset=2]\n"
     assert await read("large", context, limit=1) == expected
 
 
@@ -279,7 +279,7 @@ async def test_a_directory_is_listed_in_order(context: ToolContext, tmp_path: Pa
         Path(os.fsdecode(os.fsencode(tmp_path / "d") + b"/" + name)).touch()
     (tmp_path / "d" / "link").symlink_to("sub")
     assert await read("d", context) == ".hidden\na.txt\nb.txt\ncaf\\xe9\nlink -> sub\nsub/\n"
-    assert await read("d", context, offset=2, limit=2) == "a.txt\nb.txt\n[entries 2-3 of 6; go on with offset=4]\n"
+    assert await read("d", context, offset=2, limit=2) == "a.txt\nb.txt\n[entries 2-3 of 6; continue with offset=4]\n"
     assert await read("d", context, offset=7) == "[the directory has only 6 entries]"
     assert await read("d/sub", context) == "[the directory is empty]"
 
@@ -296,7 +296,7 @@ async def test_names_in_a_listing_take_one_line_each_and_speak_to_no_terminal(
 async def test_no_limit_goes_beyond_what_a_model_is_shown(context: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("\n" * 60_000)
     text = await answer(Read(), {"path": "a.txt", "limit": 60_000}, context)
-    assert text == "\n" * 2000 + "[lines 1-2000 of 60000; go on with offset=2001]\n"
+    assert text == "\n" * 2000 + "[lines 1-2000 of 60000; continue with offset=2001]\n"
 
 
 @pytest.mark.parametrize(
@@ -323,7 +323,7 @@ async def test_a_file_that_grows_meanwhile_is_read_as_far_as_it_went(context: To
 
     growing = asyncio.get_running_loop().create_task(grow())
     try:
-        assert (await read("a.txt", context, limit=1)).endswith("[lines 1-1 of 1000000; go on with offset=2]\n")
+        assert (await read("a.txt", context, limit=1)).endswith("[lines 1-1 of 1000000; continue with offset=2]\n")
     finally:
         growing.cancel()
 
@@ -350,7 +350,7 @@ async def test_text_about_a_format_is_text(text: str, context: ToolContext, tmp_
 async def test_a_long_listing_is_cut(context: ToolContext, tmp_path: Path) -> None:
     for number in range(501):
         os.mknod(tmp_path / f"{number:03}")
-    expected = "".join(f"{n:03}\n" for n in range(500)) + "[entries 1-500 of 501; go on with offset=501]\n"
+    expected = "".join(f"{n:03}\n" for n in range(500)) + "[entries 1-500 of 501; continue with offset=501]\n"
     assert await read(".", context, limit=5000) == expected
 
 

@@ -18,8 +18,8 @@ def test_read() -> None:
             "name": "read",
             "description": (
                 "Read a file. Returns at most 2000 lines or 50 KiB of its text; notes in square brackets at the end "
-                "say how to go on and what is unusual about it. PNG, JPEG, GIF and WebP images are returned as images. "
-                "For a directory its entries are listed."
+                "say how to continue and what is unusual about it. PNG, JPEG, GIF and WebP images are returned as "
+                "images. For a directory its entries are listed."
             ),
             "schema": {
                 "type": "object",
@@ -101,7 +101,7 @@ def test_bash() -> None:
                 "Run a command with /bin/sh in the cwd and return its output, stdout and stderr together. "
                 "Of long output you see the beginning and the end, 2000 lines or 50 KiB. "
                 "There is no input: a command that asks for some reads end of file. "
-                "Use & for what shall go on in the background."
+                "Use & for what shall continue in the background."
             ),
             "schema": {
                 "type": "object",

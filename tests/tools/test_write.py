@@ -157,7 +157,7 @@ async def test_a_change_between_the_look_and_the_writing_is_not_lost(context: To
         file.write_text("old\n")
         await answer(Read(UnrestrictedPaths(), seen), {"path": "a.txt"}, context)
         assert await refusal(Write(Meddled(meddle), seen), {"path": "a.txt", "content": "ours\n"}, context) == (
-            "a.txt was changed by somebody else at the same time; read it again"
+            "a.txt was changed by another program at the same time; read it again"
         )
         assert os.listdir(tmp_path) == left
 
@@ -278,7 +278,7 @@ async def test_a_file_that_is_a_mount_of_its_own_is_left_to_bash(
     (tmp_path / "a.txt").write_text("old\n")
     monkeypatch.setattr(os, "replace", replace)
     assert await refusal(Write(), {"path": "a.txt", "content": "new"}, context) == (
-        "cannot write a.txt: it is mounted there by itself and cannot be replaced; write it with bash"
+        "cannot write a.txt: it is a mount point and cannot be replaced; write it with bash"
     )
     assert os.listdir(tmp_path) == ["a.txt"]
 

@@ -37,7 +37,7 @@ _MAX_ABOUT = 200
 _MAX_SUMMARY = 200
 #: Advice for a call on a private path, which no policy can allow.
 _FINAL = "no policy allows that"
-_UNATTENDED: Final = "not run: the policy of this session wants a person's approval, and there is nobody to ask"
+_UNATTENDED: Final = "not run: the policy of this session wants a person's approval, and no person can be asked"
 #: Recent answers kept to explain why a late answer is refused.
 _MAX_ANSWERS: Final = 100
 
@@ -91,7 +91,7 @@ class Approvals:
                 reason = f"the policy of this session denies {call.name} here"
                 return self._denial(call, args, subject, reason)
             case "ask" if self._denials is not None:
-                reason = "the policy of this session wants a person's approval, and there is nobody to ask"
+                reason = "the policy of this session wants a person's approval, and no person can be asked"
                 return self._denial(call, args, subject, reason)
             case "ask":
                 if _exactly(call.name, args, subject) in self._always:
@@ -207,7 +207,7 @@ class WaitingForApproval(msgspec.Struct, frozen=True):
 
 def expiry_text(request: ApprovalRequest) -> str:
     """Return the result for the model of a call not approved by its deadline."""
-    return f"not run: nobody approved it by {request.deadline}"
+    return f"not run: no person approved it by {request.deadline}"
 
 
 class ParkedElsewhere(Exception):
@@ -262,7 +262,9 @@ class PendingApprovals:
         deadline = timestamp(self._clock() + timeout_s)
         request_id = f"approval_{number}_{self._asked}"
         request = ApprovalRequest(request_id, question.call.name, question.args, question.summary, deadline)
-        self._open = _opened(run, request, question, timeout_s, f"not run: nobody approved it within {timeout_s:g} s")
+        self._open = _opened(
+            run, request, question, timeout_s, f"not run: no person approved it within {timeout_s:g} s"
+        )
         try:
             run.asked(request)
             return ApprovalVerdict(question, self._refusal(await self._outcome(self._open), self._open.refusal))
@@ -329,7 +331,7 @@ class PendingApprovals:
             self._open.outcome.set_result(why)
 
     def park(self) -> None:
-        """Leave the open question to another process: waiters here get LeftParked."""
+        """Leave the open question to another process: waiters here get ParkedElsewhere."""
         if self.pending is not None and self._open is not None:
             self._open.outcome.set_result(None)
 
@@ -360,9 +362,9 @@ class PendingApprovals:
             case None:
                 return "it was answered, expired or never made"
             case "expired":
-                return "nobody answered it in time"
+                return "it was not answered in time"
             case "unanswerable":
-                return "there was nobody left who could answer it"
+                return "no client was left that could answer it"
             case "aborted":
                 return "its run was aborted"
             case decision:

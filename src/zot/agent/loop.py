@@ -55,7 +55,7 @@ class Budget(msgspec.Struct, frozen=True):
         if self.max_cost is not None and used.cost_usd >= self.max_cost:
             raise BudgetExhausted(
                 f"stopped: the session has cost ${_dollars(used.cost_usd)}, and max-cost allows "
-                f"${_dollars(self.max_cost)}; to go on, start with a higher --max-cost",
+                f"${_dollars(self.max_cost)}; to continue, start with a higher --max-cost",
                 setting="max_cost",
                 used=used.cost_usd,
                 allowed=self.max_cost,
@@ -64,7 +64,7 @@ class Budget(msgspec.Struct, frozen=True):
         if self.max_tokens_total is not None and tokens >= self.max_tokens_total:
             raise BudgetExhausted(
                 f"stopped: the session has used {tokens} tokens, and max-tokens-total allows "
-                f"{self.max_tokens_total}; to go on, start with a higher --max-tokens-total",
+                f"{self.max_tokens_total}; to continue, start with a higher --max-tokens-total",
                 setting="max_tokens_total",
                 used=tokens,
                 allowed=self.max_tokens_total,

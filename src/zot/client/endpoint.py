@@ -144,7 +144,7 @@ def whose(path: str) -> str:
         uid = os.stat(path).st_uid
     except OSError:
         return ""
-    return "" if uid == os.geteuid() else f"it is that of {_name_of(uid)}, and serves nobody else"
+    return "" if uid == os.geteuid() else f"it is that of {_name_of(uid)}, and serves no other user"
 
 
 def _name_of(uid: int) -> str:

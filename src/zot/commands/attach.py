@@ -96,7 +96,7 @@ def _line_for(event: AgentEvent) -> str | None:
         case CompactDone():
             return "! the conversation was made shorter"
         case ConversationReplaced(messages=messages):
-            return "! the conversation was changed" if messages else "! the conversation begins anew"
+            return "! the conversation was changed" if messages else "! the conversation was cleared"
         case ExtNotify(extension=extension, message=message):
             return f"! {printable(extension)}: {printable_line(message, _WIDTH)}"
         case Done():
@@ -124,12 +124,12 @@ _FLAGS = (
 )
 _SUMMARY = """\
 Follow a session of the running daemon (the newest, if none is named; the beginning of its id is enough), and say
-something to it: each line is a prompt. When the input ends, what was asked is waited for.
+something to it: each line is a prompt. When the input ends, it waits for the running turns.
 
   /cancel             end the running turn
-  /approve [always]   let the call run that the session asks about
-  /reject             do not
-  /quit               leave; what runs goes on
+  /approve [always]   allow the call that waits for an approval
+  /reject             refuse it
+  /quit               leave; the run continues
   /NAME WORDS         run a command of an extension
   //WORDS             a prompt that begins with a slash"""
 #: How long to wait for an event before looking whether the session is idle.
@@ -254,7 +254,7 @@ def _print_attach_command(session: str, settings: dict[str, Any]) -> None:
     for flag in flags.PLACE_FLAGS:
         if (value := settings.get(flag.key)) is not None:
             words += [flag.name, shell_word(value)]
-    write(f"{' '.join(words)} goes on with this session\n")
+    write(f"{' '.join(words)} continues this session\n")
     sys.stdout.flush()
 
 

@@ -29,7 +29,7 @@ _OWN_FLAGS = (
     flags.Flag("--tls-cert", "the certificate for wss://, with those that vouch for it", value="FILE"),
     flags.Flag("--tls-key", "its key, unless it is in the same file", value="FILE"),
     flags.MAX_LINE_FLAG,
-    flags.Flag("--replace", "take over from the daemon that runs, without refusing anybody"),
+    flags.Flag("--replace", "take over from the running daemon without refusing clients"),
 )
 _OWN = frozenset(flag.key for flag in _OWN_FLAGS)
 #: Not flags of the daemon: its clients choose session, directory and agent.

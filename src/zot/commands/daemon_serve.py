@@ -203,7 +203,7 @@ async def _wind_down(daemon: Daemon, parts: DaemonParts, web: Sequence[Listening
             await parts.resources.close()
             await parts.journal.close()
     except TimeoutError:
-        log.warning("the daemon has left before everything was wound down")
+        log.warning("the daemon exited before everything was closed")
         parts.resources.kill()
 
 

@@ -228,7 +228,7 @@ def _auth_file(home: str | None) -> DoctorCheck:
     if home is None or names is None:
         return DoctorCheck("auth.json", "none", "there is none; `zot login PROVIDER` makes one")
     mode = stat.S_IMODE(os.stat(path_in(home)).st_mode)
-    known = ", ".join(name for name in names if name in VENDORS) or "nobody"
+    known = ", ".join(name for name in names if name in VENDORS) or "no known provider"
     return DoctorCheck("auth.json", "ok", f"{path_in(home)}: mode {mode:04o}, for {known}")
 
 
@@ -250,7 +250,7 @@ def _token_file(env: Mapping[str, str], config_dir: str | None) -> DoctorCheck:
 def _api_key(config: Config) -> tuple[DoctorCheck, ...]:
     if not config.api_key:
         return ()
-    advice = "everybody on this machine can see it in the list of processes; use `zot login` or the environment"
+    advice = "every user of this machine can see it in the list of processes; use `zot login` or the environment"
     return (DoctorCheck("--api-key", "warn", advice),)
 
 

@@ -34,7 +34,7 @@ GROUP = CommandGroup("zot ext", (
         *_AS_IN_SESSIONS,
     )),
     Subcommand("run", "DIR", "start one and type its commands, such as /name args", "ext_author.run", _ONE, (
-        Flag("--trace", "show every frame: > what it is told, < what it says"),
+        Flag("--trace", "show every frame: > sent to it, < received from it"),
         *_AS_IN_SESSIONS,
     )),
 ), flags=(JSON_FLAG,), note="A NAME may be that of the extension, or its directory.")  # fmt: skip

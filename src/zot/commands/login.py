@@ -151,7 +151,7 @@ def _first_line(descriptor: int) -> bytes:
     while b"\n" not in data and len(data) <= _MAX_KEY_BYTES and (more := os.read(descriptor, 4096)):
         data += more
     if len(data) > _MAX_KEY_BYTES:
-        raise ConfigError("what was given is too long to be a key; nothing was stored")
+        raise ConfigError("the input is too long for a key; nothing was stored")
     return data.partition(b"\n")[0]
 
 
@@ -171,7 +171,7 @@ def _no_echo(descriptor: int) -> Iterator[None]:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Turn fatal signals into KeyboardInterrupt, so that `finally` runs."""
+    """Turn fatal signals into KeyboardInterrupt, so that ``finally`` runs."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
     before = [(number, signal.signal(number, _interrupt)) for number in numbers]
     try:

@@ -87,7 +87,7 @@ async def _find_earlier(config: Config, name: str) -> str:
     from zot.commands.subcommands import absolute_directory, find_session
 
     path, cwd = journal_path(config), absolute_directory(config.cwd)
-    nothing = NoSuchSession(f"there is no session of {cwd} to go on with; zot sessions list --all shows the others")
+    nothing = NoSuchSession(f"there is no session of {cwd} to continue; zot sessions list --all shows the others")
     if not await asyncio.to_thread(is_there, path):
         raise nothing
     journal = await Journal.open(path)

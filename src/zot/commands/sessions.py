@@ -155,15 +155,15 @@ GROUP = CommandGroup("zot sessions", (
                _changes(rewind), (1, 1), REWIND_FLAGS),
     Subcommand("diff", "ID ID", "what two sessions said and wrote since they parted", _changes(diff), (2, 2)),
     Subcommand("rename", "ID TITLE", "another title", _changes(rename), (2, _MANY)),
-    Subcommand("delete", "ID...", "remove sessions for good", _changes(delete), (1, _MANY), (_YES,)),
-    Subcommand("gc", "", "remove images that nobody shows, and give space back", _changes(gc, lacking="note"), flags=(
+    Subcommand("delete", "ID...", "delete sessions", _changes(delete), (1, _MANY), (_YES,)),
+    Subcommand("gc", "", "remove images that no session shows, and free space", _changes(gc, lacking="note"), flags=(
         Flag("--older-than", "remove sessions, too, that were not used for so long: 30d, 4w", value="TIME",
              parse=_days),
         _YES,
     )),
     Subcommand("check", "", "is everything there, and as it was written? Changes nothing",
                _on_file(_check, lacking="run"), flags=(
-        Flag("--acknowledge", "take note of what is lost for good, so that it is a problem no more"),
+        Flag("--acknowledge", "acknowledge the losses, so that they are not reported again"),
     )),
     Subcommand("backup", "FILE", "copy all sessions to a new file, also while they run",
                _on_file(backup, lacking="note"), (1, 1)),

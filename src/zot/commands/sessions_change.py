@@ -138,7 +138,7 @@ async def gc(journal: Journal, request: CommandRequest) -> int:
     if request.json:
         write_json({"images": removed, "freed_bytes": freed})
     else:
-        write(f"{counted(removed, 'image')} removed that nobody shows; {format_size(freed)} given back\n")
+        write(f"{counted(removed, 'image')} removed that no session shows; {format_size(freed)} given back\n")
     return 0
 
 

@@ -62,7 +62,7 @@ def report_missing_prompt(argv: Sequence[str]) -> int:
     if (opening := parse_command_line(argv)) is None:
         return 0
     what = repr(opening.words[0]) if opening.words else "it"
-    raise UsageError(f"say what to do with {what}: zot -p PROMPT answers a prompt, with the flags before or behind it")
+    raise UsageError(f"say what to do with {what}: zot -p PROMPT answers a prompt, with the flags before or after it")
 
 
 def parse_command_line(argv: Sequence[str]) -> Opening | None:
@@ -162,7 +162,7 @@ def _screen(opening: Opening) -> int:
 def _print_resume_command(left: SessionState | None) -> None:
     """Print the command that resumes a session, unless it is empty."""
     if left is not None and left.session and left.message_count:
-        sys.stdout.write(f"zot --resume {shell_word(left.session)} goes on with this session\n")
+        sys.stdout.write(f"zot --resume {shell_word(left.session)} continues this session\n")
 
 
 async def run_app(app: ZotApp) -> int:

@@ -165,7 +165,7 @@ AGENT_FLAGS: Sequence[Flag] = (
     Flag("--max-steps", "model calls per prompt, at most (50)", value="N", parse=positive),
     Flag("--max-cost", "ask the model no more once the session has cost so much", value="USD", parse=dollars),
     Flag("--max-tokens-total", "the same, by tokens: input, output and cache together", value="N", parse=positive),
-    Flag("--auto-compact", "make room by itself when the conversation would not fit: on, off", value="ON|OFF",
+    Flag("--auto-compact", "compact automatically when the conversation would not fit: on, off", value="ON|OFF",
          parse=switch),
     Flag("--compact-at", "make room already from so many tokens on", value="TOKENS", parse=positive),
     Flag("--tools", "exactly these tools", value="A,B", parse=_names),
@@ -196,14 +196,14 @@ AGENT_FLAGS: Sequence[Flag] = (
     Flag("--no-extensions", "the same", setting="no_ext"),
     Flag("--no-skill", "no skills"),
     Flag("--no-skills", "the same", setting="no_skill"),
-    Flag("--session", "keep the conversation under this name; one that exists goes on", value="ID"),
+    Flag("--session", "keep the conversation under this name, or continue the one that has it", value="ID"),
     Flag("--no-session", "keep nothing"),
 )  # fmt: skip
 
 #: Select the conversation of one prompt; `zot rpc` accepts and ignores them.
 RESUME_FLAGS: Sequence[Flag] = (
-    Flag("--continue", "go on with the newest session of the directory", short="-c"),
-    Flag("--resume", "go on with this session; without an id as --continue", value="[ID]", short="-r"),
+    Flag("--continue", "continue the newest session of the directory", short="-c"),
+    Flag("--resume", "continue this session; without an id, the same as --continue", value="[ID]", short="-r"),
 )
 
 #: Flags of the original zot that have no effect here, each with the reason.

@@ -20,7 +20,7 @@ from zot.errors import ConfigError, UserError
 from zot.files import directory_lock, is_there, make_directory, replace_file, write_file
 
 #: Consequence of an unreadable file or an invalid line.
-VOID = "until that is mended, no token admits anybody"
+VOID = "until that is fixed, no token is accepted"
 
 _BYTES = 32
 #: The name of a token without one.

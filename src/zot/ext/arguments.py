@@ -108,7 +108,7 @@ def _inspected(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _not_by_name(function: Callable[..., Any]) -> TypeError:
-    return TypeError(f"{function!r} is called by name, so it cannot take *args, **kwargs or what has a place only")
+    return TypeError(f"{function!r} is called by name, so it cannot take *args, **kwargs or positional-only parameters")
 
 
 def _kind(function: Callable[..., Any]) -> type[msgspec.Struct]:

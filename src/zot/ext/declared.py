@@ -135,7 +135,7 @@ class Declarations:
 
     def _must_not_be_subscribed(self) -> None:
         if self.subscribed:
-            raise RuntimeError("events and interceptors have to be declared before zot is told that we are ready")
+            raise RuntimeError("events and interceptors must be declared before the extension reports that it is ready")
 
 
 def _must_be_new(kind: str, name: str, known: Iterable[str]) -> None:

@@ -406,7 +406,7 @@ class ProtocolCheck:
         if bench.now() - since >= deadline_s:
             self._report("wrong", f"did not exit within {deadline_s:g} s of shutdown, and had to be killed")
         elif bench.ended.reason != "exited with 0":
-            self._report("wrong", f"{bench.ended.reason} when it was told to shut down")
+            self._report("wrong", f"{bench.ended.reason} after the shutdown request")
         elif self._acknowledged:
             self._report("ok", "acknowledged the shutdown and exited")
 

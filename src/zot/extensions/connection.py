@@ -58,12 +58,12 @@ _LONG_BYTES = 256 * 1024
 MAX_UNSENT_BYTES = 32 * 1024 * 1024
 #: Time for descendants to exit after their parent; those still running then are leftovers.
 _LEAVE_S = 0.1
-#: Limit of unread bytes; `Link.bring` waits beyond it.
+#: Limit of unread bytes; `RemoteCarrier.bring` waits beyond it.
 MAX_UNREAD_BYTES = 1024 * 1024
 
 
 class Carrier(Protocol):
-    """Byte stream to and from one extension, open from the start: `ExtensionProcess` or `Link`."""
+    """Byte stream to and from one extension, open from the start: `ExtensionProcess` or `RemoteCarrier`."""
 
     #: Hint for the error if nothing is ever received; "" or begins with a separator.
     advice: str
@@ -138,7 +138,7 @@ class ExtensionConnection:
         self._schedule()
 
     async def run(self, opening: OpenCarrier) -> None:
-        """Open the carrier, process its input, and return when no process is left. The last peer_event is `Ended`."""
+        """Open the carrier, process its input, and return when no process is left. `PeerEnded` happens last."""
         reason = "was not started"
         try:
             self._carrier = carrier = await opening(self._cannot_send)
@@ -397,7 +397,7 @@ class Outbox:
         was_empty = not self._waiting
         self._waiting += data
         if len(self._waiting) > MAX_UNSENT_BYTES:
-            self._fail(f"has not read {len(self._waiting)} bytes that it was told")
+            self._fail(f"has not read {len(self._waiting)} bytes that were sent to it")
         elif was_empty:
             self._flush()
             if self._waiting and self._fd is not None:

@@ -198,7 +198,7 @@ class Manager:
         *,
         token: str = "",
     ) -> SupervisedExtension:
-        """Add an extension that connected from outside; `Extension.over` waits for its end.
+        """Add an extension that connected from outside; `SupervisedExtension.over` waits for its end.
 
         It comes last in order. One that reconnects under its name takes its place again, with the events that it left
         blocked, if it has the same ``token``. ``guards`` is called with the events it blocks even while absent. Raise

@@ -20,7 +20,7 @@ requested    ``shutdown_ack``. Registrations and            then ``terminate_s``
              ``hello`` are ignored.
 CLOSING,     Nothing: input is discarded.                   `end`: CLOSED. ``terminate_s`` passed: `Kill`.
 broken
-CLOSED       Nothing: input is discarded.                   Final; `Ended` was the last peer_event.
+CLOSED       Nothing: input is discarded.                   Final; `PeerEnded` was the last event.
 ===========  =============================================  ====================================================
 
 `end` leads from every state to CLOSED. Tools, commands and intercepts can be requested in REGISTERING and READY only.
@@ -554,7 +554,7 @@ class ExtensionPeer:
                 return (
                     [Acknowledged()]
                     if self._phase.wanted
-                    else [ProtocolViolation("acknowledged a shutdown nobody asked for")]
+                    else [ProtocolViolation("acknowledged a shutdown that was not requested")]
                 )
 
     def _greet(self, hello: wire.Hello, now: float) -> list[PeerEvent]:

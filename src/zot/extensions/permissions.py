@@ -117,7 +117,7 @@ def _path_problem(path: str) -> str:
         return "is not a path"
     first = path.split("/", 1)[0]
     if first.startswith("~") and first != "~":
-        return "is in the home of somebody else; say where that is"
+        return "is in another user's home; give its full path"
     if first.startswith("$") and first != CWD:
         return f"begins with a variable; there is only {CWD}"
     if os.path.normpath(path).strip("/") == "":

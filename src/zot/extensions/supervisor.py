@@ -66,7 +66,7 @@ class SlowWaitNotice:
 
 
 class ExtensionSource(Protocol):
-    """Source of an extension: a program to start (`Start`), or a connection from outside (`Caller`).
+    """Source of an extension: a program to start (`ProgramSource`), or a connection from outside (`RemoteSource`).
 
     ``returns`` if it can be opened again after its end.
     """

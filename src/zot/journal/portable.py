@@ -138,7 +138,7 @@ def portable(path: str, home: str) -> str:
 
 
 def local(path: str, home: str) -> str:
-    """Return the directory on this machine for an exported ``path``; "" if there is none. Raise Wrong."""
+    """Return the directory on this machine for an exported ``path``; "" if there is none. Raise InvalidLine."""
     first, *rest = path.split("/")
     if path and (first != "~" or ".." in rest or "\0" in path):
         raise InvalidLine("a directory must be '', '~' or begin with '~/', and not lead out of it")
@@ -171,7 +171,7 @@ class _Reading:
         self._unused: set[bytes] = set()
 
     def take(self, data: bytes) -> Line:
-        """Decode and check a line. Raise Wrong."""
+        """Decode and check a line. Raise InvalidLine."""
         if not self._begun:
             _check_version(data)
         line = _decoded(data)
@@ -227,7 +227,7 @@ class _Reading:
             case FileChanged():
                 raise InvalidLine("files are not moved with a session")
             case PermissionGranted() | CallStarted():
-                raise InvalidLine("what was allowed is not moved with a session")
+                raise InvalidLine("permissions are not moved with a session")
             case GuardSet() | LockChanged():
                 raise InvalidLine("guards and locks are not moved with a session")
 

@@ -99,7 +99,7 @@ class SessionSummary(msgspec.Struct):
         self.left = other.left or self.left
 
     def values(self) -> tuple[Any, ...]:
-        """Return the values for `summed_up`; None where nothing changes."""
+        """Return the values for `update_summaries`; None where nothing changes."""
         totals = None if self.totals is None else msgspec.json.encode(self.totals)
         return self.messages, self.words, totals, key_of(self.cwd) if self.cwd else None, self.left or None
 

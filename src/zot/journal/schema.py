@@ -280,7 +280,7 @@ def explained(problem: sqlite3.Error, path: str) -> StoreFailed:
             return StoreFailed(f"another program has kept {path} locked for {BUSY_S:g} s: end it, then resume")
         case sqlite3.SQLITE_CONSTRAINT:
             return StoreFailed(
-                f"the session is not in {path} any more, or somebody else wrote it ({problem}): resume it"
+                f"the session is not in {path} any more, or another program wrote to it ({problem}): resume it"
             )
         case _:
             return StoreFailed(f"{path} cannot be used ({problem}): look at its disk, then resume")

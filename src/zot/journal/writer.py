@@ -427,7 +427,7 @@ class Writer:
         except OSError:
             is_there = False
         if not is_there:
-            raise StoreFailed(f"{self._path} was removed or replaced while it was in use: start zot anew")
+            raise StoreFailed(f"{self._path} was removed or replaced while it was in use: restart zot")
 
     def _give_up(self, problem: StoreFailed) -> None:
         """Stop writing and fail every queued item."""

@@ -21,7 +21,7 @@ log = logging.getLogger("zot")
 
 #: The default policy of an agent that strangers can prompt, and the advice in its denials.
 _HOST_POLICY = ("read=allow", "skill=allow", "*=deny")
-_HOST_ADVICE = "whoever runs zot can allow more with --policy, such as --policy '*=allow', or in config.toml"
+_HOST_ADVICE = "the operator of zot can allow more with --policy, such as --policy '*=allow', or in config.toml"
 
 
 def guarded(config: Config) -> Config:

@@ -325,7 +325,7 @@ class SessionPool:
             self._start_closing(session_id)
         if kept:
             names = ", ".join(map(repr, kept[:_NAMED])) + (", ..." if len(kept) > _NAMED else "")
-            log.info("%d sessions have something running and keep their settings until they rest: %s", len(kept), names)
+            log.info("%d sessions are busy and keep their settings until they are idle: %s", len(kept), names)
 
     def check_open(self) -> None:
         """Raise Stopping if no new run may begin."""
@@ -338,7 +338,7 @@ class SessionPool:
         for session_id, live in self._live.items():
             if waiting := len(live.session.queue):
                 log.warning(
-                    "session %r: %d that wait will not begin, because the daemon is stopping", session_id, waiting
+                    "session %r: %d queued prompts will not run, because the daemon is stopping", session_id, waiting
                 )
             live.session.queue.drop_prompts(Stopping(STOPPING))
 

@@ -132,7 +132,7 @@ class OneRun(WritingSubscriber, JobObserver):
             answer = await self._session.run_command(name, args)
             if answer.panel_id:
                 self._session.extensions.close_panel(answer.panel_id)
-                raise UserError(f"/{name} opens a panel, and there is nobody to look at it")
+                raise UserError(f"/{name} opens a panel, which cannot be shown without a terminal")
         except NoSuchCommand as problem:
             if not problem.absent:  # No extension could provide it: treat it as a prompt.
                 return None

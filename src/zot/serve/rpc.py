@@ -73,7 +73,7 @@ class RpcServer(WritingSubscriber):
     # Commands from the client.
 
     def take(self, line: bytes | TooLong) -> None:
-        """Execute the command in one line and answer it. Raise Unwelcome if the connection must be closed."""
+        """Execute the command in one line and answer it. Raise NotAuthorized if the connection must be closed."""
         try:
             if isinstance(line, TooLong):
                 raise ProtocolError(f"the line is longer than {line.limit} bytes and was not read")

@@ -315,7 +315,7 @@ def write_within(descriptor: int, data: bytes, within_s: float) -> None:
     poll.register(descriptor, select.POLLOUT)
     while view:
         if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-            raise TimeoutError(errno.ETIMEDOUT, f"nobody has read it for {within_s:g} s")
+            raise TimeoutError(errno.ETIMEDOUT, f"it was not read for {within_s:g} s")
         with suppress(BlockingIOError):
             view = view[os.write(descriptor, view[: select.PIPE_BUF]) :]
 

@@ -113,7 +113,7 @@ class ForeignRuns:
             self._waits_for_approval and not visible
         )
         if self._waits_for_approval:
-            self._notify("it waits there for somebody to decide about a call")
+            self._notify("it waits there for a person to approve a call")
         if visible:
             self.is_elsewhere = not isinstance(visible[-1], Done | ConversationReplaced)
             self._deliver(Batch(0, 0, visible))

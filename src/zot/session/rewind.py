@@ -21,7 +21,7 @@ log = logging.getLogger("zot")
 
 
 class Step(msgspec.Struct, frozen=True):
-    """A file whose content is ``now`` and was ``then``: digests, as in `Wrote`. ``path`` is relative to ``root``.
+    """A file whose content is ``now`` and was ``then``: digests, as in `FileChanged`. ``path`` is relative to ``root``.
 
     ``found`` are the contents that it may have now: two if the last change may not have been made.
     """
@@ -244,7 +244,7 @@ def _refused(problems: dict[str, str], rest: str) -> RewindRefused:
 
 
 class FilePair(msgspec.Struct, frozen=True):
-    """A file as two sessions last knew it: digests as in `Wrote`."""
+    """A file as two sessions last knew it: digests as in `FileChanged`."""
 
     path: str
     one: str | None

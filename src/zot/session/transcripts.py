@@ -58,7 +58,7 @@ def past_of(messages: Sequence[Message], totals: Counters) -> TranscriptPast:
 
 #: The ends of turns that failed, were aborted or cut off, by role and time of the last message before the end.
 Endings: TypeAlias = Mapping[tuple[Role, str], TurnEnd]
-#: The most events that can follow a change before something new begins (`concluded`).
+#: The most events that can follow a change before something new begins (`fork_end`).
 CONCLUSION = 8
 _CONCLUDING = UserMessage | Usage | AssistantMessage | ExtNotify | TurnEnd | ToolResult | CompactDone | Done
 

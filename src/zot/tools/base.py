@@ -51,7 +51,7 @@ class Tool(Protocol):
         """True if calls change nothing, so that several may run in parallel."""
 
     async def run(self, args: dict[str, Any], context: ToolContext) -> Output:
-        """Run one call. Raise ToolFailed with a text for the model, or FailedWith for an output with images.
+        """Run one call. Raise ToolFailed with a text for the model, or ToolFailedWithOutput for an output with images.
 
         When cancelled, leave no process.
         """

@@ -87,7 +87,7 @@ class Restorer:
             return str(problem)
         if NOT_KEPT in (digest, *found, then):
             return "its content was not kept"
-        return None if digest in (*found, then) else "somebody else changed it"
+        return None if digest in (*found, then) else "another program changed it"
 
     def restore(
         self, root: str, path: str, data: bytes | None, *, found: Sequence[str | None], then: str | None, mode: int
@@ -105,7 +105,7 @@ class Restorer:
         with self._paths.find(where, "/", make_parents=there.digest is None) as place:
             there = content_at(place)
             if there.digest not in found:
-                raise ToolFailed("somebody else changed it")
+                raise ToolFailed("another program changed it")
             self._put(place, data, there, mode)
         return there.digest, mode if there.about is None else stat.S_IMODE(there.about.st_mode)
 

@@ -90,7 +90,7 @@ class FileLocation:
         """Remove the file if it still has the status ``expected``. Raise ToolFailed."""
         try:
             if _differ(expected, self._existing()):
-                raise ToolFailed(f"{self._shown} was changed by somebody else at the same time")
+                raise ToolFailed(f"{self._shown} was changed by another program at the same time")
             os.unlink(self._name, dir_fd=self._directory)
         except OSError as exc:
             raise failure("remove", self._shown, exc) from exc
@@ -122,7 +122,7 @@ class FileLocation:
             if old is None and mode is not None:
                 os.fchmod(fd, mode)
             if expected is not None and _differ(expected, self._existing()):
-                raise ToolFailed(f"{self._shown} was changed by somebody else at the same time; read it again")
+                raise ToolFailed(f"{self._shown} was changed by another program at the same time; read it again")
             self._rename(temp)
             # Only now: the rename changes the status, too.
             return Replaced(old is None, tuple(notes), os.fstat(fd))
@@ -155,7 +155,7 @@ class FileLocation:
             if exc.errno != errno.EBUSY:
                 raise
             raise ToolFailed(
-                f"cannot write {self._shown}: it is mounted there by itself and cannot be replaced; write it with bash"
+                f"cannot write {self._shown}: it is a mount point and cannot be replaced; write it with bash"
             ) from exc
 
     def _keep(self, about: os.stat_result, new: int) -> list[str]:

@@ -326,7 +326,7 @@ class GuardedChild(Child):
     async def start(self, request: bytes, fds: Sequence[int], *, program: str, cwd: str) -> None:
         """Request a command with the descriptors that `warden/keeper.py` expects, and wait until it runs.
 
-        Raise OSError; `NotTaken` if the command was not started and another keeper may be asked.
+        Raise OSError; KeeperEnded if the command was not started and another keeper may be asked.
         """
         with suppress(ConnectionError):  # the keeper ended before it could read; the reader notices that
             sent = socket.send_fds(self._control, [request], fds)

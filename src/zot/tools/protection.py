@@ -1,7 +1,7 @@
 """Protection of files that would run later: read-only in a sandbox, and moved away if a command created them.
 
-A mount cannot cover a path that does not exist without creating it for everybody. So what was missing before a command
-is looked for after it.
+A mount cannot cover a path that does not exist without creating it for all programs. So paths that were missing before
+a command are looked for after it.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class ProtectedFiles:
             if place in self._repositories:
                 continue
             with suppress(OSError):
-                # Of the time that nobody can set: a survey of a large tree may have missed it.
+                # By the change time, which programs cannot set: a survey of a large tree may have missed it.
                 if os.lstat(os.path.join(self._root, place, REPOSITORY)).st_ctime >= self._surveyed_at - _TICK_S:
                     yield place
 

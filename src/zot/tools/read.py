@@ -102,7 +102,7 @@ class Read:
         if window.last < first:
             return f"[the file has only {window.total} lines]"
         total = str(window.total) if is_counted else f"a file of {size} bytes"
-        more = f"[lines {first}-{window.last} of {total}; go on with offset={window.last + 1}]\n"
+        more = f"[lines {first}-{window.last} of {total}; continue with offset={window.last + 1}]\n"
         return window.text() + (more if window.last < window.total or not is_counted else "")
 
     async def _fill(self, window: Window, fd: int, size: int) -> bool:
@@ -164,7 +164,7 @@ def _listing(fd: int, first: int, limit: int) -> str:
         return f"[the directory has only {total} entries]"
     shown = names[first - 1 : first - 1 + min(limit, MAX_ENTRIES)]
     last = first - 1 + len(shown)
-    more = f"[entries {first}-{last} of {total}; go on with offset={last + 1}]\n" if last < len(names) else ""
+    more = f"[entries {first}-{last} of {total}; continue with offset={last + 1}]\n" if last < len(names) else ""
     return "".join(f"{name}\n" for name in shown) + more
 
 

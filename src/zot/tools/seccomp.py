@@ -31,7 +31,7 @@ _SET_ID: Final = 0o6000
 #: Flags of `open` that create a file, and so make its mode count.
 _CREATES: Final = 0o100 | 0o20000000
 _TTY_INPUT: Final = (0x5412, 0x541C)
-#: Local, IPv4, IPv6 and the kernel's own questions, which `getifaddrs` asks. Others, such as vsock, have no namespace.
+#: Local, IPv4, IPv6 and netlink, which ``getifaddrs`` uses. Others, such as vsock, have no namespace.
 _FAMILIES: Final = (1, 2, 10, 16)
 
 

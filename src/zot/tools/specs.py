@@ -22,7 +22,7 @@ READ = ToolSpec(
     name="read",
     description=(
         f"Read a file. Returns at most {MAX_LINES} lines or {MAX_BYTES // 1024} KiB of its text; "
-        "notes in square brackets at the end say how to go on and what is unusual about it. "
+        "notes in square brackets at the end say how to continue and what is unusual about it. "
         "PNG, JPEG, GIF and WebP images are returned as images. For a directory its entries are listed."
     ),
     schema=_object(
@@ -89,7 +89,7 @@ def bash(*, lock: bool, lock_net: bool = False, timeout_s: float = BASH_TIMEOUT_
         "Run a command with /bin/sh in the cwd and return its output, stdout and stderr together. "
         f"Of long output you see the beginning and the end, {MAX_LINES} lines or {MAX_BYTES // 1024} KiB. "
         "There is no input: a command that asks for some reads end of file. "
-        "Use & for what shall go on in the background."
+        "Use & for what shall continue in the background."
     )
     if lock:
         description += (

@@ -46,7 +46,7 @@ class Write:
                 await context.writing(wrote(place.path, context.cwd, before, content_of(data)))
                 known = known or before.about
                 if before.digest is None and place.exists():
-                    raise ToolFailed(f"{wanted.path} was made by somebody else at the same time; read it first")
+                    raise ToolFailed(f"{wanted.path} was created by another program at the same time; read it first")
             replaced = place.replace(data, expected=known)
             self._seen.note(place.keys, version_of(data, replaced.about))
         lines = data.count(b"\n") + (not data.endswith(b"\n") and data != b"")

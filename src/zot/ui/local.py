@@ -97,7 +97,7 @@ class LocalConversation:
         self._begun: Sequence[tuple[int, Row]] = ()
         self._left = EarlierProviders()
         #: Side questions that are not answered yet.
-        self._side_questions = AbortableWaits("the answer by the way was aborted")
+        self._side_questions = AbortableWaits("the side question was aborted")
         session.extensions.start()
 
     def follow(self, subscriber: Subscriber) -> Callable[[], None]:
@@ -162,7 +162,7 @@ class LocalConversation:
         if not asked:
             raise UserError("nothing has been asked yet")
         self._check_here("wait for its end")
-        self._session.repeat(text_of(asked[-1].content) or "go on", RepeatedPrompt())
+        self._session.repeat(text_of(asked[-1].content) or "continue", RepeatedPrompt())
 
     async def abort(self) -> None:
         self._side_questions.abort()
@@ -363,7 +363,7 @@ class LocalHome:
         """Return the newest session of the directory that no host owns. Raise NoSuchSession."""
         cwd = self._cwd
         nothing = NoSuchSession(
-            f"there is no session of {printable(cwd)} to go on with; zot sessions list --all shows the others"
+            f"there is no session of {printable(cwd)} to continue; zot sessions list --all shows the others"
         )
         if not await self._is_kept():
             raise nothing

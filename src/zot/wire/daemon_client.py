@@ -254,9 +254,7 @@ class Following:
         return begin if ours is None else msgspec.structs.replace(begin, prompt_id=ours.prompt_id)
 
     def _change_epoch(self, answer: Attached) -> None:
-        why = (
-            f"session {self.session_id!r} is not what was shown: it was deleted and made anew, or a part of it is lost"
-        )
+        why = f"session {self.session_id!r} is not what was shown: it was deleted and created again, or lost rows"
         self.fail(EpochChanged(why, epoch=answer.epoch))
         self.listeners.clear()
         self.cursor = None

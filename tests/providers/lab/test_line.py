@@ -35,7 +35,7 @@ def test_blank_lines_and_comments_are_nothing(source: str) -> None:
         ("say 'open", '"\'open": a string or bracket that does not close or open'),
         ('say {"a": 1', "'{\"a\": 1': a bracket that does not close"),
         ("say }", "'}': a string or bracket that does not close or open"),
-        ('say "a""b"', "'\"b\"' right behind a value: a space is missing"),
+        ('say "a""b"', "'\"b\"' right after a value: a space is missing"),
         ('"say" x', '"say" where a directive should be'),
     ],
 )

@@ -67,7 +67,7 @@ async def test_without_descriptors_clients_wait_in_line_and_the_log_has_one_line
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.4):  # Long enough to try three times.
                 await asyncio.get_running_loop().sock_recv(clients[0], 100)
-    assert caplog.messages == ["nobody can be accepted for now: Too many open files"]
+    assert caplog.messages == ["connections cannot be accepted for now: Too many open files"]
     assert {await greeting(client) for client in clients} == {b"hello"}
     for client in clients:
         client.close()

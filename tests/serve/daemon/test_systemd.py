@@ -60,7 +60,7 @@ def test_without_systemd_nothing_happens(caplog: pytest.LogCaptureFixture) -> No
 def test_a_systemd_that_does_not_listen_is_no_problem(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         Notifier({"NOTIFY_SOCKET": str(tmp_path / "nowhere")}).ready("listening")
-    assert caplog.messages == ["systemd was not told READY=1: No such file or directory"]
+    assert caplog.messages == ["systemd was not notified of READY=1: No such file or directory"]
 
 
 def test_listening_sockets_are_taken_in_order_and_the_rest_is_closed(

@@ -164,7 +164,7 @@ def test_the_agent_is_chosen_by_name_and_an_unknown_one_is_the_default(hosts: Ho
 
 # Who may do what.
 
-ADVICE = "whoever runs zot can allow more with --policy, such as --policy '*=allow', or in config.toml"
+ADVICE = "the operator of zot can allow more with --policy, such as --policy '*=allow', or in config.toml"
 
 
 def test_strangers_may_read_and_no_more_unless_an_operator_says_so(hosts: Hosts) -> None:
@@ -546,7 +546,7 @@ def test_it_stops_when_whoever_asked_has_gone(hosts: Hosts) -> None:
     shell.communicate(timeout=PATIENCE_S)
     answer = hosts.directory / "answer"
     assert eventually(lambda: answer.read_text() != "")
-    assert failure(json.loads(answer.read_text())) == ("INTERNAL", "whoever asked has gone")
+    assert failure(json.loads(answer.read_text())) == ("INTERNAL", "the process that asked has gone")
 
 
 @pytest.mark.parametrize("target", ["/dev/full", "closed"])

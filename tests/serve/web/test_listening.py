@@ -51,7 +51,7 @@ async def test_without_descriptors_who_comes_waits_in_line_and_the_log_has_one_l
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.25):  # Long enough to try twice.
                     await asyncio.get_running_loop().sock_recv(come[0], 100)
-        assert caplog.messages == ["nobody can be accepted for now: Too many open files"]
+        assert caplog.messages == ["connections cannot be accepted for now: Too many open files"]
         async with asyncio.timeout(PATIENCE_S):
             for one in come:
                 assert (await asyncio.get_running_loop().sock_recv(one, 100)).startswith(b"HTTP/1.1 200 OK")

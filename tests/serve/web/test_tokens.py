@@ -69,7 +69,7 @@ def test_a_line_that_is_no_token_keeps_everybody_out_and_the_log_says_so_once(
     assert [tokens.bearer(token) for token in (ONE, OTHER, ONE)] == [None, None, None]
     [told] = caplog.messages
     assert told.startswith(f"{path}:2: expected a token")
-    assert told.endswith("until that is mended, no token admits anybody")
+    assert told.endswith("until that is fixed, no token is accepted")
     assert not any(token in told for token in ("secret", ONE))
     path.chmod(0o644)
     assert tokens.bearer(ONE) is None

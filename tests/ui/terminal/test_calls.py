@@ -369,7 +369,7 @@ async def test_what_is_chosen_is_read_in_full_also_if_it_is_longer_than_a_line(t
             await person.decides("bash wants to run; may it?", "a")
             await person.idle()
         await person.says("/clear ")
-        await person.sees("the conversation begins anew")
+        await person.sees("the conversation was cleared")
         await person.says("/approvals ")
         await person.sees("a first")
         assert "a second" not in person.screen

@@ -147,10 +147,10 @@ async def test_the_others_follow_who_clears_the_conversation(tmp_path: Path) -> 
     async with two(tmp_path) as (one, other):
         await one.says("/clear")
         for person in (one, other):
-            await person.sees("the conversation begins anew")
+            await person.sees("the conversation was cleared")
             assert "how it began" not in person.screen
         await one.says("!echo said afterwards")
         for person in (one, other):
             await person.sees("   said afterwards")
-            assert person.screen.index("begins anew") < person.screen.index("said afterwards")
+            assert person.screen.index("was cleared") < person.screen.index("said afterwards")
             await person.idle()

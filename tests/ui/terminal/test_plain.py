@@ -371,7 +371,7 @@ async def test_why_extensions_cannot_be_reloaded_is_said_once(tmp_path: Path) ->
         (player.directory / "run.py").write_text("#!/bin/sh\nexit 3\n")
         person.type("/reload-ext")
         assert await person.until("> ") == (
-            "-- starting the extensions anew\n"
+            "-- reloading the extensions\n"
             "-- the extensions stay as they were, because player: exited with 3 before it said hello\n> "
         )
 

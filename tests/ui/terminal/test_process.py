@@ -209,7 +209,7 @@ def test_lines_too_say_how_to_go_on_and_control_c_at_the_prompt_asks_again(tmp_p
         person.until(b"\nsaid\r\n> \r\n> ")
         person.type(leaving)
         assert person.end() == 0
-        assert person.written.endswith(b"\r\nzot --resume one goes on with this session\r\n")
+        assert person.written.endswith(b"\r\nzot --resume one continues this session\r\n")
 
 
 def test_lines_say_how_to_go_on_also_if_they_are_left_at_a_question(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_lines_say_how_to_go_on_also_if_they_are_left_at_a_question(tmp_path: Pa
         person.until(b"  number, or nothing: ")
         person.type(b"\x04")
         assert person.end() == 0
-        assert person.written.endswith(b"  number, or nothing: \r\nzot --resume one goes on with this session\r\n")
+        assert person.written.endswith(b"  number, or nothing: \r\nzot --resume one continues this session\r\n")
 
 
 def test_who_named_a_session_can_begin_another(tmp_path: Path) -> None:
@@ -361,7 +361,7 @@ def test_the_name_of_a_session_is_shown_for_the_shell_and_cannot_take_the_termin
         person.type(b"\x11")
         assert person.end() == 0
     assert _raw(person.written) == []
-    word = re.search(r"zot --resume (\S+) goes on", person.written.decode())
+    word = re.search(r"zot --resume (\S+) continues", person.written.decode())
     assert word is not None
     shown = subprocess.run(["bash", "-c", f"printf %s {word[1]}"], capture_output=True, timeout=PATIENCE_S, check=True)
     assert shown.stdout.decode() == FORGED
@@ -385,7 +385,7 @@ def test_the_name_of_a_directory_cannot_take_the_terminal_over_when_it_ends(
     place.mkdir()
     with seat(place, "-m", "zot", "--provider", "lab", "--continue", *words) as person:
         assert person.end() == 1
-    assert rb"ev\x1b]0;PWNED\x07\x1b[2Jil\u202ex to go on with" in person.written.replace(b"\r\n", b"")
+    assert rb"ev\x1b]0;PWNED\x07\x1b[2Jil\u202ex to continue" in person.written.replace(b"\r\n", b"")
     assert _raw(person.written) == []
 
 

@@ -43,7 +43,7 @@ async def test_commands_about_the_session(tmp_path: Path) -> None:
         await person.says(f"/sessions {first}")
         await person.until(lambda: _session(person) == first)
         await person.says("/clear ")
-        await person.sees("the conversation begins anew")
+        await person.sees("the conversation was cleared")
         assert "It is red." not in person.screen
         assert await person.app.conversation.messages() == []
         await person.says("/sessions ")
@@ -162,15 +162,15 @@ async def test_an_answer_by_the_way_is_shown_to_go_on_and_aborted_with_escape(tm
     async with stage(tmp_path) as person:
         await person.sees("ready")
         await person.says("/btw !slow 6000 0.1")
-        await person.sees("answering by the way")
+        await person.sees("answering a side question")
         await person.says("!echo meanwhile")
         await person.sees("  meanwhile")
         await person.says("/cost ")
         await person.sees("output ")
         await person.until(lambda: not person.app.story.doing and not person.app.following.feed.waits)
-        assert "answering by the way" in person.screen
+        assert "answering a side question" in person.screen
         await person.pilot.press("escape")
-        await person.sees("the answer by the way was aborted")
+        await person.sees("the side question was aborted")
         await person.sees("ready")
 
 
@@ -201,7 +201,7 @@ async def test_commands_about_the_model_and_what_was_said(tmp_path: Path) -> Non
         await person.sees("the tools can do what you can do")
         await person.misses("· locked")
         await person.says("/approvals ")
-        await person.sees("nothing is allowed for good")
+        await person.sees("no call is always allowed")
         await person.says("/nonsense ")
         await person.sees("there is no command /nonsense")
         await person.says("/compact ")

@@ -62,7 +62,7 @@ class Responses:
         self._sizes: dict[str, int] = {}
 
     def find(self, id_: str) -> list[_Item]:
-        """Return the conversation up to the response with this id. Raise Refusal if it is unknown."""
+        """Return the conversation up to the response with this id. Raise LabRefusal if it is unknown."""
         if id_ not in self._known:
             raise LabRefusal(
                 f"Previous response with id '{id_}' not found: lab remembers the last {_MOST_RESPONSES} responses, "

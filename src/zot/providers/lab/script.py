@@ -151,7 +151,7 @@ def _token(source: str, at: int) -> tuple[str | None, LiteralText, int]:
     else:
         value = Word(bare)
     if end < len(source) and not source[end].isspace():
-        raise BadLine(f"{source[end:]!r} right behind a value: a space is missing")
+        raise BadLine(f"{source[end:]!r} right after a value: a space is missing")
     return name, value, end
 
 

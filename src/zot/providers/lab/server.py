@@ -61,7 +61,7 @@ class Receiver:
         self.wants_continue = False
 
     def feed(self, data: bytes) -> list[Incoming]:
-        """Return the requests that ``data`` completes. Raise Refused if it is not HTTP, or too large."""
+        """Return the requests that ``data`` completes. Raise RequestRefused if it is not HTTP, or too large."""
         self._done = []
         self._head_bytes += len(data) if self._in_head else 0
         try:

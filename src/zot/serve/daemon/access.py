@@ -30,7 +30,7 @@ async def use_session(pool: SessionPool, connection: ClientConnection, session_i
 
 
 async def check_use(pool: SessionPool, connection: ClientConnection, session_id: str) -> None:
-    """Raise RpcError where `used` does; NoSuchSession. For changes to a session that need not be loaded.
+    """Raise RpcError where `use_session` does; NoSuchSession. For changes to a session that need not be loaded.
 
     Local clients pass unchecked, so they can delete a session that cannot be loaded any more.
     """
@@ -54,7 +54,7 @@ def check_approval(connection: ClientConnection, session: Session, decision: str
     if decision != "reject" and grant.name in session.worker.approvals.prompted_by and not grant.may("self_approve"):
         raise RpcError(
             NOT_OWNED,
-            f"the token {grant.name!r} prompted this run, and nobody approves what they prompted themselves: another"
+            f"the token {grant.name!r} prompted this run and cannot approve its calls: another"
             " token, a local client, or a token with the role 'self_approve' can",
         )
 

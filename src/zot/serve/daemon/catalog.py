@@ -312,7 +312,7 @@ class SessionCatalog:
 
 
 class RecordedEvents:
-    """Recorded events of one session (`feed.Past`)."""
+    """Recorded events of one session (`feed.ReplaySource`)."""
 
     def __init__(self, journal: Journal, session_id: str) -> None:
         self._journal = journal

@@ -67,7 +67,7 @@ _MAX_UNANSWERED_BYTES = 64 << 20
 _READS_AT_ONCE = 4
 _MAX_UNREAD_BYTES = 1 << 20
 
-#: Executes a method: returns the result, or a `Deferred`, `Later` or `Told`. Raises AgentError.
+#: Executes a method: returns the result, or a `Deferred`, `SlowAnswer` or `AnswerThen`. Raises AgentError.
 Handler: TypeAlias = Callable[["ClientConnection", Any], Awaitable[Any]]
 
 
@@ -108,7 +108,7 @@ class AnswerThen:
 
 
 class ClientWire(Wire, Protocol):
-    """Outgoing half of a client's connection, as `Connection` needs it."""
+    """Outgoing half of a client's connection, as `ClientConnection` needs it."""
 
     def finish(self) -> None:
         """Flush, then close."""

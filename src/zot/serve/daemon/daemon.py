@@ -165,7 +165,7 @@ class Daemon:
             return None
         who = Identity("unix", uid=peer.uid, pid=peer.pid)
         if not admits(peer):
-            self._refuse(who, "uid", f"{peer.label}: this daemon serves uid {os.geteuid()} and nobody else")
+            self._refuse(who, "uid", f"{peer.label}: this daemon serves uid {os.geteuid()} only")
             return None
         return self.admit(wire, who, peer.label)
 
@@ -325,7 +325,7 @@ class Daemon:
 
     def _resume(self) -> None:
         """Withdraw the stop. Released resources stay released."""
-        log.warning("the daemon goes on: who was to take its place has gone")
+        log.warning("the daemon resumes: its successor has gone")
         self.heir, self.grace_s = None, self.parts.settings.grace_s
         self._stopping.clear()
         self._resumed.set()

@@ -119,7 +119,7 @@ class Follower:
         try:
             await self._replay()
         except AgentError as problem:
-            log.warning("a client is cut off, for what it missed cannot be read: %s", problem)
+            log.warning("a client is disconnected, because its replay cannot be read: %s", problem)
             self.wire.cut("what it missed cannot be read")
         finally:
             if self.reading is asyncio.current_task():  # `restart` may have started another replay.

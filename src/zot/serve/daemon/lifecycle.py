@@ -172,7 +172,7 @@ class Notifier:
                 line.setblocking(False)
                 line.sendto("\n".join(lines).encode(), address)
         except OSError as problem:
-            log.warning("systemd was not told %s: %s", lines[0], problem.strerror or problem)
+            log.warning("systemd was not notified of %s: %s", lines[0], problem.strerror or problem)
 
 
 def take_listeners(env: MutableMapping[str, str], *, first: int = _FIRST_DESCRIPTOR) -> tuple[socket.socket, ...]:

@@ -9,20 +9,20 @@ from collections.abc import Mapping
 #: Help texts. Counters only grow; gauges are current values.
 _HELP: Mapping[str, str] = {
     "connections": "Clients that have connected.",
-    "calls": "Methods that were called, without those that only look.",
+    "calls": "Methods that were called, without those that only read.",
     "errors": "Calls that were answered with an error.",
-    "runs": "Runs of sessions that have ended, whatever came of them; see responses for the host protocol.",
+    "runs": "Runs of sessions that have ended, in any way; see responses for the host protocol.",
     "responses": "Requests of the host protocol that were answered.",
     "updates": "Updates of sessions that were sent, to each client.",
     "update_bytes": "Their size.",
-    "cut_off": "Clients that were cut off, for they did not read.",
+    "cut_off": "Clients that were disconnected because they did not read.",
     "refused": "Connections, requests and messages that were refused.",
 }
 _GAUGES: Mapping[str, str] = {
     "clients": "Clients that are connected.",
     "sessions": "Sessions that are loaded.",
-    "running": "Sessions in which something runs.",
-    "journal_bytes": "Size of the journal, with what is not merged yet.",
+    "running": "Sessions that are running.",
+    "journal_bytes": "Size of the journal, with its write-ahead file.",
     "rss_bytes": "Memory that the process uses.",
     "uptime_seconds": "How long the daemon has been running.",
 }

@@ -47,7 +47,7 @@ from zot.wire.updates import TurnSummary
 if TYPE_CHECKING:
     from zot.serve.daemon.catalog import SessionCatalog
 
-_ABORTED = "the answer by the way was aborted"
+_ABORTED = "the side question was aborted"
 
 _MAX_BYTES = 10 << 20
 _MAX_TEXT_BYTES = 256 << 10

@@ -159,7 +159,7 @@ class LocalWire(asyncio.Protocol):
     def cut(self, reason: str) -> None:
         """Close without waiting for the client."""
         if not self._is_ending:
-            log.warning("a client was cut off: %s", reason)
+            log.warning("a client was disconnected: %s", reason)
         self._is_ending = True
         self.transport.abort()
 
@@ -307,7 +307,7 @@ class Acceptor:
         self._loop.remove_reader(self._listener.fileno())
         if (now := self._loop.time()) >= self._log_at:
             self._log_at = now + _LOG_EVERY_S
-            log.warning("nobody can be accepted for now: %s", problem.strerror)
+            log.warning("connections cannot be accepted for now: %s", problem.strerror)
         self._timer = self._loop.call_later(self._delay_s, self._resume)
         self._delay_s = min(2 * self._delay_s, _MAX_DELAY_S)
 

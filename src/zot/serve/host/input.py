@@ -77,7 +77,7 @@ def _next(incoming: int, signals: int, outgoing: int, deadline: float) -> bytes 
         if signals in ready or readable(signals):
             raise Interrupted("a signal came before the request")
         if outgoing in ready:
-            raise Abandoned("nobody reads the answer")
+            raise Abandoned("the reader of the answer has gone")
         if incoming in ready:
             try:
                 return os.read(incoming, _READ_BYTES)

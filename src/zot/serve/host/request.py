@@ -61,7 +61,7 @@ _CONFIRM_S = 10.0
 _CLOSE_ALL_S = 2.0
 #: Messages for requests that get no answer, and for those that the next daemon can answer.
 _STOPPING_MESSAGE = "the daemon is stopping"
-_NEXT_MESSAGE = "the daemon is stopping; ask the next one the same, with the same key, and the request goes on there"
+_NEXT_MESSAGE = "the daemon is stopping; send the request to the next one with the same key, and it continues there"
 
 
 def idempotent(request: Request, came: float, deadline: float, ttl_s: float | None = None) -> IdempotentRequest:

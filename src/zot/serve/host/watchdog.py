@@ -152,7 +152,7 @@ class Watchdog:
             if is_closed_by_peer(self._outgoing):
                 self._give_up()
             if os.getppid() != self._parent and not self._stays and _has_ended(self._incoming):
-                self._end("whoever asked has gone", 4)
+                self._end("the process that asked has gone", 4)
 
     def _pause_s(self) -> float:
         now = time.monotonic()

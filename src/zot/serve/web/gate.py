@@ -200,7 +200,7 @@ def _all(scope: Scope, name: bytes) -> list[str]:
 
 
 def _name_of(host: str) -> str | None:
-    """Return the name in a `Host` header, without its port; None if it is malformed."""
+    """Return the name in a ``Host`` header, without its port; None if it is malformed."""
     try:
         split = urlsplit(f"//{host}")
         if split.username is not None or split.path or split.query or split.fragment:

@@ -165,7 +165,7 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def _is_addressed(self) -> bool:
-        """True unless the request's target has a scheme or host of its own that its `Host` does not name."""
+        """True unless the request's target has a scheme or host of its own that its ``Host`` does not name."""
         if self.url.startswith(b"/") and not self.url.startswith(b"//"):
             return True
         scheme, _, rest = self.url.partition(b"://")
@@ -203,7 +203,7 @@ class HttpProtocol(HttpToolsProtocol):
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol, asyncio.BufferedProtocol):
-    """One WebSocket (`websocket.Below`)."""
+    """One WebSocket. `WebWire` writes to it directly, past ASGI."""
 
     config: ServerConfig
 

@@ -54,7 +54,7 @@ _HEADERS = (
     (b"connection", b"close"),
 )
 
-#: Scope extension under which our own server passes its `Below`.
+#: Scope extension under which our own server passes its `WebSocketProtocol`.
 BELOW = "zot.below"
 #: Close codes for a binary message and for one that is too long.
 _BINARY, _TOO_BIG = 1003, 1009
@@ -119,7 +119,7 @@ class WebWire:
     def cut(self, reason: str) -> None:
         """Close without waiting for the client."""
         if not self._is_ending:
-            log.warning("a client was cut off: %s", reason)
+            log.warning("a client was disconnected: %s", reason)
         self.end()
         if self._below is not None:
             self._below.abort()

@@ -3,7 +3,7 @@
 A keeper adopts the orphans of its tree, so all descendants stay below it, whatever they do (new sessions, double
 forks). The tree has ended exactly when the keeper has no child left.
 
-Its control socket carries, to the keeper: a `Request` with descriptors (the write end of the output pipe; its read
+Its control socket carries, to the keeper: a `SpawnRequest` with descriptors (the write end of the output pipe; its read
 end, to drain it later; optionally standard input and standard error); then lines: ``end SECONDS``, ``list``, ``drain``.
 From the keeper: ``taken KEEPER MARK``; ``started PID`` or ``failed ERRNO WHERE``; ``jobs PID COMMAND\\0...``;
 ``abandoned`` when the guardian has died; ``exited STATUS``; finally ``gone``, after which it takes the next request. An

@@ -364,7 +364,7 @@ class ZotApp(Ground):
                 self.do(self._refresh_state())
             case ConversationReplaced(messages=0):
                 self.following.forget()
-                self.note("the conversation begins anew; what it cost stays counted")
+                self.note("the conversation was cleared; its cost stays counted")
                 self.do(self._refresh_state())
             case ConversationReplaced():
                 self.do(self._begin_anew())

@@ -546,7 +546,7 @@ class TranscriptBuilder:
         self._answer, self.doing = None, ""
 
     def _compacted(self, event: CompactDone) -> None:
-        why = "the conversation was made shorter by itself" if event.auto else "the conversation was summarised"
+        why = "the conversation was compacted automatically" if event.auto else "the conversation was summarised"
         more = f"; {event.pruned} results of tools were shortened" if event.pruned else ""
         self._add(NoteEntry(f"{why}{more}", "info"))
         if event.summary:

@@ -193,7 +193,7 @@ def _parser() -> Any:
 
 
 def parsed(text: str) -> list[Any]:
-    """Return the `markdown_it` tokens of a text, with invisible characters that entities decode to escaped."""
+    """Return the markdown-it tokens of a text, with invisible characters that entities decode to escaped."""
     tokens: list[Any] = _parser().parse(text)
     for child in (child for token in tokens for child in token.children or ()):
         child.content = escaped(child.content)

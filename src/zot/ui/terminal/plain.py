@@ -312,7 +312,7 @@ class PlainTerminal(Subscriber):
             case CompactDone():
                 self._say("-- the conversation was made shorter")
             case ConversationReplaced(messages=messages):
-                how = "was changed" if messages else "begins anew; what it cost stays counted"
+                how = "was changed" if messages else "was cleared; its cost stays counted"
                 self._say(f"-- the conversation {how}")
             case ExtNotify(extension=extension, level=level, message=message):
                 self._say(f"[{one_line(extension)}] {level}: {escaped(message)}")

@@ -379,7 +379,7 @@ async def _jump(terminal: Terminal, args: str) -> None:
 async def _btw(terminal: Terminal, args: str) -> None:
     if not args:
         raise UserError("say what you want to know: /btw QUESTION")
-    with terminal.busy("answering by the way"):
+    with terminal.busy("answering a side question"):
         aside = await terminal.conversation.aside(args)
     cost = aside.usage.cost
     terminal.present(f"*{one_line(args, 200)}*\n\n{aside.text}", "btw" if not cost else f"btw, ${cost:.4f}")
@@ -403,7 +403,7 @@ async def _unlock(terminal: Terminal, args: str) -> None:
 
 async def _reload(terminal: Terminal, args: str) -> None:
     await ask_trust(terminal, "extension")
-    with terminal.busy("starting the extensions anew"):
+    with terminal.busy("reloading the extensions"):
         names = await terminal.conversation.reload_extensions()
     terminal.note(f"running: {', '.join(names)}" if names else "there are no extensions", "success")
 
@@ -411,7 +411,7 @@ async def _reload(terminal: Terminal, args: str) -> None:
 async def _approvals(terminal: Terminal, args: str) -> None:
     known = await terminal.conversation.remembered()
     if not known:
-        terminal.note("nothing is allowed for good")
+        terminal.note("no call is always allowed")
         return
     options = [Option(one, f"{one.tool}  {one.subject}".rstrip()) for one in known]
     chosen = await terminal.choose("Allowed for this session; which one shall be asked about again?", options)
@@ -471,7 +471,7 @@ COMMANDS: Mapping[str, SlashCommand] = {
     "sessions": SlashCommand(_sessions, "[ID]", "go to another session"),
     "session": SlashCommand(_session, "[new|export|import|fork|tree]", "this session: about it, or a copy of it"),
     "compact": SlashCommand(_compact, "", "summarise the conversation, to make room"),
-    "undo-compact": SlashCommand(_undo_compact, "", "put back what was summarised"),
+    "undo-compact": SlashCommand(_undo_compact, "", "undo the newest compaction"),
     "rewind": SlashCommand(_rewind, "[MESSAGES]", "go back to before a message, with the files changed since"),
     "clear": SlashCommand(_clear, "", "forget the conversation"),
     "jump": SlashCommand(_jump, "", "go to something you said before"),
@@ -479,8 +479,8 @@ COMMANDS: Mapping[str, SlashCommand] = {
     "skills": SlashCommand(_skills, "", "what the model can look up"),
     "lock": SlashCommand(_lock, "", "keep the tools inside the directory"),
     "unlock": SlashCommand(_unlock, "", "let them out"),
-    "reload-ext": SlashCommand(_reload, "", "start the extensions anew, as they are now"),
-    "approvals": SlashCommand(_approvals, "", "what you have allowed for good; take it back"),
+    "reload-ext": SlashCommand(_reload, "", "reload the extensions"),
+    "approvals": SlashCommand(_approvals, "", "the calls that are always allowed; revoke one"),
     "cost": SlashCommand(_cost, "", "what it used so far"),
     "export": SlashCommand(_export, "[FILE]", "the conversation as one HTML file"),
     "exit": SlashCommand(_exit, "", "leave"),
