@@ -325,7 +325,7 @@ class Record:
         return [(seq, row) for seq, row in zip(numbers, rows, strict=True) if isinstance(row, Change)]
 
     async def changes_with_failures(self) -> Sequence[Row]:
-        """Return all changes of the transcript, and the events of failed runs (`replay.troubled`)."""
+        """Return all changes of the transcript, and the events of failed runs (`replay.failed_runs`)."""
         from zot.journal.replay import failed_runs  # Imported lazily: needed only after a failed run.
 
         return await self._files.reading(lambda connection: failed_runs(connection, self.number))
