@@ -13,7 +13,7 @@ import msgspec
 from zot.config import flags
 from zot.config.config import AGENT_FLAGS, FOREIGN_FLAGS, Config, ignore_foreign, resolve
 from zot.errors import AgentError, ConfigError, SystemFailed
-from zot.serve.host.input import Abandoned, Interrupted, drain, process_began, read_request
+from zot.serve.host.input import Abandoned, InputInterrupted, drain, process_began, read_request
 from zot.serve.host.watchdog import Signals, Slot, Watchdog
 from zot.serve.stdio import claim, leave, unblock_signals, write_all, write_within
 from zot.wire.host import (
@@ -167,7 +167,7 @@ class Host:
             self._refuse(problem)
         except Abandoned:
             leave(FAILED)
-        except Interrupted:
+        except InputInterrupted:
             name = signals.taken()
             self._respond(Ids().failure("INTERNAL", f"zot was ended by {name} before there was a request"), BAD_INPUT)
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from zot.runtime.open import OpenRequest
 
 
-class Settled(msgspec.Struct, frozen=True):
+class SettledRequest(msgspec.Struct, frozen=True):
     """A request adapted to what is recorded: ``agent`` is the agent's name, ``system`` the system prompt to keep."""
 
     request: OpenRequest
@@ -38,14 +38,14 @@ class Settled(msgspec.Struct, frozen=True):
     system: str | None = None
 
 
-def settle(request: OpenRequest, changes: Sequence[Row]) -> Settled:
+def settle(request: OpenRequest, changes: Sequence[Row]) -> SettledRequest:
     """Return a session's settings from now on. ``changes`` are its recorded ones, none if it is new.
 
     Raise ConfigError, DirectoryGone.
     """
     recorded = next((row for row in reversed(changes) if isinstance(row, Configured)), None)
     if recorded is None:
-        return Settled(_guarded(request), request.agent_name)
+        return SettledRequest(_guarded(request), request.agent_name)
     request = request.adapted(recorded)
     # Under any agent it contains text of strangers, and a guard that is disconnected keeps blocking.
     request = _guarded(
@@ -65,7 +65,7 @@ def settle(request: OpenRequest, changes: Sequence[Row]) -> Settled:
         config = msgspec.structs.replace(config, lock=locks[-1])
     # Nor has it a system prompt: a new one is made.
     system = None if PROMPTING & overrides.names else recorded.system or None
-    return Settled(msgspec.structs.replace(request, config=config), request.agent_name or recorded.agent, system)
+    return SettledRequest(msgspec.structs.replace(request, config=config), request.agent_name or recorded.agent, system)
 
 
 def _guarded(request: OpenRequest) -> OpenRequest:
@@ -103,7 +103,7 @@ class SessionParts(msgspec.Struct, frozen=True):
         return session
 
 
-def assemble(settled: Settled, resources: SharedResources) -> SessionParts:
+def assemble(settled: SettledRequest, resources: SharedResources) -> SessionParts:
     """Return the parts of a session. Reads files; callable from any thread. Raise ConfigError."""
     request, config, system = settled.request, settled.request.config, settled.system
     model_id, models = check(config), models_of(config)

@@ -20,7 +20,7 @@ from zot.run_summary import RunSummary
 from zot.runtime.open import OpenRequest, open_session, open_unrecorded
 from zot.runtime.shared import SharedResources
 from zot.session.history import Batch, Subscriber
-from zot.session.queue import CompactJob, Completion, JobObserver, PromptJob
+from zot.session.queue import CompactJob, EditCompletion, JobObserver, PromptJob
 from zot.session.session import Session
 from zot.session.transcripts import RewindTarget
 
@@ -98,7 +98,7 @@ class Runtime:
 
     async def undo_compact(self) -> None:
         """Restore the messages that the newest compaction replaced, before later ones. Raise UserError if none."""
-        completion = Completion()
+        completion = EditCompletion()
         self._idle().undo_compact(completion)
         await completion.over
 

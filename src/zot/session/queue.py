@@ -42,7 +42,7 @@ class JobObserver:
         """The run waits for an approval, and another process will finish it."""
 
 
-class Completion(JobObserver):
+class EditCompletion(JobObserver):
     """Awaits an edit: ``over`` has no result, or the error that dropped it."""
 
     def __init__(self) -> None:

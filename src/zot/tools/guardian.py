@@ -13,9 +13,9 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from zot.tools.guardian_process.kernel import raise_priority
+from zot.tools.guardian_process.request import SpawnRequest, encode_request
 from zot.tools.process import CLOSE_GRACE_S, REAP_S, Child, Groups, Processes, Streams, end_each, kill_orphans, resolve
-from zot.tools.warden.kernel import raise_priority
-from zot.tools.warden.request import SpawnRequest, encode_request
 
 #: Error of a command that no keeper took.
 ENDED = "the guardian ended before it could take it"
@@ -32,7 +32,7 @@ _MAX_IDLE = 4
 _TRIES = 3
 #: Time to start a command before the guardian counts as stuck.
 PATIENCE_S = 10.0
-_START = "import sys; sys.path.append(sys.argv.pop()); from zot.tools.warden.main import main; main()"
+_START = "import sys; sys.path.append(sys.argv.pop()); from zot.tools.guardian_process.main import main; main()"
 
 
 def open_processes(*, protected: bool = False) -> Processes:
@@ -53,7 +53,7 @@ def protect_process() -> None:
     dumps and debugging. Against commands of the superuser only a sandbox helps.
     """
     if sys.platform == "linux":
-        from zot.tools.warden.kernel import hide_memory  # Imported lazily: for Linux only.
+        from zot.tools.guardian_process.kernel import hide_memory  # Imported lazily: for Linux only.
 
         hide_memory()
 
@@ -324,7 +324,7 @@ class GuardedChild(Child):
         loop.add_reader(control, self._on_readable)
 
     async def start(self, request: bytes, fds: Sequence[int], *, program: str, cwd: str) -> None:
-        """Request a command with the descriptors that `warden/keeper.py` expects, and wait until it runs.
+        """Request a command with the descriptors that `guardian_process/keeper.py` expects, and wait until it runs.
 
         Raise OSError; KeeperEnded if the command was not started and another keeper may be asked.
         """

@@ -15,8 +15,8 @@ from fcntl import ioctl
 from termios import FIONREAD
 from typing import Any, NamedTuple, Protocol
 
-from zot.tools.warden import tree
-from zot.tools.warden.kernel import raise_priority
+from zot.tools.guardian_process import tree
+from zot.tools.guardian_process.kernel import raise_priority
 
 #: Time to read remaining output from a command's descendants after the command itself has exited.
 DRAIN_S = 0.1

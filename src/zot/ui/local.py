@@ -30,7 +30,7 @@ from zot.runtime.shared import SharedResources
 from zot.session.abortable import AbortableWaits
 from zot.session.foreign_runs import ForeignRuns, open_foreign_run
 from zot.session.history import Batch, Subscriber
-from zot.session.queue import Completion, JobObserver, RepeatedPrompt
+from zot.session.queue import EditCompletion, JobObserver, RepeatedPrompt
 from zot.session.session import Session, new_session_id
 from zot.session.transcripts import RewindTarget, TranscriptPast, endings, past_message, past_of
 from zot.store import LockChanged, MessageAdded, Row
@@ -239,7 +239,7 @@ class LocalConversation:
 
     async def _edited(self, edit: Callable[[JobObserver], None]) -> None:
         """Change the conversation, and wait until that is done. Raise AgentError."""
-        completion = Completion()
+        completion = EditCompletion()
         edit(completion)
         await completion.over
 

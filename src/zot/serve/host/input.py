@@ -22,7 +22,7 @@ _MAX_AGE_S = 10.0
 _loaded = time.monotonic()
 
 
-class Interrupted(AgentError):
+class InputInterrupted(AgentError):
     """A signal arrived before the request."""
 
 
@@ -33,7 +33,7 @@ class Abandoned(AgentError):
 def read_request(incoming: int, signals: int, outgoing: int, *, limit: int, patience_s: float) -> bytes:
     """Return the first non-empty line. The rest of the input stays unread.
 
-    Raise Refused if there is none, or if it is too long or too late; Interrupted if ``signals`` becomes readable first,
+    Raise Refused if there is none, or if it is too long or too late; InputInterrupted if ``signals`` becomes readable first,
     Abandoned if ``outgoing`` is closed at its other end.
     """
     lines, deadline = LineSplitter(max_line_bytes=limit), time.monotonic() + patience_s
@@ -66,7 +66,7 @@ def drain(incoming: int) -> None:
 
 
 def _next(incoming: int, signals: int, outgoing: int, deadline: float) -> bytes | None:
-    """Return the next chunk, b"" at the end of the input, None at the deadline. Raise Interrupted, Abandoned."""
+    """Return the next chunk, b"" at the end of the input, None at the deadline. Raise InputInterrupted, Abandoned."""
     poll = select.poll()
     poll.register(incoming, select.POLLIN)
     poll.register(signals, select.POLLIN)
@@ -75,7 +75,7 @@ def _next(incoming: int, signals: int, outgoing: int, deadline: float) -> bytes 
         ready = dict(poll.poll(left_s * 1000))
         # poll() returns on the first ready descriptor: a signal may have arrived since.
         if signals in ready or readable(signals):
-            raise Interrupted("a signal came before the request")
+            raise InputInterrupted("a signal came before the request")
         if outgoing in ready:
             raise Abandoned("the reader of the answer has gone")
         if incoming in ready:
