@@ -33,8 +33,8 @@ class Abandoned(AgentError):
 def read_request(incoming: int, signals: int, outgoing: int, *, limit: int, patience_s: float) -> bytes:
     """Return the first non-empty line. The rest of the input stays unread.
 
-    Raise Refused if there is none, or if it is too long or too late; InputInterrupted if ``signals`` becomes readable first,
-    Abandoned if ``outgoing`` is closed at its other end.
+    Raise Refused if there is none, or if it is too long or too late; InputInterrupted if ``signals`` becomes readable
+    first; Abandoned if ``outgoing`` is closed at its other end.
     """
     lines, deadline = LineSplitter(max_line_bytes=limit), time.monotonic() + patience_s
     while True:
