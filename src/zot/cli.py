@@ -89,7 +89,7 @@ def _leave(problem: OSError) -> NoReturn:
     if isinstance(problem, BrokenPipeError):
         _exit(0)
     if problem.filename is None:
-        sys.stderr.write(f"zot: {problem}\n")
+        sys.stderr.write(f"zot: the output could not be written: {problem.strerror or problem}\n")
     else:
         from zot.errors import SystemFailed  # Imported lazily: needed only on failure.
 

@@ -206,7 +206,7 @@ def test_a_session_is_named_by_its_beginning_and_told_from_its_first_event(kept:
 def test_without_a_daemon_there_is_nothing_to_attach_to(kept: Kept, tmp_path: Path) -> None:
     said = kept.run("attach", "--socket", str(tmp_path / "none"))
     assert (said.out, said.code) == ("", 3)
-    assert said.err == f"zot: there is no daemon at {tmp_path / 'none'}: No such file or directory\n"
+    assert said.err == f"zot: no daemon is running at {tmp_path / 'none'}; start one with: zot daemon\n"
 
 
 @pytest.mark.parametrize("argv", [("call", "status"), ("attach", "--new")], ids=lambda argv: argv[0])

@@ -41,7 +41,7 @@ def test_what_was_asked_for_is_printed(words: list[str]) -> None:
 @pytest.mark.parametrize("words", [["--version"], ["--help"], ["rpc", "--help"]])
 def test_no_room_for_the_output_is_said_in_one_line(words: list[str]) -> None:
     done = zot(*words, redirect=">/dev/full")
-    assert (done.returncode, done.stderr) == (1, "zot: [Errno 28] No space left on device\n")
+    assert (done.returncode, done.stderr) == (1, "zot: the output could not be written: No space left on device\n")
 
 
 @pytest.mark.parametrize("words", [["--version"], ["--help"], ["rpc", "--help"]])

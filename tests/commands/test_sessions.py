@@ -504,3 +504,47 @@ def no_file_grows() -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("what", ["empty", "missing"])
+def test_a_journal_of_which_nothing_is_left_is_neither_copied_nor_taken_for_a_new_one(shell: Shell, what: str) -> None:
+    shell.ask("!echo Yes", "--session", "s")
+    journal = shell.home / "journal.db"
+    if what == "empty":
+        journal.write_bytes(b"")
+        told = f"zot: {journal} has lost all its sessions, so it was not copied: zot sessions check tells more\n"
+    else:
+        journal.unlink()
+        told = f"zot: {journal} is missing, although sessions were kept in it: zot sessions check tells more\n"
+        assert shell.sessions("list") == ("", told, 1)
+        assert shell.sessions("show", "s") == ("", told, 1)
+    assert shell.sessions("backup", "copy.db") == ("", told, 1)
+    assert [*shell.cwd.iterdir()] == []
+
+
+def test_what_is_lost_for_good_does_not_keep_the_rest_from_being_backed_up(shell: Shell) -> None:
+    shell.ask("!echo One", "--session", "first")
+    journal = shell.home / "journal.db"
+    before = journal.read_bytes()
+    shell.ask("!echo Two", "--session", "second")
+    journal.write_bytes(before)
+    lacks = f"zot: {journal} lacks what was kept in it, and so does the backup: zot sessions check tells what\n"
+    told = "zot: 1 session, 11 rows are in one.db\n"
+    assert shell.sessions("backup", "one.db") == ("", told + lacks, 0)
+    with closing(sqlite3.connect(journal)) as connection, connection:
+        connection.execute("DELETE FROM chunks WHERE first > 6")
+    shell.ask("!echo Three", "--session", "first")  # Which records that rows were lost.
+    out, err, code = shell.sessions("backup", "two.db")
+    assert (out, err.endswith(f" are in two.db\n{lacks}"), code) == ("", True, 0)
+    assert shell.sessions("check", "--acknowledge").code == 0
+    assert shell.sessions("backup", "three.db").err.endswith(" are in three.db\n")
+
+
+def test_a_journal_that_could_not_be_begun_on_a_full_disk_has_no_sessions(shell: Shell) -> None:
+    shell.home.mkdir(mode=0o700)
+    (shell.home / "journal.db").touch(mode=0o600)
+    with no_file_grows():
+        assert shell.sessions("list") == ("", "zot: there are no sessions\n", 0)
+        assert shell.sessions("search", "x").code == 0
+        assert shell.sessions("show", "x").err.startswith("zot: there is no session 'x'")
+    assert shell.ask("!echo Yes", "--session", "s") == ("Yes\n", "", 0)

@@ -85,10 +85,11 @@ def _on_file(action: FileAction, *, lacking: Lacking) -> Handler:
     """
 
     async def act(request: CommandRequest) -> int:
-
         path = _journal(request)
         if lacking == "run" or await asyncio.to_thread(is_there, path):
             return await action(path, request)
+        if any((await asyncio.to_thread(read_marks, f"{path}.lock"))[1:]):
+            raise StoreFailed(f"{path} is missing, although sessions were kept in it: zot sessions check tells more")
         if lacking == "error":
             raise NoSuchSession(f"there is no session {request.words[0]!r}: nothing has been kept yet")
         return _nothing_kept()

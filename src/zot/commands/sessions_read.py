@@ -270,4 +270,6 @@ async def backup(path: str, request: CommandRequest) -> int:
     else:
         found = f"{counted(report.sessions, 'session')}, {counted(report.rows, 'row')}"
         print_note(f"{found} are in {one_line(target)}")
+    if report.lost:
+        print_note(f"{path} lacks what was kept in it, and so does the backup: zot sessions check tells what")
     return 0

@@ -42,7 +42,7 @@ _FLAGS = (
 )
 _SUMMARY = "Talk to the agent in a terminal. /help tells what can be done there."
 _NO_SCREEN = ("", "dumb", "unknown")
-_HINT = "zot: without its extra 'tui' there is no screen, only lines; pip install 'zot[tui]' brings it\n"
+_HINT = "zot: without its extra 'tui' there is no screen, only lines; in a clone of zot, run: pip install '.[tui]'\n"
 #: Time limits for closing a session: when the user leaves, and after a signal.
 _OWN_TIME_S = 8.0
 _SIGNAL_S = 2.0

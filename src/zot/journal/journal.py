@@ -23,9 +23,11 @@ from zot.journal.record import Record, StoredPast, busy, checked_epoch
 from zot.journal.schema import (
     check_room,
     connect,
+    connect_empty,
     connect_read_only,
     explained,
     is_damage,
+    is_empty,
     is_from_later_version,
     is_there,
     migrate,
@@ -173,10 +175,13 @@ async def open_read_only(path: str) -> ReadOnlyJournal:
     try:
         if await found.reading(is_from_later_version):
             raise StoreFailed(f"{path} was written by a later zot: update zot")
+        if not await found.reading(is_empty):
+            return found
     except BaseException:
         await found.close()
         raise
-    return found
+    await found.close()
+    return ReadOnlyJournal(path, Readers(path, connect_empty, threads=1))
 
 
 class Journal(ReadOnlyJournal):

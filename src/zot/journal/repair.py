@@ -95,7 +95,12 @@ class _Findings:
 
 def check_file(path: str) -> CheckReport:
     """Check a journal read-only: a damaged one stays as it is. Raise StoreFailed."""
-    marks = read_marks(f"{path}.lock")  # Before the rows: writers mark rows after storing them.
+    lock = f"{path}.lock"
+    return _checked(path, lock, read_marks(lock))  # Before the rows: writers mark rows after storing them.
+
+
+def _checked(path: str, lock: str, marks: Sequence[int]) -> CheckReport:
+    """Check a journal, or its copy, against ``marks``, which the lock file of the journal had before."""
     if not is_there(path):
         is_lost = any(marks[1:])
         return _all_lost("it is missing, although sessions were kept in it") if is_lost else CheckReport(0, 0, ())
@@ -113,7 +118,7 @@ def check_file(path: str) -> CheckReport:
         if not version and any(marks[1:]):
             return _all_lost("it is empty, although sessions were kept in it")
         return (
-            _with_missing_sessions(inspect(connection, marks), connection, marks, path)
+            _with_missing_sessions(inspect(connection, marks), connection, marks, lock)
             if version
             else CheckReport(0, 0, ())
         )
@@ -128,12 +133,12 @@ def _all_lost(what: str) -> CheckReport:
 
 
 def _with_missing_sessions(
-    report: CheckReport, connection: sqlite3.Connection, marks: Sequence[int], path: str
+    report: CheckReport, connection: sqlite3.Connection, marks: Sequence[int], lock: str
 ) -> CheckReport:
     """Return ``report`` with the sessions of which only a mark is left, not even an id."""
     present = {number for (number,) in connection.execute("SELECT number FROM sessions")}
     # A session may have been deleted since its mark was read.
-    marks = [min(pair) for pair in zip(marks, read_marks(f"{path}.lock"), strict=False)]
+    marks = [min(pair) for pair in zip(marks, read_marks(lock), strict=False)]
     gone = tuple(
         f"session number {number}: all of it is missing, {last} rows"
         for number, last in enumerate(marks)
@@ -146,7 +151,8 @@ def back_up(path: str, target: str) -> CheckReport:
     """Copy a journal, even while sessions run, to a file that must not exist; return a report on the copy.
 
     The copy is one state of the journal, checked, synced, and readable by its owner only. It appears complete or not at
-    all. Raise UserError, StoreFailed.
+    all. Rows and sessions that the journal has lost for good do not prevent it: the report lists them. Raise UserError,
+    StoreFailed.
     """
     if os.path.lexists(target):
         raise UserError(f"{target} exists, and a backup overwrites nothing: choose another name, or remove it")
@@ -157,7 +163,7 @@ def back_up(path: str, target: str) -> CheckReport:
         raise UserError(f"{directory}: no file can be made there ({problem.strerror}): choose another place") from None
     try:
         with open(descriptor, "rb") as file:
-            report = _copied(path, copy)
+            report = _copied(path, copy, target)
             os.fsync(file.fileno())
         os.link(copy, target)
         _sync_directory(directory)
@@ -171,7 +177,9 @@ def back_up(path: str, target: str) -> CheckReport:
     return report
 
 
-def _copied(path: str, copy: str) -> CheckReport:
+def _copied(path: str, copy: str, target: str) -> CheckReport:
+    lock = f"{path}.lock"
+    marks = read_marks(lock)
     try:
         with closing(connect_read_only(path)) as connection:
             connection.execute("VACUUM INTO ?", (copy,))
@@ -182,8 +190,12 @@ def _copied(path: str, copy: str) -> CheckReport:
         if found.unreadable:
             reason = f"{path} cannot be read ({problem}): look at its disk and its permissions, then back up again"
             raise StoreFailed(reason) from problem
-        raise StoreFailed(f"{path} cannot be copied to {copy} ({problem}): look at the disk of the copy") from problem
-    report = check_file(copy)
+        raise StoreFailed(f"{path} cannot be copied to {target} ({problem}): look at the disk of the copy") from problem
+    report = _checked(copy, lock, marks)
+    if report.lost == report.problems and report.sessions:
+        return report
+    if report.lost:
+        raise StoreFailed(f"{path} has lost all its sessions, so it was not copied: zot sessions check tells more")
     if report.problems:
         raise _not_copied(path, report.problems[0])
     return report

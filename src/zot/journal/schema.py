@@ -183,6 +183,19 @@ def connect_read_only(path: str) -> sqlite3.Connection:
                 raise
 
 
+def connect_empty(path: str) -> sqlite3.Connection:
+    """Return a journal without sessions, in memory: it stands in for one whose file is still empty."""
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    connection.text_factory = _as_text
+    migrate(connection, path)
+    return connection
+
+
+def is_empty(connection: sqlite3.Connection) -> bool:
+    """True if the file has no tables: the disk had no room for them when it was made."""
+    return not _version(connection) and not _tables(connection)
+
+
 def _opened_to_look(place: str, *, alone: bool = False) -> sqlite3.Connection:
     """Open a file that is only read. ``alone`` locks out other processes and needs no shared memory."""
     connection = sqlite3.connect(place, uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False)

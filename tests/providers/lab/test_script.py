@@ -136,12 +136,14 @@ def test_a_file_may_have_a_byte_order_mark_and_carriage_returns(tmp_path: Path) 
     assert [reply.directives({}) for reply in script.scenes[0].replies] == [[d.Say(("a",))], [d.Say(("b",))]]
 
 
-@pytest.mark.parametrize("content", [None, b"say \xff"])
-def test_a_file_that_cannot_be_read_is_a_config_error(tmp_path: Path, content: bytes | None) -> None:
+@pytest.mark.parametrize(
+    ("content", "reason"), [(None, "No such file or directory"), (b"say \xff", "not UTF-8, at byte 4")]
+)
+def test_a_file_that_cannot_be_read_is_a_config_error(tmp_path: Path, content: bytes | None, reason: str) -> None:
     path = tmp_path / "a.lab"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(ConfigError, match="cannot read the lab script"):
+    with pytest.raises(ConfigError, match=f"cannot read the lab script {path}: {reason}$"):
         Script.load(os.fspath(path))
 
 

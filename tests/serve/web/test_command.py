@@ -182,7 +182,8 @@ def test_without_the_extra_it_is_said_what_to_install(shell: Shell) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], env=shell.env, capture_output=True, timeout=PATIENCE_S, check=False
     )
-    assert done.stderr.decode().rstrip().endswith("--listen needs uvicorn: pip install 'zot[web]'")
+    hint = "--listen needs uvicorn; in a clone of zot, run: pip install '.[web]'"
+    assert done.stderr.decode().rstrip().endswith(hint)
 
 
 def test_nothing_of_the_web_is_loaded_for_who_does_not_listen() -> None:

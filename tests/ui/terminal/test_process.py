@@ -42,7 +42,7 @@ sys.modules.update(dict.fromkeys(("textual", "rich", "markdown_it", "pygments"))
 from zot.cli import main
 main()
 """
-HINT = b"zot: without its extra 'tui' there is no screen, only lines; pip install 'zot[tui]' brings it\r\n"
+HINT = b"zot: without its extra 'tui' there is no screen, only lines; in a clone of zot, run: pip install '.[tui]'\r\n"
 #: What makes a terminal as it was: the usual screen, the cursor, no mouse, no bracketed paste.
 RESTORED = (b"\x1b[?1049l", b"\x1b[?25h", b"\x1b[?1003l", b"\x1b[?2004l")
 

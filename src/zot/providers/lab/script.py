@@ -521,8 +521,10 @@ def _text_of(path: str) -> str:
     try:
         # It may be a pipe, as in `--script <(make-script)`.
         return read_content(path, pipe_silence_s=_PIPE_SILENCE_S).decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as exc:
-        raise ConfigError(f"cannot read the lab script {path}: {exc}") from exc
+    except OSError as problem:
+        raise ConfigError(f"cannot read the lab script {path}: {problem.strerror or problem}") from problem
+    except UnicodeDecodeError as problem:
+        raise ConfigError(f"cannot read the lab script {path}: not UTF-8, at byte {problem.start}") from problem
 
 
 def _parse(text: str, name: str) -> Script:
