@@ -22,6 +22,8 @@ _MAGIC: Final = frozenset(";&|<>$()`\n")
 _EXPANDED: Final = frozenset("*?[]{}")
 _EXPANDED_FIRST: Final = frozenset("~#")
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_]\w*\+?=")
+#: A placeholder for which git runs gpg, also after a sign that adds or removes a line feed or blank.
+_SIGNATURE: Final = re.compile(r"%[-+ ]*G")
 
 
 def plain_words(command: str) -> list[str] | None:
@@ -146,7 +148,7 @@ class _Program(msgspec.Struct, frozen=True):
 
     def _vets_option(self, word: str) -> bool:
         if word in self.flags or word.startswith(self.starts or ("\0",)):
-            return "%G" not in word  # A placeholder for which git runs gpg.
+            return not _SIGNATURE.search(word)
         if self.letters and re.fullmatch(f"-[{self.letters}]+", word):
             return True
         if self.counted and re.fullmatch(r"-\d+", word):
@@ -351,8 +353,8 @@ def is_tame_repository(cwd: str) -> bool:
         git = os.path.join(directory, ".git")
         if os.path.lexists(git):
             break
-        if all(os.path.lexists(os.path.join(directory, name)) for name in ("HEAD", "objects", "refs")):
-            return False  # It looks like a bare repository, which a clone can bring along as files.
+        if _looks_bare(directory):
+            return False
         above = os.path.dirname(directory)
         if above == directory:
             return True
@@ -363,6 +365,17 @@ def is_tame_repository(cwd: str) -> bool:
         return False
 
 
+def _looks_bare(directory: str) -> bool:
+    """True for what git may take for a bare repository, which a clone can bring along as files.
+
+    ``commondir`` says where the other parts are.
+    """
+    there = {
+        name for name in ("HEAD", "objects", "refs", "commondir") if os.path.lexists(os.path.join(directory, name))
+    }
+    return "HEAD" in there and ("commondir" in there or {"objects", "refs"} <= there)
+
+
 def _is_tame(git: str, directory: str) -> bool:
     if not os.path.isdir(git):
         line = _text(git, 4096).removesuffix("\n")
@@ -371,7 +384,10 @@ def _is_tame(git: str, directory: str) -> bool:
         git = os.path.join(directory, line.removeprefix("gitdir: "))
     common = git
     if os.path.lexists(link := os.path.join(git, "commondir")):
-        common = os.path.join(git, _text(link, 4096).strip())
+        named = _text(link, 4096).rstrip("\n")
+        if named != named.strip() or "\n" in named:
+            return False  # git takes blanks for a part of the name.
+        common = os.path.join(git, named)
     # git ignores a directory that lacks one of these, and looks further up.
     if not (
         os.path.lexists(os.path.join(git, "HEAD"))
