@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -266,6 +267,30 @@ def test_no_set_allows_git_in_a_repository_that_runs_something(name: str, repo: 
     assert [one for one in READS if one.startswith("git") and bash(SETS, one, repo) == "allow"] == []
     assert bash(SETS, "git status", repo / "src") == "deny"
     assert bash(SETS, "ls", repo) == "allow"
+
+
+def test_git_does_not_search_what_a_link_in_the_place_of_a_directory_leads_to(repo: Path) -> None:
+    assert bash(SETS, "git grep -n one", repo) == "allow"
+    for place in ("src", "src/deep"):
+        (repo / place).mkdir(exist_ok=True)
+        (repo / place / "passwd").write_text("x")
+        git(repo, "add", f"{place}/passwd")
+    git(repo, "update-index", "--index-version", "2")
+    assert bash(SETS, "git grep root", repo) == "allow"
+    git(repo, "add", "--intent-to-add", "--all")
+    shutil.rmtree(repo / "src" / "deep")
+    (repo / "src" / "deep").symlink_to("/etc")
+    found = subprocess.run(["git", "grep", "root"], cwd=repo, check=False, capture_output=True, timeout=60).stdout
+    assert b"src/deep/passwd:root:" in found
+    assert bash(SETS, "git grep root", repo) == "deny"
+    assert bash(SETS, "git grep --cached root", repo) == "allow"
+    git(repo, "update-index", "--index-version", "4")
+    assert bash(SETS, "git grep root", repo) == "deny"
+
+
+def test_git_reads_no_paths_from_the_top_of_the_repository(repo: Path) -> None:
+    for command in ("git grep one -- :/", "git grep one -- ':(top)a.txt'", "git ls-files :/a.txt", "git diff -- :/"):
+        assert bash(SETS, command, repo / "src") == "deny"
 
 
 def test_a_directory_that_git_ignores_hides_no_repository_above_it(repo: Path) -> None:
