@@ -293,6 +293,18 @@ def test_a_directory_that_a_command_made_read_only_keeps_nothing() -> None:
         shutil.rmtree(work)
 
 
+@needs_root
+@needs("bwrap")
+def test_a_directory_that_a_command_made_unreadable_hides_no_repository() -> None:
+    work = Path(tempfile.mkdtemp())
+    os.chown(work, NOBODY, NOBODY)
+    try:
+        as_nobody(lambda: locked("mkdir -p a/b; git init -q a/b/c; chmod 111 a/b a", work, groups=True))
+        assert not (work / "a" / "b" / "c" / ".git").exists()
+    finally:
+        shutil.rmtree(work)
+
+
 async def _no_progress(text: str) -> None:
     del text
 

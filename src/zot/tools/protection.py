@@ -134,7 +134,7 @@ class ProtectedFiles:
                 return
             try:
                 names: set[str] = set()
-                with os.scandir(os.path.join(self._root, place) if place else self._root) as entries:
+                with self._entries(place) as entries:
                     for entry in entries:
                         names.add(entry.name)
                         if entry.name != REPOSITORY and entry.is_dir(follow_symlinks=False):
@@ -146,6 +146,21 @@ class ProtectedFiles:
             except OSError:  # not ours to look into, or gone
                 continue
 
+    def _entries(self, place: str) -> os._ScandirIterator[str]:
+        path = os.path.join(self._root, place) if place else self._root
+        try:
+            return os.scandir(path)
+        except PermissionError:
+            if self._repositories is None or not self._is_new(place, ("",)):
+                raise
+            # A command may have made it unreadable: programs still find what they know to be in there.
+            directory = self._descend(place.split("/") if place else ())
+            try:
+                _add_mode(directory, stat.S_IRUSR | stat.S_IXUSR)
+            finally:
+                os.close(directory)
+            return os.scandir(path)
+
     def _look(self) -> dict[tuple[str, ...], Seen]:
         try:
             root = os.open(self._root, _OPEN)
@@ -156,21 +171,28 @@ class ProtectedFiles:
         finally:
             os.close(root)
 
+    def _descend(self, names: Sequence[str]) -> int:
+        """Return a descriptor of a directory, which the caller closes. Follows no link. Raise OSError."""
+        here = os.open(self._root, _OPEN)
+        for name in names:
+            try:
+                below = os.open(name, _OPEN, dir_fd=here)
+            finally:
+                os.close(here)
+            here = below
+        return here
+
     def _move(self, names: Sequence[str]) -> None:
         """Rename a path. Follows no link on the way: the command may have put one there. Raise OSError."""
-        here = os.open(self._root, _OPEN)
+        here = self._descend(names[:-1])
         try:
-            for name in names[:-1]:
-                below = os.open(name, _OPEN, dir_fd=here)
-                os.close(here)
-                here = below
             free = f"{names[-1]}{QUARANTINE}"
             if _mode(free, here) is not None:
                 free = f"{names[-1]}.{os.urandom(4).hex()}{QUARANTINE}"
             try:
                 os.rename(names[-1], free, src_dir_fd=here, dst_dir_fd=here)
             except PermissionError:  # the command may have made the directory read-only, so that it stays
-                _make_writable(here)
+                _add_mode(here, stat.S_IWUSR | stat.S_IXUSR)
                 os.rename(names[-1], free, src_dir_fd=here, dst_dir_fd=here)
         finally:
             os.close(here)
@@ -223,9 +245,9 @@ def _named_in_config(base: str, git: str) -> list[str]:
     return found
 
 
-def _make_writable(directory: int) -> None:
-    mode = os.stat(directory).st_mode
-    os.chmod(f"/proc/self/fd/{directory}", stat.S_IMODE(mode) | stat.S_IWUSR | stat.S_IXUSR)
+def _add_mode(directory: int, bits: int) -> None:
+    """Add ``bits`` to the mode of a directory, whose descriptor may be one for its path alone. Raise OSError."""
+    os.chmod(f"/proc/self/fd/{directory}", stat.S_IMODE(os.stat(directory).st_mode) | bits)
 
 
 def _make_hooks(place: str) -> None:
