@@ -223,6 +223,16 @@ async def test_a_role_lets_a_token_approve_its_own_runs(tmp_path: Path) -> None:
             assert await code_of(client, "session/approve", **answer) is None
 
 
+async def test_a_bound_token_does_not_replace_a_session_by_one_without_a_lock(tmp_path: Path) -> None:
+    async with faced(tmp_path / "home", **ASKS) as face, face.connected() as owner:
+        await owner.begin("mine")
+        async with client_of(face, issue(face, "view", "prompt", sessions=["mine"])) as client:
+            assert "session/delete" not in capabilities(Grant("t", frozenset({"prompt"}), frozenset({"mine"})))
+            assert await code_of(client, "session/delete", sessionId="mine") == NOT_OWNED
+            assert await code_of(client, "session/close", sessionId="mine") is None
+        assert await code_of(owner, "session/delete", sessionId="mine") is None
+
+
 async def test_a_bound_token_sees_its_sessions_only(tmp_path: Path) -> None:
     async with faced(tmp_path / "home", policy=("*=allow",)) as face:
         token = issue(face, *ROLES, sessions=["mine"])
