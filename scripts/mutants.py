@@ -50,7 +50,7 @@ AREAS: dict[str, tuple[str, ...]] = {
         "serve/test_stdio.py", "serve/test_lifetime.py", "serve/test_abort.py",
     ),
     "serve/daemon/endpoint.py client/endpoint.py": ("serve/daemon/test_claim.py", "serve/daemon/test_handover.py"),
-    "tools/guardian.py tools/process.py tools/warden/*.py": ("tools/test_guardian.py", "tools/test_bash.py"),
+    "tools/guardian.py tools/process.py tools/guardian_process/*.py": ("tools/test_guardian.py", "tools/test_bash.py"),
     "extensions/peer.py extensions/connection.py extensions/manager.py extensions/supervisor.py": (
         "extensions/test_peer.py", "extensions/test_host.py", "extensions/test_joining.py",
         "serve/daemon/test_guards.py",

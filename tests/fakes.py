@@ -336,7 +336,7 @@ class SlowStore:
     async def changes(self) -> Sequence[tuple[int, Change]]:
         raise NotImplementedError
 
-    async def troubled(self) -> Sequence[Row]:
+    async def changes_with_failures(self) -> Sequence[Row]:
         raise NotImplementedError
 
     async def content(self, digest: str) -> bytes | None:

@@ -231,7 +231,7 @@ class Store(Protocol):
     async def changes(self) -> Sequence[tuple[int, Change]]:
         """Return the safe changes that are still held, with their numbers."""
 
-    async def troubled(self) -> Sequence[Row]:
+    async def changes_with_failures(self) -> Sequence[Row]:
         """Return the safe changes still held, with the events of all runs that failed or were cut off.
 
         Nothing without such a run. May include more events.
@@ -322,7 +322,7 @@ class MemoryStore:
         rows = await self.read(0, len(self._rows))
         return [(seq, row) for seq, row in rows if isinstance(row, Change)]
 
-    async def troubled(self) -> Sequence[Row]:
+    async def changes_with_failures(self) -> Sequence[Row]:
         """Return all rows still held."""
         return tuple(self._rows)
 

@@ -304,7 +304,7 @@ def test_what_else_a_session_can_do(home: Path) -> None:
             with pytest.raises(RpcError):
                 await session.run_command("none")
             with pytest.raises(RpcError):
-                await session.press("none", "enter")
+                await session.send_key("none", "enter")
             with pytest.raises(RpcError):
                 await session.close_panel("none")
             with pytest.raises(zot.AgentError):

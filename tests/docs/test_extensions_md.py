@@ -85,9 +85,9 @@ def told(peer: ExtensionPeer, frame: wire.AnyToExtension, happenings: list[PeerE
             about = {key: value for key, value in msgspec.structs.asdict(frame).items() if key not in ("id", "event")}
             return asked(peer.ask(event, 0.0, **about))
         case wire.Event():
-            return peer.tell(frame)
+            return peer.notify(frame)
         case wire.PanelKey(panel_id=panel_id, key=key, text=text):
-            return peer.press(panel_id, key, text)
+            return peer.send_key(panel_id, key, text)
         case wire.PanelClose(panel_id=panel_id):
             return peer.close_panel(panel_id)
         case wire.Shutdown():

@@ -54,7 +54,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def of(kind: type[PeerEvent], extension: Running) -> list[PeerEvent]:
-    return [happening for happening in extension.happenings if isinstance(happening, kind)]
+    return [peer_event for peer_event in extension.peer_events if isinstance(peer_event, kind)]
 
 
 def test_every_example_is_tried() -> None:
@@ -136,7 +136,7 @@ def test_guard_lets_nothing_run_when_it_is_killed(start: Start) -> None:
     guard = start("guard")
     assert guard.peer.closed == {"tool_call"}
     guard.process.kill()
-    guard.until(lambda happening: isinstance(happening, PeerEnded))
+    guard.until(lambda peer_event: isinstance(peer_event, PeerEnded))
     assert guard.ask("tool_call", tool_name="read").block
     manifest = json.loads((EXAMPLES / "guard" / "extension.json").read_text())
     assert (manifest["on_failure"], manifest["intercept"]) == ("block", ["tool_call"])
@@ -149,19 +149,19 @@ def test_todo_shows_one_list_in_a_panel_and_to_the_model(start: Start, tmp_path:
     opened = todo.command("todo").open_panel
     assert opened is not None
     assert (opened.id, opened.lines) == ("todos-main", ("> □ ship it", "  □ sleep"))
-    todo.write(todo.peer.press("todos-main", "down") + todo.peer.press("todos-main", "rune", "x"))
-    todo.until(lambda happening: shown(happening) == ("  □ ship it", "> ✓ sleep"))
+    todo.write(todo.peer.send_key("todos-main", "down") + todo.peer.send_key("todos-main", "rune", "x"))
+    todo.until(lambda peer_event: shown(peer_event) == ("  □ ship it", "> ✓ sleep"))
     todo.call("todo", action="done", text="ship it")
-    todo.write(todo.peer.press("todos-main", "rune", "d"))
-    todo.until(lambda happening: shown(happening) == ("> ✓ ship it",))
+    todo.write(todo.peer.send_key("todos-main", "rune", "d"))
+    todo.until(lambda peer_event: shown(peer_event) == ("> ✓ ship it",))
     assert todo.call("todo", action="done", text="fly").is_error
     todo.shut_down()
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("todos*")] == ["todo/data/todos.json"]
     assert start("todo").call("todo", action="list").content == (TextBlock("[x] ship it"),)
 
 
-def shown(happening: PeerEvent) -> tuple[str, ...] | None:
-    return happening.panel.lines if isinstance(happening, PanelRenderReceived) else None
+def shown(peer_event: PeerEvent) -> tuple[str, ...] | None:
+    return peer_event.panel.lines if isinstance(peer_event, PanelRenderReceived) else None
 
 
 @needs("node")
@@ -169,7 +169,7 @@ def test_clock_tells_the_time(start: Start) -> None:
     clock = start("clock")
     assert clock.command("clock", "UTC").display.endswith(" UTC")
     assert clock.command("clock", "Nowhere").error == "no time zone is called Nowhere; try Europe/Berlin"
-    assert all(not happening.failure for happening in clock.happenings if isinstance(happening, CommandAnswered))
+    assert all(not peer_event.failure for peer_event in clock.peer_events if isinstance(peer_event, CommandAnswered))
 
 
 @needs("node")

@@ -48,7 +48,7 @@ def test_it_serves_until_it_is_shut_down(start: Start) -> None:
     assert x.ask("tool_call", tool_name="bash").reason == "no"
     assert x.ask("tool_call", tool_name="read").block is False
     assert x.shut_down() == PeerEnded("exited with 0", wanted=True)
-    assert [Notified("info", "bye"), Acknowledged()] == x.happenings[-3:-1]
+    assert [Notified("info", "bye"), Acknowledged()] == x.peer_events[-3:-1]
     assert x.log == ""
 
 
@@ -78,7 +78,9 @@ def test_a_slow_tool_delays_nobody_else(start: Start) -> None:
     assert x.call("quick").content == (TextBlock("quick"),)
     assert not x.ask("turn_start").failure
     x.write(x.peer.invoke_command("release", "", time.monotonic()).data)  # type: ignore[union-attr]  # it is registered
-    assert x.until(lambda happening: isinstance(happening, ToolAnswered)) == ToolAnswered(slow.id, (TextBlock("slow"),))
+    assert x.until(lambda peer_event: isinstance(peer_event, ToolAnswered)) == ToolAnswered(
+        slow.id, (TextBlock("slow"),)
+    )
 
 
 def test_what_watches_is_called_in_order_and_nothing_is_lost_before_the_end(start: Start) -> None:
@@ -91,10 +93,10 @@ def test_what_watches_is_called_in_order_and_nothing_is_lost_before_the_end(star
     expected = []
     for step in range(1, 30):
         assert not x.ask("turn_start", step=step).block
-        x.write(x.peer.tell(wire.Event("turn_start", step=step)))
+        x.write(x.peer.notify(wire.Event("turn_start", step=step)))
         expected += [-step, step]
     x.shut_down()
-    assert Notified("info", repr(expected)) in x.happenings
+    assert Notified("info", repr(expected)) in x.peer_events
 
 
 def test_it_ends_when_zot_does(start: Start) -> None:
@@ -117,7 +119,7 @@ def test_what_it_does_not_understand_is_logged_and_harms_nothing(start: Start) -
 def test_one_that_cannot_be_set_up_exits_with_the_reason(tmp_path: Path) -> None:
     program = "import zot.ext\nx = zot.ext.Extension('x')\n@x.setup\ndef no(): raise LookupError('no key')\nx.run()\n"
     with running(tmp_path, name="x", command=[sys.executable, "-c", program]) as x:
-        assert x.until(lambda happening: isinstance(happening, PeerEnded)) == PeerEnded("exited with 1", wanted=False)
+        assert x.until(lambda peer_event: isinstance(peer_event, PeerEnded)) == PeerEnded("exited with 1", wanted=False)
         assert x.log.endswith("LookupError: no key\n")
 
 

@@ -34,7 +34,7 @@ _Kind = TypeVar("_Kind", ToolAnswered, CommandAnswered, Decided, Settled, PeerEn
 
 
 class Running:
-    """An extension that runs. What happens is in `happenings`, and what it wrote to standard error in `log`."""
+    """An extension that runs. What happens is in `peer_events`, and what it wrote to standard error in `log`."""
 
     def __init__(self, name: str, command: Sequence[str | Path], directory: Path, data_dir: Path | None = None) -> None:
         self._log = directory / ".test-stderr" if data_dir is None else data_dir / ".test-stderr"
@@ -48,7 +48,7 @@ class Running:
         # How long an extension may take is not what is tried with a real one: the machine may be busy.
         deadlines = ExtensionDeadlines(ready_s=PATIENCE_S, intercept_s=PATIENCE_S, shutdown_s=PATIENCE_S)
         self.peer = ExtensionPeer(name, ack, now=time.monotonic(), deadlines=deadlines)
-        self.happenings: list[PeerEvent] = []
+        self.peer_events: list[PeerEvent] = []
 
     @property
     def log(self) -> str:
@@ -56,7 +56,7 @@ class Running:
 
     def ready(self) -> None:
         """Wait until it is ready."""
-        self.until(lambda happening: isinstance(happening, Settled))
+        self.until(lambda peer_event: isinstance(peer_event, Settled))
 
     def command(self, name: str, args: str = "") -> wire.CommandResponse:
         """Run a command and return its answer."""
@@ -73,10 +73,10 @@ class Running:
         return asked if isinstance(asked, InterceptDecision) else self.answer(asked, Decided).decision
 
     def answer(self, asked: object, kind: type[_Kind]) -> _Kind:
-        """Send a question and return the happening that answers it."""
+        """Send a question and return the peer_event that answers it."""
         assert isinstance(asked, OutgoingRequest), asked
         self.write(asked.data)
-        answered = self.until(lambda happening: getattr(happening, "id", None) == asked.id)
+        answered = self.until(lambda peer_event: getattr(peer_event, "id", None) == asked.id)
         assert isinstance(answered, kind)
         return answered
 
@@ -89,10 +89,10 @@ class Running:
         """Pump until something happens, and return it."""
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
-            for happening in self.pump():
-                if wanted(happening):
-                    return happening
-        raise Late(f"it did not happen, but {self.happenings}; {self.log}")
+            for peer_event in self.pump():
+                if wanted(peer_event):
+                    return peer_event
+        raise Late(f"it did not happen, but {self.peer_events}; {self.log}")
 
     def pump(self) -> list[PeerEvent]:
         """Wait for bytes or the next deadline, and act on what happens."""
@@ -105,13 +105,13 @@ class Running:
             came = self.peer.receive(data, now) if data else self.peer.end(f"exited with {self.exit_code()}", now)
         else:
             came = self.peer.expire(time.monotonic())
-        for happening in came:
-            self._act(happening)
-        self.happenings += came
+        for peer_event in came:
+            self._act(peer_event)
+        self.peer_events += came
         return came
 
-    def _act(self, happening: PeerEvent) -> None:
-        match happening:
+    def _act(self, peer_event: PeerEvent) -> None:
+        match peer_event:
             case Greeted(reply=reply):
                 self.write(reply)
             case Terminate():
@@ -127,7 +127,7 @@ class Running:
     def shut_down(self) -> PeerEnded:
         """Shut it down as zot does."""
         self.write(self.peer.shut_down(time.monotonic()))
-        ended = self.until(lambda happening: isinstance(happening, PeerEnded))
+        ended = self.until(lambda peer_event: isinstance(peer_event, PeerEnded))
         assert isinstance(ended, PeerEnded)
         return ended
 

@@ -168,7 +168,7 @@ async def test_why_a_message_was_blocked_is_kept_with_the_session(tmp_path: Path
     )
     async with Stage(tmp_path, guard, kept=True) as stage:
         await stage.prompt("say hi")
-        ended = endings(await stage.session.store.troubled())
+        ended = endings(await stage.session.store.changes_with_failures())
         past = [past_message(message, ended) for message in stage.session.transcript.messages]
     assert [(message.content, message.stop, message.error) for message in past[1:]] == [
         ((), "end_turn", "held back by guard: secret")
@@ -218,11 +218,11 @@ async def test_a_command_says_what_is_to_be_done(tmp_path: Path) -> None:
 async def test_a_panel_is_open_until_either_side_closes_it(tmp_path: Path) -> None:
     async with Stage(tmp_path, Extension(tmp_path, "menu", PANEL)) as stage:
         await stage.session.run_command("open", "")
-        stage.session.extensions.press("p", "rune", "x")
+        stage.session.extensions.send_key("p", "rune", "x")
         await stage.until(lambda: len(stage.events) == 2)
         stage.session.extensions.close_panel("p")
         with pytest.raises(UserError, match="no panel 'p' is open"):
-            stage.session.extensions.press("p", "up", "")
+            stage.session.extensions.send_key("p", "up", "")
     about = {"extension": "menu", "panel_id": "p"}
     assert stage.events == [
         {"type": "panel_open", **about, "title": "T", "lines": ["one"], "footer": "f"},
@@ -344,7 +344,7 @@ async def test_of_a_panel_that_changes_too_fast_the_newest_content_is_shown(tmp_
     )
     async with Stage(tmp_path, Extension(tmp_path, "menu", hasty)) as stage:
         await stage.session.run_command("open", "")
-        stage.session.extensions.press("p", "up", "")
+        stage.session.extensions.send_key("p", "up", "")
         await stage.until(lambda: stage.events[-1].get("lines") == ["4999"])
     rendered = [int(event["lines"][0]) for event in stage.events if event["type"] == "panel_render"]
     assert rendered == sorted(rendered)

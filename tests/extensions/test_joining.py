@@ -152,10 +152,10 @@ async def test_a_guard_that_has_gone_and_is_dismissed_blocks_nothing_any_more(tm
         await remote.says(hello(), GUARD, READY)
         await extension.settled()
         extensions.recall(GuardSet("afar", ("tool_call",)))
-        assert extensions.attends("afar")
+        assert extensions.is_connected("afar")
         remote.link.hung_up()
         await extension.over()
-        assert not extensions.attends("afar")
+        assert not extensions.is_connected("afar")
         assert (await extensions.tool_called(CALL, {})).refusal is not None
         extensions.recall(GuardSet("afar", ()))
         assert (await extensions.tool_called(CALL, {})).refusal is None

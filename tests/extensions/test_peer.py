@@ -71,14 +71,14 @@ class Talk:
     def wait(self, seconds: float) -> list[PeerEvent]:
         """Let time pass, as a shell does: from deadline to deadline."""
         end = self.now + seconds
-        happenings: list[PeerEvent] = []
+        peer_events: list[PeerEvent] = []
         while (deadline := self.peer.next_deadline()) is not None and deadline <= end:
             self.now = max(self.now, deadline)
             came = self.peer.expire(self.now)
             assert came, "a deadline at which nothing happens"
-            happenings += came
+            peer_events += came
         self.now = end
-        return happenings
+        return peer_events
 
     def asks(self, event: wire.Intercepted = "tool_call", **about: Any) -> str:
         """Ask it to decide and return the id."""
@@ -255,7 +255,7 @@ def test_answers_may_come_in_any_order() -> None:
     talk = Talk(HELLO, LOOKUP, READY)
     first, second = talk.calls(), talk.calls()
     answered = talk.says(*({"type": "tool_result", "id": call} for call in (second, first)))
-    assert [happening.id for happening in answered if isinstance(happening, ToolAnswered)] == [second, first]
+    assert [peer_event.id for peer_event in answered if isinstance(peer_event, ToolAnswered)] == [second, first]
 
 
 def test_a_command_is_invoked_and_says_what_to_do() -> None:
@@ -397,7 +397,7 @@ def test_late_double_and_invented_answers_are_only_noted() -> None:
         ProtocolViolation("tool_result: the call x\\n was never asked"),
     ]
     assert waiting == "4"
-    assert [type(happening) for happening in talk.says({"type": "tool_result", "id": other})] == [ToolAnswered]
+    assert [type(peer_event) for peer_event in talk.says({"type": "tool_result", "id": other})] == [ToolAnswered]
 
 
 def test_an_answer_of_another_kind_is_a_failure() -> None:
@@ -493,7 +493,7 @@ def test_an_extension_that_ends_fails_what_waits_at_once() -> None:
     ]
     assert talk.peer.end("again", talk.now) == []
     assert (talk.says(READY), talk.peer.state, talk.peer.next_deadline()) == ([], PeerState.CLOSED, None)
-    assert talk.peer.tell(wire.Event("turn_start")) == b""
+    assert talk.peer.notify(wire.Event("turn_start")) == b""
 
 
 def test_a_last_line_without_an_end_counts() -> None:
@@ -576,10 +576,10 @@ def test_a_guard_that_does_not_subscribe_as_promised_blocks() -> None:
 
 def test_it_hears_what_it_subscribed_to_and_nothing_after_shutdown() -> None:
     talk = Talk(HELLO, {"type": "subscribe", "events": ["turn_start"]}, READY)
-    assert talk.peer.tell(wire.Event("turn_start", step=2)) == b'{"type":"event","event":"turn_start","step":2}\n'
-    assert talk.peer.tell(wire.Event("turn_end", stop="end_turn")) == b""
+    assert talk.peer.notify(wire.Event("turn_start", step=2)) == b'{"type":"event","event":"turn_start","step":2}\n'
+    assert talk.peer.notify(wire.Event("turn_end", stop="end_turn")) == b""
     assert talk.peer.shut_down(talk.now) == b'{"type":"shutdown"}\n'
-    assert talk.peer.tell(wire.Event("turn_start", step=3)) == b""
+    assert talk.peer.notify(wire.Event("turn_start", step=3)) == b""
     assert talk.peer.shut_down(talk.now) == b""
 
 
@@ -596,14 +596,14 @@ def test_a_panel_is_opened_drawn_and_closed() -> None:
     talk.peer.invoke_command("greet", "", talk.now)
     opened = {"type": "command_response", "id": "1", "action": "open_panel", "open_panel": {"id": "p", "title": "T"}}
     render = {"type": "panel_render", "panel_id": "p", "lines": ["a"]}
-    assert talk.peer.press("p", "up") == b""
+    assert talk.peer.send_key("p", "up") == b""
     assert talk.says(render) == [ProtocolViolation("panel_render: no panel p is open")]
     panel = wire.Panel("p", "T")
     assert talk.says(opened) == [
         PanelOpenReceived(panel), CommandAnswered("1", wire.CommandResponse("1", "open_panel", open_panel=panel)),
     ]  # fmt: skip
     assert "p" in talk.peer.panels
-    assert talk.peer.press("p", "rune", "x") == b'{"type":"panel_key","panel_id":"p","key":"rune","text":"x"}\n'
+    assert talk.peer.send_key("p", "rune", "x") == b'{"type":"panel_key","panel_id":"p","key":"rune","text":"x"}\n'
     assert talk.says(render) == [PanelRenderReceived(wire.PanelRender("p", lines=("a",)))]
     assert talk.says({"type": "panel_close", "panel_id": "p"}) == [PanelCloseReceived("p")]
     assert talk.says({"type": "panel_close", "panel_id": "p"}) == [ProtocolViolation("panel_close: no panel p is open")]
@@ -682,12 +682,12 @@ def test_chunks_make_no_difference(lines: list[bytes], data: st.DataObject) -> N
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)))))
     chunks = [stream[start:end] for start, end in pairwise([0, *cuts, len(stream)])]
     bytewise = [stream[at : at + 1] for at in range(len(stream))]
-    assert happenings(chunks) == happenings(bytewise) == happenings([stream])
+    assert peer_events(chunks) == peer_events(bytewise) == peer_events([stream])
 
 
-def happenings(chunks: list[bytes]) -> list[PeerEvent]:
+def peer_events(chunks: list[bytes]) -> list[PeerEvent]:
     peer = ExtensionPeer("g", ACK, now=0, max_line_bytes=200)
-    return [happening for chunk in chunks for happening in peer.receive(chunk, 0)] + peer.end("exited with 0", 0)
+    return [peer_event for chunk in chunks for peer_event in peer.receive(chunk, 0)] + peer.end("exited with 0", 0)
 
 
 @given(lines=st.lists(st.binary(max_size=40) | LINES, max_size=20))
@@ -696,6 +696,6 @@ def test_every_question_gets_exactly_one_answer_whatever_it_writes(lines: list[b
     talk = Talk(HELLO, LOOKUP, {**GUARDING, "on_failure": "block"}, READY)
     asked = [talk.calls(), talk.asks(), talk.calls()]
     came = [*talk.says(*lines), *talk.wait(100), *talk.peer.end("exited with 0", talk.now)]
-    answered = [happening.id for happening in came if isinstance(happening, ToolAnswered | Decided)]
+    answered = [peer_event.id for peer_event in came if isinstance(peer_event, ToolAnswered | Decided)]
     assert sorted(answered) == sorted(asked)
     assert came[-1] == PeerEnded("exited with 0", wanted=False)

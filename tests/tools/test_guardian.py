@@ -273,15 +273,15 @@ async def test_it_is_chosen_where_it_can_be(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_it_loads_next_to_nothing() -> None:
     program = (
-        "import sys; sys.path.append(sys.argv.pop()); import zot.tools.warden.main; import json;"
+        "import sys; sys.path.append(sys.argv.pop()); import zot.tools.guardian_process.main; import json;"
         "print(json.dumps(sorted(sys.modules)))"
     )
     root = str(Path(sys.modules["zot"].__path__[0]).parent)
     done = subprocess.run([sys.executable, "-I", "-S", "-c", program, root], capture_output=True, check=True)
     loaded = set(json.loads(done.stdout))
     assert {name for name in loaded if name.startswith("zot")} == {
-        "zot", "zot.tools", "zot.tools.warden", "zot.tools.warden.keeper", "zot.tools.warden.kernel",
-        "zot.tools.warden.main", "zot.tools.warden.request", "zot.tools.warden.tree",
+        "zot", "zot.tools", "zot.tools.guardian_process", "zot.tools.guardian_process.keeper", "zot.tools.guardian_process.kernel",
+        "zot.tools.guardian_process.main", "zot.tools.guardian_process.request", "zot.tools.guardian_process.tree",
     }  # fmt: skip
     assert not loaded & {"asyncio", "msgspec", "typing", "subprocess", "site"}
 
@@ -324,7 +324,7 @@ def test_a_process_that_the_host_forked_does_not_keep_commands_alive(way: str) -
 
 
 def _is_fork(pid: int) -> bool:
-    return b"zot.tools.warden" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b"zot.tools.guardian_process" not in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 SECRETIVE_HOST = r"""if True:

@@ -224,8 +224,8 @@ def test_what_the_daemon_does_not_do_is_refused(home: Path) -> None:
             there = ClientHome(client, cwd=str(home))
             talk = await there.open()
             refused: list[Awaitable[object]] = [
-                talk.retry(), talk.forget(AllowedCall("bash", "ls")), talk.take_back("none"),
-                talk.run_command("none", ""), talk.press("none", "enter"),
+                talk.retry(), talk.forget(AllowedCall("bash", "ls")), talk.withdraw("none"),
+                talk.run_command("none", ""), talk.send_key("none", "enter"),
                 talk.close_panel("none"), talk.approve("none", "reject"), there.export("s", "f"), there.import_("f"),
                 there.trust(Untrusted("skill", "s", "d")), there.login("lab", "key"), there.logout("lab"),
                 there.skills(),

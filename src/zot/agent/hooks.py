@@ -49,7 +49,7 @@ class Extensions(Protocol):
         A guard without intercepts was dismissed.
         """
 
-    def attends(self, name: str) -> bool:
+    def is_connected(self, name: str) -> bool:
         """True if an extension of this name is connected, not merely expected."""
 
     def start(self) -> None:
@@ -64,7 +64,7 @@ class Extensions(Protocol):
     async def run_command(self, name: str, args: str) -> CommandAnswer:
         """Run a command. Raise NoSuchCommand if no extension has it, UserError if it fails."""
 
-    def press(self, panel_id: str, key: str, text: str) -> None:
+    def send_key(self, panel_id: str, key: str, text: str) -> None:
         """Send a key to an open panel. Raise UserError if there is no such panel or key."""
 
     def close_panel(self, panel_id: str) -> None:
@@ -155,7 +155,7 @@ class NoExtensions:
     def recall(self, guarded: GuardSet) -> None:
         return
 
-    def attends(self, name: str) -> bool:
+    def is_connected(self, name: str) -> bool:
         return False
 
     def start(self) -> None:
@@ -170,7 +170,7 @@ class NoExtensions:
     async def run_command(self, name: str, args: str) -> CommandAnswer:
         raise NoSuchCommand(f"there is no command named {name!r}; no extension has any")
 
-    def press(self, panel_id: str, key: str, text: str) -> None:
+    def send_key(self, panel_id: str, key: str, text: str) -> None:
         raise UserError(f"no panel {panel_id!r} is open")
 
     def close_panel(self, panel_id: str) -> None:

@@ -236,7 +236,7 @@ class Agent:
         needed = ContextEstimator().need(self.system, specs, [message])
         return needed <= self.gauge.limit(self.model, self.auto_compact.at)
 
-    def take_back(self, run: Run, text: str | None) -> None:
+    def withdraw_prompt(self, run: Run, text: str | None) -> None:
         """Withdraw the newest user message after it did not fit, if it is ``text`` or would not fit even alone.
 
         Left in place, it would make every later request fail.
@@ -245,7 +245,7 @@ class Agent:
             if said.role == "user" and text_of(said.content) != text and not self._fits_alone(said):
                 text = text_of(said.content)
         if text is not None:
-            run.take_back(text)
+            run.withdraw_prompt(text)
 
     def need(self, transcript: Transcript, tools: Sequence[ToolSpec]) -> int:
         """Return the estimated tokens of the next request."""
@@ -259,7 +259,7 @@ class Agent:
             run.reply_started(call.reply, holding=holding)
             try:
                 while events := await call.read():
-                    if run.heard(events):
+                    if run.received(events):
                         await run.recorder.settled()  # The notice must follow the rows before it.
                         self.extensions.text_held()
                     await run.recorder.drain()

@@ -65,7 +65,7 @@ class Recorder(Protocol):
     def transcript(self) -> Transcript:
         """The conversation so far."""
 
-    def say(self, events: Sequence[AgentEvent], *changes: Change) -> None:
+    def emit(self, events: Sequence[AgentEvent], *changes: Change) -> None:
         """Record and apply changes of the transcript; record and show ``events``. Raise StoreFailed."""
 
     def count(self, counters: Counters) -> Counters:
@@ -94,7 +94,7 @@ class RunPhase(enum.Enum):
 
     BETWEEN = "between turns"
     ASKING = "asking the model"
-    HEARING = "hearing the model"
+    RECEIVING = "hearing the model"
     USING_TOOLS = "using tools"
 
 
@@ -143,7 +143,7 @@ class Run:
         self.prompted_by.add(by)
         blocks: tuple[TranscriptBlock, ...] = (*((TextBlock(text),) if text else ()), *images)
         message = Message("user", blocks, self.now(), origin=channel)
-        self.recorder.say(
+        self.recorder.emit(
             [UserMessage(show(message).content, message.time, prompt_id, by)], *self._repairs(), MessageAdded(message)
         )
 
@@ -152,13 +152,13 @@ class Run:
         messages = self.recorder.transcript.messages
         kept = next((at for at in range(len(messages), 0, -1) if messages[at - 1].role != "assistant"), 0)
         dropped = [MessagesReplaced(kept, len(messages), ())] if kept < len(messages) else []
-        self.recorder.say([], *self._repairs(), *dropped)
+        self.recorder.emit([], *self._repairs(), *dropped)
 
-    def take_back(self, text: str) -> None:
+    def withdraw_prompt(self, text: str) -> None:
         """Remove the newest message if it is the user's ``text``: the model could not receive it."""
         messages = self.recorder.transcript.messages
         if messages and messages[-1].role == "user" and text_of(messages[-1].content) == text:
-            self.recorder.say([], MessagesReplaced(len(messages) - 1, len(messages), ()))
+            self.recorder.emit([], MessagesReplaced(len(messages) - 1, len(messages), ()))
 
     def turn_started(self) -> None:
         """Record that a model call is about to be made."""
@@ -169,27 +169,27 @@ class Run:
         self.answers.clear()
         self.last_words.clear()
         self._careful = False
-        self.recorder.say([TurnStart(self.step)])
+        self.recorder.emit([TurnStart(self.step)])
 
     def retrying(self, reason: str, *, attempt: int, delay_s: float) -> None:
         """Record that the model service failed before it answered and will be retried."""
-        self.recorder.say([Retry(reason, attempt, round(delay_s * 1000))])
+        self.recorder.emit([Retry(reason, attempt, round(delay_s * 1000))])
 
     def reply_started(self, partial: Callable[[], ModelReply], *, holding: bool) -> None:
         """Record that the model began to answer; ``partial`` returns its reply so far.
 
         ``holding`` withholds its text.
         """
-        self._phase, self._partial, self._holding, self._has_held = RunPhase.HEARING, partial, holding, False
-        self.recorder.say([AssistantStart()])
+        self._phase, self._partial, self._holding, self._has_held = RunPhase.RECEIVING, partial, holding, False
+        self.recorder.emit([AssistantStart()])
 
-    def heard(self, events: Sequence[StreamEvent]) -> bool:
+    def received(self, events: Sequence[StreamEvent]) -> bool:
         """Record more of the reply. Return True if text of it is withheld for the first time."""
         shown = events
         if self._holding:
             shown = [event for event in events if not isinstance(event, TextDelta | ThinkingDelta)]
         if shown:
-            self.recorder.say(shown)
+            self.recorder.emit(shown)
         is_first = len(shown) < len(events) and not self._has_held
         self._has_held |= is_first
         return is_first
@@ -209,11 +209,11 @@ class Run:
     def asked(self, request: ApprovalRequest) -> None:
         """Record that a person must decide about a call."""
         self._careful = True
-        self.recorder.say([request])
+        self.recorder.emit([request])
 
     def decided(self, answer: ApprovalAnswer, *changes: Change) -> None:
         """Record the outcome of an approval request, with the ``changes`` that follow from it."""
-        self.recorder.say([answer], *changes)
+        self.recorder.emit([answer], *changes)
 
     async def beginning(self, calls: Sequence[CallBlock], *, changing: bool) -> None:
         """Record that calls are about to start, as far as recovery after a crash needs it.
@@ -222,59 +222,59 @@ class Run:
         synced first: after a power loss the transcript still shows the call, and it does not run again.
         """
         if self._careful and self.recorder.keeps and calls:
-            self.recorder.say([], *(CallStarted(call.id) for call in calls))
+            self.recorder.emit([], *(CallStarted(call.id) for call in calls))
             await self.recorder.settled()
         if changing:
             await self.recorder.synced()
 
     async def progressed(self, call: CallBlock, text: str) -> None:
         """Show a running tool's progress. Waits for the subscribers that must see it."""
-        self.recorder.say([ToolProgress(call.id, text)])
+        self.recorder.emit([ToolProgress(call.id, text)])
         await self.recorder.drain()
 
     async def writing(self, call: CallBlock, change: FileChanged) -> None:
         """Record that a call is about to change a file. Waits until the old content is safe."""
-        self.recorder.say([], msgspec.structs.replace(change, call=call.id))
+        self.recorder.emit([], msgspec.structs.replace(change, call=call.id))
         await self.recorder.settled()
 
     def result(self, call: CallBlock, output: Output, *, is_error: bool, extension: str = "") -> None:
         """Record a call's result; ``extension`` names the provider of the tool, "" for built-in ones."""
         details = ResultDetails(extension) if extension else None
         message = Message("tool", (ResultBlock(call.id, is_error, output),), self.now())
-        self.recorder.say([ToolResult(call.id, is_error, show_result_content(output), details)], MessageAdded(message))
+        self.recorder.emit([ToolResult(call.id, is_error, show_result_content(output), details)], MessageAdded(message))
 
     def spent(self, counters: Counters) -> None:
         """Record the usage of a model call that is not shown."""
-        self.recorder.say([self._usage(counters, auto=self._phase is RunPhase.ASKING)])
+        self.recorder.emit([self._usage(counters, auto=self._phase is RunPhase.ASKING)])
 
     def compacted(self, change: MessagesReplaced, summary: str, *, pruned: int = 0) -> None:
         """Record a compaction. Inside a turn it was automatic."""
-        self.recorder.say([CompactDone(summary, self._phase is RunPhase.ASKING, pruned)], change)
+        self.recorder.emit([CompactDone(summary, self._phase is RunPhase.ASKING, pruned)], change)
 
     def failed(self, error: AgentError) -> None:
         """End the run after a failure. The partial reply is kept."""
-        if self._phase is RunPhase.HEARING:
+        if self._phase is RunPhase.RECEIVING:
             self._say_partial()
         self._close_calls(f"not run: {error}")
         ending: list[AgentEvent] = []
-        if self._phase in (RunPhase.ASKING, RunPhase.HEARING):
+        if self._phase in (RunPhase.ASKING, RunPhase.RECEIVING):
             ending.append(TurnEnd("error", str(error)))
         if not isinstance(error, TurnBlocked):  # A block is no fault; the turn's end has the reason.
             ending.append(Error(str(error)))
         self._phase = RunPhase.BETWEEN
-        self.recorder.say(ending)
+        self.recorder.emit(ending)
 
     def aborted(self) -> None:
         """End the run on request. Emits `turn_end` in every phase."""
-        if self._phase is RunPhase.HEARING:
+        if self._phase is RunPhase.RECEIVING:
             self._say_partial()
         self._close_calls(ABORTED_RESULT)
         self._phase = RunPhase.BETWEEN
-        self.recorder.say([TurnEnd("aborted")])
+        self.recorder.emit([TurnEnd("aborted")])
 
     def done(self) -> None:
         """Emit `done`; nothing of this run follows."""
-        self.recorder.say([Done()])
+        self.recorder.emit([Done()])
 
     def _say_partial(self) -> None:
         """Record and show an interrupted reply, without its tool calls."""
@@ -302,7 +302,7 @@ class Run:
                 events.append(ExtNotify(decision.extension, "warn", decision.refusal, "assistant_message"))
         elif content:
             events.append(AssistantMessage(show(message).content, message.time))
-        self.recorder.say([*events, *then], *([MessageAdded(message)] if content else []))
+        self.recorder.emit([*events, *then], *([MessageAdded(message)] if content else []))
 
     def _usage(self, counters: Counters, *, auto: bool = False) -> Usage:
         priced = self.recorder.count(counters)

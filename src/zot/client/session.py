@@ -157,7 +157,7 @@ class ClientSession:
         """Run a command of an extension and return the action it asks for. The daemon runs a requested prompt."""
         return await self._ask("session/run_command", CommandRun, within_s=None, name=name, args=args)
 
-    async def press(self, panel_id: str, key: str, text: str = "") -> None:
+    async def send_key(self, panel_id: str, key: str, text: str = "") -> None:
         """Send a key to an extension's panel."""
         await self._ask("session/panel_key", PanelTold, panelId=panel_id, key=key, text=text)
 

@@ -125,7 +125,7 @@ async def _run(request: CommandRequest) -> int:
     from zot.serve.streams import read_chunks
 
     shown = _FramePrinter(json=request.json) if request.json or request.settings.get("trace") else _Printer()
-    async with bench_of(request, shown.heard, shown.trace) as bench:
+    async with bench_of(request, shown.on_peer_event, shown.trace) as bench:
         typing = asyncio.create_task(_type(bench, shown, read_chunks(0)), name="zot ext run")
         ending = asyncio.create_task(bench.over(), name="zot ext end")
         on_signal(typing.cancel)
@@ -174,9 +174,9 @@ class _Printer:
     def trace(self, way: Literal["<", ">"], data: bytes) -> None:
         """Receive the bytes of frames."""
 
-    def heard(self, happening: PeerEvent) -> None:
+    def on_peer_event(self, peer_event: PeerEvent) -> None:
         """Receive an event of the extension."""
-        match happening:
+        match peer_event:
             case Notified(level=level, message=message):
                 self._show(f"{level}: {message}")
             case ProtocolViolation(reason=reason):
@@ -221,10 +221,10 @@ class _FramePrinter(_Printer):
                 write(f"{way} {printable(text)}\n")
         sys.stdout.flush()
 
-    def heard(self, happening: PeerEvent) -> None:
+    def on_peer_event(self, peer_event: PeerEvent) -> None:
         """Receive an event, except those shown as frames."""
-        if not isinstance(happening, Notified):
-            super().heard(happening)
+        if not isinstance(peer_event, Notified):
+            super().on_peer_event(peer_event)
 
     def answered(self, answered: CommandAnswered) -> None:
         """Receive the answer to a command, already shown as a frame."""
@@ -250,7 +250,7 @@ async def _test(request: CommandRequest) -> int:
     assert testing is not None
     on_signal(testing.cancel)
     try:
-        async with bench_of(request, trial.heard) as bench:
+        async with bench_of(request, trial.on_peer_event) as bench:
             await trial.run(bench, call_tools=bool(request.settings.get("call_tools")))
     except asyncio.CancelledError:
         raise UserError("interrupted") from None

@@ -308,7 +308,7 @@ async def _exclusive(journal: Journal, session_id: str) -> AsyncIterator[tuple[R
     """Acquire a session's lease and load its history, recovering an interrupted run first."""
     record, past = await journal.resume(session_id, create=False)
     history = History(record)
-    history.learn(past.changes)
+    history.apply_stored(past.changes)
     acquired = await record.begin()
     try:
         await recover(history, record, acquired.rows, WaitingRuns.END, now=timestamp, clock=time.time)

@@ -196,7 +196,7 @@ def _resolved(reference: str, root: dict[str, Any]) -> Any:
 class TestBench:
     """Runner of an extension under test. Unlike a session it does not restart one that crashed.
 
-    Calls ``heard`` with all happenings except answers, and ``note`` with warnings about its start. Its standard error
+    Calls ``heard`` with all peer_events except answers, and ``note`` with warnings about its start. Its standard error
     goes to ``errors``.
     """
 
@@ -211,7 +211,7 @@ class TestBench:
     ) -> None:
         self.manifest = start.manifest
         self.deadlines = start.around.deadlines
-        #: Its last happening, once it has ended.
+        #: Its last peer_event, once it has ended.
         self.ended: PeerEnded | None = None
         self._heard = heard
         self._settled = asyncio.Event()
@@ -247,13 +247,13 @@ class TestBench:
         decided = await self._connection.answer(self.peer.ask(event, self._loop.time(), **about))
         return decided.decision if isinstance(decided, Decided) else decided
 
-    def tell(self, event: wire.Event) -> None:
+    def notify(self, event: wire.Event) -> None:
         """Notify it of an event, if it is subscribed."""
-        self._connection.say(self.peer.tell(event))
+        self._connection.send(self.peer.notify(event))
 
-    def press(self, panel_id: str, key: wire.Key) -> None:
+    def send_key(self, panel_id: str, key: wire.Key) -> None:
         """Send a key press in one of its panels."""
-        self._connection.say(self.peer.press(panel_id, key))
+        self._connection.send(self.peer.send_key(panel_id, key))
 
     async def close(self) -> None:
         """Shut it down: by request, then SIGTERM, then SIGKILL. Returns when no process is left; idempotent."""
@@ -265,16 +265,16 @@ class TestBench:
             await asyncio.wait({self._running})
             raise
 
-    def _happened(self, happening: PeerEvent) -> None:
-        match happening:
+    def _happened(self, peer_event: PeerEvent) -> None:
+        match peer_event:
             case Settled() | PeerBroken():
                 self._settled.set()
             case PeerEnded():
-                self.ended = happening
+                self.ended = peer_event
                 self._settled.set()
             case _:
                 pass
-        self._heard(happening)
+        self._heard(peer_event)
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -297,9 +297,9 @@ class ProtocolCheck:
         self._acknowledged = False
         self._said_ready = False
 
-    def heard(self, happening: PeerEvent) -> None:
-        """Record the happenings that no test requested."""
-        match happening:
+    def on_peer_event(self, peer_event: PeerEvent) -> None:
+        """Record the peer_events that no test requested."""
+        match peer_event:
             case Greeted(hello=hello):
                 self._report("ok", f"said hello as {hello.name} {hello.version}".rstrip())
             case Settled(said=said):
@@ -344,14 +344,14 @@ class ProtocolCheck:
     async def _check_conversation(self, bench: TestBench) -> None:
         """Play a short conversation: notifications and decisions."""
         call_args = {"command": "true"}
-        bench.tell(wire.Event("session_start"))
+        bench.notify(wire.Event("session_start"))
         await self._ask(bench, "turn_start", step=1)
-        bench.tell(wire.Event("turn_start", step=1))
+        bench.notify(wire.Event("turn_start", step=1))
         await self._ask(bench, "tool_call", tool_id="call-1", tool_name="bash", tool_args=call_args)
-        bench.tell(wire.Event("tool_call", tool_id="call-1", tool_name="bash", tool_args=call_args))
+        bench.notify(wire.Event("tool_call", tool_id="call-1", tool_name="bash", tool_args=call_args))
         await self._ask(bench, "assistant_message", text="Hello.")
-        bench.tell(wire.Event("assistant_message", text="Hello."))
-        bench.tell(wire.Event("turn_end", stop="end_turn"))
+        bench.notify(wire.Event("assistant_message", text="Hello."))
+        bench.notify(wire.Event("turn_end", stop="end_turn"))
 
     async def _ask(self, bench: TestBench, event: wire.Intercepted, **about: object) -> None:
         if not bench.peer.decides(event):
@@ -375,7 +375,7 @@ class ProtocolCheck:
             if response.error:
                 self._report("note", f"command /{command.name}: without arguments it says: {response.error}")
             if response.action == "open_panel" and response.open_panel is not None:
-                bench.press(response.open_panel.id, "down")
+                bench.send_key(response.open_panel.id, "down")
 
     async def _call_tools(self, bench: TestBench, *, call: bool) -> None:
         tools = bench.peer.tools

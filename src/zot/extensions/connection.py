@@ -98,9 +98,9 @@ OpenCarrier: TypeAlias = Callable[[OnSendFailed], Awaitable[Carrier]]
 
 
 class ExtensionConnection:
-    """Driver of a `Peer`: feeds it bytes and time, and carries out its happenings.
+    """Driver of a `Peer`: feeds it bytes and time, and carries out its peer_events.
 
-    Passes all happenings in order to ``heard``, except answers, which go to their callers. Notices never delay answers:
+    Passes all peer_events in order to ``observer``, except answers, which go to their callers. Notices never delay answers:
     a flood of them is dropped (`Pace`), and updates of a panel are merged.
     """
 
@@ -138,7 +138,7 @@ class ExtensionConnection:
         self._schedule()
 
     async def run(self, opening: OpenCarrier) -> None:
-        """Open the carrier, process its input, and return when no process is left. The last happening is `Ended`."""
+        """Open the carrier, process its input, and return when no process is left. The last peer_event is `Ended`."""
         reason = "was not started"
         try:
             self._carrier = carrier = await opening(self._cannot_send)
@@ -163,7 +163,7 @@ class ExtensionConnection:
             return asked
         future = self._asked[asked.id] = self._loop.create_future()
         self._wake.set()
-        self.say(asked.data)
+        self.send(asked.data)
         try:
             return await future
         finally:
@@ -171,7 +171,7 @@ class ExtensionConnection:
                 self.peer.give_up(asked.id)
             self._schedule()
 
-    def say(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         """Send bytes that `peer` returned."""
         if data:
             self._trace(">", data)
@@ -184,7 +184,7 @@ class ExtensionConnection:
     def shut_down(self) -> None:
         """Request shutdown; a process that does not exit in time is ended."""
         self._stop_pausing()
-        self.say(self.peer.shut_down(self._loop.time()))
+        self.send(self.peer.shut_down(self._loop.time()))
 
     async def _process_until_end(self, carrier: Carrier) -> str:
         """Process input until the extension ends; return how it ended."""
@@ -244,9 +244,9 @@ class ExtensionConnection:
         """Process lines in order."""
         has_said = False
         for line in lines:
-            happenings = self.peer.take(await _read(line), self._loop.time())
-            self._carry_out([one for one in happenings if self._admits(one)])
-            has_said |= not all(isinstance(one, ToolAnswered | CommandAnswered | Decided) for one in happenings)
+            peer_events = self.peer.take(await _read(line), self._loop.time())
+            self._carry_out([one for one in peer_events if self._admits(one)])
+            has_said |= not all(isinstance(one, ToolAnswered | CommandAnswered | Decided) for one in peer_events)
         if has_said:
             await asyncio.sleep(0)  # Yield to other tasks.
 
@@ -263,9 +263,9 @@ class ExtensionConnection:
         finally:
             waking.cancel()
 
-    def _admits(self, happening: PeerEvent) -> bool:
-        """Return whether to show a happening now. Notices beyond the rate are dropped, panel updates delayed."""
-        match happening:
+    def _admits(self, peer_event: PeerEvent) -> bool:
+        """Return whether to show a peer_event now. Notices beyond the rate are dropped, panel updates delayed."""
+        match peer_event:
             case PanelOpenReceived(panel=panel):
                 self._renders.pop(panel.id, None)
             case PanelCloseReceived(panel_id=panel_id):
@@ -273,7 +273,7 @@ class ExtensionConnection:
             case PanelRenderReceived(panel=panel):
                 if panel.panel_id in self._renders or not self._pace.admits(self._loop.time()):
                     self._merged += 1
-                    self._renders[panel.panel_id] = happening
+                    self._renders[panel.panel_id] = peer_event
                     if self._render_timer is None:
                         self._render_timer = self._loop.call_later(_MERGE_S, self._show_renders)
                     self._note_flood()
@@ -310,17 +310,17 @@ class ExtensionConnection:
             self._on_happening(ProtocolViolation(f"sends too much: {lost}; {limit}", notice=not self._flood_noticed))
             self._flood_noticed = True
 
-    def _carry_out(self, happenings: list[PeerEvent]) -> None:
-        for happening in happenings:
-            match happening:
+    def _carry_out(self, peer_events: list[PeerEvent]) -> None:
+        for peer_event in peer_events:
+            match peer_event:
                 case ToolAnswered() | CommandAnswered() | Decided():
-                    future = self._asked.pop(happening.id, None)
+                    future = self._asked.pop(peer_event.id, None)
                     if future is not None and not future.done():
-                        future.set_result(happening)
+                        future.set_result(peer_event)
                     continue
                 case Greeted(reply=reply):
-                    self._on_happening(happening)  # First: a failed send may break the connection.
-                    self.say(reply)
+                    self._on_happening(peer_event)  # First: a failed send may break the connection.
+                    self.send(reply)
                     continue
                 case Terminate() | Kill():
                     self._end()
@@ -329,7 +329,7 @@ class ExtensionConnection:
                     self._carrier.acknowledged()
                 case _:
                     pass
-            self._on_happening(happening)
+            self._on_happening(peer_event)
         self._schedule()
 
     def _end(self) -> None:

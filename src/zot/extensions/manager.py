@@ -131,8 +131,8 @@ class Manager:
         if self._joinable and not self._closed:
             self._roster.recall(guarded)
 
-    def attends(self, name: str) -> bool:
-        return self._roster.attends(name)
+    def is_connected(self, name: str) -> bool:
+        return self._roster.is_connected(name)
 
     async def close(self) -> None:
         self._closed = True
@@ -251,7 +251,7 @@ class Manager:
             self._report_clashes(extension)
         if self._found:
             self._warn_of_missing_tools()
-        self._tell(wire.Event("session_start"))
+        self._notify(wire.Event("session_start"))
 
     def _warn_of_missing_tools(self) -> None:
         """Warn of wanted tools that neither zot nor an extension has; one that has them may still join."""
@@ -318,14 +318,14 @@ class Manager:
         for event in happened:
             match event:
                 case TurnStart(step=step):
-                    self._tell(wire.Event("turn_start", step=step), str(step))
+                    self._notify(wire.Event("turn_start", step=step), str(step))
                 case ToolCall(id=call_id, name=name, args=args):
-                    self._tell(wire.Event("tool_call", tool_id=call_id, tool_name=name, tool_args=args), call_id)
+                    self._notify(wire.Event("tool_call", tool_id=call_id, tool_name=name, tool_args=args), call_id)
                 case AssistantMessage(content=content):
                     text = "".join(part.text for part in content if isinstance(part, TextBlock))
-                    self._tell(wire.Event("assistant_message", text=text))
+                    self._notify(wire.Event("assistant_message", text=text))
                 case TurnEnd(stop=stop, error=error):
-                    self._tell(wire.Event("turn_end", stop=stop, error=error or ""))
+                    self._notify(wire.Event("turn_end", stop=stop, error=error or ""))
                 case ToolResult(id=call_id):
                     self._released("tool_call", call_id)
                 case Done():
@@ -365,11 +365,11 @@ class Manager:
             panel_id="" if panel is None else panel.id,
         )
 
-    def press(self, panel_id: str, key: str, text: str) -> None:
+    def send_key(self, panel_id: str, key: str, text: str) -> None:
         known = next((name for name in _KEYS if name == key), None)
         if known is None:
             raise UserError(f"there is no key named {key!r}; there are: {', '.join(_KEYS)}")
-        self._owner(panel_id).press(panel_id, known, text)
+        self._owner(panel_id).send_key(panel_id, known, text)
 
     def close_panel(self, panel_id: str) -> None:
         extension = self._owner(panel_id)
@@ -378,13 +378,13 @@ class Manager:
 
     # Happenings of extensions.
 
-    def happened(self, extension: SupervisedExtension, happening: PeerEvent) -> None:
-        if isinstance(happening, SubscribeReceived):
+    def happened(self, extension: SupervisedExtension, peer_event: PeerEvent) -> None:
+        if isinstance(peer_event, SubscribeReceived):
             self._roster.put_on_record(extension)
         if extension in self._candidates:
-            self._candidate_happened(extension, happening)
+            self._candidate_happened(extension, peer_event)
             return
-        match happening:
+        match peer_event:
             case ToolRegistered() | CommandRegistered():
                 self._tools = None
                 if self._begun:
@@ -393,7 +393,7 @@ class Manager:
                 self._tools = None  # Registrations from before a crash that were not repeated are dropped.
             case SubscribeReceived() if self._begun:
                 # A slow or restarted extension: its session starts now.
-                extension.tell(wire.Event("session_start"))
+                extension.notify(wire.Event("session_start"))
             case Notified(level=level, message=message):
                 self._show([ExtNotify(extension.name, level, message)])
             case ProtocolViolation(reason=reason, notice=True) | RequestTimedOut(kind="intercept", reason=reason):
@@ -422,9 +422,9 @@ class Manager:
             case _:
                 pass
 
-    def _candidate_happened(self, extension: SupervisedExtension, happening: PeerEvent) -> None:
+    def _candidate_happened(self, extension: SupervisedExtension, peer_event: PeerEvent) -> None:
         """Show only its own notices: it may never be in use, and `reload` reports why it does not start."""
-        match happening:
+        match peer_event:
             case Notified(level=level, message=message):
                 self._show([ExtNotify(extension.name, level, message)])
             case SlowRequest(what=what, since=since):
@@ -488,9 +488,9 @@ class Manager:
                 absent.append(f"extension {one.name} does not run: {one.problem}")
         return "; ".join(absent)
 
-    def _tell(self, event: wire.Event, about: str = "") -> None:
+    def _notify(self, event: wire.Event, about: str = "") -> None:
         for listener in self._roster.listeners:
-            listener.tell(event, about)
+            listener.notify(event, about)
 
     def _released(self, event: wire.Intercepted, about: str) -> None:
         for listener in self._roster.listeners:
@@ -599,7 +599,7 @@ class Roster:
         for name, intercept in former._recorded_guards.items():
             self.recall(GuardSet(name, tuple(sorted(intercept))))
 
-    def attends(self, name: str) -> bool:
+    def is_connected(self, name: str) -> bool:
         """Return whether an extension of this name is present and not just missing."""
         return any(one.name == name and not self._is_away(one) for one in self.extensions)
 

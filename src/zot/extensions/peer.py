@@ -1,6 +1,6 @@
 """State machine of the extension protocol, for one connection to one extension. Does no I/O and reads no clock.
 
-The caller passes bytes and times in and carries out the returned happenings: it writes, signals, and shows notices.
+The caller passes bytes and times in and carries out the returned peer_events: it writes, signals, and shows notices.
 
 ===========  =============================================  ====================================================
 State        Accepts from the extension                     Ends with
@@ -20,7 +20,7 @@ requested    ``shutdown_ack``. Registrations and            then ``terminate_s``
              ``hello`` are ignored.
 CLOSING,     Nothing: input is discarded.                   `end`: CLOSED. ``terminate_s`` passed: `Kill`.
 broken
-CLOSED       Nothing: input is discarded.                   Final; `Ended` was the last happening.
+CLOSED       Nothing: input is discarded.                   Final; `Ended` was the last peer_event.
 ===========  =============================================  ====================================================
 
 `end` leads from every state to CLOSED. Tools, commands and intercepts can be requested in REGISTERING and READY only.
@@ -250,7 +250,7 @@ class Kill(msgspec.Struct, frozen=True):
 
 
 class PeerEnded(msgspec.Struct, frozen=True):
-    """End of the connection: always the last happening. ``wanted`` if shutdown was requested."""
+    """End of the connection: always the last peer_event. ``wanted`` if shutdown was requested."""
 
     reason: str
     wanted: bool
@@ -364,7 +364,7 @@ class ExtensionPeer:
         """Open panels, oldest first."""
         return self._panels.open
 
-    def hears(self, event: wire.EventName) -> bool:
+    def is_subscribed(self, event: wire.EventName) -> bool:
         """True if the extension is notified of ``event``."""
         return self.running and event in self._registry.events
 
@@ -429,11 +429,11 @@ class ExtensionPeer:
             return f"extension {self.name} is not running"
         return None if name in known else f"extension {self.name} has no {kind} named {name!r}"
 
-    def tell(self, event: wire.Event) -> bytes:
+    def notify(self, event: wire.Event) -> bytes:
         """Encode an event notification; b"" if the extension is not subscribed to it."""
-        return wire.encode_frame(event) if self.hears(event.event) else b""
+        return wire.encode_frame(event) if self.is_subscribed(event.event) else b""
 
-    def press(self, panel_id: str, key: wire.Key, text: str = "") -> bytes:
+    def send_key(self, panel_id: str, key: wire.Key, text: str = "") -> bytes:
         """Encode a key press for an open panel; b"" if the panel is not open."""
         if not self.running or panel_id not in self._panels.open:
             return b""
@@ -486,10 +486,10 @@ class ExtensionPeer:
 
     def expire(self, now: float) -> list[PeerEvent]:
         """Act on the deadlines that have passed. May be called at any time."""
-        happenings = self._questions.expire(now)
+        peer_events = self._questions.expire(now)
         if self._phase.until is not None and self._phase.until <= now:
-            happenings += self._phase_expired(now)
-        return happenings
+            peer_events += self._phase_expired(now)
+        return peer_events
 
     def lose(self, reason: str, now: float) -> list[PeerEvent]:
         """Break the connection to a running process: it violates the protocol, does not read, or closed a pipe."""
@@ -503,28 +503,28 @@ class ExtensionPeer:
         """End the connection for a reason to show, such as "exited with 1"; ``began`` is false if the start failed."""
         if self.state is PeerState.CLOSED:
             return []
-        happenings = self._take_all(self.last_lines(), now)
+        peer_events = self._take_all(self.last_lines(), now)
         if self.state is PeerState.GREETING and began:
             reason = f"{reason} before it said hello{self.advice}"
         if self._phase.wanted and self._phase.kill_next:
             reason = f"{reason}: it did not end within {self._deadlines.shutdown_s:g} s of shutdown"
-        happenings += self._questions.fail_all(reason)
-        happenings += self._panels.close_all()
+        peer_events += self._questions.fail_all(reason)
+        peer_events += self._panels.close_all()
         self._phase.ended()
-        return [*happenings, PeerEnded(reason, self._phase.wanted)]
+        return [*peer_events, PeerEnded(reason, self._phase.wanted)]
 
     # Frames, by state.
 
     def _take_all(self, lines: list[bytes | TooLong], now: float) -> list[PeerEvent]:
-        return [happening for line in lines for happening in self.take(read(line), now)]
+        return [peer_event for line in lines for peer_event in self.take(read(line), now)]
 
     def _process_permitted(self, said: DecodedFrame, now: float) -> list[PeerEvent]:
         """Process the permitted part of a frame. Raise ProtocolError if there is none or the state forbids it."""
         frame, refused = said.frame, ""
         if self.state is not PeerState.GREETING:
             frame, refused = admit(frame, self._permissions)
-        happenings = self._process_frame(frame, said.size, now)
-        return [ProtocolViolation(refused, notice=True), *happenings] if refused else happenings
+        peer_events = self._process_frame(frame, said.size, now)
+        return [ProtocolViolation(refused, notice=True), *peer_events] if refused else peer_events
 
     def _process_frame(self, frame: wire.AnyFromExtension, size: int, now: float) -> list[PeerEvent]:
         """Process one frame. Raise ProtocolError if the current state forbids it."""
@@ -573,15 +573,15 @@ class ExtensionPeer:
         promised = self.closed - self._registry.intercept
         if self._fails_closed or wanted.on_failure == "block":
             self._questions.closed |= self._registry.intercept
-        happenings: list[PeerEvent] = [SubscribeReceived(self._registry.events, self._registry.intercept)]
+        peer_events: list[PeerEvent] = [SubscribeReceived(self._registry.events, self._registry.intercept)]
         if unknown:
-            happenings.append(ProtocolViolation(f"subscribe: no such event: {', '.join(map(printable, unknown))}"))
+            peer_events.append(ProtocolViolation(f"subscribe: no such event: {', '.join(map(printable, unknown))}"))
         if promised:
             missing = ", ".join(sorted(promised))
-            happenings.append(
+            peer_events.append(
                 ProtocolViolation(f"did not subscribe to {missing}, as promised: it stays blocked", notice=True)
             )
-        return happenings
+        return peer_events
 
     def _settle(self, *, said: bool) -> list[PeerEvent]:
         self._phase.settled()
@@ -806,11 +806,11 @@ class PendingRequests:
 
     def expire(self, now: float) -> list[PeerEvent]:
         """Fail the requests whose deadline has passed."""
-        happenings: list[PeerEvent] = []
+        peer_events: list[PeerEvent] = []
         for waiting in [one for one in self._waiting.values() if one.deadline <= now]:
             why = self._timeout_reason(waiting)
-            happenings += [RequestTimedOut(waiting.kind, why), self.fail(waiting, why)]
-        return happenings
+            peer_events += [RequestTimedOut(waiting.kind, why), self.fail(waiting, why)]
+        return peer_events
 
     def fail_all(self, why: str) -> list[PeerEvent]:
         """Fail all open requests; ``why`` continues a sentence about the extension."""
@@ -885,18 +885,18 @@ class PeerPanels:
         """Open panels, oldest first."""
         return tuple(self._open)
 
-    def watch(self, happenings: Sequence[PeerEvent]) -> list[PeerEvent]:
+    def watch(self, peer_events: Sequence[PeerEvent]) -> list[PeerEvent]:
         """Insert a `PanelOpened` before each command answer that opens a panel."""
         watched: list[PeerEvent] = []
-        for happening in happenings:
-            if isinstance(happening, CommandAnswered) and (panel := _panel_opened_by(happening)) is not None:
+        for peer_event in peer_events:
+            if isinstance(peer_event, CommandAnswered) and (panel := _panel_opened_by(peer_event)) is not None:
                 self._open[panel.id] = None
                 watched.append(PanelOpenReceived(panel))
-            watched.append(happening)
+            watched.append(peer_event)
         return watched
 
     def take(self, frame: wire.PanelRender | wire.PanelClose) -> PeerEvent:
-        """Return the happening for a frame about a panel."""
+        """Return the peer_event for a frame about a panel."""
         if frame.panel_id not in self._open:
             return ProtocolViolation(f"{wire.name_of(frame)}: no panel {printable(frame.panel_id)} is open")
         if isinstance(frame, wire.PanelRender):

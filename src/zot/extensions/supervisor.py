@@ -187,17 +187,17 @@ class SupervisedExtension:
             decided = await connection.answer(connection.peer.ask(event, _now(), **about))
             return decided.decision if isinstance(decided, Decided) else decided
 
-    def tell(self, event: wire.Event) -> None:
+    def notify(self, event: wire.Event) -> None:
         """Notify it of an event, if it is subscribed."""
-        self._connection.say(self.peer.tell(event))
+        self._connection.send(self.peer.notify(event))
 
-    def press(self, panel_id: str, key: wire.Key, text: str) -> None:
+    def send_key(self, panel_id: str, key: wire.Key, text: str) -> None:
         """Send it a key press in one of its panels."""
-        self._connection.say(self.peer.press(panel_id, key, text))
+        self._connection.send(self.peer.send_key(panel_id, key, text))
 
     def close_panel(self, panel_id: str) -> None:
         """Notify it that the user closed one of its panels."""
-        self._connection.say(self.peer.close_panel(panel_id))
+        self._connection.send(self.peer.close_panel(panel_id))
 
     async def close(self) -> None:
         """Shut it down: by request, then SIGTERM, then SIGKILL. Idempotent."""
@@ -267,8 +267,8 @@ class SupervisedExtension:
     def _wait(self, what: str) -> SlowWaitNotice:
         return SlowWaitNotice(lambda since: self._happened(SlowRequest(what, since)))
 
-    def _happened(self, happening: PeerEvent) -> None:
-        match happening:
+    def _happened(self, peer_event: PeerEvent) -> None:
+        match peer_event:
             case Greeted():
                 self._greeted = True
                 self.condition, self.problem, self._evidence = "running", "", ""
@@ -291,7 +291,7 @@ class SupervisedExtension:
                 self.log.note(reason)
             case _:
                 pass
-        self._manager.happened(self, happening)
+        self._manager.happened(self, peer_event)
 
     def _fail(self, reason: str) -> None:
         """Record the reason of a failure and the last lines of its standard error, before its log grows further."""
@@ -329,7 +329,7 @@ class EventQueue:
         """Return whether the event is blocked unless the extension allows it."""
         return event in self.extension.peer.closed
 
-    def tell(self, event: Event, about: str) -> None:
+    def notify(self, event: Event, about: str) -> None:
         """Enqueue a notification; ``about`` identifies the request about the same event."""
         self._waiting.append((event, about))
         self._flush()
@@ -342,7 +342,7 @@ class EventQueue:
     def release_all(self) -> None:
         """Send all queued notifications at the end of a run: no request about them will follow."""
         for event, _ in self._waiting:
-            self.extension.tell(event)
+            self.extension.notify(event)
         self._waiting.clear()
         self._asked.clear()
 
@@ -353,7 +353,7 @@ class EventQueue:
                 return
             self._waiting.popleft()
             self._asked.discard((event.event, about))
-            self.extension.tell(event)
+            self.extension.notify(event)
 
     def _must_be_asked_first(self, event: Event) -> bool:
         match event.event:

@@ -326,7 +326,7 @@ class Record:
         numbers, rows = await self._files.reading(lambda connection: all_changes(connection, self.number))
         return [(seq, row) for seq, row in zip(numbers, rows, strict=True) if isinstance(row, Change)]
 
-    async def troubled(self) -> Sequence[Row]:
+    async def changes_with_failures(self) -> Sequence[Row]:
         """Return all changes of the transcript, and the events of failed runs (`replay.troubled`)."""
         from zot.journal.replay import failed_runs  # Imported lazily: start-up budget.
 

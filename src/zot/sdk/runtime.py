@@ -160,9 +160,9 @@ class Runtime:
         """Run a command of an extension and return the action it asks for, without taking it. Raise UserError."""
         return await self._open().run_command(name, args)
 
-    def press(self, panel_id: str, key: str, text: str = "") -> None:
+    def send_key(self, panel_id: str, key: str, text: str = "") -> None:
         """Send a key to an extension's panel. Raise UserError if there is no such panel or key."""
-        self._open().extensions.press(panel_id, key, text)
+        self._open().extensions.send_key(panel_id, key, text)
 
     def close_panel(self, panel_id: str) -> None:
         """Close an extension's panel. Raise UserError if it is not open."""

@@ -52,7 +52,7 @@ class ForeignRuns:
         if begun:
             self._delivered = begun[-1][0]
             self._deliver_rows([row for _, row in begun])
-        self._task = asyncio.create_task(self._poll_forever(), name="zot overhearing")
+        self._task = asyncio.create_task(self._poll_forever(), name="zot foreign runs")
 
     async def stop(self) -> None:
         """Stop polling."""

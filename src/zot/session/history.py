@@ -173,7 +173,7 @@ class History:
         self.run += 1
         self.before = ConversationBefore(self._store.last_seq, tuple(self.transcript.messages))
 
-    def say(self, events: Sequence[AgentEvent], *changes: Change) -> None:
+    def emit(self, events: Sequence[AgentEvent], *changes: Change) -> None:
         """Store ``changes`` and ``events`` together; apply the changes now, deliver the events once they are stored.
 
         Raise StoreFailed if the store refuses; then neither happens.
@@ -200,7 +200,7 @@ class History:
         self._undelivered.append(Batch(first + len(changes) - 1, self.run, [replaced]))
         self._deliver_stored()
 
-    def learn(self, rows: Iterable[Row]) -> None:
+    def apply_stored(self, rows: Iterable[Row]) -> None:
         """Apply rows recorded earlier or by others, without delivering them."""
         counted: Usage | None = None
         agent = self._agent
@@ -235,13 +235,13 @@ class History:
             last = self._store.append(rows, run=self.run) + len(rows) - 1
             if not all(isinstance(row, Change) for row in rows):
                 self._amended_upto = last
-            self.learn(rows)
+            self.apply_stored(rows)
 
-    def announce(self, events: Sequence[AgentEvent], *, prompt_id: str = "") -> None:
+    def deliver_unstored(self, events: Sequence[AgentEvent], *, prompt_id: str = "") -> None:
         """Deliver ``events`` without storing them: clients need the end of a run even when nothing can be written."""
         self._deliver(Batch(0, self.run, events, prompt_id))
 
-    def mention(self, events: Sequence[AgentEvent]) -> None:
+    def deliver_unrecorded(self, events: Sequence[AgentEvent]) -> None:
         """Deliver ``events`` that belong to no run. Full subscribers skip notices and panel redraws."""
         batch = Batch(0, self.run, events)
         can_be_missed = all(isinstance(event, ExtNotify | ExtWaiting | PanelRendered) for event in events)

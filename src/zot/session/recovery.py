@@ -199,7 +199,7 @@ async def recover(
     A run to resume here is returned instead. Only a run that was begun in this journal can resume: approvals in an
     imported or forked session do not count.
     """
-    history.learn([row for _, row in foreign])
+    history.apply_stored([row for _, row in foreign])
     history.run = store.last_run
     if not history.must_recover and not foreign:
         return None
@@ -228,7 +228,7 @@ async def recover(
 async def recover_unusable(store: Store, past: TranscriptPast, *, now: Callable[[], str]) -> None:
     """Recover a session that cannot be opened, but for a run that waits for an approval."""
     history = History(store)
-    history.learn(past.changes)
+    history.apply_stored(past.changes)
     history.totals = past.totals
     if not needs_recovery(history, store, past.newest, WaitingRuns.LEAVE):
         return

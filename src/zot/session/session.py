@@ -71,9 +71,9 @@ class Session:
         self._background = background or NoBackgroundProcesses()
         self._files = files
         self.history = History(self.store, agent)
-        self.history.learn(past.changes)
+        self.history.apply_stored(past.changes)
         self.history.totals = past.totals
-        agent.extensions.attach(self.history.mention)
+        agent.extensions.attach(self.history.deliver_unrecorded)
         self._release = past.release
         #: Calls to extensions outside of any run.
         self._waits = AbortableWaits()
@@ -331,7 +331,7 @@ class Session:
         guarded = self.history.guards.get(name)
         if guarded is None or not guarded.intercept:
             raise UserError(f"no guard named {name!r} is missed in this session")
-        if self.extensions.attends(name):
+        if self.extensions.is_connected(name):
             raise UserError(f"the guard {name!r} is connected; only one that is away can be dismissed")
         await self.keep_guard(GuardSet(name, ()))
 

@@ -414,7 +414,7 @@ class Worker:
             # The end cannot be stored, but clients that wait for it must get it.
             job.error = failure
             ended = [*self._lost_turn_end(failure), Error(str(failure)), Done()]
-            self._history.announce(ended, prompt_id=job.prompt_id if isinstance(job, PromptJob) else "")
+            self._history.deliver_unstored(ended, prompt_id=job.prompt_id if isinstance(job, PromptJob) else "")
 
     async def _outcome(self, current: _Current, run: Run) -> BaseException | None:
         """Wait for the end of a run, requesting approvals as needed; return the exception that ended it early, if
@@ -469,7 +469,7 @@ class Worker:
             run.failed(job.error)
             if isinstance(problem, ContextExhausted | ContextTooLong):
                 is_repeated = isinstance(job, PromptJob) and job.repeated is not None
-                self._agent.take_back(run, job.text if isinstance(job, PromptJob) and is_repeated else None)
+                self._agent.withdraw_prompt(run, job.text if isinstance(job, PromptJob) and is_repeated else None)
         run.done()
 
     def _lost_turn_end(self, failure: StoreFailed) -> list[AgentEvent]:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from zot.tools.guardian_process.kernel import raise_priority
+from zot.tools.guardian_process.request import SpawnRequest, encode_request
 from zot.tools.process import CLOSE_GRACE_S, REAP_S, Child, Groups, Processes, Streams, end_each, resolve
-from zot.tools.warden.kernel import raise_priority
-from zot.tools.warden.request import SpawnRequest, encode_request
 
 if TYPE_CHECKING:
     import subprocess
@@ -34,7 +34,7 @@ _MAX_IDLE = 4
 _TRIES = 3
 #: Time to start a command before the guardian counts as stuck.
 PATIENCE_S = 10.0
-_START = "import sys; sys.path.append(sys.argv.pop()); from zot.tools.warden.main import main; main()"
+_START = "import sys; sys.path.append(sys.argv.pop()); from zot.tools.guardian_process.main import main; main()"
 
 
 def open_processes(*, protected: bool = False) -> Processes:
@@ -55,7 +55,7 @@ def protect_process() -> None:
     dumps and debugging. Against commands of the superuser only a sandbox helps.
     """
     if sys.platform == "linux":
-        from zot.tools.warden.kernel import hide_memory
+        from zot.tools.guardian_process.kernel import hide_memory
 
         hide_memory()
 

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from zot.tools.warden import tree
-from zot.tools.warden.kernel import raise_priority
+from zot.tools.guardian_process import tree
+from zot.tools.guardian_process.kernel import raise_priority
 
 if TYPE_CHECKING:
     import subprocess

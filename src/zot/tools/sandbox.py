@@ -17,11 +17,11 @@ from zot.config.private_paths import PrivatePath
 from zot.errors import ToolFailed
 from zot.files import make_directory
 from zot.tools.base import ToolContext
+from zot.tools.guardian_process.request import SECCOMP_FD
 from zot.tools.mounts import locked_mounts
 from zot.tools.process import Child, Processes, Streams
 from zot.tools.protection import ProtectedFiles
 from zot.tools.seccomp import seccomp_filter
-from zot.tools.warden.request import SECCOMP_FD
 
 log = logging.getLogger("zot")
 

@@ -83,7 +83,7 @@ class Conversation(Protocol):
     async def steer(self, text: str, images: Sequence[ImageBlock] = (), *, name: str = "") -> None:
         """Add a message to the running prompt before its next model call. `take_back` accepts its ``name``."""
 
-    async def take_back(self, name: str) -> None:
+    async def withdraw(self, name: str) -> None:
         """Withdraw a steering message. Raise UserError if the model has already received it."""
 
     async def retry(self) -> None:
@@ -106,7 +106,7 @@ class Conversation(Protocol):
     async def run_command(self, name: str, args: str) -> CommandAnswer:
         """Run an extension's command; return the action that it requests."""
 
-    async def press(self, panel_id: str, key: str, text: str = "") -> None:
+    async def send_key(self, panel_id: str, key: str, text: str = "") -> None:
         """Send a key to an open panel."""
 
     async def close_panel(self, panel_id: str) -> None: ...

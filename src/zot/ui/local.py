@@ -89,7 +89,7 @@ class LocalConversation:
         self._begun: Sequence[tuple[int, Row]] = ()
         self._left = EarlierProviders()
         #: Side questions that are not answered yet.
-        self._asides = AbortableWaits("the answer by the way was aborted")
+        self._side_questions = AbortableWaits("the answer by the way was aborted")
         session.extensions.start()
 
     def follow(self, subscriber: Subscriber) -> Callable[[], None]:
@@ -123,7 +123,7 @@ class LocalConversation:
 
     async def _recalled(self, messages: Sequence[Message]) -> Sequence[PastMessage]:
         messages = tuple(messages)  # Messages may be added during the await.
-        ended = endings(await self._session.store.troubled())
+        ended = endings(await self._session.store.changes_with_failures())
         return [past_message(message, ended) for message in messages]
 
     async def images(self, place: str) -> Sequence[ImageBlock]:
@@ -146,7 +146,7 @@ class LocalConversation:
         observer = _DropReport(self, is_withdrawable=True)
         self._session.steer(text, images, prompt_id=name, observer=observer)
 
-    async def take_back(self, name: str) -> None:
+    async def withdraw(self, name: str) -> None:
         self._session.queue.withdraw(name)
 
     async def retry(self) -> None:
@@ -157,7 +157,7 @@ class LocalConversation:
         self._session.repeat(text_of(asked[-1].content) or "go on", RepeatedPrompt())
 
     async def abort(self) -> None:
-        self._asides.abort()
+        self._side_questions.abort()
         if self._foreign_runs is not None and self._runs_elsewhere:
             await self._foreign_runs.abort()
             return
@@ -182,8 +182,8 @@ class LocalConversation:
     async def run_command(self, name: str, args: str) -> CommandAnswer:
         return await self._session.run_command(name, args)
 
-    async def press(self, panel_id: str, key: str, text: str = "") -> None:
-        self._session.extensions.press(panel_id, key, text)
+    async def send_key(self, panel_id: str, key: str, text: str = "") -> None:
+        self._session.extensions.send_key(panel_id, key, text)
 
     async def close_panel(self, panel_id: str) -> None:
         self._session.extensions.close_panel(panel_id)
@@ -247,11 +247,11 @@ class LocalConversation:
             request = OpenRequest(config=side_config(self._current_config()), past=self._past())
             return open_unrecorded(request, self._resources)
 
-        answer = await self._asides.run(ask(self._session, opened, question))
+        answer = await self._side_questions.run(ask(self._session, opened, question))
         return SideReply(answer.text, answer.usage)
 
     async def close(self) -> None:
-        self._asides.abort()
+        self._side_questions.abort()
         for stop in self._followers.values():
             stop()
         self._followers.clear()

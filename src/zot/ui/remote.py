@@ -109,7 +109,7 @@ class ClientConversation:
         async with _user_errors():
             await self._session.steer(text, images, prompt_id=name or None)
 
-    async def take_back(self, name: str) -> None:
+    async def withdraw(self, name: str) -> None:
         async with _user_errors():
             await self._session.take_back(name)
 
@@ -159,9 +159,9 @@ class ClientConversation:
             return CommandAnswer(ran.extension, "noop")
         return CommandAnswer(ran.extension, ran.action, "", ran.insert, ran.display, ran.panel_id)
 
-    async def press(self, panel_id: str, key: str, text: str = "") -> None:
+    async def send_key(self, panel_id: str, key: str, text: str = "") -> None:
         async with _user_errors():
-            await self._session.press(panel_id, key, text)
+            await self._session.send_key(panel_id, key, text)
 
     async def close_panel(self, panel_id: str) -> None:
         async with _user_errors():

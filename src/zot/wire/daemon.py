@@ -402,7 +402,7 @@ _DECLARED: Final = (
 METHODS: Final[Mapping[str, Method]] = MappingProxyType({method.name: method for method in _DECLARED})
 
 #: Methods that only read.
-LOOKS: Final = frozenset(
+READ_ONLY: Final = frozenset(
     {
         "status",
         "health",

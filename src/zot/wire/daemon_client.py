@@ -16,7 +16,7 @@ from zot.messages import text_of
 from zot.panels import OpenPanels
 from zot.run_summary import RunSummary
 from zot.text import replace_surrogates
-from zot.wire.daemon import FEATURES, LOOKS, PROMPT_IDS, TELLS_RESUMED, TELLS_STOPPING
+from zot.wire.daemon import FEATURES, PROMPT_IDS, READ_ONLY, TELLS_RESUMED, TELLS_STOPPING
 from zot.wire.daemon_greeting import Initialized
 from zot.wire.daemon_types import Attached, FailedTurn, Prompted
 from zot.wire.jsonrpc import (
@@ -34,7 +34,7 @@ from zot.wire.lines import MAX_LINE_BYTES, LineSplitter
 from zot.wire.updates import OutcomeName, TurnSummary
 
 #: Methods whose repetition has no further effect.
-REPEATABLE: Final = LOOKS | {"session/attach", "session/delete", "session/rename"}
+REPEATABLE: Final = READ_ONLY | {"session/attach", "session/delete", "session/rename"}
 #: Methods that the next daemon may be asked if this one stops before it has begun with them.
 _FOR_THE_NEXT: Final = REPEATABLE | {"session/prompt"}
 #: Type of the update that announces another session with the same id.

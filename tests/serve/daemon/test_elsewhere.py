@@ -65,7 +65,7 @@ async def test_a_session_that_another_process_runs_is_running_however_one_asks(
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")
     if not is_loaded:
-        await daemon.daemon.hub.let_go("s")
+        await daemon.daemon.pool.let_go("s")
     config = Config(provider="lab", session="s", journal=str(tmp_path / "journal.db"), cwd=str(tmp_path))
     other = await open_session(
         OpenRequest(config=config, overrides=Overrides(frozenset({"provider"}))), SharedResources()
@@ -167,15 +167,15 @@ async def test_a_session_that_others_have_deleted_is_gone_and_can_be_made_again(
 async def test_who_makes_a_session_that_others_delete_at_that_moment_has_it_all_the_same(
     daemon: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    caller, shelf = await daemon.caller(), daemon.daemon.shelf
-    standing = shelf.standing
+    caller, catalog = await daemon.caller(), daemon.daemon.catalog
+    standing = catalog.standing
 
     async def late(session_id: str) -> tuple[int, int]:
         monkeypatch.undo()
         await daemon.journal.delete(session_id)
         return await standing(session_id)
 
-    monkeypatch.setattr(shelf, "standing", late)
+    monkeypatch.setattr(catalog, "standing", late)
     await caller.get("session/new", agentAlias="default", sessionId="s")
     assert (await caller.get("session/prompt", sessionId="s", prompt="!echo hi"))["content"] == "hi"
 
@@ -227,11 +227,11 @@ async def test_a_turn_that_never_began_is_told_behind_the_one_that_runs(daemon: 
 async def test_a_session_that_could_not_be_written_is_opened_again_when_it_can(daemon: Running) -> None:
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")
-    session = daemon.daemon.hub.session("s")
+    session = daemon.daemon.pool.session("s")
     assert session is not None
     session.store.on_failed(StoreFailed("the disk is full"))  # type: ignore[attr-defined]  # as the writer would
     assert (await caller.get("session/prompt", sessionId="s", prompt="!echo there is room again"))["content"]
-    assert daemon.daemon.hub.session("s") is not session
+    assert daemon.daemon.pool.session("s") is not session
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ async def test_a_turn_that_the_disk_lost_ends_once_for_who_stays_and_says_how_fa
     await eventually(lambda: all(one.is_live for one in followers))  # Who reads what was before hears of it later.
     prompted = caller.call("session/prompt", sessionId="s", prompt="!stall-mid", promptId="lost")
     heard = (await caller.until(type="agent_message_chunk"))["text"]
-    session = daemon.daemon.hub.session("s")
+    session = daemon.daemon.pool.session("s")
     assert session is not None
     session.store.on_failed(StoreFailed("the disk is full"))  # type: ignore[attr-defined]  # as the writer would
     answer = await caller.answer(prompted)

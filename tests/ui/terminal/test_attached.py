@@ -223,14 +223,14 @@ async def test_panels_are_seen_by_who_comes_later_and_are_gone_with_the_daemon(h
             await one.until(lambda: bool(one.app.extension_commands), "commands of the extension")
             await one.says("/open ")
             await one.sees("nothing pressed")
-            await one.app.conversation.press("p1", "down")
+            await one.app.conversation.send_key("p1", "down")
             await one.sees("pressed down")
             session = (await one.app.conversation.state()).session
             async with daemon.client() as second, attached(second, home, session) as late:
                 await late.sees("pressed down")
                 daemon.cut()
                 async with daemon.client() as third:
-                    await (await third.attach(session)).press("p1", "up", "")
+                    await (await third.attach(session)).send_key("p1", "up", "")
                 for person in (one, late):  # The daemon has it still, and says so.
                     await person.sees("pressed up")
                 await late.pilot.press("shift+tab", "escape")
@@ -357,7 +357,7 @@ async def test_the_models_of_other_providers_are_offered_and_one_that_was_chosen
         await one.says("/model deepseek-chat")
         await one.sees("the next model call asks deepseek/deepseek-chat")
         await other.until(lambda: "deepseek-chat" in other.screen.split("\n")[-1], "the other status line")
-        await daemon.running.daemon.hub.let_go(session)
+        await daemon.running.daemon.pool.let_go(session)
         assert (await other.app.conversation.state()).model == "deepseek-chat"
         await other.says("/model lab/lab-1")
         await one.until(lambda: "lab-1" in one.screen.split("\n")[-1], "the status line of the first")

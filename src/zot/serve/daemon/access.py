@@ -22,20 +22,20 @@ MAX_ID = 1024
 
 
 @asynccontextmanager
-async def use_session(hub: SessionPool, connection: ClientConnection, session_id: str) -> AsyncIterator[Session]:
+async def use_session(pool: SessionPool, connection: ClientConnection, session_id: str) -> AsyncIterator[Session]:
     """Use a session for a change. Raise RpcError if a remote client may only look at it."""
-    async with hub.use(session_id) as session:
+    async with pool.use(session_id) as session:
         _check(connection, session, session_id)
         yield session
 
 
-async def check_use(hub: SessionPool, connection: ClientConnection, session_id: str) -> None:
+async def check_use(pool: SessionPool, connection: ClientConnection, session_id: str) -> None:
     """Raise RpcError where `used` does; NoSuchSession. For changes to a session that need not be loaded.
 
     Local clients pass unchecked, so they can delete a session that cannot be loaded any more.
     """
     if not connection.is_local:
-        async with hub.use(session_id, looks=True) as session:
+        async with pool.use(session_id, looks=True) as session:
             _check(connection, session, session_id)
 
 
@@ -87,15 +87,15 @@ async def check_name(catalog: SessionCatalog, session_id: str) -> None:
 
 
 async def evict_if_directory_gone(
-    hub: SessionPool, connection: ClientConnection, session_id: str, wanted: NewSession
+    pool: SessionPool, connection: ClientConnection, session_id: str, wanted: NewSession
 ) -> None:
     """Evict an idle session whose directory is gone if an allowed client wants another directory. Raise UserError."""
     if wanted.cwd is None:
         return
     if not os.path.isabs(wanted.cwd) or not await asyncio.to_thread(os.path.isdir, wanted.cwd):
         raise UserError(f"{wanted.cwd}: the directory of a session must be one that is there, and absolute")
-    session = hub.session(session_id)
+    session = pool.session(session_id)
     if session is None or session.busy or session.agent.name not in ("", wanted.agent):
         return
     if may_use(connection, session) and not await asyncio.to_thread(os.path.isdir, session.agent.cwd):
-        await hub.let_go(session_id)
+        await pool.let_go(session_id)

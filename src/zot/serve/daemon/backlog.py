@@ -48,7 +48,7 @@ class Backlog:
         self._size = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    def tell(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         """Send an update."""
         self.wire.send(data)
         self._pieces.append((self.wire.taken + self.wire.unread, len(data)))

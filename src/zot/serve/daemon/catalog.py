@@ -27,7 +27,7 @@ from zot.serve.daemon.access import check_use
 from zot.serve.daemon.connection import ClientConnection, Handler
 from zot.session.transcripts import Endings, all_messages, current_messages, endings, past_message
 from zot.store import Change, Row
-from zot.wire import daemon_types as said
+from zot.wire import daemon_types
 from zot.wire.daemon import Grant
 from zot.wire.daemon_types import Costs, MessageEntry, Messages
 from zot.wire.spelling import Spelled, Spelling, spelled
@@ -64,21 +64,21 @@ class Span:
         return first < self.since <= last or first <= self._until < last
 
 
-def added_up(calls: Iterable[tuple[str, Spent]], span: Span, now: str) -> said.Costs:
+def added_up(calls: Iterable[tuple[str, Spent]], span: Span, now: str) -> daemon_types.Costs:
     """Add up the agents' model calls within ``span``; ``now`` gives the current day and month."""
-    whole, day, month = said.Spending(), said.Spending(), said.Spending()
-    by_model: dict[str, said.Spending] = {}
-    by_agent: dict[str, said.Spending] = {}
+    whole, day, month = daemon_types.Spending(), daemon_types.Spending(), daemon_types.Spending()
+    by_model: dict[str, daemon_types.Spending] = {}
+    by_agent: dict[str, daemon_types.Spending] = {}
     for agent, call in calls:
         if call.time not in span:
             continue
         one = _spending(call)
         whole += one
-        day += one if call.time[:DAY] == now[:DAY] else said.Spending()
-        month += one if call.time[:_MONTH] == now[:_MONTH] else said.Spending()
-        by_model[call.model] = by_model.get(call.model, said.Spending()) + one
-        by_agent[agent] = by_agent.get(agent, said.Spending()) + one
-    return said.Costs(
+        day += one if call.time[:DAY] == now[:DAY] else daemon_types.Spending()
+        month += one if call.time[:_MONTH] == now[:_MONTH] else daemon_types.Spending()
+        by_model[call.model] = by_model.get(call.model, daemon_types.Spending()) + one
+        by_agent[agent] = by_agent.get(agent, daemon_types.Spending()) + one
+    return daemon_types.Costs(
         session_cost_usd=whole.cost_usd,
         daily_cost_usd=day.cost_usd,
         monthly_cost_usd=month.cost_usd,
@@ -89,9 +89,11 @@ def added_up(calls: Iterable[tuple[str, Spent]], span: Span, now: str) -> said.C
     )
 
 
-def _spending(call: Spent) -> said.Spending:
+def _spending(call: Spent) -> daemon_types.Spending:
     used = call.counters
-    return said.Spending(used.cost_usd, used.input + used.output + used.cache_read + used.cache_write, call.calls)
+    return daemon_types.Spending(
+        used.cost_usd, used.input + used.output + used.cache_read + used.cache_write, call.calls
+    )
 
 
 def _moment(name: str, text: str, rest_of_day: str) -> str:
@@ -423,15 +425,15 @@ class _EncodedPage(Spelled, frozen=True):
     messages: tuple[msgspec.Raw, ...]
     total: int
     start: int
-    last_seq: int | said.Absent = said.ABSENT
+    last_seq: int | daemon_types.Absent = daemon_types.ABSENT
 
 
 class CatalogMethods:
     """Handlers of the methods on stored sessions."""
 
-    def __init__(self, hub: SessionPool, shelf: SessionCatalog, is_recovered: asyncio.Event) -> None:
-        self._hub = hub
-        self._shelf = shelf
+    def __init__(self, pool: SessionPool, catalog: SessionCatalog, is_recovered: asyncio.Event) -> None:
+        self._pool = pool
+        self._catalog = catalog
         self._is_recovered = is_recovered
 
     @property
@@ -446,25 +448,25 @@ class CatalogMethods:
             "session/git_branch": self._git_branch,
         }
 
-    async def _list(self, connection: ClientConnection, asked: said.List) -> said.Sessions:
+    async def _list(self, connection: ClientConnection, asked: daemon_types.List) -> daemon_types.Sessions:
         with suppress(TimeoutError):  # Recovery shows which sessions wait for an approval.
             async with asyncio.timeout(_RECOVERY_S):
                 await self._is_recovered.wait()
-        entries = await self._shelf.listed(
+        entries = await self._catalog.listed(
             query=asked.query or "",
             cwd=asked.cwd,
             agent=asked.agent_alias,
             limit=asked.limit,
             only=connection.grant.sessions,
         )
-        return said.Sessions(tuple(self._entry(entry, connection.grant) for entry in entries))
+        return daemon_types.Sessions(tuple(self._entry(entry, connection.grant) for entry in entries))
 
-    def _entry(self, entry: CatalogEntry, grant: Grant) -> said.SessionEntry:
-        record, session = entry.record, self._hub.session(entry.record.id)
+    def _entry(self, entry: CatalogEntry, grant: Grant) -> daemon_types.SessionEntry:
+        record, session = entry.record, self._pool.session(entry.record.id)
         pending, busy = entry.pending, entry.is_running
         if session is not None and session.busy:
             pending, busy = session.pending, True
-        return said.SessionEntry(
+        return daemon_types.SessionEntry(
             session_id=record.id,
             session_key=record.id,
             agent_alias=entry.agent,
@@ -476,29 +478,29 @@ class CatalogMethods:
             message_count=record.messages,
             state=status_of(pending, busy=busy),
             last_seq=entry.last_seq,
-            parent_id=record.parent if record.parent and grant.sees(record.parent) else said.ABSENT,
+            parent_id=record.parent if record.parent and grant.sees(record.parent) else daemon_types.ABSENT,
             closed=entry.is_closed,
         )
 
     async def _messages(self, connection: ClientConnection, asked: Messages) -> _EncodedPage:
-        last_seq: int | said.Absent = said.ABSENT
+        last_seq: int | daemon_types.Absent = daemon_types.ABSENT
         ended: Endings | None = None
         try:
-            seq, epoch = await self._shelf.standing(asked.session_id)
-            await self._hub.refresh(asked.session_id, seq, epoch)
-            async with self._hub.use(asked.session_id, looks=True) as session:
+            seq, epoch = await self._catalog.standing(asked.session_id)
+            await self._pool.refresh(asked.session_id, seq, epoch)
+            async with self._pool.use(asked.session_id, looks=True) as session:
                 before = session.before
                 messages = list(session.transcript.messages)
                 if asked.view == "past":
                     messages, last_seq = list(before.messages), before.seq
-                    ended = await self._shelf.endings(asked.session_id)
+                    ended = await self._catalog.endings(asked.session_id)
                 if asked.view == "full":
                     kept = await session.all_messages()
                     messages = [msgspec.structs.replace(message, shown_text=None) for message in kept]
         except (NoSuchAgent, DirectoryGone):  # Unusable, but readable.
             messages = await self._recorded(asked)
             if asked.view == "past":
-                last_seq, ended = seq, await self._shelf.endings(asked.session_id)
+                last_seq, ended = seq, await self._catalog.endings(asked.session_id)
         except NoSuchSession:
             messages = []
         stop = len(messages) if asked.before_index is None else min(asked.before_index, len(messages))
@@ -508,31 +510,31 @@ class CatalogMethods:
 
     async def _recorded(self, asked: Messages) -> list[Message]:
         """Return the messages of a session that cannot be loaded."""
-        kept = await self._shelf.messages(asked.session_id, every=asked.view == "full")
+        kept = await self._catalog.messages(asked.session_id, every=asked.view == "full")
         return [msgspec.structs.replace(one, shown_text=None) for one in kept] if asked.view == "full" else kept
 
-    async def _delete(self, connection: ClientConnection, asked: said.OfSession) -> said.Deleted:
+    async def _delete(self, connection: ClientConnection, asked: daemon_types.OfSession) -> daemon_types.Deleted:
         with suppress(NoSuchSession):  # Already deleted: nothing to do.
-            await check_use(self._hub, connection, asked.session_id)
-            await self._hub.let_go(asked.session_id)
+            await check_use(self._pool, connection, asked.session_id)
+            await self._pool.let_go(asked.session_id)
             feed = connection.daemon.feed(asked.session_id)
             await feed.caught_up()
-            await self._hub.let_go(asked.session_id)  # A client may have loaded it again meanwhile.
-            feed.bury(await self._shelf.delete(asked.session_id))
+            await self._pool.let_go(asked.session_id)  # A client may have loaded it again meanwhile.
+            feed.bury(await self._catalog.delete(asked.session_id))
         connection.unfollow(asked.session_id)
-        return said.Deleted(asked.session_id)
+        return daemon_types.Deleted(asked.session_id)
 
-    async def _rename(self, connection: ClientConnection, asked: said.Rename) -> said.Renamed:
-        await self._hub.check_not_closed(asked.session_id)
-        await check_use(self._hub, connection, asked.session_id)
-        await self._shelf.journal.rename(asked.session_id, asked.title)
-        return said.Renamed(asked.session_id, (await self._shelf.journal.find(asked.session_id)).title)
+    async def _rename(self, connection: ClientConnection, asked: daemon_types.Rename) -> daemon_types.Renamed:
+        await self._pool.check_not_closed(asked.session_id)
+        await check_use(self._pool, connection, asked.session_id)
+        await self._catalog.journal.rename(asked.session_id, asked.title)
+        return daemon_types.Renamed(asked.session_id, (await self._catalog.journal.find(asked.session_id)).title)
 
-    async def _git_branch(self, connection: ClientConnection, asked: said.OfSession) -> said.GitBranch:
+    async def _git_branch(self, connection: ClientConnection, asked: daemon_types.OfSession) -> daemon_types.GitBranch:
         del connection
-        record = await self._shelf.journal.find(asked.session_id)
+        record = await self._catalog.journal.find(asked.session_id)
         branch, commit = await asyncio.to_thread(checked_out, record.cwd)
-        return said.GitBranch(asked.session_id, branch or msgspec.UNSET, commit or msgspec.UNSET)
+        return daemon_types.GitBranch(asked.session_id, branch or msgspec.UNSET, commit or msgspec.UNSET)
 
 
 async def _encoded(messages: Sequence[Message], spelling: Spelling, ended: Endings | None) -> list[msgspec.Raw]:

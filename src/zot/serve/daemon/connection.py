@@ -25,8 +25,8 @@ from zot.serve.daemon.audit import Identity
 from zot.serve.daemon.backlog import Backlog, Wire
 from zot.wire import jsonrpc
 from zot.wire.daemon import (
-    LOOKS,
     OPERATOR,
+    READ_ONLY,
     Dialect,
     Grant,
     check_sessions,
@@ -208,7 +208,7 @@ class ClientConnection:
             self._backlog, self.dialect, after, before=before, caught_up=self._finish_if_idle
         )
 
-    def when_told(self, session_id: str, seq: int, call: Callable[[], None]) -> None:
+    def when_sent(self, session_id: str, seq: int, call: Callable[[], None]) -> None:
         """Call as soon as the client has a session's updates up to ``seq``; at once if it does not follow it."""
         follower = self._followed.get(session_id)
         if follower is None:
@@ -250,7 +250,7 @@ class ClientConnection:
             then()
 
         def send_after_replay() -> None:  # The client may still be replaying the turn that is over.
-            self.when_told(session_id, self.daemon.feed(session_id).seq, send)
+            self.when_sent(session_id, self.daemon.feed(session_id).seq, send)
 
         self.daemon.behind_turn(session_id, send_after_replay)
 
@@ -265,7 +265,7 @@ class ClientConnection:
         if isinstance(params, Initialize):
             self._initialize(request, params)
             return
-        work = self._perform_read if request.method in LOOKS else self._perform
+        work = self._perform_read if request.method in READ_ONLY else self._perform
         task = asyncio.get_running_loop().create_task(work(request, params), name=f"zot {request.method}")
         self._tasks[task] = size
         self._unanswered_bytes += size

@@ -23,7 +23,7 @@ from zot.serve.daemon.logs import LogFeed
 from zot.serve.daemon.metrics import Metrics, rss_bytes, size_of_database
 from zot.serve.daemon.sockets import Acceptor, LocalWire, client_limit
 from zot.version import __version__
-from zot.wire.daemon import FEATURES, LOOKS, METHODS, PROTOCOL_VERSION, STOPPING, capabilities, check_version
+from zot.wire.daemon import FEATURES, METHODS, PROTOCOL_VERSION, READ_ONLY, STOPPING, capabilities, check_version
 from zot.wire.daemon_greeting import Initialize, Initialized
 from zot.wire.jsonrpc import NULL, TOO_MANY_CLIENTS, RpcError, encode_error
 from zot.wire.lines import MAX_LINE_BYTES
@@ -92,7 +92,7 @@ class Daemon:
     # Created on first use, with lazy imports: `initialize` is answered before they load.
 
     @cached_property
-    def hub(self) -> SessionPool:
+    def pool(self) -> SessionPool:
         """Pool of loaded sessions."""
         from zot.runtime.pool import SessionPool
 
@@ -107,7 +107,7 @@ class Daemon:
         )
 
     @cached_property
-    def shelf(self) -> SessionCatalog:
+    def catalog(self) -> SessionCatalog:
         """Catalogue of stored sessions."""
         from zot.serve.daemon.catalog import SessionCatalog
 
@@ -141,7 +141,7 @@ class Daemon:
 
     def agent_of(self, session_id: str) -> str:
         """Return the agent of a loaded session."""
-        session = self.hub.session(session_id)
+        session = self.pool.session(session_id)
         return "default" if session is None else session.agent.name or "default"
 
     def describe_agents(self) -> list[tuple[str, str, str]]:
@@ -150,7 +150,7 @@ class Daemon:
 
     def gauges(self) -> Mapping[str, float]:
         """Return current values for `Metrics.told`."""
-        sessions = self.hub.sessions
+        sessions = self.pool.sessions
         return {
             "clients": len(self._connections),
             "sessions": len(sessions),
@@ -225,7 +225,7 @@ class Daemon:
         """Call when a session's turn is over or waits for an approval; at once if none runs."""
         from zot.serve.daemon.watch import after_turn
 
-        after_turn(self.hub, session_id, call, in_run=self.feed(session_id).in_run)
+        after_turn(self.pool, session_id, call, in_run=self.feed(session_id).in_run)
 
     def cut_off(self) -> None:
         """Count a client that was cut off because it did not read."""
@@ -250,7 +250,7 @@ class Daemon:
     def note(self, connection: ClientConnection, method: str, params: Any, problem: RpcError | None) -> None:
         """Record a call in the audit log; successful read-only ones are counted."""
         self.metrics.errors += problem is not None
-        self.metrics.calls += method not in LOOKS or problem is not None
+        self.metrics.calls += method not in READ_ONLY or problem is not None
         if problem is None and METHODS[method].role in ("any", "view"):
             self.parts.audit.read(connection.who)
             return
@@ -262,16 +262,16 @@ class Daemon:
 
     def feed(self, session_id: str) -> SessionFeed:
         """Return the feed of a session's updates."""
-        return cast("SessionFeed", self.hub.channel(session_id))
+        return cast("SessionFeed", self.pool.channel(session_id))
 
     def _new_feed(self, session_id: str) -> SessionFeed:
         from zot.serve.daemon.feed import SessionFeed
 
-        return SessionFeed(session_id, self.shelf.past(session_id), self.metrics)
+        return SessionFeed(session_id, self.catalog.past(session_id), self.metrics)
 
     async def respond(self, request: Request, *, age_s: float = 0.0, behind: bool = False) -> RequestAnswered:
         """Answer a request of the host protocol. Raise Stopping if the next daemon should be asked."""
-        self.hub.check_open()
+        self.pool.check_open()
         if self._respondent is None:
             from zot.serve.host.request import RequestServer  # Few daemons need it.
 
@@ -285,10 +285,10 @@ class Daemon:
         self.parts.agents = self.parts.agents.reloaded()
         settings = self.parts.settings
         self.server_version = settings.server_version or __version__
-        self.hub.limit, self.hub.idle_s = settings.max_sessions, settings.idle_s
+        self.pool.limit, self.pool.idle_s = settings.max_sessions, settings.idle_s
         if not self._stopping.is_set():  # The stop request may have set its own grace period.
             self.grace_s = settings.grace_s
-        self.hub.renew()
+        self.pool.renew()
         log.info("the configuration was read again: %s", ", ".join(self.parts.agents.names))
 
     async def greeted(self, within_s: float) -> None:
@@ -306,7 +306,7 @@ class Daemon:
         self.is_recovered.clear()
         try:
             await self.greeted(patience_s)
-            await self.hub.recover_all(await self.parts.journal.left_behind())
+            await self.pool.recover_all(await self.parts.journal.left_behind())
         finally:
             self.is_recovered.set()
 
@@ -324,7 +324,7 @@ class Daemon:
             self._resumed = asyncio.Event()
         self._stopping.set()
         self._farewell.warn()
-        self.hub.stop()
+        self.pool.stop()
         for stop, _ in self._when_stopping:  # Before another client is accepted that would not be served.
             stop()
 
@@ -334,10 +334,10 @@ class Daemon:
         self.heir, self.grace_s = None, self.parts.settings.grace_s
         self._stopping.clear()
         self._resumed.set()
-        self.hub.resume()
+        self.pool.resume()
         for _, resume in self._when_stopping:
             resume()
-        self._farewell.take_back()
+        self._farewell.cancel_warning()
 
     def when_stopping(self, stop: Callable[[], None], resume: Callable[[], None] = lambda: None) -> None:
         """Register ``stop`` for each start of a stop, possibly repeated, and ``resume`` for its withdrawal."""
@@ -370,14 +370,14 @@ class Daemon:
         await self._spend_grace()
         if self._respondent is not None:
             await self._respondent.close()
-        await self.hub.close()
+        await self.pool.close()
         await self._farewell.see_off()
 
     async def _spend_grace(self) -> None:
         if self.grace_s > 0:
             from zot.serve.daemon.watch import wind_down
 
-            await wind_down(lambda: self.hub.sessions, self._respondent, within_s=self.grace_s)
+            await wind_down(lambda: self.pool.sessions, self._respondent, within_s=self.grace_s)
 
     def _leaving_clients(self) -> list[ClientConnection]:
         return [one for one in self._connections if one is not self.heir]
@@ -398,14 +398,14 @@ def make_handlers(daemon: Daemon) -> tuple[ServerMethods, Mapping[str, Handler]]
     from zot.serve.daemon.session_methods import SessionMethods, SideQuestions
     from zot.serve.daemon.settings_methods import ExtensionMethods, SettingsMethods
 
-    server, asides = ServerMethods(daemon), SideQuestions(daemon.hub, daemon.parts.opening_aside)
-    daemon.when_stopping(asides.stop)
+    server, side_questions = ServerMethods(daemon), SideQuestions(daemon.pool, daemon.parts.opening_aside)
+    daemon.when_stopping(side_questions.stop)
     return server, {
-        **SessionMethods(daemon.hub, daemon.shelf, asides).table,
-        **asides.table,
-        **SettingsMethods(daemon.hub, daemon.parts).table,
-        **ExtensionMethods(daemon.hub).table,
-        **CatalogMethods(daemon.hub, daemon.shelf, daemon.is_recovered).table,
+        **SessionMethods(daemon.pool, daemon.catalog, side_questions).table,
+        **side_questions.table,
+        **SettingsMethods(daemon.pool, daemon.parts).table,
+        **ExtensionMethods(daemon.pool).table,
+        **CatalogMethods(daemon.pool, daemon.catalog, daemon.is_recovered).table,
         **server.table,
     }
 
@@ -420,7 +420,7 @@ async def keep_socket(daemon: Daemon, claim: Claim, leave: Callable[[], None], *
     while True:
         await asyncio.sleep(every_s)
         try:
-            daemon.hub.check_open()
+            daemon.pool.check_open()
             if not claim.restore():
                 logged = ""
                 continue

@@ -62,7 +62,7 @@ class Follower:
         self.cursor = after
         self.is_live = False
         #: Whether it was sent the end of a run whose end is not recorded yet.
-        self.was_told = False
+        self.was_sent_end = False
         #: The panels that were open when it was last live.
         self.panels: Mapping[str, PanelOpened] = {}
         self.caught_up = caught_up
@@ -86,10 +86,10 @@ class Follower:
 
     def restart(self) -> None:
         """Follow the next session of the same id from its beginning; the previous one was deleted."""
-        self.cursor, self.was_told = 0, False
+        self.cursor, self.was_sent_end = 0, False
         self.give_up()
         if data := Updates(self._feed.session_id, self.dialect).restarted():
-            self.hear(data)
+            self.send(data)
         self.stop()
         self.reading = None
         self.catch_up()
@@ -111,9 +111,9 @@ class Follower:
         for _, call in left:
             call()
 
-    def hear(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         """Send an update."""
-        self._backlog.tell(data)
+        self._backlog.send(data)
 
     async def _read(self) -> None:
         try:
@@ -152,11 +152,11 @@ class Follower:
         self, found: Sequence[tuple[int, AgentEvent]], updates: Updates
     ) -> Sequence[tuple[int, AgentEvent]]:
         """Omit the end of a run that was sent before it was recorded: a turn ends once."""
-        if not self.was_told:
+        if not self.was_sent_end:
             return found
         ends = [at for at, (_, event) in enumerate(found, 1) if isinstance(event, Done)]
         upto = ends[0] if ends else len(found)
-        self.was_told = not ends
+        self.was_sent_end = not ends
         updates.skip([event for _, event in found[:upto]])
         return found[upto:]
 
@@ -235,14 +235,14 @@ class SessionFeed(Channel):
             self._updates.setdefault(follower.dialect, updates)
             follower.is_live = True
             if panels := Updates(self.session_id, follower.dialect).lines(0, self._panels.since(follower.panels)):
-                follower.hear(panels)
+                follower.send(panels)
             follower.caught_up()
 
-    def mention(self, event: AgentEvent) -> None:
+    def deliver_unrecorded(self, event: AgentEvent) -> None:
         """Send an unrecorded event to all followers; after the replay to those that are replaying."""
         for follower in self._followers:
             if data := Updates(self.session_id, follower.dialect).lines(0, [event]):
-                follower.when_seen(self.seq, partial(follower.hear, data))
+                follower.when_seen(self.seq, partial(follower.send, data))
 
     # Channel.
 
@@ -300,9 +300,9 @@ class SessionFeed(Channel):
             followers = [one for one in self._followers if one.is_live and one.dialect is dialect]
             for follower in followers:
                 follower.cursor = self.seq
-                follower.was_told = is_unrecorded or (follower.was_told and not is_over)
+                follower.was_sent_end = is_unrecorded or (follower.was_sent_end and not is_over)
                 if data:
-                    follower.hear(data)
+                    follower.send(data)
             if data:
                 self.count(data, len(followers))
 

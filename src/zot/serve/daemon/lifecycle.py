@@ -68,7 +68,7 @@ class ClientShutdown:
             connection.wire.send(encode_notification(TELLS_STOPPING, {}))
         self._warned |= self._curious
 
-    def take_back(self) -> None:
+    def cancel_warning(self) -> None:
         """Notify all curious clients that the daemon resumes: any of them may have had a request refused."""
         for connection in self._curious:
             connection.wire.send(encode_notification(TELLS_RESUMED, {}))

@@ -15,7 +15,7 @@ from zot.messages import timestamp
 from zot.serve.daemon.catalog import Span
 from zot.serve.daemon.connection import AnswerThen, ClientConnection, Handler, SlowAnswer
 from zot.serve.daemon.metrics import rss_bytes
-from zot.wire import daemon_types as said
+from zot.wire import daemon_types
 from zot.wire.daemon import PROTOCOL_VERSION
 from zot.wire.daemon_types import Component
 from zot.wire.host import Refused, Request, check
@@ -63,7 +63,7 @@ class ServerMethods:
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
-        self._journal = HealthCheck(daemon.shelf.check)
+        self._journal = HealthCheck(daemon.catalog.check)
         #: Answers without a confirmed delivery.
         self._undelivered: dict[tuple[int, str], RequestAnswered] = {}
         #: Clients that wait for an answer, each with the task that makes it.
@@ -98,11 +98,11 @@ class ServerMethods:
         for place in [place for place in self._undelivered if place[0] == id(connection)]:
             self._undelivered.pop(place).delivered(False)
 
-    async def _status(self, connection: ClientConnection, asked: said.Nothing) -> said.Status:
+    async def _status(self, connection: ClientConnection, asked: daemon_types.Nothing) -> daemon_types.Status:
         daemon = self._daemon
-        ids = tuple(one for one in daemon.hub.ids if connection.grant.sees(one))
+        ids = tuple(one for one in daemon.pool.ids if connection.grant.sees(one))
         config_dir = daemon.parts.agents.directory or msgspec.UNSET
-        return said.Status(
+        return daemon_types.Status(
             server_version=daemon.server_version,
             protocol_version=PROTOCOL_VERSION,
             active_sessions=len(ids),
@@ -118,11 +118,13 @@ class ServerMethods:
             data_dir=daemon.place.data_dir,
         )
 
-    async def _health(self, connection: ClientConnection, asked: said.Nothing) -> said.Health:
+    async def _health(self, connection: ClientConnection, asked: daemon_types.Nothing) -> daemon_types.Health:
         now = timestamp()
-        ok = said.Component(status="ok", updated_at=now, last_ok=now)
-        process = said.Process(rss_bytes=rss_bytes(), system_ram_total_bytes=_ram(), num_cpus=os.cpu_count() or 1)
-        return said.Health(
+        ok = daemon_types.Component(status="ok", updated_at=now, last_ok=now)
+        process = daemon_types.Process(
+            rss_bytes=rss_bytes(), system_ram_total_bytes=_ram(), num_cpus=os.cpu_count() or 1
+        )
+        return daemon_types.Health(
             pid=os.getpid(),
             updated_at=now,
             uptime_seconds=int(self._daemon.uptime_s),
@@ -130,14 +132,14 @@ class ServerMethods:
             process=process,
         )
 
-    async def _agents(self, connection: ClientConnection, asked: said.Nothing) -> said.Agents:
+    async def _agents(self, connection: ClientConnection, asked: daemon_types.Nothing) -> daemon_types.Agents:
         daemon = self._daemon
         sees = connection.grant.sees
-        live = Counter(daemon.agent_of(session_id) for session_id in daemon.hub.ids if sees(session_id))
-        kept = Counter(entry.agent for entry in await daemon.shelf.listed() if sees(entry.record.id))
-        return said.Agents(
+        live = Counter(daemon.agent_of(session_id) for session_id in daemon.pool.ids if sees(session_id))
+        kept = Counter(entry.agent for entry in await daemon.catalog.listed() if sees(entry.record.id))
+        return daemon_types.Agents(
             tuple(
-                said.AgentEntry(
+                daemon_types.AgentEntry(
                     alias=name,
                     provider=provider,
                     model=model,
@@ -148,10 +150,10 @@ class ServerMethods:
             )
         )
 
-    async def _clients(self, connection: ClientConnection, asked: said.Nothing) -> said.Clients:
-        return said.Clients(
+    async def _clients(self, connection: ClientConnection, asked: daemon_types.Nothing) -> daemon_types.Clients:
+        return daemon_types.Clients(
             tuple(
-                said.ClientEntry(
+                daemon_types.ClientEntry(
                     tui_id=one.name,
                     connected_at=timestamp(one.since),
                     connected_at_unix=int(one.since),
@@ -167,30 +169,32 @@ class ServerMethods:
         grant = connection.grant
         return [one for one in self._daemon.connections if grant.sessions is None or one.grant == grant]
 
-    async def _costs(self, connection: ClientConnection, asked: said.CostQuery) -> said.Costs:
+    async def _costs(self, connection: ClientConnection, asked: daemon_types.CostQuery) -> daemon_types.Costs:
         span = Span(asked.since, asked.until)
-        return await self._daemon.shelf.spent(span, agent=asked.agent, only=connection.grant.sessions)
+        return await self._daemon.catalog.spent(span, agent=asked.agent, only=connection.grant.sessions)
 
-    async def _subscribe(self, connection: ClientConnection, asked: said.Nothing) -> AnswerThen:
-        return AnswerThen(said.Subscribed(), lambda: self._daemon.log_feed.subscribe(connection.wire))
+    async def _subscribe(self, connection: ClientConnection, asked: daemon_types.Nothing) -> AnswerThen:
+        return AnswerThen(daemon_types.Subscribed(), lambda: self._daemon.log_feed.subscribe(connection.wire))
 
-    async def _entries(self, connection: ClientConnection, asked: said.ConfigList) -> said.ConfigEntries:
-        return said.ConfigEntries()
+    async def _entries(
+        self, connection: ClientConnection, asked: daemon_types.ConfigList
+    ) -> daemon_types.ConfigEntries:
+        return daemon_types.ConfigEntries()
 
-    async def _sections(self, connection: ClientConnection, asked: said.Nothing) -> said.Sections:
-        return said.Sections()
+    async def _sections(self, connection: ClientConnection, asked: daemon_types.Nothing) -> daemon_types.Sections:
+        return daemon_types.Sections()
 
-    async def _templates(self, connection: ClientConnection, asked: said.Nothing) -> said.Templates:
-        return said.Templates()
+    async def _templates(self, connection: ClientConnection, asked: daemon_types.Nothing) -> daemon_types.Templates:
+        return daemon_types.Templates()
 
-    async def _reload(self, connection: ClientConnection, asked: said.Nothing) -> said.Reloading:
+    async def _reload(self, connection: ClientConnection, asked: daemon_types.Nothing) -> daemon_types.Reloading:
         self._daemon.reload()
-        return said.Reloading(self._daemon.parts.agents.names)
+        return daemon_types.Reloading(self._daemon.parts.agents.names)
 
-    async def _respond(self, connection: ClientConnection, asked: said.HostRespond) -> SlowAnswer:
+    async def _respond(self, connection: ClientConnection, asked: daemon_types.HostRespond) -> SlowAnswer:
         _check_run(asked)
 
-        async def respond() -> said.HostAnswered:
+        async def respond() -> daemon_types.HostAnswered:
             task = asyncio.current_task()
             assert task is not None
             self._responding.add((connection, task))
@@ -200,21 +204,23 @@ class ServerMethods:
             finally:
                 self._responding.discard((connection, task))
             self._undelivered[id(connection), asked.ids.request_id] = answered
-            return said.HostAnswered(answered.reply.response, answered.reply.code)
+            return daemon_types.HostAnswered(answered.reply.response, answered.reply.code)
 
         return SlowAnswer(respond())
 
-    async def _delivered(self, connection: ClientConnection, asked: said.HostDelivered) -> said.Noted:
+    async def _delivered(self, connection: ClientConnection, asked: daemon_types.HostDelivered) -> daemon_types.Noted:
         answered = self._undelivered.pop((id(connection), asked.request_id), None)
         if answered is None:
             raise UserError(f"no answer to a request {asked.request_id!r} is on its way to you")
         answered.delivered()
-        return said.Noted()
+        return daemon_types.Noted()
 
-    async def _stop(self, connection: ClientConnection, asked: said.Stop) -> AnswerThen:
+    async def _stop(self, connection: ClientConnection, asked: daemon_types.Stop) -> AnswerThen:
         heir = connection if asked.handover else None
         grace_s = self._daemon.grace_s if asked.grace_s is None else asked.grace_s
-        return AnswerThen(said.Stopping(grace_s=grace_s), lambda: self._daemon.stop(grace_s=asked.grace_s, heir=heir))
+        return AnswerThen(
+            daemon_types.Stopping(grace_s=grace_s), lambda: self._daemon.stop(grace_s=asked.grace_s, heir=heir)
+        )
 
 
 def _check_run(request: Request) -> None:

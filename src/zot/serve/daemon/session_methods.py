@@ -36,7 +36,7 @@ from zot.session.abortable import AbortableWaits
 from zot.session.history import Batch, Subscriber
 from zot.session.queue import JobObserver
 from zot.tools.images import MAX_IMAGE_BYTES, image_type
-from zot.wire import daemon_types as said
+from zot.wire import daemon_types
 from zot.wire.daemon import Dialect
 from zot.wire.daemon_types import Attachment, Used
 from zot.wire.jsonrpc import INVALID_PARAMS, SESSION_NOT_FOUND, RpcError
@@ -61,8 +61,8 @@ _TRIES = 8
 class SideQuestions:
     """Side questions in progress. ``opening`` returns a session with another one's history and no tools."""
 
-    def __init__(self, hub: SessionPool, opening: Callable[[Session], Session]) -> None:
-        self._hub = hub
+    def __init__(self, pool: SessionPool, opening: Callable[[Session], Session]) -> None:
+        self._pool = pool
         self._opening = opening
         self._open: dict[tuple[str, str], AbortableWaits] = {}
         self._unnamed = AbortableWaits(_ABORTED)
@@ -84,23 +84,25 @@ class SideQuestions:
         for asked in (self._unnamed, *self._open.values()):
             asked.abort()
 
-    async def _aside(self, connection: ClientConnection, asked: said.Ask) -> SlowAnswer:
+    async def _aside(self, connection: ClientConnection, asked: daemon_types.Ask) -> SlowAnswer:
         return SlowAnswer(self._answer(connection, asked))
 
-    async def _answer(self, connection: ClientConnection, asked: said.Ask) -> said.Answered:
+    async def _answer(self, connection: ClientConnection, asked: daemon_types.Ask) -> daemon_types.Answered:
         from zot.session.side_question import ask
 
         place = asked.session_id, asked.prompt_id or ""
         waits = self._open.setdefault(place, AbortableWaits(_ABORTED)) if asked.prompt_id else self._unnamed
         try:
-            async with use_session(self._hub, connection, asked.session_id) as session:
-                self._hub.check_open()
+            async with use_session(self._pool, connection, asked.session_id) as session:
+                self._pool.check_open()
                 answer = await waits.run(ask(session, lambda: self._opening(session), asked.question))
         finally:
             if not waits.is_waiting:
                 self._open.pop(place, None)
-            connection.daemon.feed(asked.session_id).mention(Reconfigured())  # The session's usage has changed.
-        return said.Answered(asked.session_id, answer.text, Used.of(answer.usage))
+            connection.daemon.feed(asked.session_id).deliver_unrecorded(
+                Reconfigured()
+            )  # The session's usage has changed.
+        return daemon_types.Answered(asked.session_id, answer.text, Used.of(answer.usage))
 
 
 async def read_attachments(
@@ -210,7 +212,7 @@ class _RunReply(JobObserver):
     def dropped(self, why: AgentError) -> None:
         self._summarizer = None
         if isinstance(why, RunCancelled):
-            nothing = said.Prompted(self._session_id, "cancelled", "", said.Used.of(ZERO))
+            nothing = daemon_types.Prompted(self._session_id, "cancelled", "", daemon_types.Used.of(ZERO))
             self._connection.send_turn_aborted(
                 self._session_id, self._prompt_id, then=lambda: self.deferred.resolve(nothing)
             )
@@ -226,7 +228,7 @@ class _RunReply(JobObserver):
 
     def _ended(self, turn: TurnSummary, seq: int) -> None:
         self._summarizer = None  # It refers to this object.
-        self._connection.when_told(self._session_id, seq, lambda: self.deferred.resolve(_outcome(turn, self._result)))
+        self._connection.when_sent(self._session_id, seq, lambda: self.deferred.resolve(_outcome(turn, self._result)))
 
 
 class _JobReply(JobObserver):
@@ -245,12 +247,12 @@ class _JobReply(JobObserver):
 
 
 class SessionMethods:
-    """Handlers of the methods on one session. ``hub`` has loaded sessions, ``shelf`` stored ones."""
+    """Handlers of the methods on one session. ``pool`` has loaded sessions, ``catalog`` stored ones."""
 
-    def __init__(self, hub: SessionPool, shelf: SessionCatalog, asides: SideQuestions) -> None:
-        self._hub = hub
-        self._shelf = shelf
-        self._asides = asides
+    def __init__(self, pool: SessionPool, catalog: SessionCatalog, side_questions: SideQuestions) -> None:
+        self._pool = pool
+        self._catalog = catalog
+        self._side_questions = side_questions
 
     @property
     def table(self) -> Mapping[str, Handler]:
@@ -278,13 +280,13 @@ class SessionMethods:
 
     # Open, attach, close.
 
-    async def _new(self, connection: ClientConnection, asked: said.New) -> AnswerThen:
+    async def _new(self, connection: ClientConnection, asked: daemon_types.New) -> AnswerThen:
         from zot.session.session import new_session_id  # Imported lazily: start-up budget.
 
         wanted = NewSession(asked.agent_alias, asked.cwd, guarded=not connection.is_local)
         session_id = asked.session_id or new_session_id()
-        await check_name(self._shelf, session_id)
-        await evict_if_directory_gone(self._hub, connection, session_id, wanted)
+        await check_name(self._catalog, session_id)
+        await evict_if_directory_gone(self._pool, connection, session_id, wanted)
         for _ in range(_TRIES):
             with suppress(NoSuchSession):  # Another client has just deleted it: create it again.
                 return await self._opened(connection, session_id, wanted)
@@ -292,13 +294,13 @@ class SessionMethods:
 
     async def _opened(self, connection: ClientConnection, session_id: str, wanted: NewSession | None) -> AnswerThen:
         # Looking at an existing session must not evict another one.
-        async with self._hub.use(session_id, wanted, looks=wanted is None) as session:
+        async with self._pool.use(session_id, wanted, looks=wanted is None) as session:
             if wanted is not None and session.agent.name not in ("", wanted.agent):
                 raise UserError(
                     f"session {session_id!r} is one of the agent {session.agent.name!r}, not of {wanted.agent!r}"
                 )
             seq, epoch = await self._position(connection, session_id)
-            opened = said.Opened(
+            opened = daemon_types.Opened(
                 session_id=session_id,
                 agent_alias=session.agent.name or "default",
                 message_count=len(session.transcript),
@@ -309,97 +311,99 @@ class SessionMethods:
             after = await self._start_after(session_id, seq, session.pending)
         return AnswerThen(opened, lambda: connection.follow(session_id, after))
 
-    async def _attach(self, connection: ClientConnection, asked: said.Attach) -> AnswerThen:
+    async def _attach(self, connection: ClientConnection, asked: daemon_types.Attach) -> AnswerThen:
         session_id = asked.session_id
         await self._recover(session_id)
         seq, epoch = await self._position(connection, session_id)
         status, question = await self._activity(session_id)
         beginning = await self._start_after(session_id, seq, question)
         after = beginning if asked.after is None else min(asked.after, seq)
-        asked_seq = beginning + 1 if beginning < seq else said.ABSENT
+        asked_seq = beginning + 1 if beginning < seq else daemon_types.ABSENT
         wants_events = connection.dialect is Dialect.EVENTS
-        last_event = await self._shelf.last_told(session_id, seq) if wants_events else said.ABSENT
-        attached = said.Attached(
+        last_event = await self._catalog.last_told(session_id, seq) if wants_events else daemon_types.ABSENT
+        attached = daemon_types.Attached(
             session_id=session_id,
             last_seq=seq,
             epoch=epoch,
             state=status,
-            pending_approval=said.ABSENT if question is None else said.PendingApproval.of(question, time.time()),
+            pending_approval=daemon_types.ABSENT
+            if question is None
+            else daemon_types.PendingApproval.of(question, time.time()),
             asked_seq=asked_seq,
             last_event_seq=last_event,
         )
         return AnswerThen(attached, lambda: connection.follow(session_id, after, again=True))
 
-    async def _detach(self, connection: ClientConnection, asked: said.OfSession) -> said.Detached:
+    async def _detach(self, connection: ClientConnection, asked: daemon_types.OfSession) -> daemon_types.Detached:
         is_detached = connection.unfollow(asked.session_id)
         if not is_detached:
-            await self._hub.check_not_closed(asked.session_id)
-        return said.Detached(asked.session_id, is_detached)
+            await self._pool.check_not_closed(asked.session_id)
+        return daemon_types.Detached(asked.session_id, is_detached)
 
-    async def _close(self, connection: ClientConnection, asked: said.OfSession) -> said.Closed:
-        await self._hub.check_not_closed(asked.session_id)
-        await check_use(self._hub, connection, asked.session_id)
+    async def _close(self, connection: ClientConnection, asked: daemon_types.OfSession) -> daemon_types.Closed:
+        await self._pool.check_not_closed(asked.session_id)
+        await check_use(self._pool, connection, asked.session_id)
         await self._evict(connection, asked.session_id)
-        return said.Closed(asked.session_id)
+        return daemon_types.Closed(asked.session_id)
 
-    async def _kill(self, connection: ClientConnection, asked: said.OfSession) -> said.Killed:
-        await self._hub.check_not_closed(asked.session_id)
-        await check_use(self._hub, connection, asked.session_id)
+    async def _kill(self, connection: ClientConnection, asked: daemon_types.OfSession) -> daemon_types.Killed:
+        await self._pool.check_not_closed(asked.session_id)
+        await check_use(self._pool, connection, asked.session_id)
         with suppress(AgentError):
             await self._recover(asked.session_id)
-        if (session := self._hub.session(asked.session_id)) is not None:
+        if (session := self._pool.session(asked.session_id)) is not None:
             session.kill()
         await self._evict(connection, asked.session_id)
-        return said.Killed(asked.session_id)
+        return daemon_types.Killed(asked.session_id)
 
     async def _evict(self, connection: ClientConnection, session_id: str) -> None:
-        async with self._hub.closing(session_id):
+        async with self._pool.closing(session_id):
             await self._end(connection, session_id)
 
     async def _end(self, connection: ClientConnection, session_id: str) -> None:
         with suppress(AgentError):  # A session that was deleted or cannot be opened is closed all the same.
             await self._recover(session_id)
-        was_loaded = await self._hub.let_go(session_id)
+        was_loaded = await self._pool.let_go(session_id)
         await connection.daemon.feed(session_id).caught_up()
         connection.unfollow(session_id)
         try:
-            await self._shelf.journal.check_elsewhere(session_id)
+            await self._catalog.journal.check_elsewhere(session_id)
         except NoSuchSession:
             if not was_loaded:
                 raise
 
-    async def _fork(self, connection: ClientConnection, asked: said.Fork) -> AnswerThen:
-        await check_name(self._shelf, asked.new_session_id or "")
-        async with use_session(self._hub, connection, asked.session_id) as session:
+    async def _fork(self, connection: ClientConnection, asked: daemon_types.Fork) -> AnswerThen:
+        await check_name(self._catalog, asked.new_session_id or "")
+        async with use_session(self._pool, connection, asked.session_id) as session:
             made = await session.fork(asked.new_session_id, messages=asked.messages)
         return await self._opened(connection, made, None)
 
-    async def _state(self, connection: ClientConnection, asked: said.OfSession) -> said.State:
+    async def _state(self, connection: ClientConnection, asked: daemon_types.OfSession) -> daemon_types.State:
         await self._recover(asked.session_id)
         seq, epoch = await self._position(connection, asked.session_id)
-        await self._hub.refresh(asked.session_id, seq, epoch)
-        async with self._hub.use(asked.session_id, looks=True) as session:
+        await self._pool.refresh(asked.session_id, seq, epoch)
+        async with self._pool.use(asked.session_id, looks=True) as session:
             status, question = await self._activity(asked.session_id)
             now = msgspec.structs.replace(session.state(), session=asked.session_id, state=status, pending=question)
-            closed = await self._hub.is_closed(asked.session_id)
-            return said.State.of(now, last_seq=seq, epoch=epoch, time_s=time.time(), closed=closed)
+            closed = await self._pool.is_closed(asked.session_id)
+            return daemon_types.State.of(now, last_seq=seq, epoch=epoch, time_s=time.time(), closed=closed)
 
     async def _recover(self, session_id: str) -> None:
         """Recover a session whose process died; it may then wait for an approval."""
-        session = self._hub.session(session_id)
+        session = self._pool.session(session_id)
         if session is not None and session.busy:
             return
-        if self._hub.is_loading(session_id) or await self._shelf.is_left_behind(session_id):
+        if self._pool.is_loading(session_id) or await self._catalog.is_left_behind(session_id):
             with suppress(NoSuchAgent, DirectoryGone):  # Unusable, but readable.
-                await self._hub.recover(session_id)
+                await self._pool.recover(session_id)
 
     async def _activity(self, session_id: str) -> tuple[SessionStatus, ApprovalRequest | None]:
         """Return what a session does, and its open approval request. A session that is idle here may be running in
         another process."""
-        session, is_elsewhere, question = self._hub.session(session_id), False, None
+        session, is_elsewhere, question = self._pool.session(session_id), False, None
         if session is None or not session.busy:
-            is_elsewhere, question = await self._shelf.doing(session_id)
-            session = self._hub.session(session_id)
+            is_elsewhere, question = await self._catalog.doing(session_id)
+            session = self._pool.session(session_id)
         if session is not None and session.busy:
             question = session.pending
         is_here = session is not None and session.busy
@@ -407,13 +411,13 @@ class SessionMethods:
 
     async def _start_after(self, session_id: str, seq: int, pending: ApprovalRequest | None) -> int:
         """Return the number after which a new follower starts: a pending approval request is sent again."""
-        at = 0 if pending is None else await self._shelf.asked_at(session_id, pending.id)
+        at = 0 if pending is None else await self._catalog.asked_at(session_id, pending.id)
         return min(seq, at - 1) if at else seq
 
     async def _position(self, connection: ClientConnection, session_id: str) -> tuple[int, int]:
         """Return the number of the newest event that was sent, and the epoch. Raise NoSuchSession."""
-        seq, epoch = await self._shelf.standing(session_id)
-        feed, session = connection.daemon.feed(session_id), self._hub.session(session_id)
+        seq, epoch = await self._catalog.standing(session_id)
+        feed, session = connection.daemon.feed(session_id), self._pool.session(session_id)
         if session is not None and session.busy:
             return feed.seq, epoch
         feed.meet(epoch)
@@ -422,7 +426,7 @@ class SessionMethods:
 
     # Prompt, steer, cancel, approve.
 
-    async def _prompt(self, connection: ClientConnection, asked: said.Prompt) -> Deferred:
+    async def _prompt(self, connection: ClientConnection, asked: daemon_types.Prompt) -> Deferred:
         words, images = await read_attachments(asked.attachments, is_local=connection.is_local)
         text = "\n\n".join(part for part in (asked.prompt, *words) if part)
 
@@ -433,12 +437,12 @@ class SessionMethods:
             session.prompt(text, images, prompt_id=asked.prompt_id or "", by=connection.grant.name, observer=reply)
         return reply.deferred
 
-    async def _compact(self, connection: ClientConnection, asked: said.OfSession) -> Deferred:
+    async def _compact(self, connection: ClientConnection, asked: daemon_types.OfSession) -> Deferred:
         session_id = asked.session_id
 
-        def compacted(turn: TurnSummary) -> said.Compacted:
+        def compacted(turn: TurnSummary) -> daemon_types.Compacted:
             prompted = turn.reply(session_id)
-            return said.Compacted(session_id, prompted.content, prompted.usage)
+            return daemon_types.Compacted(session_id, prompted.content, prompted.usage)
 
         reply = _RunReply(connection, session_id, "", compacted)
         async with self._run(connection, session_id, reply) as session:
@@ -448,18 +452,18 @@ class SessionMethods:
     @asynccontextmanager
     async def _run(self, connection: ClientConnection, session_id: str, reply: _RunReply) -> AsyncIterator[Session]:
         """Yield the session to start a run in, with the client subscribed and ``reply`` ready to sum it up."""
-        async with use_session(self._hub, connection, session_id) as session:
-            self._hub.check_open()
+        async with use_session(self._pool, connection, session_id) as session:
+            self._pool.check_open()
             connection.follow(session_id)
             reply.watch(session)
             yield session
 
-    async def _steer(self, connection: ClientConnection, asked: said.Steer) -> Deferred:
+    async def _steer(self, connection: ClientConnection, asked: daemon_types.Steer) -> Deferred:
         words, images = await read_attachments(asked.attachments, is_local=connection.is_local)
         text = "\n\n".join(part for part in (asked.prompt, *words) if part)
-        reply = _JobReply(lambda: said.Steered(asked.session_id), SESSION_NOT_FOUND)
-        async with use_session(self._hub, connection, asked.session_id) as session:
-            self._hub.check_open()
+        reply = _JobReply(lambda: daemon_types.Steered(asked.session_id), SESSION_NOT_FOUND)
+        async with use_session(self._pool, connection, asked.session_id) as session:
+            self._pool.check_open()
             connection.follow(asked.session_id)
             try:
                 session.steer(text, images, prompt_id=asked.prompt_id or "", by=connection.grant.name, observer=reply)
@@ -467,75 +471,75 @@ class SessionMethods:
                 raise _not_begun(why, SESSION_NOT_FOUND) from None
         return reply.deferred
 
-    async def _take_back(self, connection: ClientConnection, asked: said.TakeBack) -> said.TakenBack:
-        async with use_session(self._hub, connection, asked.session_id) as session:
-            if not self._asides.abort(asked.session_id, asked.prompt_id):
+    async def _take_back(self, connection: ClientConnection, asked: daemon_types.TakeBack) -> daemon_types.TakenBack:
+        async with use_session(self._pool, connection, asked.session_id) as session:
+            if not self._side_questions.abort(asked.session_id, asked.prompt_id):
                 session.queue.withdraw(asked.prompt_id)
-        return said.TakenBack(asked.session_id, asked.prompt_id)
+        return daemon_types.TakenBack(asked.session_id, asked.prompt_id)
 
-    async def _cancel(self, connection: ClientConnection, asked: said.OfSession) -> said.Cancelled:
+    async def _cancel(self, connection: ClientConnection, asked: daemon_types.OfSession) -> daemon_types.Cancelled:
         del connection
-        await self._hub.check_not_closed(asked.session_id)
+        await self._pool.check_not_closed(asked.session_id)
         await self._recover(asked.session_id)
-        session = self._hub.session(asked.session_id)
+        session = self._pool.session(asked.session_id)
         if session is None or not session.busy:
-            await self._shelf.journal.check_elsewhere(asked.session_id)
+            await self._catalog.journal.check_elsewhere(asked.session_id)
             raise RpcError(SESSION_NOT_FOUND, "No active turn for this session")
         session.abort()
-        return said.Cancelled(asked.session_id)
+        return daemon_types.Cancelled(asked.session_id)
 
-    async def _approve(self, connection: ClientConnection, asked: said.Approve) -> said.Approved:
-        async with use_session(self._hub, connection, asked.session_id) as session:
+    async def _approve(self, connection: ClientConnection, asked: daemon_types.Approve) -> daemon_types.Approved:
+        async with use_session(self._pool, connection, asked.session_id) as session:
             if session.pending is None:
-                await self._shelf.journal.check_elsewhere(asked.session_id)
+                await self._catalog.journal.check_elsewhere(asked.session_id)
             check_approval(connection, session, asked.verdict)
             session.approve(asked.request_id, asked.verdict, by=connection.label)
-        return said.Approved(asked.session_id, asked.request_id)
+        return daemon_types.Approved(asked.session_id, asked.request_id)
 
     # Conversation and remembered approvals.
 
-    async def _clear(self, connection: ClientConnection, asked: said.OfSession) -> Deferred:
-        reply = _JobReply(lambda: said.Cleared(asked.session_id), INVALID_PARAMS)
-        async with use_session(self._hub, connection, asked.session_id) as session:
+    async def _clear(self, connection: ClientConnection, asked: daemon_types.OfSession) -> Deferred:
+        reply = _JobReply(lambda: daemon_types.Cleared(asked.session_id), INVALID_PARAMS)
+        async with use_session(self._pool, connection, asked.session_id) as session:
             check_idle(session, "the conversation cannot be changed")
             session.clear(reply)
         return reply.deferred
 
-    async def _undo_compact(self, connection: ClientConnection, asked: said.OfSession) -> Deferred:
-        async with use_session(self._hub, connection, asked.session_id) as session:
+    async def _undo_compact(self, connection: ClientConnection, asked: daemon_types.OfSession) -> Deferred:
+        async with use_session(self._pool, connection, asked.session_id) as session:
             check_idle(session, "the conversation cannot be changed")
             transcript = session.transcript
-            reply = _JobReply(lambda: said.CompactUndone(asked.session_id, len(transcript)), INVALID_PARAMS)
+            reply = _JobReply(lambda: daemon_types.CompactUndone(asked.session_id, len(transcript)), INVALID_PARAMS)
             session.undo_compact(reply)
         return reply.deferred
 
-    async def _rewind(self, connection: ClientConnection, asked: said.Rewind) -> SlowAnswer:
+    async def _rewind(self, connection: ClientConnection, asked: daemon_types.Rewind) -> SlowAnswer:
         return SlowAnswer(self._rewound(connection, asked))
 
-    async def _rewound(self, connection: ClientConnection, asked: said.Rewind) -> said.Rewound:
+    async def _rewound(self, connection: ClientConnection, asked: daemon_types.Rewind) -> daemon_types.Rewound:
         from zot.session.transcripts import RewindTarget
 
         target = RewindTarget(asked.messages, asked.at, asked.files is not False, bool(asked.preview))
-        async with use_session(self._hub, connection, asked.session_id) as session:
-            self._hub.check_open()
+        async with use_session(self._pool, connection, asked.session_id) as session:
+            self._pool.check_open()
             check_idle(session, "the conversation cannot be rewound")
             rewound = await session.rewind(target)
-        files = tuple(said.RewoundFile(file.path, file.change) for file in rewound.files)
-        return said.Rewound(asked.session_id, rewound.messages, files, rewound.undo)
+        files = tuple(daemon_types.RewoundFile(file.path, file.change) for file in rewound.files)
+        return daemon_types.Rewound(asked.session_id, rewound.messages, files, rewound.undo)
 
-    async def _allowed(self, connection: ClientConnection, asked: said.OfSession) -> said.AllowedCalls:
+    async def _allowed(self, connection: ClientConnection, asked: daemon_types.OfSession) -> daemon_types.AllowedCalls:
         del connection
-        async with self._hub.use(asked.session_id, looks=True) as session:
+        async with self._pool.use(asked.session_id, looks=True) as session:
             known = session.agent.approver.remembered()
-        entries = (said.AllowedEntry(one.tool, one.subject) for one in known)
-        return said.AllowedCalls(asked.session_id, tuple(entries))
+        entries = (daemon_types.AllowedEntry(one.tool, one.subject) for one in known)
+        return daemon_types.AllowedCalls(asked.session_id, tuple(entries))
 
-    async def _forget(self, connection: ClientConnection, asked: said.Forget) -> said.Forgotten:
-        async with use_session(self._hub, connection, asked.session_id) as session:
+    async def _forget(self, connection: ClientConnection, asked: daemon_types.Forget) -> daemon_types.Forgotten:
+        async with use_session(self._pool, connection, asked.session_id) as session:
             for one in session.agent.approver.remembered():
                 if (one.tool, one.subject) == (asked.tool, asked.subject):
                     await session.forget(one)
-                    return said.Forgotten(asked.session_id)
+                    return daemon_types.Forgotten(asked.session_id)
         raise UserError("that is not remembered")
 
 

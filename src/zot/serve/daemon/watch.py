@@ -62,9 +62,9 @@ class ForeignRunWatcher:
 
     def _followed(self) -> Mapping[str, SessionFeed]:
         """Return the feeds of followed sessions that do not run in this process."""
-        hub = self._daemon.hub
+        pool = self._daemon.pool
         followed = {one for connection in self._daemon.connections for one in connection.followed}
-        running = {one for one in followed if (session := hub.session(one)) is not None and session.busy}
+        running = {one for one in followed if (session := pool.session(one)) is not None and session.busy}
         return {session_id: self._daemon.feed(session_id) for session_id in followed - running}
 
     async def _check(self, feeds: Mapping[str, SessionFeed], since: str) -> None:
@@ -83,7 +83,7 @@ class ForeignRunWatcher:
         missing = {one.id for one in begun if one.id in self._running and not self._journal.is_running(one)}
         for session_id in missing & self._missing - self._unrecoverable:
             try:
-                await self._daemon.hub.recover(session_id)
+                await self._daemon.pool.recover(session_id)
             except AgentError as problem:
                 log.warning("cannot recover session %r, whose process has died: %s", session_id, problem)
                 self._unrecoverable.add(session_id)
@@ -134,12 +134,12 @@ class RunWaiter(Subscriber):
             reached()
 
 
-def after_turn(hub: SessionPool, session_id: str, call: Callable[[], None], *, in_run: bool) -> None:
+def after_turn(pool: SessionPool, session_id: str, call: Callable[[], None], *, in_run: bool) -> None:
     """Call when a session's turn is over or waits for an approval; at once if none runs.
 
     ``in_run``: the start of a turn was sent, but not its end.
     """
-    session, is_ended = hub.ending(session_id), hub.is_ended(session_id)
+    session, is_ended = pool.ending(session_id), pool.is_ended(session_id)
     runs = session is not None and session.worker.has_begun and in_run
     # A run that is cancelled before it begins still begins, if it can, so that its end is sent.
     begins = session is not None and is_ended and session.busy and not session.worker.has_begun
@@ -149,7 +149,7 @@ def after_turn(hub: SessionPool, session_id: str, call: Callable[[], None], *, i
     loop = asyncio.get_running_loop()
     pause = RunWaiter(session, lambda: loop.call_soon(call))
     if begins:
-        hub.when_ended(session_id, pause.reach)
+        pool.when_ended(session_id, pause.reach)
 
 
 async def wind_down(

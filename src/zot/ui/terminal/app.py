@@ -183,7 +183,7 @@ class PromptSender:
     async def take_back(self, name: str) -> None:
         """Withdraw a steering message. Raise UserError if the model has received it."""
         async with self._turn:  # The session may not have it yet.
-            await self._following.conversation.take_back(name)
+            await self._following.conversation.withdraw(name)
 
     def abort(self) -> None:
         """Abort the run and the prompt being sent. Queued prompts return to the editor."""
@@ -481,7 +481,7 @@ class ZotApp(Ground):
     # Panels.
 
     def on_panel_view_pressed(self, message: PanelView.Pressed) -> None:
-        self.do(self.conversation.press(message.panel_id, message.key, message.text))
+        self.do(self.conversation.send_key(message.panel_id, message.key, message.text))
 
     def on_panel_view_close_requested(self, message: PanelView.CloseRequested) -> None:
         self.do(self.panels.dismiss(message.panel_id, self.conversation.close_panel))

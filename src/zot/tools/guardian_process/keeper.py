@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from socket import socket
 
-from zot.tools.warden import kernel, tree
-from zot.tools.warden.request import SECCOMP_FD, SpawnRequest, receive_request
+from zot.tools.guardian_process import kernel, tree
+from zot.tools.guardian_process.request import SECCOMP_FD, SpawnRequest, receive_request
 
 #: Grace for a tree after zot or the guardian has ended.
 ORPHAN_GRACE_S = 0.5
