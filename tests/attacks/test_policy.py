@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 from functools import partial
 from pathlib import Path
@@ -124,6 +125,7 @@ def test_the_sets_allow_reading(command: str, repo: Path) -> None:
         "git -c core.pager=id log", "git -c core.fsmonitor=id status", "git --exec-path=. status", "git -p log",
         "git log --ext-diff -p", "git log --textconv -p", "git diff --ext-diff", "git grep -O one", "git grep -Oid one",
         "git grep --open-files-in-pager=id one", "git show --show-signature", "git log --format=%G?", "git difftool",
+        "git log --format=%+G?", "git log '--format=% G?'", "git show --pretty=format:%-GS",
         "git log --pretty=format:%GK", "git cat-file --filters HEAD:a.txt", "git x", "find . -exec id +",
         "find . -execdir id +", "find . -ok id", "rg --pre id x", "rg --pre=id x", "rg -z x", "rg --hostname-bin id x",
         "PAGER=id git log", "GIT_EXTERNAL_DIFF=id git diff", "env git log", "command git log", "./git log",
@@ -178,6 +180,25 @@ def spoil_bare(repo: Path) -> None:
         file.write(f'[core]\n\tbare = false\n\tworktree = {repo}\n\tfsmonitor = "touch {repo}/pwned; false"\n')
 
 
+def spoil_bare_elsewhere(repo: Path) -> None:
+    """Have the file of a bare repository that says where the others are."""
+    (repo / ".git").rename(repo / "away")
+    (repo / "HEAD").write_text("ref: refs/heads/main\n")
+    (repo / "commondir").write_text("away\n")
+    git(repo, "config", "--file", "away/config", "alias.pwn", "!touch pwned")
+
+
+def spoil_with_blank(repo: Path) -> None:
+    """Have two directories for the configuration, of which git takes the one whose name ends in a blank."""
+    for name in ("theirs", "theirs "):
+        for part in ("objects", "refs"):
+            (repo / name / part).mkdir(parents=True)
+        (repo / name / "config").write_text("[core]\n\trepositoryformatversion = 0\n")
+    with open(repo / "theirs " / "config", "a") as file:
+        file.write('[core]\n\tfsmonitor = "touch pwned; false"\n')
+    (repo / ".git" / "commondir").write_text("../theirs \n")
+
+
 def spoil_worktree_config(repo: Path) -> None:
     hostile_config("[extensions]\n\tworktreeConfig = true\n")(repo)
     (repo / ".git" / "config.worktree").write_text('[core]\n\tfsmonitor = "touch pwned; false"\n')
@@ -217,6 +238,8 @@ HOSTILE = {
     "hooks path": hostile_config("[core]\n\thooksPath = evil\n"),
     "submodule": spoil_submodule,
     "bare": spoil_bare,
+    "bare, elsewhere": spoil_bare_elsewhere,
+    "blank": spoil_with_blank,
     "worktree": spoil_worktree_config,
     "gitfile": spoil_gitfile,
     "signature": hostile_config('[log]\n\tshowSignature = true\n[gpg]\n\tprogram = "./evil"\n'),
@@ -247,16 +270,46 @@ def test_no_set_allows_git_in_a_repository_that_runs_something(name: str, repo: 
     assert bash(SETS, "ls", repo) == "allow"
 
 
+def test_git_does_not_search_what_a_link_in_the_place_of_a_directory_leads_to(repo: Path) -> None:
+    assert bash(SETS, "git grep -n one", repo) == "allow"
+    for place in ("src", "src/deep"):
+        (repo / place).mkdir(exist_ok=True)
+        (repo / place / "passwd").write_text("x")
+        git(repo, "add", f"{place}/passwd")
+    git(repo, "update-index", "--index-version", "2")
+    assert bash(SETS, "git grep root", repo) == "allow"
+    git(repo, "add", "--intent-to-add", "--all")
+    shutil.rmtree(repo / "src" / "deep")
+    (repo / "src" / "deep").symlink_to("/etc")
+    found = subprocess.run(["git", "grep", "root"], cwd=repo, check=False, capture_output=True, timeout=60).stdout
+    assert b"src/deep/passwd:root:" in found
+    assert bash(SETS, "git grep root", repo) == "deny"
+    assert bash(SETS, "git grep --cached root", repo) == "allow"
+    git(repo, "update-index", "--index-version", "4")
+    assert bash(SETS, "git grep root", repo) == "deny"
+
+
+def test_git_reads_no_paths_from_the_top_of_the_repository(repo: Path) -> None:
+    for command in ("git grep one -- :/", "git grep one -- ':(top)a.txt'", "git ls-files :/a.txt", "git diff -- :/"):
+        assert bash(SETS, command, repo / "src") == "deny"
+
+
 def test_a_directory_that_git_ignores_hides_no_repository_above_it(repo: Path) -> None:
     spoil_parent(repo)
     assert bash(SETS, "git status", repo / "src") == "deny"
 
 
-@pytest.mark.parametrize("name", ["fsmonitor", "hook", "submodule", "bare", "gitfile"])
+@pytest.mark.parametrize("name", ["fsmonitor", "hook", "submodule", "bare", "blank", "gitfile"])
 def test_the_hostile_repositories_of_these_tests_are_hostile(name: str, repo: Path) -> None:
     HOSTILE[name](repo)
     subprocess.run(["git", "status"], cwd=repo, check=False, capture_output=True, timeout=60)
     assert (repo / "pwned").exists() or (repo / "inner" / "pwned").exists()
+
+
+def test_git_takes_a_file_that_says_where_the_others_are_for_a_repository(repo: Path) -> None:
+    spoil_bare_elsewhere(repo)
+    subprocess.run(["git", "pwn"], cwd=repo, check=False, capture_output=True, timeout=60)
+    assert (repo / "pwned").exists() or (repo / "away" / "pwned").exists()
 
 
 def test_what_the_sets_allow_runs_nothing_and_writes_nothing(repo: Path) -> None:
@@ -314,6 +367,7 @@ def test_a_set_that_is_not_there_is_an_error() -> None:
         {"url": "file:///etc/x"}, {"url": "file:///%65tc/x"}, {"URL": "FILE:///etc/x"},
         {"command": "ls", "out": "/etc/x"},
         {"/etc/x": 1}, {"q": "/w/../etc/x"}, {"q": "//etc/x"}, {"q": "/etc/./x"},
+        {"file": "a\n/../../etc/x"}, {"output_dir": "/etc/x\n"}, {"file": "/." * 3000 + "/etc/x"},
     ],
 )  # fmt: skip
 def test_a_path_under_any_name_is_judged(args: dict[str, Any]) -> None:
@@ -321,6 +375,13 @@ def test_a_path_under_any_name_is_judged(args: dict[str, Any]) -> None:
     assert action(["theirs:/w/*=allow", "*=deny"], "theirs", args, "/w") == "deny"
     private = Policy(private=lambda: Private(("/etc",)))
     assert private.action("theirs", subject_of(args, "/w", "theirs")) == "deny"
+
+
+def test_a_path_at_home_is_judged_also_if_a_tool_expands_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    for args in ({"path": "~/x"}, {"q": "~/x"}, {"file": "~/../me/x"}):
+        assert action(["*:/home/me/*=deny"], "theirs", args, "/w") == "deny"
+        assert action(["theirs:/w/*=allow", "*=deny"], "theirs", args, "/w") == "deny"
 
 
 def test_a_file_that_exists_is_judged_however_its_argument_is_called(tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from zot.runtime.toolbox import Toolbox
 from zot.tools.base import ToolContext
 from zot.tools.paths import LockedPaths
 
+from .privilege import NOBODY, as_nobody, needs_root
 from .sandboxed import locked
 
 ALL = [path for paths in PROTECTED.values() for path in paths]
@@ -208,6 +211,98 @@ async def test_a_job_in_the_background_plants_nothing_that_outlives_the_session(
     await resources.close()
     assert not (work / ".profile").exists()
     assert (work / ".envrc.zot-quarantine").exists()
+
+
+#: Ways in which a protected path leads to another one in the directory, and the paths to which it leads.
+LEADS = {
+    "a link to a directory": ("ln -s conf .vscode", ["conf/tasks.json"]),
+    "a link to a file": ("echo theirs > rc; ln -s rc .bashrc", ["rc"]),
+    "a link on the way": ("mkdir -p conf/fish; ln -s conf .config", ["conf/fish/config.fish"]),
+    "git's directory behind a link": (
+        "mv .git real; ln -s real .git",
+        ["real/config", "real/hooks/x", "real/commondir"],
+    ),
+    "git's directory elsewhere": ("mv .git real; echo gitdir: real > .git", ["real/config", "real/hooks/x"]),
+    "hooks": ("git config core.hooksPath .githooks", [".githooks/pre-commit"]),
+    "hooks in quotes": ("printf '[core] HooksPath = \"my hooks\"' >> .git/config", ["my hooks/pre-commit"]),
+    "configuration": ("git config include.path ../shared", ["shared"]),
+}
+
+
+@needs("bwrap")
+@pytest.mark.parametrize("name", LEADS)
+@pytest.mark.parametrize("exists", [True, False], ids=["there", "missing"])
+async def test_what_protected_paths_lead_to_is_protected(name: str, exists: bool, tmp_path: Path) -> None:
+    setup, led = LEADS[name]
+    for command in ("git init -q", "mkdir conf", setup):
+        subprocess.run(["sh", "-c", command], cwd=tmp_path, check=True, timeout=60)
+    for path in led if exists else ():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        with open(tmp_path / path, "a") as file:
+            file.write("theirs")
+    before = _contents(tmp_path)
+    ways = [
+        f"mkdir -p \"$(dirname '{path}')\"; echo evil >> '{path}'; mv '{path}' x; echo evil > '{path}'" for path in led
+    ]
+    await locked("; ".join(ways), tmp_path)
+    kept = [path for path in led if (tmp_path / path).exists()]
+    assert {path: (tmp_path / path).read_text() for path in kept} == {
+        path: before[path] for path in led if path in before
+    }
+    paths = LockedPaths(str(tmp_path), protected=())
+    for path in led:
+        with pytest.raises(ToolFailed, match="is protected"):
+            paths.find(path, str(tmp_path), make_parents=True)
+
+
+def test_a_file_tool_does_not_write_through_a_protected_link(tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / ".vscode").symlink_to("conf")
+    for path in (".vscode/tasks.json", "conf/tasks.json"):
+        with pytest.raises(ToolFailed, match="is protected"):
+            LockedPaths(str(tmp_path), protected=()).find(path, str(tmp_path), make_parents=True)
+
+
+@needs("bwrap")
+async def test_a_new_bare_repository_below_is_none_any_more(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    subprocess.run(["git", "init", "-q", "--bare"], cwd=tmp_path / "old", check=True, timeout=60)
+    before = (tmp_path / "old" / "config").read_text()
+    made = "mkdir -p a/b/x/objects a/b/x/refs; echo ref: refs/heads/main > a/b/HEAD; echo x > a/b/commondir"
+    await locked(f"{made}; git init -q --bare c; echo evil >> old/config; echo evil > old/hooks/x", tmp_path)
+    assert not (tmp_path / "a" / "b" / "HEAD").exists()
+    assert not (tmp_path / "c" / "HEAD").exists()
+    assert (tmp_path / "old" / "config").read_text() == before
+    assert (tmp_path / "old" / "HEAD").exists()
+    assert not (tmp_path / "old" / "hooks" / "x").exists()
+
+
+@needs_root
+@needs("bwrap")
+def test_a_directory_that_a_command_made_read_only_keeps_nothing() -> None:
+    work = Path(tempfile.mkdtemp())
+    os.chown(work, NOBODY, NOBODY)
+    try:
+        command = (
+            "mkdir -p .vscode .config/fish; echo evil | tee .vscode/tasks.json .config/fish/x; chmod 555 .config ."
+        )
+        as_nobody(lambda: locked(command, work, groups=True))
+        assert not (work / ".vscode").exists()
+        assert not (work / ".config" / "fish").exists()
+    finally:
+        shutil.rmtree(work)
+
+
+@needs_root
+@needs("bwrap")
+def test_a_directory_that_a_command_made_unreadable_hides_no_repository() -> None:
+    work = Path(tempfile.mkdtemp())
+    os.chown(work, NOBODY, NOBODY)
+    try:
+        as_nobody(lambda: locked("mkdir -p a/b; git init -q a/b/c; chmod 111 a/b a", work, groups=True))
+        assert not (work / "a" / "b" / "c" / ".git").exists()
+    finally:
+        shutil.rmtree(work)
 
 
 async def _no_progress(text: str) -> None:

@@ -29,7 +29,7 @@ ASKS: dict[str, Any] = {"policy": ("bash=ask", "*=allow")}
 
 def issue(face: Face, *roles: str, sessions: list[str] | None = None, expires: float | None = None) -> str:
     """Make a token whose name says what it may."""
-    name = "-".join(roles) + ("" if sessions is None else "@" + sessions[0])
+    name = "-".join(roles) + ("" if sessions is None else "@" + sessions[0].replace(":", "."))
     return make_scoped(path_of(face), name, roles=roles, sessions=sessions, expires=expires, now=0.0)
 
 
@@ -132,7 +132,7 @@ async def test_a_token_that_may_only_look_cannot_connect_an_extension(role: str,
 async def test_the_pages_need_roles_too(tmp_path: Path) -> None:
     async with faced(tmp_path / "home") as face:
         every = {role: bearing(issue(face, role)) for role in ROLES}
-        bound = bearing(issue(face, "view", "prompt", sessions=["mine"]))
+        bound = bearing(issue(face, "view", "prompt", sessions=["host:mine"]))
         metrics = {role: (await face.ask("GET", "/metrics", headers=one)).status for role, one in every.items()}
         assert metrics == {role: 200 if role == "view" else 403 for role in ROLES}
         assert (await face.ask("GET", "/metrics", headers=bound)).status == 403
@@ -141,6 +141,14 @@ async def test_the_pages_need_roles_too(tmp_path: Path) -> None:
         assert responses == {role: 200 if role == "prompt" else 403 for role in ROLES}
         assert (await face.respond(request, **bound)).status == 403
         assert (await face.respond({**request, "session_id": "mine"}, **bound)).status == 200
+
+
+async def test_a_token_that_is_bound_to_a_session_does_not_reach_the_hosted_one_of_that_id(tmp_path: Path) -> None:
+    async with faced(tmp_path / "home") as face:
+        bound = bearing(issue(face, "prompt", sessions=["42"]))
+        assert (
+            await face.respond({"request_id": "r", "session_id": "42", "prompt": "!echo hi"}, **bound)
+        ).status == 403
 
 
 async def test_nobody_approves_what_they_prompted_themselves(tmp_path: Path) -> None:
@@ -213,6 +221,16 @@ async def test_a_role_lets_a_token_approve_its_own_runs(tmp_path: Path) -> None:
             request = await waiting(client, "s")
             answer = {"sessionId": "s", "requestId": request, "decision": "allow_once"}
             assert await code_of(client, "session/approve", **answer) is None
+
+
+async def test_a_bound_token_does_not_replace_a_session_by_one_without_a_lock(tmp_path: Path) -> None:
+    async with faced(tmp_path / "home", **ASKS) as face, face.connected() as owner:
+        await owner.begin("mine")
+        async with client_of(face, issue(face, "view", "prompt", sessions=["mine"])) as client:
+            assert "session/delete" not in capabilities(Grant("t", frozenset({"prompt"}), frozenset({"mine"})))
+            assert await code_of(client, "session/delete", sessionId="mine") == NOT_OWNED
+            assert await code_of(client, "session/close", sessionId="mine") is None
+        assert await code_of(owner, "session/delete", sessionId="mine") is None
 
 
 async def test_a_bound_token_sees_its_sessions_only(tmp_path: Path) -> None:

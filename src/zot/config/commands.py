@@ -22,6 +22,8 @@ _MAGIC: Final = frozenset(";&|<>$()`\n")
 _EXPANDED: Final = frozenset("*?[]{}")
 _EXPANDED_FIRST: Final = frozenset("~#")
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_]\w*\+?=")
+#: A placeholder for which git runs gpg, also after a sign that adds or removes a line feed or blank.
+_SIGNATURE: Final = re.compile(r"%[-+ ]*G")
 
 
 def plain_words(command: str) -> list[str] | None:
@@ -146,7 +148,7 @@ class _Program(msgspec.Struct, frozen=True):
 
     def _vets_option(self, word: str) -> bool:
         if word in self.flags or word.startswith(self.starts or ("\0",)):
-            return "%G" not in word  # A placeholder for which git runs gpg.
+            return not _SIGNATURE.search(word)
         if self.letters and re.fullmatch(f"-[{self.letters}]+", word):
             return True
         if self.counted and re.fullmatch(r"-\d+", word):
@@ -293,7 +295,10 @@ def _vets_git(words: Sequence[str], cwd: str) -> bool:
         return False
     vetted = _GIT.get(words[0])
     is_vetted = [*words] == ["stash", "list"] if vetted is None else vetted.vets(words[1:], cwd)
-    return is_vetted and is_tame_repository(cwd)
+    if any(word.startswith(":") for word in words):
+        return False  # Such as `:/`, a path from the top of the repository.
+    reads_tree = words[0] == "grep" and "--cached" not in words
+    return is_vetted and is_tame_repository(cwd, reads_tree=reads_tree)
 
 
 def _vets_find(words: Sequence[str], cwd: str) -> bool:
@@ -341,29 +346,41 @@ _HARMLESS: Final[Mapping[str, Collection[str]]] = {
 _GITLINK: Final = b"\x00\x00\xe0\x00"
 
 
-def is_tame_repository(cwd: str) -> bool:
+def is_tame_repository(cwd: str, *, reads_tree: bool = False) -> bool:
     """True if git in ``cwd`` finds no repository, or one whose configuration runs nothing.
 
     Reads files only. False for everything unusual: a bare repository, a submodule, an included file, an unknown key.
+    With ``reads_tree``, also if a command that reads the files in the index would follow a link to them.
     """
     directory = os.path.realpath(cwd)
     while True:
         git = os.path.join(directory, ".git")
         if os.path.lexists(git):
             break
-        if all(os.path.lexists(os.path.join(directory, name)) for name in ("HEAD", "objects", "refs")):
-            return False  # It looks like a bare repository, which a clone can bring along as files.
+        if _looks_bare(directory):
+            return False
         above = os.path.dirname(directory)
         if above == directory:
             return True
         directory = above
     try:
-        return _is_tame(git, directory)
+        return _is_tame(git, directory, reads_tree=reads_tree)
     except OSError:
         return False
 
 
-def _is_tame(git: str, directory: str) -> bool:
+def _looks_bare(directory: str) -> bool:
+    """True for what git may take for a bare repository, which a clone can bring along as files.
+
+    ``commondir`` says where the other parts are.
+    """
+    there = {
+        name for name in ("HEAD", "objects", "refs", "commondir") if os.path.lexists(os.path.join(directory, name))
+    }
+    return "HEAD" in there and ("commondir" in there or {"objects", "refs"} <= there)
+
+
+def _is_tame(git: str, directory: str, *, reads_tree: bool) -> bool:
     if not os.path.isdir(git):
         line = _text(git, 4096).removesuffix("\n")
         if not line.startswith("gitdir: ") or "\n" in line:
@@ -371,7 +388,10 @@ def _is_tame(git: str, directory: str) -> bool:
         git = os.path.join(directory, line.removeprefix("gitdir: "))
     common = git
     if os.path.lexists(link := os.path.join(git, "commondir")):
-        common = os.path.join(git, _text(link, 4096).strip())
+        named = _text(link, 4096).rstrip("\n")
+        if named != named.strip() or "\n" in named:
+            return False  # git takes blanks for a part of the name.
+        common = os.path.join(git, named)
     # git ignores a directory that lacks one of these, and looks further up.
     if not (
         os.path.lexists(os.path.join(git, "HEAD"))
@@ -386,10 +406,35 @@ def _is_tame(git: str, directory: str) -> bool:
         return False
     if any(name.startswith("sharedindex.") for name in os.listdir(git)):
         return False
-    index = os.path.join(git, "index")
-    if os.path.lexists(index) and _GITLINK in _bytes(index, _MAX_INDEX_BYTES):
-        return False
-    return _is_harmless(_text(os.path.join(common, "config"), _MAX_CONFIG_BYTES))
+    config = _text(os.path.join(common, "config"), _MAX_CONFIG_BYTES)
+    if os.path.lexists(path := os.path.join(git, "index")):
+        index = _bytes(path, _MAX_INDEX_BYTES)
+        if _GITLINK in index:
+            return False
+        if reads_tree and ("objectformat" in config.lower() or _has_linked_directory(index, directory)):
+            return False
+    return _is_harmless(config)
+
+
+def _has_linked_directory(index: bytes, directory: str) -> bool:
+    """True if a directory of the index is a link in the working tree, or if the index is not one with SHA-1 hashes."""
+    if index[:4] != b"DIRC" or index[4:8] not in (b"\0\0\0\2", b"\0\0\0\3"):
+        return True
+    seen, at, top = {b""}, 12, os.fsencode(directory)
+    for _ in range(int.from_bytes(index[8:12], "big")):
+        # Times, numbers and a hash of fixed size, flags of which one says that more follow, and the path.
+        start = at + (64 if int.from_bytes(index[at + 60 : at + 62], "big") & 0x4000 else 62)
+        end = index.find(b"\0", start)
+        if end < 0:
+            return True
+        above = index[start:end].rpartition(b"/")[0]
+        while above not in seen:
+            seen.add(above)
+            if os.path.islink(os.path.join(top, above)):
+                return True
+            above = above.rpartition(b"/")[0]
+        at += (end - at + 8) // 8 * 8
+    return False
 
 
 def _is_harmless(config: str) -> bool:

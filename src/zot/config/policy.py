@@ -148,14 +148,15 @@ def _paths_in(args: dict[str, Any], cwd: str, texts: Sequence[str]) -> Iterator[
                 path = _file_url(value)
                 if name == "path" or (path and _is_path(path, name, cwd)):
                     yield path
+                    if path.startswith("~"):  # Built-in tools take it literally, others may not.
+                        yield os.path.expanduser(path)
 
 
 def _is_path(text: str, name: str, cwd: str) -> bool:
-    if len(text) > _MAX_PATH or "\n" in text:
-        return False
+    # Before all that a text could be: a tool may normalise a long path, and a directory's name may have a line feed.
     if _PATH_WORDS.intersection(re.findall(r"[a-z]+", re.sub(r"([A-Z])", r" \1", name).lower())):
         return True
-    if "://" in text:
+    if len(text) > _MAX_PATH or "\n" in text or "://" in text:
         return False
     if "/" in text or text in (".", "..") or text.startswith("~"):
         return True

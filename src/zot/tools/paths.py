@@ -113,6 +113,8 @@ class LockedPaths:
         within = os.path.join(self.root, "")
         self._hidden = [path for path in map(os.path.realpath, hidden) if path.startswith(within)]
         self._protected = protected
+        #: Where protected paths lead; found on first use.
+        self._led: Sequence[str] | None = None
 
     def find(self, path: str, cwd: str, *, make_parents: bool = False) -> FileLocation:
         """Resolve ``path`` as `Paths.find` specifies. Raise ToolFailed if it leads outside."""
@@ -142,6 +144,7 @@ class LockedPaths:
                 if not walk.up():
                     raise self._outside(shown)
             elif (target := link_target(name, walk.here)) is not None:
+                self._check(os.path.join(walk.path, name), shown)
                 links += 1
                 if links > MAX_LINKS:
                     raise too_many_links()
@@ -176,8 +179,11 @@ class LockedPaths:
         if self._protected is None:
             return
         from zot.config.protected_paths import protection_of  # Imported lazily: start-up budget.
+        from zot.tools.protection import led_to
 
-        if protection := protection_of(os.path.relpath(path, self.root), self._protected):
+        if self._led is None:
+            self._led = led_to(self.root, "", self._protected)
+        if protection := protection_of(os.path.relpath(path, self.root), [*self._protected, *self._led]):
             raise ToolFailed(f"{shown} is protected: other programs run what is in {protection}; --lock refuses it")
 
     def _outside(self, shown: str) -> ToolFailed:

@@ -442,8 +442,13 @@ def capabilities(grant: Grant) -> tuple[str, ...]:
     return tuple(method.name for method in METHODS.values() if _may_call(grant, method))
 
 
+#: Not for tokens that are bound to sessions: one could create the session anew, without its lock, guards and directory.
+_UNBOUND: Final = "session/delete"
+
+
 def _may_call(grant: Grant, method: Method) -> bool:
-    return grant.may(method.role) and not (method.whole and grant.sessions is not None)
+    is_refused = grant.sessions is not None and (method.whole or method.name == _UNBOUND)
+    return grant.may(method.role) and not is_refused
 
 
 def find(name: str, *, initialized: bool, grant: Grant) -> Method:
@@ -459,6 +464,10 @@ def find(name: str, *, initialized: bool, grant: Grant) -> Method:
     if not grant.may(method.role):
         raise RpcError(
             NOT_OWNED, f"{name} needs the role {method.role!r}, which the token {grant.name!r} does not have"
+        )
+    if not _may_call(grant, method) and name == _UNBOUND:
+        raise RpcError(
+            NOT_OWNED, f"{name}: the token {grant.name!r} is bound to sessions, and deletes none; close them"
         )
     if not _may_call(grant, method):
         raise RpcError(NOT_OWNED, f"{name} is about all sessions, and the token {grant.name!r} is bound to some")

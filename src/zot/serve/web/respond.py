@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from zot.errors import Stopping
+from zot.runtime.open import HOSTED
 from zot.serve.daemon.audit import Identity
 from zot.serve.web.gate import Limits
 from zot.serve.web.websocket import Receive, Send, refuse
@@ -51,7 +52,7 @@ class Respond:
         except Refused as problem:
             await _answer(send, problem.ids.failure("INVALID_REQUEST", str(problem)), 400)
             return
-        if not scope["zot.grant"].sees(request.ids.session_id):
+        if not scope["zot.grant"].sees(f"{HOSTED}{request.ids.session_id}"):
             await refuse(scope, send, 403, "the token is not bound to this session")
             return
         await self._run(scope, request, came, receive, send)
