@@ -347,9 +347,9 @@ async def keep_socket(daemon: Daemon, claim: Claim, leave: Callable[[], None], *
         except (OSError, ConfigError, DaemonRunning) as problem:
             if str(problem) != logged:
                 logged = str(problem)
-                log.warning("the socket %s was removed, and could not be made again: %s", claim.path, problem)
+                log.warning("the socket %s was removed and could not be created again: %s", claim.path, problem)
             continue
-        log.warning("the socket %s was removed by somebody, and has been made again", claim.path)
+        log.warning("the socket %s was removed by another program and has been created again", claim.path)
         former, leave = leave, await listen(daemon, claim.listener)
         await asyncio.sleep(every_s)  # Clients in the former backlog are accepted by then.
         former()
