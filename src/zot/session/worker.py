@@ -18,6 +18,7 @@ from zot.errors import (
     AgentError,
     ContextExhausted,
     ContextTooLong,
+    JournalDamaged,
     RunCancelled,
     RuntimeClosed,
     SessionBusy,
@@ -213,8 +214,14 @@ class Worker:
                 return
         job = RecoverJob(waiting)
         self.accept(job)
-        with suppress(SessionBusy, RunCancelled):
+        try:
             await job.over
+        except (SessionBusy, RunCancelled):
+            pass
+        except JournalDamaged:
+            raise
+        except StoreFailed as problem:  # As on a full disk: the session can be read, and its next job recovers it.
+            log.warning("a run that a dead process left cannot be ended yet: %s", problem)
 
     async def finish(self) -> None:
         """Wait until the queue is empty and nothing runs."""
