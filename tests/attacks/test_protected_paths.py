@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,9 @@ from zot.errors import ToolFailed
 from zot.runtime.shared import SharedResources
 from zot.runtime.toolbox import Toolbox
 from zot.tools.base import ToolContext
+from zot.tools.bash import Bash
 from zot.tools.paths import LockedPaths
+from zot.tools.process import Child, Groups
 
 from .privilege import NOBODY, as_nobody, needs_root
 from .sandboxed import locked
@@ -145,6 +148,32 @@ async def test_git_runs_nothing_from_a_repository_below(tmp_path: Path) -> None:
 async def test_what_an_aborted_command_has_planted_does_not_stay(tmp_path: Path) -> None:
     async with asyncio.timeout(60):
         running = asyncio.create_task(locked("echo evil > .envrc; : > done; sleep 60", tmp_path))
+        await _until(tmp_path / "done")
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    assert not (tmp_path / ".envrc").exists()
+
+
+class LateStart(Groups):
+    """Reports a command as started only when it is cancelled: by then the command has done its work."""
+
+    async def spawn(self, *args: Any, **options: Any) -> Child:
+        child = await super().spawn(*args, **options)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await child.end(grace_s=0)
+            child.close()
+        raise AssertionError("unreachable")
+
+
+@needs("bwrap")
+async def test_what_a_command_has_planted_does_not_stay_if_its_start_is_aborted(tmp_path: Path) -> None:
+    tool = Bash(LateStart(), lock=True)
+    context = ToolContext(str(tmp_path), {"PATH": os.environ["PATH"]}, _no_progress)
+    async with asyncio.timeout(60):
+        running = asyncio.create_task(tool.run({"command": "echo evil > .envrc; : > done; sleep 60"}, context))
         await _until(tmp_path / "done")
         running.cancel()
         with pytest.raises(asyncio.CancelledError):

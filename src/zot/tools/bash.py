@@ -80,7 +80,11 @@ class Bash:
         wanted = decode_args(args, BashArgs)
         timeout_s = self._timeout_s if wanted.timeout is None else wanted.timeout
         started = self._clock()
-        child = await self._start(_shell(wanted.command), context)
+        try:
+            child = await self._start(_shell(wanted.command), context)
+        except BaseException:
+            await self.sweep()  # A cancelled start may come after the command's first steps.
+            raise
         heard = OutputCollector(child, context.progress, self._spills.new() if self._spills is not None else None)
 
         def told(ending: str) -> str:
