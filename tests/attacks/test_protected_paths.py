@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -156,10 +157,12 @@ async def test_what_an_aborted_command_has_planted_does_not_stay(tmp_path: Path)
 
 
 class LateStart(Groups):
-    """Reports a command as started only when it is cancelled: by then the command has done its work."""
+    """Never reports an evil command as started: when that is cancelled, the command has done its work."""
 
-    async def spawn(self, *args: Any, **options: Any) -> Child:
-        child = await super().spawn(*args, **options)
+    async def spawn(self, argv: Sequence[str | bytes], **options: Any) -> Child:
+        child = await super().spawn(argv, **options)
+        if not any(b"evil" in os.fsencode(word) for word in argv):  # The sandbox tries what this machine has.
+            return child
         try:
             await asyncio.Event().wait()
         finally:
