@@ -22,8 +22,6 @@ def escaped(text: str) -> str:
     """
     if text.isascii() and text.replace("\n", "").replace("\t", "").isprintable():
         return text
-    import re  # Imported lazily: start-up budget.
-
     return re.sub(_INVISIBLE, lambda found: escape_of(found[0]), text.replace("\r\n", "\n"))
 
 

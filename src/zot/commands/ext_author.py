@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Literal
 
 from zot.commands.subcommands import CommandRequest, absolute_directory, print_note, write, write_json
@@ -98,7 +99,7 @@ async def bench_of(
             cwd,
             __version__,
             ExtensionDeadlines(**limits),
-            Confinement(lambda: processes, env, cwd=cwd, private=private_paths(Config(), cwd)),
+            Confinement(lambda: processes, env, cwd=cwd, private=partial(private_paths, Config(), cwd)),
             bool(request.settings.get("unsandboxed_ext")),
         )
         bench = TestBench(ProgramSource(manifest, where, around), errors, heard=heard, note=print_note, trace=trace)

@@ -164,7 +164,7 @@ async def _with_refusals(located: list[Located], config: Config) -> list[Located
     if config.unsandboxed_ext or not any(map(_confined, located)):
         return located
     processes, env = open_processes(), tool_environment(os.environ)
-    confinement = Confinement(lambda: processes, env, cwd=absolute_directory(None), private=())
+    confinement = Confinement(lambda: processes, env, cwd=absolute_directory(None), private=tuple)
 
     async def tried(one: Located) -> Located:
         permissions = _confined(one)

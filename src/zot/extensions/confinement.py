@@ -52,10 +52,15 @@ class ExtensionPlace(NamedTuple):
 
 
 class Confinement:
-    """Sandbox for the extensions of one session. ``private`` paths are hidden from them."""
+    """Sandbox for the extensions of one session. The paths that ``private`` returns are hidden from them."""
 
     def __init__(
-        self, processes: Callable[[], Processes], env: Mapping[str, str], *, cwd: str, private: Sequence[PrivatePath]
+        self,
+        processes: Callable[[], Processes],
+        env: Mapping[str, str],
+        *,
+        cwd: str,
+        private: Callable[[], Sequence[PrivatePath]],
     ) -> None:
         self._processes = processes
         self._env = env
@@ -73,7 +78,7 @@ class Confinement:
         env, directory = self._env, place.code
         if problem := _without_bwrap(env, self._cwd, directory):
             raise NoSandbox(problem)
-        ground = _ground(place, env, self._cwd, self._private)
+        ground = _ground(place, env, self._cwd, self._private())
         try:
             # In a thread: it reads many files, at first the whole system configuration.
             seen = await asyncio.to_thread(sandbox_mounts, manifest, permissions, ground)

@@ -240,7 +240,8 @@ class Manager:
 
     async def ready(self) -> None:
         self.start()
-        await asyncio.gather(*(self._settled(extension) for extension in self.extensions))
+        if self.extensions:
+            await asyncio.gather(*(self._settled(extension) for extension in self.extensions))
         if not self._begun:
             self._begin()
 
@@ -315,6 +316,8 @@ class Manager:
         return [one for one in self._roster.listeners if one.guards(event)]
 
     def observe(self, happened: Sequence[AgentEvent]) -> None:
+        if not self._roster.listeners:  # Most sessions have none, and every delta comes by here.
+            return
         for event in happened:
             match event:
                 case TurnStart(step=step):

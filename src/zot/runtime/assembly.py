@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from zot.agent.compaction import AutoCompact
 from zot.agent.loop import Agent, Budget
-from zot.config.config import PROMPTING, RECORDED, extension_places, resumed, tool_environment
+from zot.config.config import PROMPTING, RECORDED, extension_places, resumed
 from zot.errors import DirectoryGone
 from zot.runtime.approvals import approvals_of, guarded
 from zot.runtime.check import check, clock_of, working_directory
@@ -121,7 +121,7 @@ def assemble(settled: SettledRequest, resources: SharedResources) -> SessionPart
         extensions=_extensions(request, toolbox, model_id),
         tools=toolbox.tools,
         cwd=cwd,
-        env=_tool_environment(config.environment, resources),
+        env=resources.tool_environment(config.environment),
         max_steps=config.max_steps,
         budget=Budget(config.max_cost, config.max_tokens_total),
         reasoning=config.reasoning,
@@ -142,7 +142,3 @@ def _extensions(request: OpenRequest, toolbox: Toolbox, model_id: str) -> Manage
     from zot.runtime.extensions import open_extensions  # Imported lazily: many sessions have no extension.
 
     return open_extensions(request, toolbox, model_id)
-
-
-def _tool_environment(env: Mapping[str, str], resources: SharedResources) -> Mapping[str, str]:
-    return resources.same(("environment", frozenset(env.items())), lambda: tool_environment(env))

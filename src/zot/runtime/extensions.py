@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from zot.agent.hooks import Extensions
-from zot.config.config import TOOL_NAMES, Config, data_directory, tool_environment, zot_home
+from zot.config.config import TOOL_NAMES, Config, data_directory, zot_home
 from zot.config.private_paths import private_paths
 from zot.errors import UserError
 from zot.extensions.confinement import Confinement
@@ -35,7 +36,7 @@ def open_extensions(request: OpenRequest, toolbox: Toolbox, model_id: str) -> Ma
 
 def _launch_settings(config: Config, toolbox: Toolbox, model_id: str) -> LaunchSettings:
     processes, cwd = toolbox.processes, toolbox.cwd
-    env, home = tool_environment(config.environment), zot_home(config.environment)
+    env, home = toolbox.resources.tool_environment(config.environment), zot_home(config.environment)
     return LaunchSettings(
         processes,
         env,
@@ -45,7 +46,7 @@ def _launch_settings(config: Config, toolbox: Toolbox, model_id: str) -> LaunchS
         cwd,
         __version__,
         ExtensionDeadlines(**{f"{name}_s": seconds for name, seconds in config.ext_deadlines.items()}),
-        Confinement(processes, env, cwd=cwd, private=private_paths(config, cwd)),
+        Confinement(processes, env, cwd=cwd, private=partial(private_paths, config, cwd)),
         config.unsandboxed_ext,
         zot_home=home,
         logs_are_home=data_directory(config) == home,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self, TypeVar, cast
 
 from msgspec import structs
 
+from zot.config.config import tool_environment
 from zot.store import Configured, Row
 
 if TYPE_CHECKING:
@@ -87,6 +88,10 @@ class SharedResources:
             if len(self._values) > _MAX_CACHED:
                 self._values.popitem(last=False)
         return cast(T, made)
+
+    def tool_environment(self, env: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the environment of tools and extensions, held once for all sessions with the same ``env``."""
+        return self.same(("environment", frozenset(env.items())), lambda: tool_environment(env))
 
     def same_text(self, text: str) -> str:
         """Return a cached equal of ``text``, so that long texts are held once."""

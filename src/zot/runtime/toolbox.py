@@ -36,7 +36,7 @@ class Toolbox:
     """The tools and processes of one session. ``key`` is the session's. Can be made in any thread."""
 
     def __init__(self, config: Config, resources: SharedResources, *, cwd: str, key: str) -> None:
-        self._resources = resources
+        self.resources = resources
         self._config = config
         self.cwd = cwd
         self._home = zot_home(config.environment)
@@ -158,7 +158,7 @@ class Toolbox:
     def processes(self) -> Processes:
         """Return the launcher of this session's processes, which end with it."""
         if self._processes is None:
-            self._processes = self._resources.processes(self._key)
+            self._processes = self.resources.processes(self._key)
         return self._processes
 
     def _bash(self) -> Tool:
@@ -188,7 +188,7 @@ class Toolbox:
             log.warning("%s", printable(problem))
         for directory in found.untrusted:
             log.warning("%s is not trusted and was not loaded; %s", printable(directory), trust_hint(directory))
-        return self._resources.same(("skills", found.skills), lambda: found.skills)
+        return self.resources.same(("skills", found.skills), lambda: found.skills)
 
     def _is_trusted(self, directory: str) -> bool:
         if self._config.trust_project:
