@@ -161,17 +161,17 @@ class ExclusiveJob(_QueuedJob, Generic[T]):
 
 
 class RecordJob(_QueuedJob):
-    """Rows to record outside of any run, or before a waiting run resumes; its caller awaits ``stored``.
+    """Rows to record outside of any run, or before a waiting run resumes; its caller awaits ``over``.
 
     ``make`` is called at the moment of recording.
     """
 
     make: Callable[[], Sequence[Row]]
-    stored: asyncio.Future[None] = msgspec.field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    over: asyncio.Future[None] = msgspec.field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     def drop(self, why: AgentError) -> None:
-        """Reject ``stored``: the rows will never be recorded."""
-        _reject(self.stored, why)
+        """Reject ``over``: the rows will never be recorded."""
+        _reject(self.over, why)
 
 
 class RecoverJob(_QueuedJob):

@@ -367,10 +367,8 @@ class Worker:
         resumed = self._current = _Current(ResumedJob(waiting))
         resumed.run = run
         match job:
-            case RecordJob():
-                await self._append(job)
-            case RecoverJob():
-                await self._settle(job)
+            case RecordJob() | RecoverJob():
+                await self._store_rows(job)
             case _:
                 self.queue.put_back(job)
 
@@ -378,21 +376,13 @@ class Worker:
         """Record rows through the queue. Raise AgentError, SessionBusy if another process runs the session."""
         job = RecordJob(make)
         self.accept(job)
-        await job.stored
+        await job.over
 
-    async def _append(self, job: RecordJob) -> None:
+    async def _store_rows(self, job: RecordJob | RecoverJob) -> None:
+        """Record the rows of a job, and wait until they and those of the recovery before it are stored."""
         try:
-            self._history.amend(job.make())
-            await self._history.settled()
-        except Exception as problem:  # Raised where `stored` is awaited.
-            job.drop(explained(problem, log, "a run"))
-        else:
-            if not job.stored.done():
-                job.stored.set_result(None)
-
-    async def _settle(self, job: RecoverJob) -> None:
-        """Wait until the rows of a recovery are stored."""
-        try:
+            if isinstance(job, RecordJob):
+                self._history.amend(job.make())
             await self._history.settled()
         except Exception as problem:  # Raised where `over` is awaited.
             job.drop(explained(problem, log, "a run"))
@@ -417,10 +407,8 @@ class Worker:
                     job.start()
                 case ExclusiveJob():
                     await job.run()
-                case RecordJob():
-                    await self._append(job)
-                case RecoverJob():
-                    await self._settle(job)
+                case RecordJob() | RecoverJob():
+                    await self._store_rows(job)
         except Exception as problem:  # An unexpected error fails this job, not those after it.
             job.drop(explained(problem, log, "a run"))
         finally:
