@@ -33,7 +33,7 @@ from zot.runtime.shared import SharedResources
 from zot.session.recovery import WaitingRuns
 from zot.session.session import Session
 from zot.session.transcripts import TranscriptPast
-from zot.store import CallStarted, Change, Row
+from zot.store import CallStarted, Change, LockChanged, Row
 from zot.tools.base import Output, ToolContext
 
 CALLS = (
@@ -489,3 +489,16 @@ async def test_a_process_that_was_killed_while_it_waited_is_gone_on_with_by_anot
     await session.close()
     await resources.close()
     await journal.close()
+
+
+async def test_a_setting_that_another_process_records_leaves_a_waiting_run_to_be_resumed(house: House) -> None:
+    first = await house.live(ASKING)
+    first.prompt("go")
+    request = await asked(first)
+    await first.close(parks=True)
+    other = await house.live(parks=False)
+    await other.record(LockChanged(True))
+    await other.close()
+    later = await house.live()
+    assert later.pending == request
+    await later.close(parks=True)

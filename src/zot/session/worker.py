@@ -63,6 +63,8 @@ class _Current:
         #: The reason for ending it, once it is being aborted.
         self.ended_by: AgentError | None = _aborted_early() if job.is_unwanted else None
         self.store_failure: StoreFailed | None = None
+        #: Whether a run of a dead process that waits for an approval is left as it is.
+        self.leaves_run = False
 
 
 class Worker:
@@ -321,6 +323,7 @@ class Worker:
                     job.stored_answer = acquired.answer
                     return False
                 waiting = await self._recover(job, acquired.rows)
+                current.leaves_run = waiting is None and self._history.must_recover
             current.acquiring = None
             if waiting is None:
                 return True
@@ -412,7 +415,7 @@ class Worker:
         except Exception as problem:  # An unexpected error fails this job, not those after it.
             job.drop(explained(problem, log, "a run"))
         finally:
-            self._store.end(parked=self._is_parking)
+            self._store.end(parked=self._is_parking or current.leaves_run)
             job.forget()
 
     async def _finish_run(self, current: _Current) -> None:
