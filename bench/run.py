@@ -1,6 +1,6 @@
 """`make bench`: is zot as fast as promised? Ratios to references taken in the same run, against their budgets.
 
-docs/performance.md says what is compared with what and how to read the table.
+docs/explanation/performance.md says what is compared with what and how to read the table.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Write docs/architecture.svg: the packages of zot in layers, drawn from the import table of the architecture test.
+"""Write docs/explanation/architecture.svg: the packages of zot in layers, drawn from the import table of the architecture test.
 
 An arrow leads from a package to one that it may import. Arrows that follow from others are left out.
 
@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "tests" / "test_architecture.py"
-PATH = ROOT / "docs" / "architecture.svg"
+PATH = ROOT / "docs" / "explanation" / "architecture.svg"
 
 #: Python's own names, and how the picture shows them. `__main__` only calls `cli`.
 _NAMES = {"__init__": "import zot"}

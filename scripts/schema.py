@@ -102,7 +102,7 @@ def schema() -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "zot RPC v1",
-        "description": "Each line in either direction is one of these objects. docs/rpc.md says what they mean.",
+        "description": "Each line in either direction is one of these objects. docs/reference/rpc.md says what they mean.",
         "anyOf": [{"$ref": _REF.format(name=name)} for name in ("FromClient", "FromZot")],
         "$defs": {
             "FromClient": _one_of("What a client may send.", commands),
@@ -158,7 +158,7 @@ def extension_schema() -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "zot extension protocol v1",
-        "description": "Each line in either direction is one of these objects. docs/extensions.md says what they mean.",
+        "description": "Each line in either direction is one of these objects. docs/reference/extensions.md says what they mean.",
         "anyOf": [{"$ref": _REF.format(name=name)} for name in ("FromExtension", "ToExtension")],
         "$defs": {
             "FromExtension": _one_of("What an extension may send.", [*said]),
@@ -193,7 +193,7 @@ def daemon_schema() -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "zot daemon, protocol version 1",
-        "description": "Each line in either direction is one of these objects. docs/daemon.md says what they mean. "
+        "description": "Each line in either direction is one of these objects. docs/reference/daemon.md says what they mean. "
         "A connection whose `initialize` has `protocol_version` spells all keys in snake_case instead.",
         "anyOf": [{"$ref": _REF.format(name=name)} for name in ("FromClient", "FromDaemon")],
         "$defs": {

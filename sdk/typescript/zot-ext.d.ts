@@ -1,4 +1,4 @@
-// Extensions for zot: the types of zot-ext.js. docs/extensions.md says what the frames mean.
+// Extensions for zot: the types of zot-ext.js. docs/reference/extensions.md says what the frames mean.
 
 import type { Event, EventIntercept, FromExtension, HelloAck, Notify, Panel as Opening, PanelKey, Subscribe, ToExtension } from "./protocol.js";
 

@@ -1,4 +1,4 @@
-"""docs/architecture.md lists the packages of the source and names files that exist."""
+"""docs/explanation/architecture.md lists the packages of the source and names files that exist."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from test_architecture import MAY_IMPORT
 
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src" / "zot"
-PAGE = (ROOT / "docs" / "architecture.md").read_text()
+PAGE = (ROOT / "docs" / "explanation" / "architecture.md").read_text()
 
 
 def test_the_page_lists_every_package_and_module_at_the_top() -> None:

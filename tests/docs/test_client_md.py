@@ -1,4 +1,4 @@
-"""docs/client.md: its programs and commands work as they are written, and everything there is has its place."""
+"""docs/reference/client.md: its programs and commands work as they are written, and everything there is has its place."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from zot.commands import attach, call
 
 from .markdown import Block, blocks
 
-TEXT = (Path(__file__).parents[2] / "docs" / "client.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "client.md").read_text()
 PROGRAMS = [*zip(blocks(TEXT, "python"), blocks(TEXT, "text"), strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""The configuration in docs/config.md works, and every key that a file may have is described there."""
+"""The configuration in docs/reference/config.md works, and every key that a file may have is described there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zot.runtime.check import check
 
 from .markdown import blocks
 
-TEXT = (Path(__file__).parents[2] / "docs" / "config.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "config.md").read_text()
 [EXAMPLE] = blocks(TEXT, "toml")
 
 

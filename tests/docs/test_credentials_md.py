@@ -1,4 +1,4 @@
-"""Every command line in docs/credentials.md prints what stands below it, and no name, provider or flag is left out."""
+"""Every command line in docs/reference/credentials.md prints what stands below it, and no name, provider or flag is left out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from zot.config.vendors import VENDORS, Vendor
 
 from .markdown import blocks
 
-TEXT = (Path(__file__).parents[2] / "docs" / "credentials.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "credentials.md").read_text()
 EXAMPLES = list(zip(blocks(TEXT, "sh"), blocks(TEXT, "text"), strict=True))
 
 

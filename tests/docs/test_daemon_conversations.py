@@ -1,4 +1,4 @@
-"""The conversations of docs/daemon.md, held with a daemon: it answers every one of them as it is written."""
+"""The conversations of docs/reference/daemon.md, held with a daemon: it answers every one of them as it is written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from daemons import PATIENCE_S, Caller, Running, running
 
 from .markdown import Block, blocks
 
-TEXT = (Path(__file__).parents[2] / "docs" / "daemon.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "daemon.md").read_text()
 BLOCKS = blocks(TEXT, "daemon")
 ASKING = '!script call bash {"command":"ls"} id=c1 ;; --- ;; say "It is empty."'
 

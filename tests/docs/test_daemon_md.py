@@ -1,4 +1,4 @@
-"""docs/daemon.md leaves nothing out: every method, update and error; and what its conversations say can be said."""
+"""docs/reference/daemon.md leaves nothing out: every method, update and error; and what its conversations say can be said."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from zot.wire.daemon_types import LogEvent
 
 from .markdown import Block, blocks
 
-TEXT = (Path(__file__).parents[2] / "docs" / "daemon.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "daemon.md").read_text()
 CODES = {name: code for name, code in vars(jsonrpc).items() if name.isupper() and isinstance(code, int)}
 UPDATES = {str(kind.__struct_config__.tag): kind for kind in updates.Update.__subclasses__()}
 

@@ -1,4 +1,4 @@
-"""docs/architecture.svg is what scripts/diagram.py draws from the import table."""
+"""docs/explanation/architecture.svg is what scripts/diagram.py draws from the import table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_the_diagram_is_what_the_script_draws() -> None:
 
 
 def test_the_page_shows_the_diagram() -> None:
-    assert "](architecture.svg)" in (ROOT / "docs" / "architecture.md").read_text()
+    assert "](architecture.svg)" in (ROOT / "docs" / "explanation" / "architecture.md").read_text()
 
 
 def test_the_diagram_shows_every_package_and_loads_nothing() -> None:

@@ -1,4 +1,4 @@
-"""The manifest in docs/extension-permissions.md is one, and every scope is described there."""
+"""The manifest in docs/reference/extension-permissions.md is one, and every scope is described there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zot.extensions.permissions import Permissions
 
 from .markdown import blocks
 
-TEXT = (Path(__file__).parents[2] / "docs" / "extension-permissions.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "extension-permissions.md").read_text()
 [EXAMPLE] = blocks(TEXT, "json")
 
 

@@ -1,4 +1,4 @@
-"""What docs/extensions-cli.md shows of a shell happens in one; it describes every subcommand and flag."""
+"""What docs/reference/extensions-cli.md shows of a shell happens in one; it describes every subcommand and flag."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zot.commands.ext import GROUP
 
 from .markdown import blocks
 
-TEXT = (Path(__file__).parents[2] / "docs" / "extensions-cli.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "extensions-cli.md").read_text()
 
 
 def test_the_page_is_one_story_and_goes_as_it_is_written(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""docs/extensions.md says what is so: its conversations, and every frame and field. So do the pages of the SDKs."""
+"""docs/reference/extensions.md says what is so: its conversations, and every frame and field. So do the pages of the SDKs."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from zot.wire import extension as wire
 from .markdown import Block, blocks
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs" / "extensions.md").read_text()
-PYTHON = (ROOT / "docs" / "extensions-python.md").read_text()
-TYPESCRIPT = (ROOT / "docs" / "extensions-typescript.md").read_text()
+TEXT = (ROOT / "docs" / "reference" / "extensions.md").read_text()
+PYTHON = (ROOT / "docs" / "reference" / "extensions-python.md").read_text()
+TYPESCRIPT = (ROOT / "docs" / "reference" / "extensions-typescript.md").read_text()
 CONVERSATIONS = blocks(TEXT, "extension")
 
 

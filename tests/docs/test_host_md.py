@@ -1,4 +1,4 @@
-"""docs/host.md says what is so: its example, and every flag, field, code and type."""
+"""docs/reference/host.md says what is so: its example, and every flag, field, code and type."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zot.wire.host import ErrorCode, Request, RequestType, Response
 
 from .markdown import blocks
 
-TEXT = (Path(__file__).parents[2] / "docs" / "host.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "host.md").read_text()
 
 
 def test_the_first_example_prints_what_stands_below_it(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Every command in docs/models.md prints what stands there, and its conversation goes as it is written."""
+"""Every command in docs/reference/models.md prints what stands there, and its conversation goes as it is written."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from zot.providers.own_models import OwnModel
 from .markdown import Block, blocks
 from .test_rpc_md import hold
 
-TEXT = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "models.md").read_text()
 [FILE] = blocks(TEXT, "json")
 
 

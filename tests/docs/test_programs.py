@@ -13,7 +13,7 @@ from harness import PATIENCE_S, environment
 
 from .markdown import Block, blocks
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "docs" / "reference"
 #: The pages whose programs are followed by what they print.
 PAGES = ("sdk", "recording", "extensions-python")
 

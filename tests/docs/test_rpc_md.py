@@ -1,4 +1,4 @@
-"""Every conversation in docs/rpc.md and docs/tools.md is held with the real program; the former leaves nothing out."""
+"""Every conversation in docs/reference/rpc.md and docs/reference/tools.md is held with the real program; the former leaves nothing out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from zot.wire.rpc_greeting import FEATURES
 
 from .markdown import Block, blocks
 
-PAGE = Path(__file__).parents[2] / "docs" / "rpc.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "rpc.md"
 TEXT = PAGE.read_text()
 CONVERSATIONS = [*blocks(TEXT, "rpc"), *blocks(PAGE.with_name("tools.md").read_text(), "rpc")]
 

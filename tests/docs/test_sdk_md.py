@@ -1,4 +1,4 @@
-"""Everything there is to use has its place in docs/sdk.md."""
+"""Everything there is to use has its place in docs/reference/sdk.md."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import zot
 from zot import errors
 
-TEXT = (Path(__file__).parents[2] / "docs" / "sdk.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "sdk.md").read_text()
 #: What needs no words in a reference of how to use it.
 PLAIN = {"AgentEvent", "TextBlock", "__version__"}
 

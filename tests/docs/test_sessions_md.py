@@ -1,4 +1,4 @@
-"""What docs/sessions.md shows of a shell happens in one; it describes every subcommand and flag."""
+"""What docs/reference/sessions.md shows of a shell happens in one; it describes every subcommand and flag."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zot.config.config import RESUME_FLAGS
 
 from .markdown import blocks
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "docs" / "reference"
 TEXT = (DOCS / "sessions.md").read_text()
 
 

@@ -1,4 +1,4 @@
-"""docs/terminal.md names every command of the terminal and every key that it tells people about."""
+"""docs/reference/terminal.md names every command of the terminal and every key that it tells people about."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from zot.ui.terminal.app import KEYS
 from zot.ui.terminal.slash import COMMANDS
 
-TEXT = (Path(__file__).parents[2] / "docs" / "terminal.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "terminal.md").read_text()
 
 
 @pytest.mark.parametrize("name", COMMANDS)

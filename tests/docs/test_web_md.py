@@ -1,4 +1,4 @@
-"""docs/web.md: its programs run, its configuration is taken, and what it says of statuses and numbers is so."""
+"""docs/reference/web.md: its programs run, its configuration is taken, and what it says of statuses and numbers is so."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from zot.wire.extension import Hello, decode_from_extension
 
 from .markdown import blocks
 
-TEXT = (Path(__file__).parents[2] / "docs" / "web.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "web.md").read_text()
 CLIENT, EMBEDDED = blocks(TEXT, "python")
 
 

@@ -1,5 +1,5 @@
 // Extensions for zot. One file without dependencies: install the package, or copy this file beside your extension.
-// Types are in zot-ext.d.ts, what the frames mean in docs/extensions.md.
+// Types are in zot-ext.d.ts, what the frames mean in docs/reference/extensions.md.
 
 const EVENTS = ["session_start", "turn_start", "turn_end", "tool_call", "assistant_message"];
 const INTERCEPTED = ["tool_call", "turn_start", "assistant_message"];

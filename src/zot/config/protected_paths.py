@@ -1,7 +1,7 @@
 """Protected paths: files in a working directory that other programs run or obey without being asked.
 
 A locked run must not write them: the code would run later, outside of the lock, when a person uses git, opens an editor
-or a shell. The documentation has the same list, see docs/tools.md.
+or a shell. The documentation has the same list, see docs/reference/tools.md.
 """
 
 from __future__ import annotations

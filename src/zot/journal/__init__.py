@@ -1,1 +1,1 @@
-"""The journal: sessions as rows in one SQLite file, stored before they are shown. See docs/journal.md."""
+"""The journal: sessions as rows in one SQLite file, stored before they are shown. See docs/explanation/journal.md."""

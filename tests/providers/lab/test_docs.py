@@ -1,4 +1,4 @@
-"""docs/lab.md is played, so that it stays true."""
+"""docs/reference/lab.md is played, so that it stays true."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from zot.providers.lab.transport import LabTransport
 
 from .talk import Clock, body, called, said
 
-PAGE = (Path(__file__).parents[3] / "docs/lab.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs/reference/lab.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```lab\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 _UNSPOKEN = ("status", "script")
 VALUES = {"1": "say x", "2": "", "chars": "3", "model": "lab"}
@@ -31,7 +31,7 @@ def play(reply: ScriptedReply) -> int:
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_every_example_can_be_played(example: str) -> None:
-    script = Script.parse(example, "docs/lab.md")
+    script = Script.parse(example, "docs/reference/lab.md")
     spoken = [reply for scene in script.scenes for reply in scene.replies if reply.lines[0].word not in _UNSPOKEN]
     assert [reply for reply in spoken if not play(reply)] == []
 

@@ -1,4 +1,4 @@
-"""docs/daemon-operation.md describes every subcommand, flag and field; its audit line and the units are right."""
+"""docs/how-to/operate.md describes every subcommand, flag and field; its audit line and the units are right."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from zot.serve.daemon.audit import AuditEntry, Verified, verify
 from .markdown import blocks
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs" / "daemon-operation.md").read_text()
+TEXT = (ROOT / "docs" / "how-to" / "operate.md").read_text()
 
 
 @pytest.mark.parametrize("name", GROUP.subcommands)
