@@ -22,11 +22,11 @@ from harness import PATIENCE_S, eventually, read_some
 from offspring import Child
 from zot.client.endpoint import owner
 from zot.commands.daemon import main
-from zot.commands.daemon_status import GROUP, DaemonStatus, read_status
+from zot.commands.daemon_manage import GROUP, DaemonStatus, read_status
 from zot.config.paths import locate
 from zot.errors import UserError
 from zot.serve.daemon.audit import Audit, Identity
-from zot.serve.daemon.endpoint import Claim, claim_endpoint
+from zot.serve.daemon.claim import Claim, claim_endpoint
 from zot.serve.daemon.logs import LogFile
 
 HELLO = {"protocolVersion": 1, "serverVersion": "9.8.7", "serverPid": 4242}

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from zot.commands.daemon_status import GROUP, DaemonStatus
+from zot.commands.daemon_manage import GROUP, DaemonStatus
 from zot.config.flags import PLACE_FLAGS
 from zot.config.paths import locate
 from zot.serve.daemon.audit import AuditEntry, Verified, verify

@@ -316,14 +316,14 @@ def test_a_daemon_greets_before_it_loads_what_any_other_method_needs(tmp_path: P
     assert loaded & dear == set()
     needed = {
         "zot.cli", "zot.client", "zot.client.endpoint", "zot.commands", "zot.commands.daemon",
-        "zot.commands.daemon_claim", "zot.commands.daemon_serve", "zot.config", "zot.config.agents",
+        "zot.commands.daemon_claim", "zot.serve.daemon.process", "zot.config", "zot.config.agents",
         "zot.config.config", "zot.config.file",
         "zot.config.flags", "zot.config.paths", "zot.config.vendors", "zot.encoding", "zot.errors", "zot.events",
         "zot.files", "zot.journal", "zot.journal.answers", "zot.journal.chunks", "zot.journal.journal",
         "zot.journal.lease", "zot.journal.queries", "zot.journal.record", "zot.journal.schema", "zot.journal.writer",
         "zot.messages", "zot.providers", "zot.runtime", "zot.runtime.open", "zot.runtime.shared",
         "zot.serve", "zot.serve.daemon", "zot.serve.daemon.audit", "zot.serve.daemon.backlog",
-        "zot.serve.daemon.connection", "zot.serve.daemon.daemon", "zot.serve.daemon.endpoint",
+        "zot.serve.daemon.connection", "zot.serve.daemon.daemon", "zot.serve.daemon.claim",
         "zot.serve.daemon.lifecycle", "zot.serve.daemon.logs", "zot.serve.daemon.metrics", "zot.serve.daemon.parts",
         "zot.serve.daemon.sockets", "zot.serve.stdio", "zot.store", "zot.text", "zot.version", "zot.wire",
         "zot.wire.daemon", "zot.wire.daemon_greeting", "zot.wire.jsonrpc", "zot.wire.lines", "zot.wire.spelling",

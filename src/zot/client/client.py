@@ -167,7 +167,7 @@ class Client:
         async def open_web() -> DaemonTransport:
             assert url is not None
             try:
-                from zot.client.websocket import WebLine  # Imported lazily: an extra.
+                from zot.client.web_line import WebLine  # Imported lazily: an extra.
             except ImportError:
                 raise ConfigError("a WebSocket needs the package websockets: install zot with the extra web") from None
             return await WebLine.open(url, token, answer_s)

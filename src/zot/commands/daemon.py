@@ -48,7 +48,7 @@ _TAKEN = 3
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
     if argv and not argv[0].startswith("-"):
-        from zot.commands.daemon_status import GROUP  # Imported lazily: a daemon does not need it.
+        from zot.commands.daemon_manage import GROUP  # Imported lazily: a daemon does not need it.
 
         return GROUP.main(argv)
     if (parsed := flags.parse_or_help(argv, "zot daemon", _SUMMARY, _FLAGS, unlisted=FOREIGN_FLAGS)) is None:
@@ -76,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
         sys.stderr.write(f"zot: {problem}\n")
         return _TAKEN
 
-    from zot.commands.daemon_serve import serve  # Imported lazily: the endpoint is claimed first, since clients wait.
+    from zot.serve.daemon.process import serve  # Imported lazily: the endpoint is claimed first, since clients wait.
 
     given = {name: value for name, value in settings.items() if name not in _OWN}
     place = replace(place, socket=claim.path)  # A socket passed by the service manager may be elsewhere.

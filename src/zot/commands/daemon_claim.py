@@ -13,7 +13,7 @@ from msgspec import ValidationError, convert
 from zot.config.file import DaemonSettings, ListenAddress, Tls, checked_listen_address
 from zot.config.paths import DaemonPaths
 from zot.errors import ConfigError, UserError
-from zot.serve.daemon.endpoint import Claim, adopt_listener, claim_endpoint
+from zot.serve.daemon.claim import Claim, adopt_listener, claim_endpoint
 from zot.serve.daemon.lifecycle import take_listeners
 
 #: The time for the daemon to be replaced to report its addresses.
@@ -74,7 +74,7 @@ def _reserve(place: DaemonPaths, listens: Sequence[tuple[str, Tls | None]]) -> S
 def _ports_in_use(path: str) -> Container[int]:
     """Return the ports of the running daemon; none if it does not report them."""
     # Imported lazily: only `--replace` needs them.
-    from zot.client.call import DaemonLine
+    from zot.client.blocking import DaemonLine
     from zot.wire.daemon_types import Status
 
     try:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from zot.commands.daemon_status import place_of
+from zot.commands.daemon_manage import place_of
 from zot.commands.subcommands import CommandRequest, aligned, print_note, write, write_json
 from zot.config.tokens import make_scoped, path_in, read, read_scoped, revoke, scoped_path_beside
 from zot.errors import UsageError

@@ -13,7 +13,7 @@ import msgspec
 from zot.config import flags
 from zot.config.config import AGENT_FLAGS, FOREIGN_FLAGS, Config, ignore_foreign, resolve
 from zot.errors import AgentError, ConfigError, SystemFailed
-from zot.serve.host.input import Abandoned, InputInterrupted, drain, process_began, read_request
+from zot.serve.host.single import Abandoned, InputInterrupted, drain, process_began, read_request
 from zot.serve.host.watchdog import Signals, Slot, Watchdog
 from zot.serve.stdio import claim, leave, unblock_signals, write_all, write_within
 from zot.wire.host import (
@@ -124,7 +124,7 @@ class Host:
             if self.own.get("events") and self.own.get("single_request") != "false":
                 raise ConfigError("--events needs --single-request false: one request has one line of output")
             if "via_daemon" in given or "ZOT_HOST_VIA_DAEMON" in os.environ:
-                from zot.commands.host_relay import is_wanted  # Imported lazily: only `--via-daemon` needs it.
+                from zot.serve.host.relay import is_wanted  # Imported lazily: only `--via-daemon` needs it.
 
                 self._relays = is_wanted(given, os.environ)
         except ConfigError as problem:
@@ -192,8 +192,8 @@ class Host:
     def _relay(self, request: Request, slot: Slot) -> Request:
         """Let a daemon answer. Without one, or if it does not finish, return the request to run here."""
         # Imported lazily: only `--via-daemon` needs them.
-        from zot.commands.host_relay import Relay, daemon_settings
         from zot.config.paths import locate
+        from zot.serve.host.relay import Relay, daemon_settings
 
         try:
             place = locate(os.environ, config_dir=self.settings.get("config_dir"))

@@ -10,7 +10,7 @@ from zot.config.config import Config
 from zot.runtime.idempotency import IdempotentRequest
 from zot.runtime.open import OpenRequest, open_session
 from zot.runtime.shared import SharedResources
-from zot.serve.host.request import RequestRun, idempotent
+from zot.serve.host.requests import RequestRun, idempotent
 from zot.serve.host.watchdog import Signals, Slot, Watchdog
 from zot.wire.host import FAILED, MAX_INPUT_BYTES, Request, encode_response
 from zot.wire.lines import LineSplitter
@@ -53,8 +53,8 @@ def run_request(host: Host, request: Request, config: Config, slot: Slot, watchd
 def answer_many(host: Host, signals: Signals) -> NoReturn:
     """Answer requests until the input ends, and exit."""
     # Imported lazily: only `--single-request false` needs them.
-    from zot.serve.host.many import StreamServer
     from zot.serve.host.output import LineThread
+    from zot.serve.host.stream import StreamServer
     from zot.serve.streams import read_chunks
 
     resources = SharedResources(own_process=True, serves_many=True)

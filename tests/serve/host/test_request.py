@@ -683,7 +683,7 @@ def test_bad_input_is_answered_before_the_heavy_parts_are_loaded() -> None:
     needed = {
         "zot.cli", "zot.commands", "zot.commands.host", "zot.config", "zot.config.config", "zot.config.flags",
         "zot.config.vendors", "zot.encoding", "zot.errors", "zot.providers", "zot.serve", "zot.serve.host",
-        "zot.serve.host.input", "zot.serve.host.watchdog", "zot.serve.stdio", "zot.text", "zot.wire", "zot.wire.host",
+        "zot.serve.host.single", "zot.serve.host.watchdog", "zot.serve.stdio", "zot.text", "zot.wire", "zot.wire.host",
         "zot.wire.lines",
     }  # fmt: skip
     assert {name for name in loaded if name.startswith("zot.")} - needed == set()

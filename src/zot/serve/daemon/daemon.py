@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from zot.serve.daemon.parts import DaemonParts
     from zot.serve.daemon.server_methods import ServerMethods
     from zot.serve.daemon.watch import ForeignRunWatcher
-    from zot.serve.host.request import RequestAnswered, RequestServer
+    from zot.serve.host.requests import RequestAnswered, RequestServer
     from zot.wire.host import Request
 
 log = logging.getLogger("zot")
@@ -268,7 +268,7 @@ class Daemon:
         """Answer a request of the host protocol. Raise Stopping if the next daemon should be asked."""
         self.pool.check_open()
         if self._respondent is None:
-            from zot.serve.host.request import RequestServer  # Imported lazily: few daemons need it.
+            from zot.serve.host.requests import RequestServer  # Imported lazily: few daemons need it.
 
             self._respondent = RequestServer(self.parts.sessions.opening_for_host)
         answered = await self._respondent.answer(request, age_s=age_s, behind=behind)

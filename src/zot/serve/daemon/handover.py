@@ -15,7 +15,7 @@ from zot.client import endpoint
 from zot.client.endpoint import Patience, reach
 from zot.encoding import UNREADABLE
 from zot.errors import DaemonRunning
-from zot.serve.daemon.endpoint import Claim
+from zot.serve.daemon.claim import Claim
 from zot.wire.lines import LineSplitter
 
 _READ_BYTES = 1 << 16

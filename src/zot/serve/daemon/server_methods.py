@@ -22,7 +22,7 @@ from zot.wire.host import Refused, Request, check
 
 if TYPE_CHECKING:
     from zot.serve.daemon.daemon import Daemon
-    from zot.serve.host.request import RequestAnswered
+    from zot.serve.host.requests import RequestAnswered
 
 #: Limit for a check.
 _WITHIN_S = 5.0

@@ -21,9 +21,9 @@ from zot.wire.lines import MAX_LINE_BYTES, LineSplitter, TooLong
 if TYPE_CHECKING:
     import ssl
 
+    from zot.serve.daemon.claim import Claim
     from zot.serve.daemon.connection import ClientConnection
     from zot.serve.daemon.daemon import Daemon
-    from zot.serve.daemon.endpoint import Claim
 
 log = logging.getLogger("zot")
 

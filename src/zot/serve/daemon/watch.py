@@ -20,7 +20,7 @@ from zot.session.history import Batch, Subscriber
 if TYPE_CHECKING:
     from zot.runtime.pool import SessionPool
     from zot.serve.daemon.daemon import Daemon
-    from zot.serve.host.request import RequestServer
+    from zot.serve.host.requests import RequestServer
     from zot.session.session import Session
 
 log = logging.getLogger("zot")

@@ -17,7 +17,7 @@ from zot.config.paths import DaemonPaths
 from zot.errors import ConfigError, StoreFailed, UserError
 from zot.journal.journal import Journal
 from zot.runtime.shared import SharedResources
-from zot.serve.daemon.endpoint import Claim
+from zot.serve.daemon.claim import Claim
 from zot.serve.daemon.lifecycle import BackgroundTasks, Notifier
 from zot.serve.daemon.logs import LogFile, LogHandler
 from zot.serve.daemon.parts import DaemonParts, journal_of

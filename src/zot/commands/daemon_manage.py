@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from zot.client.call import CallRefused, DaemonLine
+from zot.client.blocking import CallRefused, DaemonLine
 from zot.client.endpoint import GONE, STOP, is_alive, owned_since, owner, whose
 from zot.commands.subcommands import (
     FAILED,

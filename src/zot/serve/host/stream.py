@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from functools import partial
 
 from zot.serve.host.output import LineThread
-from zot.serve.host.request import OpenForHost, RequestQueue, RequestRun, RequestTurn, idempotent
+from zot.serve.host.requests import OpenForHost, RequestQueue, RequestRun, RequestTurn, idempotent
 from zot.serve.host.watchdog import Slot, Watchdog
 from zot.session.history import Batch, WritingSubscriber
 from zot.wire.host import EventLine, Ids, Refused, Request, Response, decode_request, encode_event, encode_response

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from zot.client.call import CallRefused, DaemonLine
+from zot.client.blocking import CallRefused, DaemonLine
 from zot.client.endpoint import Patience
 from zot.config.paths import DaemonPaths
 from zot.encoding import thread_safe_type
