@@ -23,7 +23,6 @@ from zot.messages import ShownMessage
 from zot.panels import CommandAnswer, CommandInfo
 from zot.wire import (
     daemon,
-    daemon_greeting,
     daemon_types,
     extension,
     host,
@@ -219,10 +218,10 @@ def render_daemon() -> str:
 def _answered(methods: Iterable[daemon.Method]) -> list[type[spelling.Spelled]]:
     """Return the structs that answers consist of, and no parameters do."""
     params = {method.params for method in methods}
-    modules = (daemon_greeting, daemon_types)
+    modules = (daemon, daemon_types)
     found = [kind for module in modules for kind in vars(module).values()]
     kinds = [kind for kind in found if isinstance(kind, type) and issubclass(kind, spelling.Spelled)]
-    given = {daemon_greeting.ClientName, daemon_types.Attachment, daemon_types.Overrides, spelling.Spelled, *params}
+    given = {daemon.ClientName, daemon_types.Attachment, daemon_types.Overrides, spelling.Spelled, *params}
     return [kind for kind in kinds if kind not in given]
 
 

@@ -1,4 +1,4 @@
-"""`zot daemon status`, `stop`, `logs` and `audit`."""
+"""Subcommands of `zot daemon`: status, stop, logs and audit of the one that runs, and tokens of its clients."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -22,6 +23,7 @@ from zot.commands.subcommands import (
     Subcommand,
     aligned,
     follow_log,
+    print_note,
     write,
     write_bytes,
     write_json,
@@ -29,12 +31,15 @@ from zot.commands.subcommands import (
 from zot.config import flags
 from zot.config.flags import Flag
 from zot.config.paths import DaemonPaths, locate
-from zot.config.tokens import names_in, path_in
+from zot.config.tokens import make_scoped, names_in, path_in, read, read_scoped, revoke, scoped_path_beside
 from zot.encoding import explain, thread_safe_type
 from zot.errors import ConfigError, UsageError, UserError
-from zot.extensions.log import read
+from zot.extensions.log import read as read_log
+from zot.files import is_there
+from zot.messages import timestamp
 from zot.serve.daemon.logs import log_files
 from zot.text import printable
+from zot.wire.daemon import ROLES
 
 if TYPE_CHECKING:
     from zot.serve.daemon.audit import Verified
@@ -43,6 +48,8 @@ _STOP_S = 30.0
 _LOOK_S = 0.02
 _MAX_NAMED = 10
 _MAX_NAME = 80
+_DAY_S = 86400.0
+_UNITS_S = {"m": 60.0, "h": 3600.0, "d": _DAY_S, "w": 7 * _DAY_S}
 
 
 class DaemonStatus(msgspec.Struct, frozen=True):
@@ -297,13 +304,111 @@ def _write_files(path: str) -> None:
     if not files:
         raise UserError(f"there is no log: {path} does not exist")
     for file in files:
-        _write(read(file))
+        _write(read_log(file))
 
 
 def _write(pieces: Iterable[bytes]) -> None:
     for data in pieces:
         write_bytes(data)
         sys.stdout.flush()
+
+
+class TokenEntry(msgspec.Struct, frozen=True):
+    """A token as `list` shows it, never with the token itself. ``sessions`` is None if it is bound to none."""
+
+    name: str
+    roles: tuple[str, ...]
+    sessions: tuple[str, ...] | None
+    created: str | None
+    expires: str | None
+    expired: bool
+
+
+def token(request: CommandRequest) -> int:
+    """Make, list or revoke a token. Raise UsageError, UserError, ConfigError."""
+    action, *names = request.words or ("",)
+    path = path_in(place_of(request).data_dir)
+    chooses = [f"--{key}" for key in ("role", "session", "expires") if request.settings.get(key)]
+    if action != "new" and chooses:
+        raise UsageError(f"{chooses[0]} is for zot daemon token new")
+    match action, names:
+        case "new", [name]:
+            return _make_token(request, path, name)
+        case "list", []:
+            return _list_tokens(request, path)
+        case "revoke", [name]:
+            revoke(path, name)
+            print_note(f"the token {name!r} does not count any more; its connections are closed")
+            return 0
+        case _:
+            raise UsageError("zot daemon token takes new NAME, list, or revoke NAME")
+
+
+def end_of(text: str, now: float) -> float:
+    """Return the time that an end date names: a period such as 12h or 30d, a day, or a time in RFC 3339.
+
+    Raise UsageError if it is none of these, or past.
+    """
+    number, unit = text[:-1], text[-1:]
+    try:
+        if unit in _UNITS_S and number.isdecimal():
+            end = now + int(number) * _UNITS_S[unit]
+        else:
+            moment = datetime.fromisoformat(text)
+            end = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        timestamp(end)
+    except (ValueError, OverflowError, OSError):
+        raise UsageError(f"--expires: {text!r} is not a period such as 12h or 30d, a day, or a time") from None
+    if end <= now:
+        raise UsageError(f"--expires: {text!r} is past")
+    return end
+
+
+def _make_token(request: CommandRequest, path: str, name: str) -> int:
+    settings, now = request.settings, time.time()
+    roles = [role.strip() for one in settings.get("role", ()) for role in one.split(",")] or ["view"]
+    if unknown := [role for role in roles if role not in ROLES]:
+        raise UsageError(f"--role: {unknown[0]!r} is none of {', '.join(ROLES)}")
+    if "self_approve" in roles and "approve" not in roles:
+        raise UsageError("--role: self_approve extends approve, and does nothing without it")
+    expires = settings.get("expires")
+    sessions = settings.get("session") or None
+    made = make_scoped(
+        path,
+        name,
+        roles=roles,
+        sessions=sessions,
+        expires=None if expires is None else end_of(expires, now),
+        now=now,
+    )
+    write(f"{made}\n")
+    sys.stdout.flush()
+    print_note(f"the token {name!r} may {', '.join(roles)}; it is shown this once, and only its digest is kept")
+    return 0
+
+
+def _list_tokens(request: CommandRequest, path: str) -> int:
+    now = time.time()
+    plain = read(path) if is_there(path) else {}
+    entries = [TokenEntry(name, ROLES, None, None, None, False) for name in plain]
+    for one in read_scoped(scoped_path_beside(path)):
+        expires = None if one.expires is None else timestamp(one.expires)
+        is_over = one.expires is not None and one.expires <= now
+        entries.append(TokenEntry(one.name, one.roles, one.sessions, timestamp(one.created), expires, is_over))
+    if request.json:
+        write_json(entries)
+    elif not entries:
+        print_note("there are no tokens; zot daemon token new NAME makes one")
+    else:
+        rows = [("NAME", "ROLES", "SESSIONS", "END"), *map(_token_row, entries)]
+        write(aligned(rows))
+    return 0
+
+
+def _token_row(entry: TokenEntry) -> tuple[str, str, str, str]:
+    sessions = "all" if entry.sessions is None else ", ".join(map(printable, entry.sessions))
+    end = entry.expires or "never"
+    return entry.name, ", ".join(entry.roles), sessions, f"{end} (over)" if entry.expired else end
 
 
 _JSON = Flag("--json", "JSON, for programs")
@@ -320,7 +425,7 @@ GROUP = CommandGroup("zot daemon", (
         _JSON,
     )),
     Subcommand("token", "new NAME | list | revoke NAME", "tokens of clients over the network, with roles",
-               "daemon_tokens.token", (1, 2), (
+               token, (1, 2), (
         Flag("--role", "view, prompt, approve, self_approve, extend (view)", value="ROLE", many=True),
         Flag("--session", "bind it to a session", value="ID", many=True),
         Flag("--expires", "when it ends: 12h, 30d, a day, a time (never)", value="WHEN"),

@@ -53,8 +53,7 @@ def run_request(host: Host, request: Request, config: Config, slot: Slot, watchd
 def answer_many(host: Host, signals: Signals) -> NoReturn:
     """Answer requests until the input ends, and exit."""
     # Imported lazily: only `--single-request false` needs them.
-    from zot.serve.host.output import LineThread
-    from zot.serve.host.stream import StreamServer
+    from zot.serve.host.stream import LineThread, StreamServer
     from zot.serve.streams import read_chunks
 
     resources = SharedResources(own_process=True, serves_many=True)

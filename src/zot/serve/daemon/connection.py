@@ -30,6 +30,7 @@ from zot.wire.daemon import (
     READ_ONLY,
     Dialect,
     Grant,
+    Initialize,
     check_sessions,
     dialect_of,
     encode_error_in,
@@ -38,7 +39,6 @@ from zot.wire.daemon import (
     read_params,
     spelling_of,
 )
-from zot.wire.daemon_greeting import Initialize
 from zot.wire.jsonrpc import Bad, Request, RpcError
 from zot.wire.lines import TooLong
 from zot.wire.spelling import Spelling, read

@@ -21,8 +21,17 @@ from zot.serve.daemon.logs import LogFeed
 from zot.serve.daemon.metrics import Metrics, rss_bytes, size_of_database
 from zot.serve.daemon.sockets import LocalWire, client_limit
 from zot.version import __version__
-from zot.wire.daemon import FEATURES, METHODS, PROTOCOL_VERSION, READ_ONLY, STOPPING, capabilities, check_version
-from zot.wire.daemon_greeting import Initialize, Initialized
+from zot.wire.daemon import (
+    FEATURES,
+    METHODS,
+    PROTOCOL_VERSION,
+    READ_ONLY,
+    STOPPING,
+    Initialize,
+    Initialized,
+    capabilities,
+    check_version,
+)
 from zot.wire.jsonrpc import NULL, TOO_MANY_CLIENTS, RpcError, encode_error
 from zot.wire.lines import MAX_LINE_BYTES
 
@@ -117,7 +126,7 @@ class Daemon:
     @cached_property
     def handlers(self) -> Mapping[str, Handler]:
         """Handlers by method."""
-        from zot.serve.daemon.methods import make_handlers  # Imported lazily: `initialize` is answered before.
+        from zot.serve.daemon.server_methods import make_handlers  # Imported lazily: `initialize` is answered before.
 
         self._server, table = make_handlers(self)
         return table

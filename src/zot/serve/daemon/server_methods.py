@@ -1,4 +1,4 @@
-"""Methods on the daemon itself: status, health, agents, logs, costs."""
+"""Methods on the daemon itself (status, health, agents, logs, costs), and the table of all methods."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ import msgspec
 
 from zot.errors import AgentError, UserError
 from zot.messages import timestamp
-from zot.serve.daemon.catalog import Span
+from zot.serve.daemon.catalog import CatalogMethods, Span
 from zot.serve.daemon.connection import AnswerThen, ClientConnection, Handler, SlowAnswer
 from zot.serve.daemon.metrics import rss_bytes
+from zot.serve.daemon.session_methods import SessionMethods, SideQuestions
+from zot.serve.daemon.settings_methods import ExtensionMethods, SettingsMethods
 from zot.wire import daemon_types
 from zot.wire.daemon import PROTOCOL_VERSION
 from zot.wire.daemon_types import Component
@@ -235,3 +237,17 @@ def _check_run(request: Request) -> None:
 
 def _ram() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def make_handlers(daemon: Daemon) -> tuple[ServerMethods, Mapping[str, Handler]]:
+    """Return the server methods, which must learn of disconnects, and the handlers of all methods."""
+    server, side_questions = ServerMethods(daemon), SideQuestions(daemon.pool, daemon.parts.sessions.opening_aside)
+    daemon.when_stopping(side_questions.stop)
+    return server, {
+        **SessionMethods(daemon.pool, daemon.catalog, side_questions).table,
+        **side_questions.table,
+        **SettingsMethods(daemon.pool, daemon.parts.sessions).table,
+        **ExtensionMethods(daemon.pool).table,
+        **CatalogMethods(daemon.pool, daemon.catalog, daemon.is_recovered).table,
+        **server.table,
+    }
