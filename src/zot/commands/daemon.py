@@ -6,21 +6,21 @@ import asyncio
 import gc
 import os
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
 from zot.config import flags
+from zot.config.agents import AgentConfigs
 from zot.config.config import AGENT_FLAGS, FOREIGN_FLAGS, ignore_foreign, zot_home
+from zot.config.file import DaemonSettings, Tls, checked_listen_address
 from zot.config.paths import locate
-from zot.errors import DaemonRunning, UsageError
+from zot.errors import ConfigError, DaemonRunning, UsageError
+from zot.serve.daemon.claim import claim_addresses
 from zot.serve.stdio import leave, leave_on_signals
 from zot.text import printable
 from zot.wire.lines import MAX_LINE_BYTES
-
-if TYPE_CHECKING:
-    pass
 
 _OWN_FLAGS = (
     *flags.PLACE_FLAGS,
@@ -38,9 +38,6 @@ _FLAGS = (*_OWN_FLAGS, *(flag for flag in AGENT_FLAGS if flag.name not in _CLIEN
 _SUMMARY = """\
 Serve many sessions to many clients: JSON-RPC 2.0, one object a line, on a local socket.
 `zot daemon status`, `stop`, `logs`, `audit` and `token` are about the one that runs."""
-#: Thread switch interval: the journal's writer thread needs the interpreter often and briefly, and all sessions wait
-#: for it.
-_SWITCH_S = 0.0005
 #: Exit code if another daemon has the endpoint.
 _TAKEN = 3
 
@@ -59,12 +56,7 @@ def main(argv: Sequence[str]) -> int:
     ignore_foreign(settings)
     own = {name: value for name, value in settings.items() if name in _OWN}
     place = locate(os.environ, socket=own.get("socket"), config_dir=own.get("config_dir"))
-    sys.setswitchinterval(_SWITCH_S)
     gc.disable()  # Modules loaded until it listens are no garbage.
-    # Imported lazily: `zot daemon status` and its like do not need them.
-    from zot.commands.daemon_claim import claim_addresses, listen_addresses
-    from zot.config.agents import AgentConfigs
-
     leave_on_signals()
     agents = AgentConfigs.load(place.config_dir or zot_home(os.environ))
     listens = listen_addresses(own, agents.file.daemon)
@@ -85,3 +77,23 @@ def main(argv: Sequence[str]) -> int:
         place, agents, claim, given, ephemeral=bool(own.get("ephemeral")), listens=listens, max_line_bytes=limit
     )
     leave(asyncio.run(serving))
+
+
+def listen_addresses(own: Mapping[str, Any], settings: DaemonSettings) -> Sequence[tuple[str, Tls | None]]:
+    """Return the addresses besides the socket, each once, with their certificate. Raise ConfigError.
+
+    Reports mistakes before any client connects; the web server is imported later.
+    """
+    addresses = tuple(dict.fromkeys((*own.get("listen", ()), *settings.listen)))
+    if not addresses:
+        return ()
+
+    from importlib.util import find_spec  # Imported lazily: only `--listen` needs it.
+
+    if missing := [name for name in ("starlette", "uvicorn", "websockets") if find_spec(name) is None]:
+        raise ConfigError(f"--listen needs {' and '.join(missing)}; in a clone of zot, run: pip install '.[web]'")
+    cert, key = own.get("tls_cert") or settings.tls_cert, own.get("tls_key") or settings.tls_key
+    tls = None if cert is None else Tls(cert, key)
+    for address in addresses:
+        checked_listen_address(address, tls)
+    return tuple((address, tls) for address in addresses)

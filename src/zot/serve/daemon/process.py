@@ -17,7 +17,7 @@ from zot.config.paths import DaemonPaths
 from zot.errors import ConfigError, StoreFailed, UserError
 from zot.journal.journal import Journal
 from zot.runtime.shared import SharedResources
-from zot.serve.daemon.claim import Claim
+from zot.serve.daemon.claim import Claim, hand_over
 from zot.serve.daemon.lifecycle import BackgroundTasks, Notifier
 from zot.serve.daemon.logs import LogFile, LogHandler
 from zot.serve.daemon.parts import DaemonParts, journal_of
@@ -255,8 +255,6 @@ async def _pass_endpoint_on(claim: Claim, daemon: Daemon, notifier: Notifier) ->
 
 async def _handed_over(claim: Claim, wire: LocalWire) -> bool:
     """Hand the endpoint to the process at the other end. False if that has gone, or is too slow."""
-    from zot.serve.daemon.handover import hand_over  # Imported lazily: most daemons are not replaced.
-
     try:
         async with asyncio.timeout(_END_S):
             connection = await wire.release()
