@@ -5,7 +5,7 @@ Each event is a frozen struct tagged with its name in zot RPC v1, so the native 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any, Final, Literal, TypeAlias
 
@@ -13,6 +13,7 @@ import msgspec
 
 from zot.encoding import decoder
 from zot.messages import Counters, ShownBlock, ShownImage, Stop, TextBlock
+from zot.text import printable
 
 
 class Event(msgspec.Struct, frozen=True, gc=False, tag_field="type", omit_defaults=True):
@@ -323,3 +324,9 @@ def text(events: Iterable[AgentEvent]) -> str:
 def _decoder() -> msgspec.json.Decoder[AgentEvent]:
     # Built on first use: callers that only encode events do not pay for it.
     return decoder(AgentEvent)
+
+
+def notice_lines(events: Sequence[AgentEvent]) -> str:
+    """Return the extensions' notices among ``events`` as lines for standard error."""
+    notices = [event for event in events if isinstance(event, ExtNotify)]
+    return "".join(f"[{one.extension}] {one.level}: {printable(one.message)}\n" for one in notices)

@@ -24,7 +24,7 @@ from zot.journal.record import Record
 from zot.journal.repair import CheckReport
 from zot.journal.search import Hit
 from zot.messages import Counters, ImageBlock, Message, ResultBlock, TextBlock
-from zot.serve.daemon.catalog import SessionCatalog
+from zot.serve.daemon.feed import RecordedEvents
 from zot.store import Configured, MessageAdded, MessagesReplaced, Row
 
 NOON = "2026-01-01T12:00:00.000Z"
@@ -131,7 +131,7 @@ async def test_a_page_of_what_clients_saw_costs_the_same_wherever_it_is(
         return await reading(watched)
 
     monkeypatch.setattr(journal, "reading", counted)
-    past = SessionCatalog(journal).past("a")
+    past = RecordedEvents(journal, "a")
     for number in range(pages):
         after = number * page * 2
         told = [[(after + at - 1, Done()), (after + at, ConversationReplaced(0))] for at in range(4, page * 2 + 1, 4)]

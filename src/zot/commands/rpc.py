@@ -76,10 +76,10 @@ def main(argv: Sequence[str]) -> int:
 
         return report_write_failure(problem)
     # Imported lazily: hello is answered before asyncio and the modules of a session are loaded.
-    from zot.commands.rpc_serve import run
+    from zot.serve.rpc import serve_stdio
 
     overrides = Overrides.of_flags(settings)
-    leave(run(config, greeting, lines, waiting, (incoming, outgoing), overrides=overrides))
+    leave(serve_stdio(config, greeting, lines, waiting, (incoming, outgoing), overrides=overrides))
 
 
 def _without_auto_compact(config: Config) -> Config:

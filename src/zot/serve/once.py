@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+import sys
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from zot.errors import AgentError, NoAnswer, NoSuchCommand, RunCancelled, UserError
-from zot.events import AgentEvent, Done, Error
+from zot.events import AgentEvent, Done, Error, notice_lines
 from zot.panels import CommandAnswer
 from zot.run_summary import CUT_OFF, RunSummary
-from zot.serve.notices import show_notices
 from zot.serve.streams import StreamWriter, read_chunks
 from zot.session.history import Batch, WritingSubscriber
 from zot.session.queue import JobObserver
@@ -162,7 +162,7 @@ class OneRun(WritingSubscriber, JobObserver):
     def deliver(self, batch: Batch) -> None:
         self._outcome.take(batch.events)
         self._face.show(batch)
-        show_notices(batch.events)
+        sys.stderr.write(notice_lines(batch.events))
 
     def dropped(self, why: AgentError) -> None:
         self._drop_reason = str(why)

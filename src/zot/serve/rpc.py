@@ -1,26 +1,32 @@
-"""zot RPC over any byte stream: commands to a session, its events to the client."""
+"""zot RPC v1: commands to a session, its events to the client; `serve_stdio` for a process and its standard streams."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
+from zot.config.config import Config, Overrides
 from zot.encoding import thread_safe_type
 from zot.errors import AgentError, ProtocolError, UserError, explained
-from zot.events import Done, Error, ExtNotify
+from zot.events import Done, Error, ExtNotify, notice_lines
 from zot.messages import ImageBlock, show
 from zot.panels import CommandAnswer
+from zot.runtime.open import OpenRequest, open_session
+from zot.runtime.shared import SharedResources
+from zot.serve.lifetime import Lifetime, close_in_time, report_write_failure, wind_down
+from zot.serve.streams import StreamWriter, pump, read_chunks
 from zot.session.history import Batch, Outlet, WritingSubscriber
 from zot.session.queue import JobObserver
 from zot.session.session import Session
 from zot.session.transcripts import RewindTarget
 from zot.wire import rpc
-from zot.wire.lines import TooLong
+from zot.wire.lines import LineSplitter, TooLong
 from zot.wire.rpc import EventEncoder
 from zot.wire.rpc_greeting import Command, Greeting, Hello, Ping, fail, fail_frame, name_of, succeed
 
@@ -62,9 +68,7 @@ class RpcServer(WritingSubscriber):
     def deliver(self, batch: Batch) -> None:
         self._output.write(self._events.lines(batch.events, self._greeting.features, run=batch.run))
         if "extensions" not in self._greeting.features and ExtNotify in map(type, batch.events):
-            from zot.serve.notices import show_notices  # Imported lazily: needed only with extensions.
-
-            show_notices(batch.events)
+            sys.stderr.write(notice_lines(batch.events))
 
     @property
     def can_approve(self) -> bool:
@@ -295,3 +299,60 @@ class _CommandPrompt(JobObserver):
 
 def _images(images: Sequence[rpc.ImageInput] | None) -> tuple[ImageBlock, ...]:
     return tuple(ImageBlock(image.mime_type or "", image.data) for image in images or ())
+
+
+def serve_stdio(
+    config: Config,
+    greeting: Greeting,
+    lines: LineSplitter,
+    waiting: Sequence[bytes | TooLong],
+    descriptors: tuple[int, int],
+    *,
+    overrides: Overrides,
+) -> int:
+    """Serve the client in an event loop of its own. Return the exit code."""
+    request = OpenRequest(config=config, overrides=overrides)
+    return asyncio.run(_serve(request, greeting, lines, waiting, descriptors))
+
+
+async def _serve(
+    request: OpenRequest,
+    greeting: Greeting,
+    lines: LineSplitter,
+    waiting: Sequence[bytes | TooLong],
+    descriptors: tuple[int, int],
+) -> int:
+    """Serve the client until its input ends, a signal arrives, or it stops reading. Return the exit code."""
+    incoming, outgoing = descriptors
+    output = StreamWriter(outgoing)
+    lifetime = Lifetime(outgoing)
+    output.on_broken(lifetime.end)
+    resources = SharedResources(own_process=True)
+    session: Session | None = None
+
+    async def converse() -> None:
+        nonlocal session
+        session = opened = await open_session(request, resources)
+        greeting.provider = opened.agent.provider.name
+        greeting.model = lambda: opened.agent.model.id
+        server = RpcServer(opened, greeting, output)
+        for line in waiting:
+            server.take(line)
+        await pump(read_chunks(incoming), lines, server.take, output)
+        lifetime.input_ended = True
+        server.end_input()
+        await server.finish()
+        await opened.worker.finish()
+        await output.drained()
+
+    code = 0
+    try:
+        if await lifetime.bound(converse()) and session is not None:
+            await close_in_time(session, lifetime)
+    except NotAuthorized as problem:
+        sys.stderr.write(f"zot: rpc: {problem}\n")
+        code = 1
+    if session is not None:
+        await wind_down(session, resources, output)
+    output.close()
+    return code if output.problem is None else report_write_failure(output.problem)

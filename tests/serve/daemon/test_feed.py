@@ -14,7 +14,7 @@ from zot.events import AgentEvent, TextDelta, UserMessage
 from zot.messages import TextBlock
 from zot.serve.daemon.backlog import Backlog
 from zot.serve.daemon.connection import ClientConnection
-from zot.serve.daemon.feed import SessionFeed
+from zot.serve.daemon.feed import RecordedEvents, SessionFeed
 from zot.serve.daemon.sockets import LocalWire
 from zot.session.history import Batch
 from zot.session.session import Session
@@ -24,8 +24,11 @@ PATIENCE_S = 20.0
 RUN: Sequence[AgentEvent] = (UserMessage((TextBlock("hi"),), "t"), *(TextDelta(f"w{number}") for number in range(4)))
 
 
-class Record:
+class Record(RecordedEvents):
     """What is on disk: all of the run."""
+
+    def __init__(self) -> None:
+        pass
 
     async def events_after(self, after: int, limit: int, epoch: int = 0) -> Sequence[tuple[int, AgentEvent]]:
         return [(seq, event) for seq, event in enumerate(RUN, 1) if seq > after][:limit]
@@ -54,6 +57,9 @@ class Ears:
 
     def cut(self, reason: str) -> None:
         raise AssertionError(reason)
+
+    def finish(self) -> None:
+        raise AssertionError("a feed closes no connection")
 
     @property
     def numbers(self) -> list[int]:

@@ -35,6 +35,9 @@ class Wire(Protocol):
     def cut(self, reason: str) -> None:
         """Close the connection without waiting for the client."""
 
+    def finish(self) -> None:
+        """Flush, then close."""
+
 
 class Backlog:
     """Unread updates of one client, over all sessions; answers to its requests do not count."""

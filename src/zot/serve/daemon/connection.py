@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from zot.errors import (
     AgentError,
@@ -107,13 +107,6 @@ class AnswerThen:
         self.then = then
 
 
-class ClientWire(Wire, Protocol):
-    """Outgoing half of a client's connection, as `ClientConnection` needs it."""
-
-    def finish(self) -> None:
-        """Flush, then close."""
-
-
 class _Order:
     """Lock and user count that serialize one client's requests on one session."""
 
@@ -125,7 +118,7 @@ class _Order:
 class ClientConnection:
     """One client: its identity, its spelling of names, and the sessions it follows."""
 
-    def __init__(self, daemon: Daemon, wire: ClientWire, who: Identity, *, label: str, grant: Grant = OPERATOR) -> None:
+    def __init__(self, daemon: Daemon, wire: Wire, who: Identity, *, label: str, grant: Grant = OPERATOR) -> None:
         self.daemon = daemon
         self.wire = wire
         self._backlog = Backlog(wire, cut_off=daemon.cut_off)

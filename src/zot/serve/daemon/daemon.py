@@ -269,9 +269,9 @@ class Daemon:
         return cast("SessionFeed", self.pool.channel(session_id))
 
     def _new_feed(self, session_id: str) -> SessionFeed:
-        from zot.serve.daemon.feed import SessionFeed  # Imported lazily: as `pool`.
+        from zot.serve.daemon.feed import RecordedEvents, SessionFeed  # Imported lazily: as `pool`.
 
-        return SessionFeed(session_id, self.catalog.past(session_id), self.metrics)
+        return SessionFeed(session_id, RecordedEvents(self.parts.journal, session_id), self.metrics)
 
     async def respond(self, request: Request, *, age_s: float = 0.0, behind: bool = False) -> RequestAnswered:
         """Answer a request of the host protocol. Raise Stopping if the next daemon should be asked."""

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from zot.errors import AgentError
+from zot.errors import AgentError, NoSuchSession
 from zot.events import AgentEvent, ConversationReplaced, Done, PanelOpened
+from zot.journal import queries, replay
+from zot.journal.journal import Journal
 from zot.panels import OpenPanels
 from zot.runtime.pool import Channel
 from zot.serve.daemon.backlog import Backlog
@@ -32,14 +36,37 @@ _PIECE_BYTES = 256 << 10
 _CATCH_UP_S = 1.0
 
 
-class ReplaySource(Protocol):
-    """Recorded events of one session."""
+class RecordedEvents:
+    """Recorded events of one session, read from the journal."""
+
+    def __init__(self, journal: Journal, session_id: str) -> None:
+        self._journal = journal
+        self._session_id = session_id
 
     async def events_after(self, after: int, limit: int, epoch: int = 0) -> Sequence[tuple[int, AgentEvent]]:
-        """Return up to ``limit`` events after a number, with their numbers; none if the ``epoch`` has changed."""
+        """Return up to ``limit`` events after a number, with their numbers; none if the session was deleted or has
+        another ``epoch``, if one is given.
+
+        Replacements of the whole conversation are among them.
+        """
+
+        def look(connection: sqlite3.Connection) -> list[tuple[int, AgentEvent]]:
+            if epoch not in (0, queries.get(connection, self._session_id).epoch):
+                return []
+            events = replay.events_after(connection, self._session_id, after, limit)
+            upto = events[-1][0] if len(events) == limit else None
+            replaced = replay.replacements(connection, self._session_id, after, upto)
+            return sorted([*events, *replaced], key=lambda one: one[0])[:limit] if replaced else events
+
+        with suppress(NoSuchSession):
+            return await self._journal.reading(look)
+        return ()
 
     async def run_so_far(self, upto: int) -> Sequence[AgentEvent]:
         """Return the events up to ``upto`` of the run to which that number belongs."""
+        with suppress(NoSuchSession):
+            return await self._journal.reading(lambda connection: replay.run_so_far(connection, self._session_id, upto))
+        return ()
 
 
 class Follower:
@@ -174,7 +201,7 @@ class SessionFeed(Channel):
     #: A client may subscribe and answer at any time before the timeout.
     can_approve = True
 
-    def __init__(self, session_id: str, past: ReplaySource, metrics: Metrics | None = None) -> None:
+    def __init__(self, session_id: str, past: RecordedEvents, metrics: Metrics | None = None) -> None:
         self.session_id = session_id
         self.past = past
         self.metrics = metrics or Metrics()

@@ -12,11 +12,12 @@ import msgspec
 
 from zot.errors import AgentError, UserError
 from zot.messages import timestamp
-from zot.serve.daemon.catalog import CatalogMethods, Span
+from zot.serve.daemon.catalog import CatalogMethods
 from zot.serve.daemon.connection import AnswerThen, ClientConnection, Handler, SlowAnswer
 from zot.serve.daemon.metrics import rss_bytes
 from zot.serve.daemon.session_methods import SessionMethods, SideQuestions
 from zot.serve.daemon.settings_methods import ExtensionMethods, SettingsMethods
+from zot.serve.daemon.spending import Span
 from zot.wire import daemon_types
 from zot.wire.daemon import PROTOCOL_VERSION
 from zot.wire.daemon_types import Component

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeAlias
@@ -23,10 +24,10 @@ from zot.errors import (
     StoreFailed,
     explained,
 )
+from zot.events import notice_lines
 from zot.journal.record import Record
 from zot.run_summary import CUT_OFF, RunSummary
 from zot.runtime.idempotency import IdempotentRequest, IdempotentRun, StoredAnswer, answer_of
-from zot.serve.notices import show_notices
 from zot.session.history import Batch, Subscriber
 from zot.wire.host import (
     ANSWER_TTL_S,
@@ -242,7 +243,7 @@ class RequestRun(Subscriber):
 
     def deliver(self, batch: Batch) -> None:
         self._outcome.take(batch.events)
-        show_notices(batch.events)
+        sys.stderr.write(notice_lines(batch.events))
 
     # The run.
 

@@ -6,12 +6,13 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.types import ASGIApp
 
 from zot.config.agents import AgentConfigs
 from zot.config.paths import DaemonPaths
@@ -49,17 +50,10 @@ class MetricsPage:
         await Response(text, media_type=_PROMETHEUS, headers=_HEADERS)(scope, receive, send)
 
 
-class App(Protocol):
-    """An ASGI application."""
-
-    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        """Serve one request, or one WebSocket."""
-
-
 class OriginGuard:
     """Refuse requests with a wrong host or origin, and count all refusals (an ASGI application)."""
 
-    def __init__(self, app: App, gate: Gate, refusals: Refusals) -> None:
+    def __init__(self, app: ASGIApp, gate: Gate, refusals: Refusals) -> None:
         self._app = app
         self._gate = gate
         self._refusals = refusals
@@ -99,7 +93,7 @@ class TokenGuard:
     application below finds the token's `Grant` in the scope, and must serve only the sessions that it sees.
     """
 
-    def __init__(self, app: App, gate: Gate, route: str, role: str, *, whole: bool = False) -> None:
+    def __init__(self, app: ASGIApp, gate: Gate, route: str, role: str, *, whole: bool = False) -> None:
         self.role = role
         self._app = app
         self._gate = gate
@@ -129,7 +123,7 @@ def app_for(
     origins: Iterable[str] = (),
     limits: Limits | None = None,
     path: str = "",
-) -> App:
+) -> ASGIApp:
     """Return an application that serves ``daemon`` at ``path`` below its mount point.
 
     ``tokens`` defaults to the file `token` in the daemon's data directory. ``hosts`` and ``origins`` are allowed in
@@ -159,7 +153,7 @@ def app_for(
 class _Mounted:
     """Mount an application below a path; its `/` is also reached without the trailing slash."""
 
-    def __init__(self, path: str, app: App) -> None:
+    def __init__(self, path: str, app: ASGIApp) -> None:
         self._path = path
         self._app = app
 

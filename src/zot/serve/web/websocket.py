@@ -63,7 +63,7 @@ _PAUSES_S = (0.05, 0.25, 1.0, 4.0)
 
 
 class WebWire:
-    """One client (`connection.ClientWire`). With ``below`` it is faster and can be cut off during a write."""
+    """One client (`backlog.Wire`). With ``below`` it is faster and can be cut off during a write."""
 
     def __init__(self, send: Send, below: WebSocketProtocol | None = None) -> None:
         self._send = send
