@@ -273,14 +273,16 @@ class Daemon:
 
         return SessionFeed(session_id, RecordedEvents(self.parts.journal, session_id), self.metrics)
 
-    async def respond(self, request: Request, *, age_s: float = 0.0, behind: bool = False) -> RequestAnswered:
+    async def respond(
+        self, request: Request, *, age_s: float = 0.0, has_requests_ahead: bool = False
+    ) -> RequestAnswered:
         """Answer a request of the host protocol. Raise Stopping if the next daemon should be asked."""
         self.pool.check_open()
         if self._respondent is None:
             from zot.serve.host.requests import RequestServer  # Imported lazily: few daemons need it.
 
             self._respondent = RequestServer(self.parts.sessions.opening_for_host)
-        answered = await self._respondent.answer(request, age_s=age_s, behind=behind)
+        answered = await self._respondent.answer(request, age_s=age_s, has_requests_ahead=has_requests_ahead)
         self.metrics.responses += 1
         return answered
 

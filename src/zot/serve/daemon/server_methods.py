@@ -202,8 +202,8 @@ class ServerMethods:
             assert task is not None
             self._responding.add((connection, task))
             try:
-                age_s, behind = (asked.age_ms or 0) / 1000, bool(asked.ahead)
-                answered = await self._daemon.respond(asked, age_s=age_s, behind=behind)
+                age_s, has_requests_ahead = (asked.age_ms or 0) / 1000, bool(asked.ahead)
+                answered = await self._daemon.respond(asked, age_s=age_s, has_requests_ahead=has_requests_ahead)
             finally:
                 self._responding.discard((connection, task))
             self._undelivered[id(connection), asked.ids.request_id] = answered

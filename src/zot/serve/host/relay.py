@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Mapping
 
 import msgspec
 
@@ -13,7 +12,6 @@ from zot.client.blocking import CallRefused, DaemonLine
 from zot.client.endpoint import Patience
 from zot.config.paths import DaemonPaths
 from zot.encoding import thread_safe_type
-from zot.errors import ConfigError
 from zot.wire.host import Request, Response
 from zot.wire.jsonrpc import STOPPING
 
@@ -25,22 +23,6 @@ _DAEMONS = 3
 _NEXT_S = 5.0
 #: The time to confirm that the answer was delivered.
 _CONFIRM_S = 1.0
-#: Flags about the request, its input and output, or the daemon's place. All others are the daemon's.
-_RELAY_FLAGS = frozenset(
-    {
-        "via_daemon",
-        "config_dir",
-        "single_request",
-        "bridge_compat",
-        "protocol",
-        "max_input_bytes",
-        "stdin_timeout_ms",
-        "exit_zero",
-        "self_test",
-        "help",
-    }
-)
-_VARIABLE = "ZOT_HOST_VIA_DAEMON"
 
 
 class RelayAnswered(msgspec.Struct, frozen=True):
@@ -48,19 +30,6 @@ class RelayAnswered(msgspec.Struct, frozen=True):
 
     response: Response
     code: int = 0
-
-
-def is_wanted(given: Mapping[str, object], env: Mapping[str, str]) -> bool:
-    """True if requests are to be relayed. Raise ConfigError for flags that exclude it.
-
-    The variable is for command lines of other programs: flags that a daemon would ignore disable it.
-    """
-    if not given.get("via_daemon"):
-        return env.get(_VARIABLE) == "1" and not _daemon_flags(given)
-    if foreign := _daemon_flags(given):
-        names = ", ".join(f"--{name.replace('_', '-')}" for name in foreign)
-        raise ConfigError(f"{names}: with --via-daemon, what the daemon was started with counts, and config.toml")
-    return True
 
 
 class Relay:
@@ -119,12 +88,6 @@ def daemon_settings(place: DaemonPaths) -> dict[str, str]:
     """Return the settings that run a request here as the daemon would: with its files and journal."""
     named = {"config_dir": place.config_dir, "journal": place.journal}
     return {name: value for name, value in named.items() if value is not None}
-
-
-def _daemon_flags(given: Mapping[str, object]) -> list[str]:
-    """Return the flags that only the daemon could apply."""
-    many = ["single_request"] if given.get("single_request") == "false" else []
-    return [name for name in given if name not in _RELAY_FLAGS] + many
 
 
 def _requests_ahead(problem: CallRefused) -> int | None:

@@ -7,7 +7,8 @@ import logging
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeAlias
+from contextlib import suppress
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 import msgspec
 
@@ -28,6 +29,8 @@ from zot.events import notice_lines
 from zot.journal.record import Record
 from zot.run_summary import CUT_OFF, RunSummary
 from zot.runtime.idempotency import IdempotentRequest, IdempotentRun, StoredAnswer, answer_of
+from zot.runtime.open import OpenRequest, open_session
+from zot.runtime.shared import SharedResources
 from zot.session.history import Batch, Subscriber
 from zot.wire.host import (
     ANSWER_TTL_S,
@@ -43,6 +46,9 @@ from zot.wire.host import (
 )
 
 if TYPE_CHECKING:
+    from zot.config.config import Config
+    from zot.serve.host.single import HostProcess
+    from zot.serve.host.watchdog import Slot
     from zot.session.session import Session
 
 log = logging.getLogger("zot")
@@ -161,7 +167,7 @@ class RequestRun(Subscriber):
     """Answer one request as a subscriber of its session.
 
     Waits for earlier requests in ``place`` and for other users of the session; the caller enforces the deadline.
-    ``behind`` says that earlier requests to a previous daemon may still be sent again.
+    ``has_requests_ahead`` says that earlier requests to a previous daemon may still be sent again.
     """
 
     def __init__(
@@ -172,14 +178,14 @@ class RequestRun(Subscriber):
         listener: Subscriber | None = None,
         place: RequestTurn | None = None,
         *,
-        behind: bool = False,
+        has_requests_ahead: bool = False,
     ) -> None:
         self._request = request
         self._asked = asked
         self._opening = opening
         self._listener = listener
         self._place = place or RequestTurn()
-        self._is_behind = behind
+        self._has_requests_ahead = has_requests_ahead
         self._outcome = RunSummary()
         self._session: Session | None = None
         self._once: IdempotentRun | None = None
@@ -189,6 +195,7 @@ class RequestRun(Subscriber):
         self.has_begun = False
         self._is_running = False
         self._is_cancelled = False
+        self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[HostReply] | None = None
 
     def usage(self) -> Usage:
@@ -220,6 +227,11 @@ class RequestRun(Subscriber):
         """Kill the processes of its tools, from any thread."""
         if self._session is not None:
             self._session.kill()
+
+    def expire(self) -> None:
+        """Cancel the request from any thread; kill its tools' processes at once, even if the loop hangs."""
+        self._loop.call_soon_threadsafe(self.cancel)
+        self.kill()
 
     async def delivered(self) -> None:
         """Record that the answer was delivered."""
@@ -270,7 +282,7 @@ class RequestRun(Subscriber):
         assert self._request.prompt is not None
         while True:
             self.waits = True
-            if (kept := await once.turn(behind=self._is_behind)) is not None:
+            if (kept := await once.turn(behind=self._has_requests_ahead)) is not None:
                 return kept, True
             async with self._place.slots:
                 self.waits, self._is_running, self.has_begun = False, True, True
@@ -330,6 +342,32 @@ def _exit_code(problem: AgentError) -> int:
             return 0
 
 
+def answer_single(
+    host: HostProcess, request: Request, config: Config, slot: Slot, *, has_requests_ahead: bool
+) -> NoReturn:
+    """Answer the only request of a process, or let the watchdog do it, and exit."""
+    resources = SharedResources(own_process=True)
+
+    async def opening(asked: IdempotentRequest) -> Session:
+        return await open_session(OpenRequest.for_host(config, asked), resources)
+
+    async def answer() -> NoReturn:
+        asked = idempotent(request, host.began, slot.deadline, host.settings.ttl_s)
+        slot.run = run = RequestRun(request, asked, opening, has_requests_ahead=has_requests_ahead)
+        reply = await run.answer()
+        if not slot.take():
+            await asyncio.Event().wait()  # The watchdog has answered, and ends the process.
+        code = host.answer(slot, reply.response, reply.code)
+        if code != FAILED:
+            await run.delivered()
+        await run.close()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(resources.close(), _CLOSE_S)
+        host.leave(code)
+
+    asyncio.run(answer())
+
+
 class RequestAnswered:
     """An answer to deliver. The caller reports once whether it was delivered."""
 
@@ -385,20 +423,22 @@ class RequestServer:
         self._all_answered.set()
         self._is_closed = False
 
-    async def answer(self, request: Request, *, age_s: float = 0.0, behind: bool = False) -> RequestAnswered:
+    async def answer(
+        self, request: Request, *, age_s: float = 0.0, has_requests_ahead: bool = False
+    ) -> RequestAnswered:
         """Return the answer to a request that arrived ``age_s`` ago, by its deadline; failures are answers, too.
 
-        Cancelling the caller cancels the request. Raise Stopping if the next daemon should be asked. ``behind`` says
-        that this daemon is the next one and earlier requests may arrive later: the request then skips this process's
-        queue and only takes its place in the queue shared by all processes.
+        Cancelling the caller cancels the request. Raise Stopping if the next daemon should be asked.
+        ``has_requests_ahead`` says that this daemon is the next one and earlier requests may arrive later: the request
+        then skips this process's queue and only takes its place in the queue shared by all processes.
         """
         if self._is_closed:
             raise Stopping(_NEXT_MESSAGE)
         came = time.monotonic() - age_s
         deadline = came + request.timeout_s
-        place = self._queue.join(request) if not behind else self._queue.beside()
+        place = self._queue.beside() if has_requests_ahead else self._queue.join(request)
         asked = idempotent(request, came, deadline)
-        answering = RequestRun(request, asked, self._opening, None, place, behind=behind)
+        answering = RequestRun(request, asked, self._opening, None, place, has_requests_ahead=has_requests_ahead)
         pending = _Pending(request, answering, place)
         task = asyncio.get_running_loop().create_task(self._follow(pending), name="zot respond")
         self._tasks[task] = pending

@@ -9,22 +9,33 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Sequence
-from functools import partial
+from contextlib import suppress
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
+from zot.runtime.idempotency import IdempotentRequest
+from zot.runtime.open import OpenRequest, open_session
+from zot.runtime.shared import SharedResources
 from zot.serve.host.requests import OpenForHost, RequestQueue, RequestRun, RequestTurn, idempotent
-from zot.serve.host.watchdog import Slot, Watchdog
-from zot.serve.stdio import write_all
+from zot.serve.host.watchdog import Signals, Slot, Watchdog
+from zot.serve.stdio import leave, write_all
+from zot.serve.streams import read_chunks
 from zot.session.history import Batch, WritingSubscriber
 from zot.wire.host import EventLine, Ids, Refused, Request, Response, decode_request, encode_event, encode_response
 from zot.wire.lines import LineSplitter, TooLong
+
+if TYPE_CHECKING:
+    from zot.serve.host.single import HostProcess
+    from zot.session.session import Session
 
 #: With this many unanswered requests, reading pauses.
 _MAX_UNANSWERED = 256
 #: With more than this buffered, pause the run.
 _FULL_BYTES = 1024 * 1024
 _FLUSH_S = 1.0
+#: Time limit for closing connections and the guardian.
+_CLOSE_S = 1.0
 
 
 class EventWriter(WritingSubscriber):
@@ -43,8 +54,37 @@ class EventWriter(WritingSubscriber):
         self._output.event(self._slot, b"".join(lines))
 
 
+def answer_many(host: HostProcess, signals: Signals) -> NoReturn:
+    """Answer requests until the input ends, and exit."""
+    resources = SharedResources(own_process=True, serves_many=True)
+
+    async def opening(asked: IdempotentRequest) -> Session:
+        return await open_session(OpenRequest.for_host(host.config_of(asked.agent), asked), resources)
+
+    async def serve() -> NoReturn:
+        settings, output = host.settings, LineThread(host.outgoing)
+        watchdog = Watchdog(signals, (host.incoming, host.outgoing))
+        server = StreamServer(
+            opening,
+            watchdog,
+            output,
+            at_once=settings.at_once,
+            ttl_s=settings.ttl_s,
+            tells_events=settings.tells_events,
+        )
+        watchdog.start(server)
+        await server.serve(read_chunks(host.incoming), LineSplitter(max_line_bytes=settings.max_input_bytes))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(resources.close(), _CLOSE_S)
+        host.leave(0 if output.problem is None else host.unwritten(output.problem))
+
+    asyncio.run(serve())
+
+
 class StreamServer:
-    """Serve one client until its input ends, running ``at_once`` requests concurrently."""
+    """Serve one client until its input ends, running ``at_once`` requests concurrently (`WatchedServer`)."""
+
+    stays = True
 
     def __init__(
         self,
@@ -88,6 +128,20 @@ class StreamServer:
         for _, answering in list(self._running.values()):
             answering.kill()
 
+    def answer_late(self, slot: Slot, response: Response, code: int) -> None:
+        """Answer for the watchdog; one of many answers has no exit code."""
+        del code
+        self._output.answer(slot, encode_response(response))
+
+    def flush(self) -> None:
+        """Write buffered lines, within a limit."""
+        self._output.flush()
+
+    def exit(self, codes: Sequence[int | None]) -> NoReturn:
+        """Exit; the answers of a stream have no exit code."""
+        del codes
+        leave(0)
+
     async def _room(self) -> None:
         while len(self._tasks) >= _MAX_UNANSWERED:
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -125,8 +179,7 @@ class StreamServer:
         place = self._queue.join(request)
         asked = idempotent(request, began, slot.deadline, self._ttl_s)
         answering = RequestRun(request, asked, self._opening, listener, place)
-        slot.usage, slot.waits = answering.usage, lambda: answering.waits
-        slot.expired = partial(self._expire, answering)
+        slot.run = answering
         self._running[request.request_id] = request, answering
         self._watchdog.guard(slot)
         task = self._loop.create_task(self._follow(request, slot, answering, place), name="zot request")
@@ -147,11 +200,6 @@ class StreamServer:
         finally:
             place.leave()
             self._running.pop(request.request_id or "", None)
-
-    def _expire(self, answering: RequestRun) -> None:
-        """In the watchdog's thread: end a late request, and its tools' processes even if the loop hangs."""
-        self._loop.call_soon_threadsafe(answering.cancel)
-        answering.kill()
 
     def _cancel(self, request: Request) -> None:
         _, answering = self._running.get(request.target or "", (None, None))
