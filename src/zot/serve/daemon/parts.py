@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from zot.journal.journal import Journal
     from zot.runtime.shared import SharedResources
     from zot.serve.daemon.audit import Audit
-    from zot.serve.daemon.opening import SessionOpener
+    from zot.serve.daemon.sessions import SessionOpener
 
 
 class DaemonParts:
@@ -47,7 +47,7 @@ class DaemonParts:
     @cached_property
     def sessions(self) -> SessionOpener:
         """Opens the sessions."""
-        from zot.serve.daemon.opening import SessionOpener  # Imported lazily: `initialize` is answered before.
+        from zot.serve.daemon.sessions import SessionOpener  # Imported lazily: `initialize` is answered before.
 
         return SessionOpener(self)
 

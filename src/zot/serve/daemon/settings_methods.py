@@ -24,7 +24,7 @@ from zot.wire.daemon_types import OfSession, Reloaded
 from zot.wire.jsonrpc import NOT_OWNED, RpcError
 
 if TYPE_CHECKING:
-    from zot.serve.daemon.opening import SessionOpener
+    from zot.serve.daemon.sessions import SessionOpener
     from zot.session.session import Session
 
 log = logging.getLogger("zot")
