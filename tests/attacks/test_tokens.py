@@ -169,8 +169,8 @@ async def test_nobody_approves_what_they_prompted_themselves(tmp_path: Path) -> 
                 "jsonrpc": "2.0", "id": "run", "method": "session/prompt",
                 "params": {"sessionId": "t", "prompt": "!script call bash {\"command\":\"true\"} ;; --- ;; say done"},
             }))  # fmt: skip
-            await until(lambda: face.daemon.pool.session("t").pending is not None)  # type: ignore[union-attr]
-            session = face.daemon.pool.session("t")
+            await until(lambda: face.daemon.sessions.pool.session("t").pending is not None)  # type: ignore[union-attr]
+            session = face.daemon.sessions.pool.session("t")
             assert session is not None
             assert session.pending is not None
             request = session.pending.id
@@ -193,7 +193,7 @@ async def test_who_steers_a_run_counts_as_one_who_prompted_it(tmp_path: Path) ->
                 await code_of(client, "session/approve", sessionId="s", requestId=request, decision="allow_once")
                 is None
             )
-            session = face.daemon.pool.session("s")
+            session = face.daemon.sessions.pool.session("s")
             assert session is not None
             await until(lambda: session.pending is not None and session.pending.id != request)
             assert session.pending is not None

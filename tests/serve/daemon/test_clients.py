@@ -175,7 +175,7 @@ async def test_who_does_not_read_is_cut_off_and_can_come_back_for_the_rest(daemo
     await asyncio.wait_for(loop.sock_recv(deaf, 1), PATIENCE_S)
     await reader.get("session/prompt", sessionId="s", prompt="!say 3 abc")
     async with asyncio.timeout(PATIENCE_S):  # What was missed is told at the reader's pace, and cuts nobody off.
-        while not all(one.is_live for one in daemon.daemon.feed("s")._followers):
+        while not all(one.is_live for one in daemon.daemon.sessions.feed("s")._followers):
             await asyncio.sleep(0.01)
     big = "x" * (MAX_UNREAD_BYTES // 10)
     for _ in range(5):
@@ -261,7 +261,7 @@ async def test_what_somebody_only_wanted_to_see_is_not_looked_up_when_it_has_gon
     daemon: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_up: list[ClientConnection] = []
-    handlers = cast("dict[str, Handler]", daemon.daemon.handlers)
+    handlers = cast("dict[str, Handler]", daemon.daemon.sessions.handlers)
     look_up = handlers["session/messages"]
 
     async def counted(connection: ClientConnection, params: Any) -> Any:

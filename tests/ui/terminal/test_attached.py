@@ -357,7 +357,7 @@ async def test_the_models_of_other_providers_are_offered_and_one_that_was_chosen
         await one.says("/model deepseek-chat")
         await one.sees("the next model call asks deepseek/deepseek-chat")
         await other.until(lambda: "deepseek-chat" in other.screen.split("\n")[-1], "the other status line")
-        await daemon.running.daemon.pool.let_go(session)
+        await daemon.running.daemon.sessions.pool.let_go(session)
         assert (await other.app.conversation.state()).model == "deepseek-chat"
         await other.says("/model lab/lab-1")
         await one.until(lambda: "lab-1" in one.screen.split("\n")[-1], "the status line of the first")

@@ -268,7 +268,7 @@ class CatalogMethods:
         with suppress(NoSuchSession):  # Already deleted: nothing to do.
             await check_use(self._pool, connection, asked.session_id)
             await self._pool.let_go(asked.session_id)
-            feed = connection.daemon.feed(asked.session_id)
+            feed = connection.daemon.sessions.feed(asked.session_id)
             await feed.caught_up()
             await self._pool.let_go(asked.session_id)  # A client may have loaded it again meanwhile.
             feed.bury(await self._catalog.delete(asked.session_id))

@@ -194,7 +194,7 @@ class ClientConnection:
             or (before is not None and not again)
         ):
             return
-        feed = self.daemon.feed(session_id)
+        feed = self.daemon.sessions.feed(session_id)
         if before is not None:
             feed.leave(before)
         self._followed[session_id] = feed.follow(
@@ -213,7 +213,7 @@ class ClientConnection:
         """End a subscription. False if there was none."""
         follower = self._followed.pop(session_id, None)
         if follower is not None:
-            self.daemon.feed(session_id).leave(follower)
+            self.daemon.sessions.feed(session_id).leave(follower)
             follower.give_up()
         return follower is not None
 
@@ -239,9 +239,9 @@ class ClientConnection:
             then()
 
         def send_after_replay() -> None:  # The client may still be replaying the turn that is over.
-            self.when_sent(session_id, self.daemon.feed(session_id).seq, send)
+            self.when_sent(session_id, self.daemon.sessions.feed(session_id).seq, send)
 
-        self.daemon.behind_turn(session_id, send_after_replay)
+        self.daemon.sessions.after_turn(session_id, send_after_replay)
 
     # Execution.
 
@@ -299,7 +299,7 @@ class ClientConnection:
 
     async def _perform(self, request: Request, params: Any) -> None:
         """Execute a request and answer it, whether it succeeds or fails."""
-        handler = self.daemon.handlers[request.method]
+        handler = self.daemon.sessions.handlers[request.method]
         try:
             async with self._turn(getattr(params, "session_id", None)):
                 result = await handler(self, params)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from zot.config.agents import AgentConfigs
 from zot.config.paths import DaemonPaths
-from zot.errors import ConfigError, StoreFailed, UserError
+from zot.errors import ConfigError, StoreFailed
 from zot.journal.journal import Journal
 from zot.runtime.shared import SharedResources
 from zot.serve.daemon.claim import Claim, hand_over
@@ -163,7 +163,7 @@ async def _stopped(daemon: Daemon, claim: Claim, notifier: Notifier, web: Sequen
 async def _preload(daemon: Daemon, provider: str) -> None:
     """Import the modules that requests need; later no descriptor may be left for it."""
     await asyncio.sleep(_LOAD_S)
-    assert daemon.handlers
+    assert daemon.sessions.handlers
     from zot.runtime.open import preload  # Imported lazily: clients that wait for the daemon come first.
 
     await preload(provider)
@@ -174,17 +174,14 @@ async def _warn_of_unusable_agents(daemon: Daemon, parts: DaemonParts) -> None:
     """Log the agents whose configuration is unusable. The others are served."""
     await daemon.greeted(_LOAD_S)
 
-    def unusable() -> Mapping[str, UserError]:
-        return parts.sessions.unusable()  # Also its imports are the thread's work.
-
-    for alias, problem in (await asyncio.to_thread(unusable)).items():
+    for alias, problem in (await asyncio.to_thread(daemon.sessions.opener.unusable)).items():
         log.warning("agent %s cannot be used: %s", printable(alias), problem)
 
 
 async def _watch(daemon: Daemon) -> None:
     """Notify the subscribers of sessions of runs in other processes."""
     await daemon.greeted(_LOAD_S)
-    await daemon.watch.run()
+    await daemon.sessions.watch.run()
 
 
 async def _guard_socket(daemon: Daemon, claim: Claim, leave_socket: Callable[[], None]) -> None:

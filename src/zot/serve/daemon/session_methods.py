@@ -100,7 +100,7 @@ class SideQuestions:
         finally:
             if not waits.is_waiting:
                 self._open.pop(place, None)
-            connection.daemon.feed(asked.session_id).deliver_unrecorded(
+            connection.daemon.sessions.feed(asked.session_id).deliver_unrecorded(
                 Reconfigured()
             )  # The session's usage has changed.
         return daemon_types.Answered(asked.session_id, answer.text, Used.of(answer.usage))
@@ -363,7 +363,7 @@ class SessionMethods:
         with suppress(AgentError):  # A session that was deleted or cannot be opened is closed all the same.
             await self._recover(session_id)
         was_loaded = await self._pool.let_go(session_id)
-        await connection.daemon.feed(session_id).caught_up()
+        await connection.daemon.sessions.feed(session_id).caught_up()
         connection.unfollow(session_id)
         try:
             await self._catalog.journal.check_elsewhere(session_id)
@@ -416,7 +416,7 @@ class SessionMethods:
     async def _position(self, connection: ClientConnection, session_id: str) -> tuple[int, int]:
         """Return the number of the newest event that was sent, and the epoch. Raise NoSuchSession."""
         seq, epoch = await self._catalog.standing(session_id)
-        feed, session = connection.daemon.feed(session_id), self._pool.session(session_id)
+        feed, session = connection.daemon.sessions.feed(session_id), self._pool.session(session_id)
         if session is not None and session.busy:
             return feed.seq, epoch
         feed.meet(epoch)

@@ -1,35 +1,159 @@
-"""Opening of a daemon's sessions, as their agents are configured."""
+"""Sessions of a daemon: the pool, the feeds of their updates, host requests, and how its agents' sessions are opened.
+
+Imported after `initialize` is answered, with everything that other methods need.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from zot.config.config import DEFAULT_AGENT, OF_PROVIDER, RECORDED, Overrides, resumed
 from zot.errors import DirectoryGone, NoSuchAgent, NoSuchSession, UserError
+from zot.events import ApprovalRequest, Done
 from zot.messages import timestamp
 from zot.providers.models import Model
 from zot.runtime.check import check
 from zot.runtime.open import HOSTED, OpenRequest, open_session, open_unrecorded
+from zot.runtime.pool import NewSession, SessionPool
 from zot.runtime.providers import EarlierProviders, models_of
+from zot.serve.daemon.catalog import SessionCatalog
+from zot.serve.daemon.feed import RecordedEvents, SessionFeed
+from zot.serve.daemon.server_methods import make_handlers
+from zot.serve.daemon.watch import ForeignRunWatcher
+from zot.serve.host.requests import RequestAnswered, RequestServer
+from zot.session.history import Batch, Subscriber
 from zot.session.recovery import recover_unusable
 from zot.session.transcripts import TranscriptPast, past_of
 from zot.store import Configured
 
 if TYPE_CHECKING:
     from zot.runtime.idempotency import IdempotentRequest
-    from zot.runtime.pool import NewSession
+    from zot.serve.daemon.connection import ClientConnection
+    from zot.serve.daemon.daemon import Daemon
     from zot.serve.daemon.parts import DaemonParts
     from zot.session.session import Session
+    from zot.wire.host import Request
 
 #: Settings in which a client's choice for a session overrides flags.
 _CHOSEN = frozenset({*RECORDED, *OF_PROVIDER, "lock"} - {"cwd"})
 
 #: Advice for a session whose directory is gone.
 _ANOTHER_PLACE = "session/new with its id and a cwd, or zot attach SESSION --cwd DIR, names another place"
+
+
+class DaemonSessions:
+    """The sessions of a daemon, and the handlers of the methods on them."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._metrics = daemon.metrics
+        self._journal = daemon.parts.journal
+        settings = daemon.parts.settings
+        self.opener = SessionOpener(daemon.parts)
+        self.pool = SessionPool(
+            self.opener.opening,
+            self._new_feed,
+            self._journal,
+            limit=settings.max_sessions,
+            idle_s=settings.idle_s,
+            own_process=daemon.parts.own_process,
+        )
+        self.catalog = SessionCatalog(self._journal)
+        #: Follows runs in other processes.
+        self.watch = ForeignRunWatcher(daemon)
+        self._host_requests = RequestServer(self.opener.opening_for_host)
+        self._server_methods, self.handlers = make_handlers(daemon, self)
+
+    def feed(self, session_id: str) -> SessionFeed:
+        """Return the feed of a session's updates."""
+        return cast("SessionFeed", self.pool.channel(session_id))
+
+    def _new_feed(self, session_id: str) -> SessionFeed:
+        return SessionFeed(session_id, RecordedEvents(self._journal, session_id), self._metrics)
+
+    async def respond(
+        self, request: Request, *, age_s: float = 0.0, has_requests_ahead: bool = False
+    ) -> RequestAnswered:
+        """Answer a request of the host protocol. Raise Stopping if the next daemon should be asked."""
+        self.pool.check_open()
+        answered = await self._host_requests.answer(request, age_s=age_s, has_requests_ahead=has_requests_ahead)
+        self._metrics.responses += 1
+        return answered
+
+    def after_turn(self, session_id: str, call: Callable[[], None]) -> None:
+        """Call when a session's turn is over or waits for an approval; at once if none runs."""
+        session, is_ended = self.pool.ending(session_id), self.pool.is_ended(session_id)
+        # The start of a turn was sent, but not its end.
+        runs = session is not None and session.worker.has_begun and self.feed(session_id).in_run
+        # A run that is cancelled before it begins still begins, if it can, so that its end is sent.
+        begins = session is not None and is_ended and session.busy and not session.worker.has_begun
+        if session is None or not (runs or begins) or (session.pending is not None and not is_ended):
+            call()
+            return
+        loop = asyncio.get_running_loop()
+        pause = RunWaiter(session, lambda: loop.call_soon(call))
+        if begins:
+            self.pool.when_ended(session_id, pause.reach)
+
+    def left(self, connection: ClientConnection) -> None:
+        """Cancel the host requests of a client that has gone."""
+        self._server_methods.left(connection)
+
+    async def settle(self, *, within_s: float) -> None:
+        """Wait until all runs have ended or wait for an approval; ``within_s`` at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s), asyncio.TaskGroup() as waits:
+                waits.create_task(_settle_all(self.pool))
+                waits.create_task(self._host_requests.finish())
+
+    async def close(self) -> None:
+        """End all host requests, then all sessions."""
+        await self._host_requests.close()
+        await self.pool.close()
+
+
+class RunWaiter(Subscriber):
+    """Waits for a run's end or approval request: callers must not wait for a person."""
+
+    def __init__(self, session: Session, reached: Callable[[], object]) -> None:
+        self._reached: Callable[[], object] | None = reached
+        self.leave = session.subscribe(self)
+
+    def deliver(self, batch: Batch) -> None:
+        """Check a batch for the end of the run."""
+        if any(isinstance(event, Done | ApprovalRequest) for event in batch.events):
+            self.reach()
+
+    def reach(self) -> None:
+        """Call the callback, once. Safe to call repeatedly."""
+        reached, self._reached = self._reached, None
+        self.leave()
+        if reached is not None:
+            reached()
+
+
+async def _settle_all(pool: SessionPool) -> None:
+    """Wait until all sessions have finished their queues, except those that wait for an approval."""
+    while running := [one for one in pool.sessions if one.busy and one.pending is None]:
+        async with asyncio.TaskGroup() as waits:
+            for session in running:
+                waits.create_task(_settle(session))
+
+
+async def _settle(session: Session) -> None:
+    paused = asyncio.Event()
+    pause = RunWaiter(session, paused.set)
+    waits = [asyncio.ensure_future(session.worker.finish()), asyncio.ensure_future(paused.wait())]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        pause.leave()
+        for wait in waits:
+            wait.cancel()
 
 
 class SessionOpener:

@@ -125,7 +125,7 @@ class SettingsMethods:
 
     def _notify(self, connection: ClientConnection, session_id: str) -> None:
         """Notify all followers of a session that its settings have changed."""
-        connection.daemon.feed(session_id).deliver_unrecorded(Reconfigured())
+        connection.daemon.sessions.feed(session_id).deliver_unrecorded(Reconfigured())
 
 
 class _CommandPrompt(JobObserver):

@@ -338,7 +338,7 @@ async def keep_socket(daemon: Daemon, claim: Claim, leave: Callable[[], None], *
     while True:
         await asyncio.sleep(every_s)
         try:
-            daemon.pool.check_open()
+            daemon.sessions.pool.check_open()
             if not claim.restore():
                 logged = ""
                 continue

@@ -194,7 +194,7 @@ async def open_daemon(config_dir: str | os.PathLike[str], **settings: Any) -> As
     try:
         async with BackgroundTasks() as chores:
             chores.start(daemon.recover(), "recovery")
-            chores.start(daemon.watch.run(), "watching")
+            chores.start(daemon.sessions.watch.run(), "watching")
             yield daemon
     finally:
         await daemon.close()

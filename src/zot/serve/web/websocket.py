@@ -296,7 +296,7 @@ class ExtensionEndpoint:
         try:
             if not scope["zot.grant"].sees(session_id):
                 raise NoSuchSession(f"the token is not bound to a session {session_id!r}")
-            async with self._daemon.pool.use(session_id) as session:
+            async with self._daemon.sessions.pool.use(session_id) as session:
                 await self._serve(scope, session, (session_id, name), receive, send)
         except NoSuchSession as problem:
             await refuse(scope, send, 404, str(problem))
