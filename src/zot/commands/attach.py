@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from zot.client.client import RECONNECT_S, Client
 from zot.client.session import ClientSession
 from zot.commands.subcommands import FAILED, NOT_RUNNING, absolute_directory, print_note, write
-from zot.commands.terminal import can_show_screen, run_app
+from zot.commands.terminal import can_show_screen, load_app, run_app
 from zot.config import flags
 from zot.config.config import Config
 from zot.config.paths import locate
@@ -211,12 +211,7 @@ def _has_screen(settings: dict[str, Any]) -> bool:
 
 async def _on_screen(client: Client, session: ClientSession, settings: dict[str, Any]) -> int:
     """Open the session in the full-screen terminal."""
-    from zot.ui.terminal.textual_patches import collect_rarely  # Imported lazily: an extra, and slow to load.
-
-    collect_rarely()
-    # Imported lazily: an extra, and slow to load.
-    from zot.ui.remote import ClientHome
-    from zot.ui.terminal.app import ZotApp
+    from zot.ui.remote import ClientHome  # Imported lazily: a session shown in lines does not need it.
 
     own = _own_home if _shares_home(settings) else None
     home = ClientHome(client, cwd=absolute_directory(None), own=own)
@@ -227,7 +222,7 @@ async def _on_screen(client: Client, session: ClientSession, settings: dict[str,
     async def first(_: Home) -> Conversation:
         return home.conversation(session)
 
-    code = await run_app(app := ZotApp(begin, first))
+    code = await run_app(app := load_app()(begin, first))
     if app.left is not None:
         _print_attach_command(app.left.session, settings)
     return code

@@ -12,6 +12,7 @@ from msgspec.structs import asdict, replace
 from zot.commands.subcommands import CommandRequest, aligned, print_note, write, write_json
 from zot.config import flags
 from zot.config.agents import AgentConfigs
+from zot.config.commands import risk_of
 from zot.config.config import (
     AGENT_FLAGS,
     DEFAULT_AGENT,
@@ -24,6 +25,7 @@ from zot.config.config import (
 from zot.config.credentials import find
 from zot.config.file import FILE_NAME
 from zot.config.paths import given_config_dir
+from zot.config.policy import Rule
 from zot.config.vendors import VENDORS, endpoint
 from zot.errors import AgentError, ConfigError, InvalidConfigFile, UsageError
 from zot.providers.models import Model
@@ -264,9 +266,6 @@ def _check(request: CommandRequest) -> int:
 
 def _warnings(agents: AgentConfigs) -> tuple[str, ...]:
     """Return the rules that allow commands to write files or run programs, although they look narrow."""
-    from zot.config.commands import risk_of
-    from zot.config.policy import Rule
-
     found = []
     for name in agents.names:
         for number, text in enumerate(agents.table(name).policy or ()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
@@ -48,8 +49,6 @@ def main(argv: Sequence[str]) -> int:
     script = Script.load(settings["script"]) if "script" in settings else demo()
     if words == ["check"]:
         return 0
-    import asyncio  # Imported lazily: `lab check` does not need it.
-
     log = _print_line if settings.get("log") else None
     return asyncio.run(_serve(script, settings.get("host", "127.0.0.1"), settings.get("port", 0), log))
 
@@ -60,10 +59,7 @@ def _print_line(line: str) -> None:
 
 async def _serve(script: Script, host: str, port: int, log: Callable[[str], None] | None) -> int:
     """Serve until a signal; return the exit code, 1 if the address could not be printed."""
-    # Imported lazily: `lab check` does not need them.
-    import asyncio
-
-    from zot.providers.lab.server import serve
+    from zot.providers.lab.server import serve  # Imported lazily: `lab check` does not need it.
 
     serving = asyncio.current_task()
     assert serving is not None

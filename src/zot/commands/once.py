@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from zot.commands.subcommands import absolute_directory, find_session
 from zot.config import flags
 from zot.config.config import (
     AGENT_FLAGS,
@@ -30,9 +31,9 @@ from zot.journal.schema import is_there
 from zot.runtime.check import check
 from zot.runtime.open import HOSTED, OpenRequest, open_session
 from zot.runtime.shared import SharedResources
-from zot.serve.lifetime import Lifetime, close_in_time, flush, report_write_failure, wind_down
+from zot.serve.lifetime import Lifetime, close_in_time, flush, wind_down
 from zot.serve.once import EventLines, FinalText, OneRun, read_piped
-from zot.serve.stdio import claim, leave, leave_on_signals
+from zot.serve.stdio import claim, leave, leave_on_signals, report_write_failure
 from zot.serve.streams import StreamWriter
 from zot.session.session import Session, new_session_id
 from zot.ui.readable import one_line
@@ -82,10 +83,6 @@ async def _find_earlier(config: Config, name: str) -> str:
 
     The newest is never a host's session: it must not be continued by accident, without the host's policy.
     """
-
-    # Imported lazily: only `--continue` and `--resume` need it.
-    from zot.commands.subcommands import absolute_directory, find_session
-
     path, cwd = journal_path(config), absolute_directory(config.cwd)
     nothing = NoSuchSession(f"there is no session of {cwd} to continue; zot sessions list --all shows the others")
     if not await asyncio.to_thread(is_there, path):

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from zot.config import flags
 from zot.config.config import AGENT_FLAGS, FOREIGN_FLAGS, RESUME_FLAGS, Config, Overrides, ignore_foreign, resolve
 from zot.runtime.check import check
-from zot.serve.stdio import claim, leave, leave_on_signals, readable, writable, write_all
+from zot.serve.stdio import claim, leave, leave_on_signals, readable, report_write_failure, writable, write_all
 from zot.version import __version__
 from zot.wire.lines import MAX_LINE_BYTES, LineSplitter, TooLong
 from zot.wire.rpc_greeting import Greeting, decode_greeting
@@ -72,8 +72,6 @@ def main(argv: Sequence[str]) -> int:
     except (BrokenPipeError, ConnectionResetError):
         return 0  # The client has closed its end.
     except OSError as problem:
-        from zot.serve.lifetime import report_write_failure  # Imported lazily: needed only on failure.
-
         return report_write_failure(problem)
     # Imported lazily: hello is answered before asyncio and the modules of a session are loaded.
     from zot.serve.rpc import serve_stdio

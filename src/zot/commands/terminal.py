@@ -141,12 +141,7 @@ def can_show_screen(env: Mapping[str, str]) -> bool:
 
 
 def _screen(opening: Opening) -> int:
-    from zot.ui.terminal.textual_patches import collect_rarely  # Imported lazily: an extra, and slow to load.
-
-    collect_rarely()
-    from zot.ui.terminal.app import ZotApp  # Imported lazily: an extra, and slow to load.
-
-    app = ZotApp(opening.home, opening.session)
+    app = load_app()(opening.home, opening.session)
 
     async def talk() -> int:
         try:
@@ -165,11 +160,20 @@ def _print_resume_command(left: SessionState | None) -> None:
         sys.stdout.write(f"zot --resume {shell_word(left.session)} continues this session\n")
 
 
-async def run_app(app: ZotApp) -> int:
-    """Run the app until the user leaves or a signal arrives, and restore the terminal."""
-    from zot.ui.terminal.textual_patches import replace_unencodable  # Imported lazily: an extra.
+def load_app() -> type[ZotApp]:
+    """Return the full-screen terminal."""
+    # Imported lazily: Textual is an extra, and slow to load.
+    from zot.ui.terminal.textual_patches import collect_rarely, replace_unencodable
+
+    collect_rarely()
+    from zot.ui.terminal.app import ZotApp
 
     replace_unencodable(sys.__stdout__)  # The driver draws there.
+    return ZotApp
+
+
+async def run_app(app: ZotApp) -> int:
+    """Run the app until the user leaves or a signal arrives, and restore the terminal."""
     loop, code = asyncio.get_running_loop(), None
     for number in SIGNALS:
         loop.add_signal_handler(number, app.exit, 128 + number)

@@ -230,9 +230,7 @@ class ClientConnection:
     def _send_turn(
         self, session_id: str, prompt_id: str, events: Sequence[AgentEvent], then: Callable[[], object]
     ) -> None:
-        from zot.wire.updates import Updates  # Imported lazily: `initialize` is answered before.
-
-        line = Updates(session_id, self.dialect, prompt_id=prompt_id).lines(0, events)
+        line = self.daemon.sessions.feed(session_id).encoded(events, self.dialect, prompt_id)
 
         def send() -> None:
             self.wire.send(line)

@@ -261,14 +261,18 @@ class SessionFeed(Channel):
         if follower in self._followers:
             self._updates.setdefault(follower.dialect, updates)
             follower.is_live = True
-            if panels := Updates(self.session_id, follower.dialect).lines(0, self._panels.since(follower.panels)):
+            if panels := self.encoded(self._panels.since(follower.panels), follower.dialect):
                 follower.send(panels)
             follower.caught_up()
+
+    def encoded(self, events: Sequence[AgentEvent], dialect: Dialect, prompt_id: str = "") -> bytes:
+        """Return unrecorded events as a client with this dialect gets them."""
+        return Updates(self.session_id, dialect, prompt_id=prompt_id).lines(0, events)
 
     def deliver_unrecorded(self, event: AgentEvent) -> None:
         """Send an unrecorded event to all followers; after the replay to those that are replaying."""
         for follower in self._followers:
-            if data := Updates(self.session_id, follower.dialect).lines(0, [event]):
+            if data := self.encoded([event], follower.dialect):
                 follower.when_seen(self.seq, partial(follower.send, data))
 
     # Channel.

@@ -16,6 +16,7 @@ from zot.config.agents import AgentConfigs
 from zot.config.paths import DaemonPaths
 from zot.errors import ConfigError, StoreFailed
 from zot.journal.journal import Journal
+from zot.runtime.open import preload
 from zot.runtime.shared import SharedResources
 from zot.serve.daemon.claim import Claim, hand_over
 from zot.serve.daemon.lifecycle import BackgroundTasks, Notifier
@@ -55,10 +56,8 @@ async def serve(
     notifier = Notifier(os.environ)
     handler = _log_to(place, agents)
     try:
-        parts = await _open_parts(place, agents, given)
-        from zot.serve.daemon.daemon import Daemon  # Imported lazily: `_open_parts` did so while the disk was at work.
-
-        daemon = Daemon(parts, ephemeral=ephemeral, max_line_bytes=max_line_bytes)
+        daemon = await _open_daemon(place, agents, given, ephemeral=ephemeral, max_line_bytes=max_line_bytes)
+        parts = daemon.parts
         log.addHandler(daemon.log_feed)
         failure = _stop_on_journal_failure(daemon, parts.journal)
         _handle_signals(daemon, claim, notifier)
@@ -93,18 +92,22 @@ def _stop_on_journal_failure(daemon: Daemon, journal: Journal) -> asyncio.Event:
     return failure
 
 
-async def _open_parts(place: DaemonPaths, agents: AgentConfigs, given: Mapping[str, Any]) -> DaemonParts:
-    """Create the daemon's shared parts."""
+async def _open_daemon(
+    place: DaemonPaths, agents: AgentConfigs, given: Mapping[str, Any], *, ephemeral: bool, max_line_bytes: int
+) -> Daemon:
+    """Open the journal and create the daemon."""
     loop = asyncio.get_running_loop()
     opening = loop.create_task(Journal.open(journal_of(place, agents)), name="zot journal")
     try:
         await asyncio.sleep(0)
-        import zot.serve.daemon.daemon  # noqa: F401 — imported while the disk is at work.
+        # Imported lazily: while the disk is at work.
         from zot.serve.daemon.audit import Audit
+        from zot.serve.daemon.daemon import Daemon
 
         audit = Audit(LogFile(os.path.join(place.logs, "audit.log")), soon=loop.call_soon)
         resources = SharedResources(own_process=True, serves_many=True)
-        return DaemonParts(place, agents, journal=await opening, resources=resources, audit=audit, flags=given)
+        parts = DaemonParts(place, agents, journal=await opening, resources=resources, audit=audit, flags=given)
+        return Daemon(parts, ephemeral=ephemeral, max_line_bytes=max_line_bytes)
     except BaseException:
         opening.cancel()
         await asyncio.wait({opening})
@@ -163,9 +166,7 @@ async def _stopped(daemon: Daemon, claim: Claim, notifier: Notifier, web: Sequen
 async def _preload(daemon: Daemon, provider: str) -> None:
     """Import the modules that requests need; later no descriptor may be left for it."""
     await asyncio.sleep(_LOAD_S)
-    assert daemon.sessions.handlers
-    from zot.runtime.open import preload  # Imported lazily: clients that wait for the daemon come first.
-
+    assert daemon.sessions  # Imports the handlers of all methods.
     await preload(provider)
     __import__("zot.extensions.manager")  # A daemon's sessions can load extensions at any time.
 

@@ -36,6 +36,7 @@ from zot.session.abortable import AbortableWaits
 from zot.session.history import Batch, Subscriber
 from zot.session.queue import JobObserver
 from zot.session.session import Session, new_session_id
+from zot.session.side_question import ask
 from zot.session.transcripts import RewindTarget
 from zot.tools.images import MAX_IMAGE_BYTES, image_type
 from zot.wire import daemon_types
@@ -89,8 +90,6 @@ class SideQuestions:
         return SlowAnswer(self._answer(connection, asked))
 
     async def _answer(self, connection: ClientConnection, asked: daemon_types.Ask) -> daemon_types.Answered:
-        from zot.session.side_question import ask  # Imported lazily: side questions are rare.
-
         place = asked.session_id, asked.prompt_id or ""
         waits = self._open.setdefault(place, AbortableWaits(_ABORTED)) if asked.prompt_id else self._unnamed
         try:

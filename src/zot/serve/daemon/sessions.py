@@ -28,6 +28,7 @@ from zot.serve.daemon.watch import ForeignRunWatcher
 from zot.serve.host.requests import RequestAnswered, RequestServer
 from zot.session.history import Batch, Subscriber
 from zot.session.recovery import recover_unusable
+from zot.session.side_question import side_config
 from zot.session.transcripts import TranscriptPast, past_of
 from zot.store import Configured
 
@@ -233,8 +234,6 @@ class SessionOpener:
 
     def opening_aside(self, session: Session) -> Session:
         """Return an unrecorded session without tools that has another session's history. Reads files."""
-        from zot.session.side_question import side_config  # Imported lazily: side questions are rare.
-
         now = session.agent.configured()
         config = self._parts.config(now.agent or DEFAULT_AGENT, None, None)
         recorded = {name: getattr(now, name) for name in RECORDED}
