@@ -214,7 +214,8 @@ def test_a_second_signal_is_no_success(tmp_path: Path, how: str, numbers: tuple[
 
 
 def test_the_model_is_not_heard_while_nobody_reads(tmp_path: Path) -> None:
-    process = start(tmp_path, "--json", "!flood 150000")
+    # So much that a process which handles the signal late, on a busy machine, is not through with it.
+    process = start(tmp_path, "--json", "!flood 1500000")
     assert process.stdout is not None
     begun = b""
     while b'"text_delta"' not in begun:
@@ -223,7 +224,7 @@ def test_the_model_is_not_heard_while_nobody_reads(tmp_path: Path) -> None:
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=PATIENCE_S)
     text = [json.loads(line).get("delta", "") for line in (begun + out).splitlines() if b'"text_delta"' in line]
-    assert 0 < len("".join(text)) < 100_000
+    assert 0 < len("".join(text)) < 1_000_000
     assert (process.returncode, err) == (128 + signal.SIGTERM, b"")
 
 

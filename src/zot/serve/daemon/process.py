@@ -16,7 +16,6 @@ from zot.config.agents import AgentConfigs
 from zot.config.paths import DaemonPaths
 from zot.errors import ConfigError, StoreFailed
 from zot.journal.journal import Journal
-from zot.runtime.open import preload
 from zot.runtime.shared import SharedResources
 from zot.serve.daemon.claim import Claim, hand_over
 from zot.serve.daemon.lifecycle import BackgroundTasks, Notifier
@@ -167,6 +166,8 @@ async def _preload(daemon: Daemon, provider: str) -> None:
     """Import the modules that requests need; later no descriptor may be left for it."""
     await asyncio.sleep(_LOAD_S)
     assert daemon.sessions  # Imports the handlers of all methods.
+    from zot.runtime.open import preload  # Imported lazily: clients that wait for the daemon come first.
+
     await preload(provider)
     __import__("zot.extensions.manager")  # A daemon's sessions can load extensions at any time.
 
