@@ -100,7 +100,8 @@ class RpcServer(WritingSubscriber):
 
     async def finish(self) -> None:
         """Wait until every command has been answered or is queued in the session."""
-        await self._settled.wait()
+        while self._pending:
+            await self._settled.wait()
 
     def end_input(self) -> None:
         """Handle the end of the client's input: it can no longer answer approvals."""
@@ -129,25 +130,18 @@ class RpcServer(WritingSubscriber):
 
     def _perform(self, command: rpc.AnyCommand) -> None:
         """Execute a command and answer it; if its answer comes later, hold the commands that follow."""
-        takes_a_while = self._takes_a_while(command)
+        pending = self._pending
         try:
             self._execute(command)
         except Exception as problem:
             # The outermost boundary: an unexpected error fails this command, not the connection.
+            self._pending = pending
             self._output.write(fail(command, str(explained(problem, log, name_of(command)))))
-        else:
-            if takes_a_while:
-                self._pending += 1
-                self._settled.clear()
 
-    def _takes_a_while(self, command: rpc.AnyCommand) -> bool:
-        match command:
-            case rpc.Prompt() | rpc.Steer() | rpc.Compact() | rpc.Clear() | rpc.UndoCompact():
-                return self._session.worker.begins_later
-            case rpc.Fork() | rpc.Rewind() | rpc.GetMessages(view="full") | rpc.RunCommand() | rpc.GetCommands():
-                return True
-            case _:
-                return False
+    def _expect_answer(self) -> None:
+        """Hold the commands that follow until `_answered` is called."""
+        self._pending += 1
+        self._settled.clear()
 
     def _answered(self) -> None:
         """Resume with the held commands: a command that held them back has its answer."""
@@ -243,6 +237,7 @@ class RpcServer(WritingSubscriber):
 
     def _later(self, command: Command, work: Awaitable[Any], then: Callable[[Any], None] | None = None) -> None:
         """Answer ``command`` with the result of ``work`` when it is ready, then pass the result to ``then``."""
+        self._expect_answer()
         task = asyncio.get_running_loop().create_task(self._answer(command, work, then), name="zot answer")
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
@@ -263,7 +258,9 @@ class RpcServer(WritingSubscriber):
     def _observer(self, command: Command) -> JobObserver:
         """Return the observer that answers ``command`` when its job starts or is dropped."""
         data = () if isinstance(command, rpc.Clear | rpc.UndoCompact) else (rpc.STARTED,)
-        return _CommandJob(self, command, data, holds=self._session.worker.begins_later)
+        if holds := self._session.worker.begins_later:
+            self._expect_answer()
+        return _CommandJob(self, command, data, holds=holds)
 
     def answer_job(self, frame: bytes, *, holds: bool) -> None:
         """Write the answer of a command that started a job; if it ``holds`` others back, resume with them."""
