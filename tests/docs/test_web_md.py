@@ -81,7 +81,7 @@ def test_the_configuration_is_taken() -> None:
 
 def test_every_number_is_described() -> None:
     gauges = dict.fromkeys(("clients", "sessions", "running", "journal_bytes", "rss_bytes", "uptime_seconds"), 0.0)
-    names = re.findall(r"^# TYPE (\S+)", Metrics().told(gauges), re.MULTILINE)
+    names = re.findall(r"^# TYPE (\S+)", Metrics().exposition(gauges), re.MULTILINE)
     assert len(names) == 15
     assert [name for name in names if f"`{name}`" not in TEXT] == []
 

@@ -51,13 +51,13 @@ class _Answer(msgspec.Struct, frozen=True):
 _answers: msgspec.json.Decoder[_Answer] = msgspec.json.Decoder(_Answer)
 
 
-class DaemonLine:
+class BlockingConnection:
     """A connection on which `initialize` has succeeded. Every call is limited to ``within_s``."""
 
     def __init__(self, path: str, *, within_s: float, patience: Patience | None = None) -> None:
         """Connect and call `initialize`. With ``patience``, wait for a daemon that does not listen yet.
 
-        Raise OSError if no daemon listens, TimeoutError if it does not answer, Refused.
+        Raise OSError if no daemon listens, TimeoutError if it does not answer, CallRefused.
         """
         self._within_s = within_s
         self._number = 0
@@ -65,7 +65,7 @@ class DaemonLine:
         self._socket = dial(path, within_s) if patience is None else reach(path, within_s, patience)
         try:
             self.greeting = msgspec.convert(
-                self.ask("initialize", {"protocolVersion": 1}), thread_safe_type(ServerGreeting)
+                self.call("initialize", {"protocolVersion": 1}), thread_safe_type(ServerGreeting)
             )
         except BaseException:
             self.close()
@@ -77,22 +77,22 @@ class DaemonLine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def ask(
+    def call(
         self,
         method: str,
         params: dict[str, Any],
         *,
         within_s: float | None = None,
-        heard: Callable[[bytes], None] = lambda line: None,
+        on_line: Callable[[bytes], None] = lambda line: None,
     ) -> Any:
-        """Return the result of a call. Raise Refused, TimeoutError, or OSError if the daemon hangs up.
+        """Return the result of a call. Raise CallRefused, TimeoutError, or OSError if the daemon hangs up.
 
-        ``heard`` receives the lines before the answer. ``within_s`` may be infinite. An error without an id is taken
+        ``on_line`` receives the lines before the answer. ``within_s`` may be infinite. An error without an id is taken
         as the answer too: the daemon does not read the id of a line that is too long or no JSON.
         """
         patience_s = self._within_s if within_s is None else within_s
         deadline = time.monotonic() + patience_s
-        self.tell(method, params, within_s=patience_s)
+        self.send(method, params, within_s=patience_s)
         while True:
             self._socket.settimeout(_left(deadline))
             data = self._socket.recv(_READ_BYTES)
@@ -103,11 +103,11 @@ class DaemonLine:
                 if answer is not None and answer.error is not None and answer.id in (self._number, None):
                     raise CallRefused(answer.error.message, code=answer.error.code, data=answer.error.data)
                 if answer is None or answer.id != self._number:
-                    heard(line)
+                    on_line(line)
                 else:
                     return answer.result
 
-    def tell(self, method: str, params: dict[str, Any], *, within_s: float) -> None:
+    def send(self, method: str, params: dict[str, Any], *, within_s: float) -> None:
         """Send a call without waiting for its answer. Raise OSError."""
         self._number += 1
         request = {"jsonrpc": "2.0", "method": method, "params": params, "id": self._number}

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from zot.client import endpoint
-from zot.client.blocking import CallRefused, DaemonLine
+from zot.client.blocking import BlockingConnection, CallRefused
 from zot.client.endpoint import Patience, whose
 from zot.commands.subcommands import FAILED, NOT_RUNNING, print_note, write_bytes
 from zot.config import flags
@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
     path = find_socket(os.environ, socket=settings.get("socket"), config_dir=settings.get("config_dir"))
     try:
         patience = Patience(path, wait_s=settings.get("wait", 0.0))
-        line = DaemonLine(path, within_s=_GREETING_S, patience=patience)
+        line = BlockingConnection(path, within_s=_GREETING_S, patience=patience)
     except (FileNotFoundError, ConnectionRefusedError):
         print_note(_why_unreachable(path))
         return NOT_RUNNING
@@ -65,11 +65,11 @@ def _why_unreachable(path: str) -> str:
     return f"no daemon is running at {path}"
 
 
-def _call(line: DaemonLine, method: str, params: dict[str, Any], settings: dict[str, Any]) -> int:
+def _call(line: BlockingConnection, method: str, params: dict[str, Any], settings: dict[str, Any]) -> int:
     within_s: float = settings.get("timeout", _TIMEOUT_S)
     heard = _write_update if settings.get("updates") else _ignore
     try:
-        result = line.ask(method, params, within_s=within_s, heard=heard)
+        result = line.call(method, params, within_s=within_s, on_line=heard)
     except CallRefused as problem:
         data = "" if problem.data is None else f" {msgspec.json.encode(problem.data).decode()}"
         print_note(f"{printable(method)}: error {problem.code}: {printable(str(problem))}{data}")

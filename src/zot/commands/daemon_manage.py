@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from zot.client.blocking import CallRefused, DaemonLine
+from zot.client.blocking import BlockingConnection, CallRefused
 from zot.client.endpoint import GONE, STOP, is_alive, owned_since, owner, whose
 from zot.commands.subcommands import (
     FAILED,
@@ -102,8 +102,8 @@ def read_status(place: DaemonPaths, *, within_s: float = _ANSWER_S) -> DaemonSta
     nothing = DaemonStatus(running=False, endpoint=place.socket, data_dir=place.data_dir)
     pid = _owner(place)
     try:
-        with DaemonLine(place.socket, within_s=within_s) as line:
-            said = msgspec.convert(line.ask("status", {}), thread_safe_type(_StatusAnswer))
+        with BlockingConnection(place.socket, within_s=within_s) as line:
+            said = msgspec.convert(line.call("status", {}), thread_safe_type(_StatusAnswer))
             greeting = line.greeting
     except PermissionError as problem:
         raise UserError(f"{place.socket}: {whose(place.socket) or problem.strerror}") from None
@@ -181,9 +181,9 @@ def _request_stop(place: DaemonPaths, within_s: float, *, is_ours: bool) -> int 
     Raise UserError if it refuses, and has no lock that names a process to signal.
     """
     try:
-        with DaemonLine(place.socket, within_s=within_s) as line:
+        with BlockingConnection(place.socket, within_s=within_s) as line:
             with suppress(ConnectionError):  # It may end before its answer is sent.
-                line.ask("daemon/stop", {})
+                line.call("daemon/stop", {})
             return line.greeting.server_pid
     except CallRefused as problem:
         if not is_ours:

@@ -316,7 +316,7 @@ async def test_a_client_that_cannot_be_written_to_is_cut_off_alone_and_sees_no_t
 ) -> None:
     """Half of a write gets out, then there is no memory for the rest, as when a copy of it cannot be made."""
     unlucky, other = await daemon.stranger(), await daemon.caller()
-    [wire] = [one.wire for one in daemon.daemon.connections if not one.is_welcome]
+    [wire] = [one.wire for one in daemon.daemon.connections if not one.is_initialized]
     assert isinstance(wire, LocalWire)
     transport = wire.transport
     await unlucky.get("initialize", protocolVersion=1)

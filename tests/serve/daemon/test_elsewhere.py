@@ -168,14 +168,14 @@ async def test_who_makes_a_session_that_others_delete_at_that_moment_has_it_all_
     daemon: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caller, catalog = await daemon.caller(), daemon.daemon.sessions.catalog
-    standing = catalog.standing
+    position = catalog.position
 
     async def late(session_id: str) -> tuple[int, int]:
         monkeypatch.undo()
         await daemon.journal.delete(session_id)
-        return await standing(session_id)
+        return await position(session_id)
 
-    monkeypatch.setattr(catalog, "standing", late)
+    monkeypatch.setattr(catalog, "position", late)
     await caller.get("session/new", agentAlias="default", sessionId="s")
     assert (await caller.get("session/prompt", sessionId="s", prompt="!echo hi"))["content"] == "hi"
 

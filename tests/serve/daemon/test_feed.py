@@ -15,6 +15,7 @@ from zot.messages import TextBlock
 from zot.serve.daemon.backlog import Backlog
 from zot.serve.daemon.connection import ClientConnection
 from zot.serve.daemon.feed import RecordedEvents, SessionFeed
+from zot.serve.daemon.metrics import Metrics
 from zot.serve.daemon.sockets import LocalWire
 from zot.session.history import Batch
 from zot.session.session import Session
@@ -72,7 +73,7 @@ async def test_what_is_on_disk_and_was_not_shown_yet_is_heard_once() -> None:
     # Rows 4 and 5 have been written, and the session has not heard of it.
     feed.opened(cast(Session, SimpleNamespace(last_seq=3, epoch=1, busy=True, agent=agent)))
     is_there = asyncio.Event()
-    feed.follow(Backlog(ears), Dialect.CAMEL, 0, caught_up=is_there.set)
+    feed.follow(Backlog(ears, Metrics()), Dialect.CAMEL, 0, caught_up=is_there.set)
     async with asyncio.timeout(PATIENCE_S):
         await is_there.wait()
     assert ears.numbers == [1, 2, 3]

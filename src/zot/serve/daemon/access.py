@@ -81,7 +81,7 @@ async def check_name(catalog: SessionCatalog, session_id: str) -> None:
     """Raise UserError if the id is too long for a new session. An existing one may have a longer id from a host."""
     if len(session_id) > MAX_ID:
         try:
-            await catalog.standing(session_id)
+            await catalog.position(session_id)
         except NoSuchSession:
             raise UserError(f"the id of a new session may have {MAX_ID} characters, not {len(session_id)}") from None
 

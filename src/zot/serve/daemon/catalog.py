@@ -53,7 +53,7 @@ class SessionCatalog:
         self.journal = journal
         self._ledger = SpendingCache()
 
-    async def standing(self, session_id: str) -> tuple[int, int]:
+    async def position(self, session_id: str) -> tuple[int, int]:
         """Return the number of a session's newest row, and its epoch. Raise NoSuchSession."""
 
         def look(connection: sqlite3.Connection) -> tuple[SessionRecord, int]:
@@ -137,11 +137,11 @@ class SessionCatalog:
         """Raise StoreFailed if the journal is not writable now."""
         await self.journal.check_writing()
 
-    async def asked_at(self, session_id: str, request_id: str) -> int:
+    async def approval_row(self, session_id: str, request_id: str) -> int:
         """Return the row of an approval request of the newest run; 0 if it is not recorded."""
         return await self.journal.reading(lambda connection: replay.approval_row(connection, session_id, request_id))
 
-    async def last_told(self, session_id: str, upto: int) -> int:
+    async def last_event(self, session_id: str, upto: int) -> int:
         """Return the number of the newest event up to ``upto``; 0 if there is none. Raise NoSuchSession."""
         return await self.journal.reading(lambda connection: replay.last_event(connection, session_id, upto))
 
@@ -150,7 +150,7 @@ class SessionCatalog:
             return None  # The session's own worker knows.
         return replay.open_approval(connection, record, timestamp())
 
-    async def doing(self, session_id: str) -> tuple[bool, ApprovalRequest | None]:
+    async def activity(self, session_id: str) -> tuple[bool, ApprovalRequest | None]:
         """Return whether any process runs a session, and the approval request of a run in another process, dead or
         alive. Raise NoSuchSession."""
 
@@ -163,7 +163,7 @@ class SessionCatalog:
     def _is_running(self, record: SessionRecord) -> bool:
         return record.owner is not None and self.journal.is_running(record)
 
-    async def is_left_behind(self, session_id: str) -> bool:
+    async def is_interrupted(self, session_id: str) -> bool:
         """True if the newest run of a session has no end because its process died. Raise NoSuchSession."""
         record = await self.journal.find(session_id)
         return record.owner is not None and session_id in await self.journal.left_behind()
@@ -237,7 +237,7 @@ class CatalogMethods:
         last_seq: int | daemon_types.Absent = daemon_types.ABSENT
         ended: Endings | None = None
         try:
-            seq, epoch = await self._catalog.standing(asked.session_id)
+            seq, epoch = await self._catalog.position(asked.session_id)
             await self._pool.refresh(asked.session_id, seq, epoch)
             async with self._pool.use(asked.session_id, looks=True) as session:
                 before = session.before
@@ -271,7 +271,7 @@ class CatalogMethods:
             feed = connection.daemon.sessions.feed(asked.session_id)
             await feed.caught_up()
             await self._pool.let_go(asked.session_id)  # A client may have loaded it again meanwhile.
-            feed.bury(await self._catalog.delete(asked.session_id))
+            feed.on_deleted(await self._catalog.delete(asked.session_id))
         connection.unfollow(asked.session_id)
         return daemon_types.Deleted(asked.session_id)
 

@@ -167,12 +167,12 @@ def _reserve(place: DaemonPaths, listens: Sequence[tuple[str, Tls | None]]) -> S
 def _ports_in_use(path: str) -> Container[int]:
     """Return the ports of the running daemon; none if it does not report them."""
     # Imported lazily: only `--replace` needs them.
-    from zot.client.blocking import DaemonLine
+    from zot.client.blocking import BlockingConnection
     from zot.wire.daemon_types import Status
 
     try:
-        with DaemonLine(path, within_s=_ASKED_S) as line:
-            listens = msgspec.convert(line.ask("status", {}), thread_safe_type(Status)).listens or ()
+        with BlockingConnection(path, within_s=_ASKED_S) as line:
+            listens = msgspec.convert(line.call("status", {}), thread_safe_type(Status)).listens or ()
         return {ListenAddress.parse(url).port for url in listens}
     except (OSError, UserError, msgspec.ValidationError, ValueError):
         return ()

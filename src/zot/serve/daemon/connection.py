@@ -121,7 +121,7 @@ class ClientConnection:
     def __init__(self, daemon: Daemon, wire: Wire, who: Identity, *, label: str, grant: Grant = OPERATOR) -> None:
         self.daemon = daemon
         self.wire = wire
-        self._backlog = Backlog(wire, cut_off=daemon.cut_off)
+        self._backlog = Backlog(wire, daemon.metrics)
         #: Identity for the audit log, and for people.
         self.who = who
         self.label = label
@@ -133,7 +133,7 @@ class ClientConnection:
         self.grant = grant
         #: Whether it runs on this machine, so that paths mean the same to both.
         self.is_local = grant.may("operate")
-        self.is_welcome = False
+        self.is_initialized = False
         self.spelling = Spelling.CAMEL
         self.dialect = Dialect.CAMEL
         self._followed: dict[str, Follower] = {}
@@ -264,20 +264,20 @@ class ClientConnection:
             raise RpcError(jsonrpc.SESSION_BUSY, f"{_MAX_UNANSWERED} requests are unanswered; wait for some")
         if self._unanswered_bytes + size > _MAX_UNANSWERED_BYTES:
             raise RpcError(jsonrpc.SESSION_BUSY, f"{self._unanswered_bytes} bytes of requests are unanswered; wait")
-        method = find(request.method, initialized=self.is_welcome, grant=self.grant)
+        method = find(request.method, initialized=self.is_initialized, grant=self.grant)
         params = read_params(method, request.params, self.spelling)
         check_sessions(self.grant, method, params)
         return params
 
     def _initialize(self, request: Request, params: Initialize) -> None:
         try:
-            result = self.daemon.welcome(self, params)
+            result = self.daemon.initialize(self, params)
         except RpcError as problem:
             self._fail(request, None, problem)
             return
         self.spelling = spelling_of(request.params)
         before, self.dialect = self.dialect, dialect_of(self.spelling, result.features)
-        self.is_welcome = True
+        self.is_initialized = True
         self.daemon.note(self, request.method, None, None)
         self._answer(request, result)
         if self.dialect is not before:
@@ -310,10 +310,11 @@ class ClientConnection:
         except Exception as problem:  # The outermost boundary: an error fails this request, not the connection.
             self._fail(request, params, as_rpc_error(explained(problem, log, request.method)))
         else:
-            told = result if isinstance(result, AnswerThen) else None
-            self._answer(request, result if told is None else told.result)
-            if told is not None:
-                told.then()
+            if isinstance(result, AnswerThen):
+                self._answer(request, result.result)
+                result.then()
+            else:
+                self._answer(request, result)
 
     async def _answer_later(self, request: Request, deferred: Deferred) -> None:
         """Answer when ``deferred`` is resolved, in that very moment."""
@@ -366,7 +367,7 @@ class ClientConnection:
     def _fail(self, request: Request, params: Any, problem: RpcError) -> None:
         self.daemon.note(self, request.method, params, problem)
         self._refuse(request, problem)
-        if request.id is None and request.method == "session/prompt" and self.is_welcome:
+        if request.id is None and request.method == "session/prompt" and self.is_initialized:
             session_id, prompt_id = _prompted(request, params)
             if session_id:  # No other message would end the client's wait.
                 self.send_turn_failed(session_id, problem.message, prompt_id)

@@ -70,7 +70,7 @@ class Daemon:
         #: Longest accepted line or WebSocket message.
         self.max_line_bytes = max_line_bytes
         self._leaving: asyncio.TimerHandle | None = None
-        self._farewell = ClientShutdown(self._leaving_clients)
+        self._shutdown = ClientShutdown(self._leaving_clients)
         self._stopping = asyncio.Event()
         #: Set if a stop was withdrawn; replaced for each stop.
         self._resumed = asyncio.Event()
@@ -82,7 +82,7 @@ class Daemon:
         #: Set when the first client has initialized.
         self._has_greeted = asyncio.Event()
         #: Client that takes the endpoint over.
-        self.heir: ClientConnection | None = None
+        self.successor: ClientConnection | None = None
 
     @property
     def sessions(self) -> DaemonSessions:
@@ -161,7 +161,7 @@ class Daemon:
         """Disconnect the oldest client that has not initialized in time. False if there is none."""
         before = time.monotonic() - _SILENT_S
         for one in self._connections:
-            if not one.is_welcome and one.came < before:
+            if not one.is_initialized and one.came < before:
                 del self._connections[one]
                 one.wire.cut(f"{one.label} did not introduce itself, and others want to come in")
                 return True
@@ -170,23 +170,19 @@ class Daemon:
     def left(self, connection: ClientConnection) -> None:
         """Remove a client that has gone; resume if it was to take over."""
         self._connections.pop(connection, None)
-        self._farewell.left(connection)
-        if connection is self.heir and not self._must_end and not self._is_over:
+        self._shutdown.left(connection)
+        if connection is self.successor and not self._must_end and not self._is_over:
             self._resume()
         if self._sessions is not None:
             self._sessions.left(connection)
         if self._ephemeral and not self._connections and not self._stopping.is_set():
             self._leaving = asyncio.get_running_loop().call_later(_EPHEMERAL_S, self.stop)
 
-    def cut_off(self) -> None:
-        """Count a client that was cut off because it did not read."""
-        self.metrics.cut_off += 1
-
-    def welcome(self, connection: ClientConnection, asked: Initialize) -> Initialized:
+    def initialize(self, connection: ClientConnection, asked: Initialize) -> Initialized:
         """Return the answer to `initialize`. Raise RpcError."""
         check_version(asked)
         self._has_greeted.set()
-        self._farewell.greeted(connection, is_curious=STOPPING in asked.features)
+        self._shutdown.initialized(connection, wants_notice=STOPPING in asked.features)
         return Initialized(
             protocol_version=PROTOCOL_VERSION,
             server_version=self.server_version,
@@ -244,18 +240,18 @@ class Daemon:
 
     # Shutdown.
 
-    def stop(self, *, grace_s: float | None = None, heir: ClientConnection | None = None) -> None:
-        """Start to stop. ``heir`` takes the endpoint over; if it leaves in the grace period, the daemon resumes."""
-        if heir is not None and heir not in self._connections:
+    def stop(self, *, grace_s: float | None = None, successor: ClientConnection | None = None) -> None:
+        """Start to stop. ``successor`` takes the endpoint over; if it leaves meanwhile, the daemon resumes."""
+        if successor is not None and successor not in self._connections:
             return  # It has disconnected already.
         if grace_s is not None:
             self.grace_s = grace_s
-        self.heir = heir or self.heir
-        self._must_end |= heir is None
+        self.successor = successor or self.successor
+        self._must_end |= successor is None
         if not self._stopping.is_set():
             self._resumed = asyncio.Event()
         self._stopping.set()
-        self._farewell.warn()
+        self._shutdown.warn()
         self.sessions.pool.stop()
         for stop, _ in self._when_stopping:  # Before another client is accepted that would not be served.
             stop()
@@ -263,22 +259,22 @@ class Daemon:
     def _resume(self) -> None:
         """Withdraw the stop. Released resources stay released."""
         log.warning("the daemon resumes: its successor has gone")
-        self.heir, self.grace_s = None, self.parts.settings.grace_s
+        self.successor, self.grace_s = None, self.parts.settings.grace_s
         self._stopping.clear()
         self._resumed.set()
         self.sessions.pool.resume()
         for _, resume in self._when_stopping:
             resume()
-        self._farewell.cancel_warning()
+        self._shutdown.cancel_warning()
 
     def when_stopping(self, stop: Callable[[], None], resume: Callable[[], None] = lambda: None) -> None:
         """Register ``stop`` for each start of a stop, possibly repeated, and ``resume`` for its withdrawal."""
         self._when_stopping.append((stop, resume))
 
     @property
-    def has_no_heir(self) -> bool:
+    def has_no_successor(self) -> bool:
         """True if the daemon ends and no other takes over."""
-        return self._must_end and self.heir is None
+        return self._must_end and self.successor is None
 
     async def stopped(self) -> None:
         """Wait until a stop is requested."""
@@ -301,11 +297,11 @@ class Daemon:
         self.stop(grace_s=grace_s)
         await self._spend_grace()
         await self.sessions.close()
-        await self._farewell.see_off()
+        await self._shutdown.disconnect_all()
 
     async def _spend_grace(self) -> None:
         if self.grace_s > 0:
             await self.sessions.settle(within_s=self.grace_s)
 
     def _leaving_clients(self) -> list[ClientConnection]:
-        return [one for one in self._connections if one is not self.heir]
+        return [one for one in self._connections if one is not self.successor]

@@ -279,7 +279,7 @@ class SessionFeed(Channel):
 
     def opened(self, session: Session) -> None:
         """Handle that the session was loaded."""
-        self.meet(session.epoch)
+        self.set_epoch(session.epoch)
         self.is_loaded = True
         self.in_run = session.busy
         self._panels = session.agent.extensions.panels
@@ -291,12 +291,12 @@ class SessionFeed(Channel):
             self.deliver(Batch(0, 0, gone))
         self.is_loaded = False
 
-    def meet(self, epoch: int) -> None:
+    def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the session with this id: if it is a new one, the followed session was deleted."""
-        self.bury(self.epoch if self.epoch != epoch else 0)
+        self.on_deleted(self.epoch if self.epoch != epoch else 0)
         self.epoch = epoch
 
-    def bury(self, epoch: int) -> None:
+    def on_deleted(self, epoch: int) -> None:
         """Handle that the session of this ``epoch`` was deleted: followers start anew with the next of its id."""
         if not epoch or epoch != self.epoch:
             return

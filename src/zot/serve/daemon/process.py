@@ -147,18 +147,18 @@ async def _stopped(daemon: Daemon, claim: Claim, notifier: Notifier, web: Sequen
     """Wait until the daemon is stopped and its runs are over. False if it continues after all."""
     await daemon.stopped()
     log.info("the daemon is stopping")
-    if daemon.has_no_heir:  # Otherwise new clients wait for the successor or for us, and the service continues.
+    if daemon.has_no_successor:  # Otherwise new clients wait for the successor or for us, and the service continues.
         notifier.stopping()
         claim.close_others()
     for one in web:
-        if daemon.has_no_heir:
+        if daemon.has_no_successor:
             one.stop()
         else:
-            one.server.rest()
+            one.server.pause()
     if await daemon.finish():
         return True
     for one in web:
-        one.server.go_on()
+        one.server.resume()
     return False
 
 
@@ -245,11 +245,11 @@ def _announce(*places: str) -> None:
 
 async def _pass_endpoint_on(claim: Claim, daemon: Daemon, notifier: Notifier) -> None:
     """Hand the endpoint to the successor that waits for it, or release it."""
-    heir = daemon.heir
-    if heir is None or not isinstance(heir.wire, LocalWire) or not await _handed_over(claim, heir.wire):
+    successor = daemon.successor
+    if successor is None or not isinstance(successor.wire, LocalWire) or not await _handed_over(claim, successor.wire):
         claim.release()
-    elif heir.who.pid:
-        notifier.succeeded_by(heir.who.pid)
+    elif successor.who.pid:
+        notifier.succeeded_by(successor.who.pid)
 
 
 async def _handed_over(claim: Claim, wire: LocalWire) -> bool:

@@ -222,10 +222,11 @@ class ServerMethods:
         return daemon_types.Noted()
 
     async def _stop(self, connection: ClientConnection, asked: daemon_types.Stop) -> AnswerThen:
-        heir = connection if asked.handover else None
+        successor = connection if asked.handover else None
         grace_s = self._daemon.grace_s if asked.grace_s is None else asked.grace_s
         return AnswerThen(
-            daemon_types.Stopping(grace_s=grace_s), lambda: self._daemon.stop(grace_s=asked.grace_s, heir=heir)
+            daemon_types.Stopping(grace_s=grace_s),
+            lambda: self._daemon.stop(grace_s=asked.grace_s, successor=successor),
         )
 
 

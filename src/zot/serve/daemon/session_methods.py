@@ -318,7 +318,7 @@ class SessionMethods:
         after = beginning if asked.after is None else min(asked.after, seq)
         asked_seq = beginning + 1 if beginning < seq else daemon_types.ABSENT
         wants_events = connection.dialect is Dialect.EVENTS
-        last_event = await self._catalog.last_told(session_id, seq) if wants_events else daemon_types.ABSENT
+        last_event = await self._catalog.last_event(session_id, seq) if wants_events else daemon_types.ABSENT
         attached = daemon_types.Attached(
             session_id=session_id,
             last_seq=seq,
@@ -391,7 +391,7 @@ class SessionMethods:
         session = self._pool.session(session_id)
         if session is not None and session.busy:
             return
-        if self._pool.is_loading(session_id) or await self._catalog.is_left_behind(session_id):
+        if self._pool.is_loading(session_id) or await self._catalog.is_interrupted(session_id):
             with suppress(NoSuchAgent, DirectoryGone):  # Unusable, but readable.
                 await self._pool.recover(session_id)
 
@@ -400,7 +400,7 @@ class SessionMethods:
         another process."""
         session, is_elsewhere, question = self._pool.session(session_id), False, None
         if session is None or not session.busy:
-            is_elsewhere, question = await self._catalog.doing(session_id)
+            is_elsewhere, question = await self._catalog.activity(session_id)
             session = self._pool.session(session_id)
         if session is not None and session.busy:
             question = session.pending
@@ -409,16 +409,16 @@ class SessionMethods:
 
     async def _start_after(self, session_id: str, seq: int, pending: ApprovalRequest | None) -> int:
         """Return the number after which a new follower starts: a pending approval request is sent again."""
-        at = 0 if pending is None else await self._catalog.asked_at(session_id, pending.id)
+        at = 0 if pending is None else await self._catalog.approval_row(session_id, pending.id)
         return min(seq, at - 1) if at else seq
 
     async def _position(self, connection: ClientConnection, session_id: str) -> tuple[int, int]:
         """Return the number of the newest event that was sent, and the epoch. Raise NoSuchSession."""
-        seq, epoch = await self._catalog.standing(session_id)
+        seq, epoch = await self._catalog.position(session_id)
         feed, session = connection.daemon.sessions.feed(session_id), self._pool.session(session_id)
         if session is not None and session.busy:
             return feed.seq, epoch
-        feed.meet(epoch)
+        feed.set_epoch(epoch)
         feed.on_foreign_rows(seq)  # Other processes may have added rows that were not sent here.
         return seq, epoch
 

@@ -68,7 +68,7 @@ class ForeignRunWatcher:
             for session_id, (seq, epoch) in newest.items():
                 feed = followed.get(session_id)  # It may run here by now.
                 if feed is not None and feed is feeds[session_id]:
-                    feed.meet(epoch)
+                    feed.set_epoch(epoch)
                     feed.on_foreign_rows(seq)
 
     async def _recover_dead(self) -> None:

@@ -8,7 +8,7 @@ import time
 
 import msgspec
 
-from zot.client.blocking import CallRefused, DaemonLine
+from zot.client.blocking import BlockingConnection, CallRefused
 from zot.client.endpoint import Patience
 from zot.config.paths import DaemonPaths
 from zot.encoding import thread_safe_type
@@ -40,7 +40,7 @@ class Relay:
         self.request = request
         self._place = place
         self._began = began
-        self._line: DaemonLine | None = None
+        self._line: BlockingConnection | None = None
         #: The requests of the session that preceded this one at a daemon that stopped; the next one keeps the order.
         self.ahead = 0
 
@@ -65,21 +65,21 @@ class Relay:
     def _ask(self, patience_s: float) -> RelayAnswered:
         """Relay the request to the current daemon. Raise OSError, Refused, ValidationError."""
         path = self._place.socket
-        self._line = DaemonLine(path, within_s=patience_s, patience=Patience(path, starting_s=patience_s))
+        self._line = BlockingConnection(path, within_s=patience_s, patience=Patience(path, starting_s=patience_s))
         self.request = _with_key(self.request)
         given = {name: value for name, value in msgspec.to_builtins(self.request).items() if value is not None}
         given["ageMs"] = max(0.0, time.monotonic() - self._began) * 1000
         if self.ahead:
             given["ahead"] = self.ahead
         return msgspec.convert(
-            self._line.ask("host/respond", given, within_s=math.inf), thread_safe_type(RelayAnswered)
+            self._line.call("host/respond", given, within_s=math.inf), thread_safe_type(RelayAnswered)
         )
 
     def delivered(self) -> None:
         """Confirm that the answer was delivered. Unconfirmed, the daemon only keeps the answer for longer."""
         assert self._line is not None
         try:
-            self._line.tell("host/delivered", {"requestId": self.request.ids.request_id}, within_s=_CONFIRM_S)
+            self._line.send("host/delivered", {"requestId": self.request.ids.request_id}, within_s=_CONFIRM_S)
         except OSError:
             return
 

@@ -46,7 +46,7 @@ class MetricsPage:
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Answer with all counters and gauges."""
-        text = self._daemon.metrics.told(self._daemon.gauges())
+        text = self._daemon.metrics.exposition(self._daemon.gauges())
         await Response(text, media_type=_PROMETHEUS, headers=_HEADERS)(scope, receive, send)
 
 
