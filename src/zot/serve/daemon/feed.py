@@ -83,7 +83,7 @@ class Follower:
     ) -> None:
         """``caught_up`` is called whenever it becomes live."""
         self._feed = feed
-        self._backlog = backlog
+        self.backlog = backlog
         self.wire = backlog.wire
         self.dialect = dialect
         self.cursor = after
@@ -116,7 +116,7 @@ class Follower:
         self.cursor, self.was_sent_end = 0, False
         self.give_up()
         if data := Updates(self._feed.session_id, self.dialect).restarted():
-            self.send(data)
+            self.backlog.send(data)
         self.stop()
         self.reading = None
         self.catch_up()
@@ -137,10 +137,6 @@ class Follower:
         left, self._callbacks = self._callbacks, []
         for _, call in left:
             call()
-
-    def send(self, data: bytes) -> None:
-        """Send an update."""
-        self._backlog.send(data)
 
     async def _read(self) -> None:
         try:
@@ -262,7 +258,7 @@ class SessionFeed(Channel):
             self._updates.setdefault(follower.dialect, updates)
             follower.is_live = True
             if panels := self.encoded(self._panels.since(follower.panels), follower.dialect):
-                follower.send(panels)
+                follower.backlog.send(panels)
             follower.caught_up()
 
     def encoded(self, events: Sequence[AgentEvent], dialect: Dialect, prompt_id: str = "") -> bytes:
@@ -273,7 +269,7 @@ class SessionFeed(Channel):
         """Send an unrecorded event to all followers; after the replay to those that are replaying."""
         for follower in self._followers:
             if data := self.encoded([event], follower.dialect):
-                follower.when_seen(self.seq, partial(follower.send, data))
+                follower.when_seen(self.seq, partial(follower.backlog.send, data))
 
     # Channel.
 
@@ -333,7 +329,7 @@ class SessionFeed(Channel):
                 follower.cursor = self.seq
                 follower.was_sent_end = is_unrecorded or (follower.was_sent_end and not is_over)
                 if data:
-                    follower.send(data)
+                    follower.backlog.send(data)
             if data:
                 self.count(data, len(followers))
 
