@@ -316,7 +316,7 @@ def test_a_daemon_greets_before_it_loads_what_any_other_method_needs(tmp_path: P
     assert loaded & dear == set()
     needed = {
         "zot.cli", "zot.client", "zot.client.endpoint", "zot.commands", "zot.commands.daemon",
-        "zot.serve.daemon.process", "zot.config", "zot.config.agents",
+        "zot.serve.daemon.main", "zot.config", "zot.config.agents",
         "zot.config.config", "zot.config.file",
         "zot.config.flags", "zot.config.paths", "zot.config.vendors", "zot.encoding", "zot.errors", "zot.events",
         "zot.files", "zot.journal", "zot.journal.answers", "zot.journal.chunks", "zot.journal.journal",

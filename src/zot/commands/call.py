@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from zot.client import endpoint
-from zot.client.blocking import BlockingConnection, CallRefused
+from zot.client.calls import BlockingConnection, CallRefused
 from zot.client.endpoint import Patience, whose
 from zot.commands.subcommands import FAILED, NOT_RUNNING, print_note, write_bytes
 from zot.config import flags

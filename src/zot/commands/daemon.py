@@ -68,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
         sys.stderr.write(f"zot: {problem}\n")
         return _TAKEN
 
-    from zot.serve.daemon.process import serve  # Imported lazily: the endpoint is claimed first, since clients wait.
+    from zot.serve.daemon.main import serve  # Imported lazily: the endpoint is claimed first, since clients wait.
 
     given = {name: value for name, value in settings.items() if name not in _OWN}
     place = replace(place, socket=claim.path)  # A socket passed by the service manager may be elsewhere.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from zot.client.blocking import BlockingConnection, CallRefused
+from zot.client.calls import BlockingConnection, CallRefused
 from zot.client.endpoint import GONE, STOP, is_alive, owned_since, owner, whose
 from zot.commands.subcommands import (
     FAILED,

@@ -167,7 +167,7 @@ def _reserve(place: DaemonPaths, listens: Sequence[tuple[str, Tls | None]]) -> S
 def _ports_in_use(path: str) -> Container[int]:
     """Return the ports of the running daemon; none if it does not report them."""
     # Imported lazily: only `--replace` needs them.
-    from zot.client.blocking import BlockingConnection
+    from zot.client.calls import BlockingConnection
     from zot.wire.daemon_types import Status
 
     try:

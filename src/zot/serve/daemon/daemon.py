@@ -174,7 +174,7 @@ class Daemon:
         if connection is self.successor and not self._must_end and not self._is_over:
             self._resume()
         if self._sessions is not None:
-            self._sessions.left(connection)
+            self._sessions.server_methods.left(connection)
         if self._ephemeral and not self._connections and not self._stopping.is_set():
             self._leaving = asyncio.get_running_loop().call_later(_EPHEMERAL_S, self.stop)
 

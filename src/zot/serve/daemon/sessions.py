@@ -34,7 +34,6 @@ from zot.store import Configured
 
 if TYPE_CHECKING:
     from zot.runtime.idempotency import IdempotentRequest
-    from zot.serve.daemon.connection import ClientConnection
     from zot.serve.daemon.daemon import Daemon
     from zot.serve.daemon.parts import DaemonParts
     from zot.session.session import Session
@@ -67,7 +66,7 @@ class DaemonSessions:
         #: Follows runs in other processes.
         self.watch = ForeignRunWatcher(daemon)
         self._host_requests = RequestServer(self.opener.opening_for_host)
-        self._server_methods, self.handlers = make_handlers(daemon, self)
+        self.server_methods, self.handlers = make_handlers(daemon, self)
 
     def feed(self, session_id: str) -> SessionFeed:
         """Return the feed of a session's updates."""
@@ -99,10 +98,6 @@ class DaemonSessions:
         pause = RunWaiter(session, lambda: loop.call_soon(call))
         if begins:
             self.pool.when_ended(session_id, pause.reach)
-
-    def left(self, connection: ClientConnection) -> None:
-        """Cancel the host requests of a client that has gone."""
-        self._server_methods.left(connection)
 
     async def settle(self, *, within_s: float) -> None:
         """Wait until all runs have ended or wait for an approval; ``within_s`` at most."""

@@ -8,7 +8,7 @@ import time
 
 import msgspec
 
-from zot.client.blocking import BlockingConnection, CallRefused
+from zot.client.calls import BlockingConnection, CallRefused
 from zot.client.endpoint import Patience
 from zot.config.paths import DaemonPaths
 from zot.encoding import thread_safe_type
