@@ -63,7 +63,7 @@ class Relay:
         return None
 
     def _ask(self, patience_s: float) -> RelayAnswered:
-        """Relay the request to the current daemon. Raise OSError, Refused, ValidationError."""
+        """Relay the request to the current daemon. Raise OSError, CallRefused; fail also if the answer is invalid."""
         path = self._place.socket
         self._line = BlockingConnection(path, within_s=patience_s, patience=Patience(path, starting_s=patience_s))
         self.request = _with_key(self.request)
