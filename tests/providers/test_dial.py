@@ -19,7 +19,7 @@ from fakes import read_key
 from zot.errors import ConnectionFailed, ConnectionImpossible
 from zot.providers.anthropic import AnthropicMessages
 from zot.providers.base import Deadlines
-from zot.providers.connect import client_context
+from zot.providers.http import client_context
 from zot.providers.service import Service
 
 TLS = Path(__file__).parent / "tls"
