@@ -25,6 +25,7 @@ from zot.messages import (
     ToolSpec,
     TranscriptBlock,
 )
+from zot.providers.api_errors import stream_error
 from zot.providers.base import (
     Decoder,
     HttpRequest,
@@ -253,8 +254,6 @@ class AnthropicDecoder(StreamDecoder):
             case _MessageStop():
                 self.is_complete = True
             case _ErrorEvent(error=fault):
-                from zot.providers.api_errors import stream_error  # Imported lazily: needed only on failure.
-
                 raise stream_error(fault.type, fault.message)
             case _:
                 pass

@@ -27,6 +27,7 @@ from zot.messages import (
     ToolSpec,
     TranscriptBlock,
 )
+from zot.providers.api_errors import stream_error
 from zot.providers.base import (
     Decoder,
     HttpRequest,
@@ -286,8 +287,6 @@ class GeminiDecoder(StreamDecoder):
 def _check(chunk: _Chunk) -> None:
     """Raise the error that a chunk reports."""
     if (fault := chunk.error) is not None:
-        from zot.providers.api_errors import stream_error  # Imported lazily: needed only on failure.
-
         raise stream_error(fault.status or str(fault.code or ""), fault.message or "")
     feedback = chunk.prompt_feedback
     if feedback is not None and feedback.block_reason:

@@ -94,7 +94,9 @@ class HttpTransport:
 
     async def _open(self, origin: Origin, proxy: Proxy | None, deadlines: Deadlines) -> HttpConnection:
         self._refuse_when_closed(origin)
-        connection = await connect(origin, proxy, within_s=deadlines.connect_s, tls_context=self._tls_context)
+        # Before anything is sent: it reports a wrong certificate setting.
+        tls = self._tls_context() if origin.scheme == "https" else None
+        connection = await connect(origin, proxy, tls, within_s=deadlines.connect_s)
         self._connections.add(connection)
         connection.lost.add_done_callback(lambda _: self._connections.discard(connection))
         if self._closed:
@@ -111,7 +113,7 @@ class HttpTransport:
             # Also on cancellation: a request without a response leaves no open socket.
             connection.abort()
             raise
-        return NetworkResponse(answer, connection, lambda: self._idle.give(origin, connection))
+        return NetworkResponse(answer, connection, origin, self._idle)
 
     def _refuse_when_closed(self, origin: Origin) -> None:
         if self._closed:
@@ -124,13 +126,16 @@ class HttpTransport:
 
 
 class NetworkResponse:
-    """An `HttpResponse` still being received on its connection."""
+    """An `HttpResponse` still being received on its connection, which goes to ``idle`` at its end."""
 
-    def __init__(self, answer: ResponseParser, connection: HttpConnection, keep: Callable[[], None]) -> None:
+    def __init__(
+        self, answer: ResponseParser, connection: HttpConnection, origin: Origin, idle: IdleConnections
+    ) -> None:
         self.status = answer.status
         self.headers: Mapping[str, str] = answer.headers
         self._connection: HttpConnection | None = connection
-        self._keep = keep
+        self._origin = origin
+        self._idle = idle
         self._ended = False
 
     async def read(self) -> bytes:
@@ -151,7 +156,7 @@ class NetworkResponse:
             return
         self._ended = connection.ended
         if connection.usable:
-            self._keep()
+            self._idle.give(self._origin, connection)
         else:
             connection.abort()
 
@@ -540,17 +545,17 @@ class HttpConnection(asyncio.Protocol):
 
 
 async def connect(
-    origin: Origin, proxy: Proxy | None, *, within_s: float, tls_context: Callable[[], ssl.SSLContext]
+    origin: Origin, proxy: Proxy | None, tls: ssl.SSLContext | None, *, within_s: float
 ) -> HttpConnection:
-    """Return a connection ready for requests to ``origin``. Raise ConnectionFailed.
+    """Return a connection ready for requests to ``origin``, encrypted with ``tls``. Raise ConnectionFailed.
 
-    On failure or cancellation, nothing stays open. ``tls_context`` is called for https only.
+    On failure or cancellation, nothing stays open.
     """
     label = origin.label if proxy is None else f"{origin.label} (through the proxy {proxy.label})"
     connection = HttpConnection(label)
     try:
         async with asyncio.timeout(within_s):
-            await _connect(connection, origin, proxy, tls_context)
+            await _connect(connection, origin, proxy, tls)
     except OSError as exc:
         connection.abort()
         if connection.in_handshake:
@@ -562,18 +567,14 @@ async def connect(
     return connection
 
 
-async def _connect(
-    connection: HttpConnection, origin: Origin, proxy: Proxy | None, tls_context: Callable[[], ssl.SSLContext]
-) -> None:
-    # Report a wrong certificate setting before sending anything.
-    context = tls_context() if origin.scheme == "https" else None
+async def _connect(connection: HttpConnection, origin: Origin, proxy: Proxy | None, tls: ssl.SSLContext | None) -> None:
     host, port = (origin.host, origin.port) if proxy is None else (proxy.host, proxy.port)
     loop = asyncio.get_running_loop()
     await loop.create_connection(lambda: connection, sock=await connect_socket(host, port))
-    if context is not None:
+    if tls is not None:
         if proxy is not None:
             await _open_tunnel(connection, origin, proxy)
-        await connection.start_tls(context, origin.host.removesuffix("."))
+        await connection.start_tls(tls, origin.host.removesuffix("."))
 
 
 async def _open_tunnel(connection: HttpConnection, origin: Origin, proxy: Proxy) -> None:

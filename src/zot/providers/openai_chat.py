@@ -26,6 +26,7 @@ from zot.messages import (
     ToolSpec,
     TranscriptBlock,
 )
+from zot.providers.api_errors import error_from_body
 from zot.providers.base import (
     Decoder,
     HttpRequest,
@@ -456,8 +457,6 @@ class ChatDecoder(StreamDecoder):
             if chunk is None:
                 continue
             if chunk.error or (chunk.message and not chunk.choices):
-                from zot.providers.api_errors import error_from_body  # Imported lazily: needed only on failure.
-
                 raise error_from_body(payload)
             choice = chunk.choices[0] if chunk.choices else _NOTHING
             delta = choice.delta or choice.message

@@ -28,6 +28,7 @@ from zot.messages import (
     TranscriptBlock,
     text_of,
 )
+from zot.providers.api_errors import stream_error
 from zot.providers.base import (
     Decoder,
     HttpRequest,
@@ -643,8 +644,6 @@ def _counters(usage: ResponsesUsage) -> Counters:
 
 
 def _failure(fault: Fault) -> ProviderError:
-    from zot.providers.api_errors import stream_error  # Imported lazily: needed only on failure.
-
     code = str(fault.code or fault.type or "server_error")
     return stream_error(code, fault.message or "the service gave no reason")
 

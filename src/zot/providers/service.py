@@ -21,6 +21,7 @@ from zot.errors import (
     Stalled,
     StreamBroken,
 )
+from zot.providers.api_errors import advise, attribute_error, not_a_stream, response_error
 from zot.providers.base import (
     Api,
     Deadlines,
@@ -189,14 +190,10 @@ class _Call:
 
     def _sign(self, error: ProviderError) -> None:
         """Add the provider's name, mask keys and shorten the error."""
-        from zot.providers.api_errors import attribute_error  # Imported lazily: needed only on failure.
-
         attribute_error(error, provider=self._service.name, mask=self._mask)
 
     def _advise(self, error: ProviderError) -> None:
         """Append advice, once no retry follows."""
-        from zot.providers.api_errors import advise  # Imported lazily: needed only on failure.
-
         advise(error, self._service.name)
 
     async def _read_key(self) -> str:
@@ -227,8 +224,6 @@ class _Call:
             body = await self._error_body(response)
         finally:
             response.close()
-        from zot.providers.api_errors import response_error  # Imported lazily: needed only on failure.
-
         raise response_error(response.status, response.headers, body, now=self._service.clock())
 
     async def _begin(self, http: HttpRequest) -> None:
@@ -250,8 +245,6 @@ class _Call:
         kind = response.headers.get("content-type", "").partition(";")[0].strip()
         if not isinstance(problem, StreamBroken) or self._decoder.progress or kind.lower() in ("", _EVENTS):
             return problem
-        from zot.providers.api_errors import not_a_stream  # Imported lazily: needed only on failure.
-
         return not_a_stream(kind, self._opening, self._mask)
 
     async def _next_events(self, response: HttpResponse) -> list[StreamEvent]:
