@@ -25,6 +25,7 @@ from zot.tools.base import ToolContext
 from zot.tools.bash import Bash
 from zot.tools.paths import LockedPaths
 from zot.tools.process import Child, Groups
+from zot.tools.sandbox import Sandbox
 
 from .privilege import NOBODY, as_nobody, needs_root
 from .sandboxed import locked
@@ -173,7 +174,7 @@ class LateStart(Groups):
 
 @needs("bwrap")
 async def test_what_a_command_has_planted_does_not_stay_if_its_start_is_aborted(tmp_path: Path) -> None:
-    tool = Bash(LateStart(), lock=True)
+    tool = Bash(LateStart(), sandbox=Sandbox())
     context = ToolContext(str(tmp_path), {"PATH": os.environ["PATH"]}, _no_progress)
     async with asyncio.timeout(60):
         running = asyncio.create_task(tool.run({"command": "echo evil > .envrc; : > done; sleep 60"}, context))

@@ -13,7 +13,7 @@ import pytest
 from apis import APIS
 
 import claude
-from fakes import FINE, PATIENCE_S, Answer, FakeTransport, Piece, Points, read_key, service
+from fakes import FINE, KEY, PATIENCE_S, Answer, FakeTransport, Piece, Points, service
 from zot.config.vendors import ApiName
 from zot.errors import (
     AuthFailed,
@@ -203,7 +203,7 @@ async def test_what_is_no_answer_at_all_is_shown(kind: str, pieces: list[bytes],
 @pytest.mark.parametrize("page", [b"<h1>Welcome</h1>", b"data: welcome\n\n", b"{}"])
 async def test_a_page_is_no_answer_through_any_api(api: ApiName, page: bytes) -> None:
     transport = FakeTransport([Answer([page], headers={"content-type": "text/html"})])
-    stream = Service("test", APIS[api].api(), transport, key=read_key).call(REQUEST, Heard())
+    stream = Service("test", APIS[api].api(), transport, key=KEY).call(REQUEST, Heard())
     with pytest.raises(StreamBroken, match=r"^test: http 200: not a stream of events but text/html, which begins: "):
         await everything(stream)
     assert len(transport.requests) == 1
@@ -239,12 +239,17 @@ NO_CREDIT = Answer([b'{"error":{"message":"Your credit balance is too low to acc
     ("answer", "asked"), [(refused(401), 2), (WRONG_KEY, 2), (refused(400), 1), (refused(403), 1), (NO_CREDIT, 1)]
 )
 async def test_another_key_is_tried_where_the_key_was_wrong(answer: Answer, asked: int) -> None:
-    keys, transport = iter(["old", "new"]), FakeTransport([answer, FINE])
+    class Renewed:
+        keys = iter(["old", "new"])
 
-    async def key() -> str:
-        return next(keys)
+        async def read(self) -> str:
+            return next(self.keys)
 
-    stream = call(transport, key=key, renew=lambda _: True)
+        def renew(self, refused: str) -> bool:
+            return True
+
+    transport = FakeTransport([answer, FINE])
+    stream = call(transport, key=Renewed())
     if asked == 1:
         with pytest.raises(ProviderError):
             await everything(stream)
@@ -327,7 +332,7 @@ async def test_we_wait_as_long_as_the_service_asks(headers: dict[str, str], slep
 async def test_we_wait_until_the_time_that_the_service_names() -> None:
     heard = Heard()
     transport = FakeTransport([refused(429, retry_after="Thu, 01 Jan 1970 00:02:00 GMT"), FINE])
-    await everything(call(transport, heard, clock=lambda: 90.0))
+    await everything(call(transport, heard, now=lambda: 90.0))
     assert heard.slept == [30.0]
 
 
@@ -576,7 +581,7 @@ async def test_an_answer_is_whole_with_its_last_event_whatever_becomes_of_the_co
 ) -> None:
     words = APIS[api].words
     transport = FakeTransport([Answer([*words.reply(words.text("Hel", "lo")), fault])])
-    stream = Service("test", APIS[api].api(), transport, key=read_key).call(REQUEST, Heard())
+    stream = Service("test", APIS[api].api(), transport, key=KEY).call(REQUEST, Heard())
     assert await everything(stream, patience_s=30) == [TextDelta("Hel"), TextDelta("lo")]
     assert stream.reply().content == (TextBlock("Hello"),)
     stream.close()
@@ -589,6 +594,6 @@ async def test_an_answer_that_is_cut_before_its_last_event_is_no_success(api: Ap
     pieces: list[Piece] = [*words.reply(words.text("Hel", "lo"))]
     last = max(at for at, piece in enumerate(pieces) if isinstance(piece, bytes) and piece.strip())
     transport = FakeTransport([Answer([*pieces[:last], StreamBroken("the answer was cut short")])])
-    stream = Service("test", APIS[api].api(), transport, key=read_key).call(REQUEST, Heard())
+    stream = Service("test", APIS[api].api(), transport, key=KEY).call(REQUEST, Heard())
     with pytest.raises(StreamBroken, match="cut short"):
         await everything(stream)

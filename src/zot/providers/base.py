@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, Protocol, TypeAlias
 
 import msgspec
@@ -354,8 +354,25 @@ class Api(Protocol):
         """Return a decoder for the reply to a request."""
 
 
-#: Reads a service's key. Called before each call, because keys from commands expire.
-ReadKey: TypeAlias = Callable[[], Awaitable[str]]
+class KeySource(Protocol):
+    """Source of a service's key: a setting, or a command whose keys expire."""
 
-#: Receives a refused key; returns True if reading it again may give another.
-RenewKey: TypeAlias = Callable[[str], bool]
+    async def read(self) -> str:
+        """Return the key, before each call; "" if none is needed. Raise AuthFailed."""
+
+    def renew(self, refused: str) -> bool:
+        """Forget a refused key. True if reading it again may give another."""
+
+
+class FixedKey(msgspec.Struct, frozen=True):
+    """A key that never changes."""
+
+    key: str
+
+    async def read(self) -> str:
+        """Return the key."""
+        return self.key
+
+    def renew(self, refused: str) -> bool:
+        """Return False: there is no other key."""
+        return False

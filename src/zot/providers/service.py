@@ -27,12 +27,11 @@ from zot.providers.base import (
     Deadlines,
     HttpRequest,
     HttpResponse,
+    KeySource,
     ModelReply,
     ModelRequest,
     OnRetry,
     Provider,
-    ReadKey,
-    RenewKey,
     ReplyStream,
     StreamEvent,
     Transport,
@@ -84,11 +83,33 @@ def _is_passing(error: ProviderError) -> bool:
     return isinstance(error, TEMPORARY)
 
 
+def _random() -> float:
+    from random import random  # Imported lazily: needed only for retries.
+
+    return random()
+
+
+def _forever() -> float:
+    return math.inf
+
+
+class RetryTiming(msgspec.Struct, frozen=True):
+    """The time that retries take.
+
+    ``now`` returns seconds since the epoch: a service may name a time for the retry. ``jitter`` returns a random number
+    from 0 to 1, ``left_s`` how long an answer is still useful.
+    """
+
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    jitter: Callable[[], float] = _random
+    now: Callable[[], float] = time.time
+    left_s: Callable[[], float] = _forever
+
+
 class Service:
     """A model service. Its errors name the provider, contain no key and are short.
 
-    ``clock`` returns seconds since the epoch: a service may name a time for the retry. ``secrets`` are further
-    secrets that it might quote. ``left_s`` returns how long an answer is still useful.
+    ``secrets`` are further secrets that it might quote.
     """
 
     def __init__(
@@ -97,26 +118,18 @@ class Service:
         api: Api,
         transport: Transport,
         *,
-        key: ReadKey,
-        renew: RenewKey = lambda _: False,
+        key: KeySource,
         secrets: Sequence[str] = (),
         deadlines: Deadlines | None = None,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        jitter: Callable[[], float] | None = None,
-        clock: Callable[[], float] = time.time,
-        left_s: Callable[[], float] | None = None,
+        retries: RetryTiming | None = None,
     ) -> None:
         self.name = name
         self.api = api
         self.transport = transport
         self.key = key
-        self.renew = renew
         self.secrets = secrets
         self.deadlines = deadlines or Deadlines()
-        self.sleep = sleep
-        self.jitter = jitter or _random
-        self.clock = clock
-        self.left_s = left_s or _forever
+        self.retries = retries or RetryTiming()
 
     def call(self, request: ModelRequest, on_retry: OnRetry) -> _Call:
         """Prepare one model call; nothing is sent before `open`."""
@@ -146,7 +159,7 @@ class _Call:
 
     async def open(self) -> None:
         """Send the request, with retries where safe, until an answer begins. Raise ProviderError."""
-        key = await self._read_key()
+        key, retries = await self._read_key(), self._service.retries
         http, attempt, may_renew = self._prepared(key), 1, True
         while True:
             try:
@@ -157,13 +170,13 @@ class _Call:
                     log.warning("%s (once more, with a new key)", error)
                     http, may_renew = self._prepared(renewed), False
                     continue
-                delay_s = retry_delay(error, attempt=attempt, jitter=self._service.jitter())
-                if delay_s is None or delay_s >= self._service.left_s():
-                    self._advise(error)
+                delay_s = retry_delay(error, attempt=attempt, jitter=retries.jitter())
+                if delay_s is None or delay_s >= retries.left_s():
+                    advise(error, self._service.name)
                     raise
                 log.warning("%s (attempt %d; the next one in %.2f s)", error, attempt, delay_s, extra=TOLD)
                 self._on_retry(str(error), attempt=attempt, delay_s=delay_s)
-                await self._service.sleep(delay_s)
+                await retries.sleep(delay_s)
                 attempt += 1
             else:
                 return
@@ -176,7 +189,7 @@ class _Call:
         except ProviderError as error:
             if not error.provider:  # Signed once: reading again raises the same error.
                 self._sign(error)
-                self._advise(error)
+                advise(error, self._service.name)
             raise
 
     def reply(self) -> ModelReply:
@@ -192,20 +205,16 @@ class _Call:
         """Add the provider's name, mask keys and shorten the error."""
         attribute_error(error, provider=self._service.name, mask=self._mask)
 
-    def _advise(self, error: ProviderError) -> None:
-        """Append advice, once no retry follows."""
-        advise(error, self._service.name)
-
     async def _read_key(self) -> str:
         try:
-            return await self._service.key()
+            return await self._service.key.read()
         except ProviderError as error:
             self._sign(error)
             raise
 
     async def _renewed(self, refused: str) -> str:
         """Return a key other than the refused one; "" if there is none."""
-        if not self._service.renew(refused):
+        if not self._service.key.renew(refused):
             return ""
         key = await self._read_key()
         return key if key != refused else ""
@@ -224,7 +233,7 @@ class _Call:
             body = await self._error_body(response)
         finally:
             response.close()
-        raise response_error(response.status, response.headers, body, now=self._service.clock())
+        raise response_error(response.status, response.headers, body, now=self._service.retries.now())
 
     async def _begin(self, http: HttpRequest) -> None:
         """Send the request and wait for the first event: some services answer 200 and then report an overload."""
@@ -307,16 +316,6 @@ class _Call:
 def _is_about_the_key(error: ProviderError) -> bool:
     """True if another key may help: it does not against missing permission or credit."""
     return error.status == _UNAUTHORIZED or (type(error) is AuthFailed and error.status == _BAD_REQUEST)
-
-
-def _random() -> float:
-    from random import random  # Imported lazily: needed only for retries.
-
-    return random()
-
-
-def _forever() -> float:
-    return math.inf
 
 
 class ModelRouter:

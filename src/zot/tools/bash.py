@@ -18,7 +18,6 @@ from zot.tools.process import Child, Groups, Processes
 from zot.tools.specs import BASH_MIN_TIMEOUT_S, BASH_TIMEOUT_S, bash
 
 if TYPE_CHECKING:
-    from zot.config.private_paths import PrivatePath
     from zot.tools.sandbox import Sandbox
 
 TIMEOUT_GRACE_S = 2.0
@@ -35,10 +34,8 @@ class Bash:
     """Runs shell commands for the model.
 
     The caller closes ``processes`` and ``spills``. Output too long for the model goes to ``spills``. ``timeout_s`` is
-    the default timeout; a command that exceeds it gets SIGTERM and ``grace_s`` before SIGKILL. With ``lock``, every
-    command runs in a sandbox or not at all: it sees its directory and the system's programs; ``hidden`` paths are
-    empty, ``shown`` directories readable nevertheless, and ``protected`` paths stay as they are. It has no network
-    without ``lock_net``, and no variables but those that every program needs and ``lock_env``.
+    the default timeout; a command that exceeds it gets SIGTERM and ``grace_s`` before SIGKILL. With a ``sandbox``,
+    every command runs in it or not at all.
     """
 
     read_only = False
@@ -48,28 +45,18 @@ class Bash:
         processes: Processes | None = None,
         *,
         spills: Spills | None = None,
-        lock: bool = False,
-        hidden: Sequence[PrivatePath] = (),
-        shown: Sequence[str] = (),
-        protected: Sequence[str] = (),
-        lock_net: bool = False,
-        lock_env: Sequence[str] = (),
+        sandbox: Sandbox | None = None,
         timeout_s: float = BASH_TIMEOUT_S,
         grace_s: float = TIMEOUT_GRACE_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._processes = processes or Groups()
         self._spills = spills
-        shown = (*shown, *(() if spills is None else (spills.directory,)))
-        self._sandbox: Sandbox | None = None
-        if lock:
-            from zot.tools.sandbox import Sandbox  # Imported lazily: start-up budget.
-
-            self._sandbox = Sandbox(hidden=hidden, shown=shown, protected=protected, net=lock_net, variables=lock_env)
+        self._sandbox = sandbox
         self._timeout_s = timeout_s
         self._grace_s = grace_s
         self._clock = clock
-        self.spec = bash(lock=lock, lock_net=lock_net, timeout_s=timeout_s)
+        self.spec = bash(lock=sandbox is not None, lock_net=sandbox is not None and sandbox.net, timeout_s=timeout_s)
 
     async def run(self, args: dict[str, Any], context: ToolContext) -> Output:
         """Run the command until it exits, even if background jobs still hold its output then.

@@ -120,7 +120,7 @@ class Sandbox:
         self._protected: ProtectedFiles | None = None
         self._has_jobs = False
         self._shown = shown
-        self._net = net
+        self.net = net
         self._variables = frozenset(variables)
         self._support: SandboxSupport | None = None
 
@@ -150,7 +150,7 @@ class Sandbox:
         return [] if self._protected is None else await asyncio.to_thread(self._protected.sweep)
 
     def _environment(self, env: Mapping[str, str]) -> dict[str, str]:
-        passed = ENVIRONMENT | self._variables | (_PROXIES if self._net else frozenset())
+        passed = ENVIRONMENT | self._variables | (_PROXIES if self.net else frozenset())
         return {name: value for name, value in env.items() if name in passed or name.startswith("LC_")}
 
     def _wrap(
@@ -166,7 +166,7 @@ class Sandbox:
             bwrap=bwrap,
             cwd=context.cwd,
             mounts=mounts,
-            options=() if self._net else (_NO_NET,),
+            options=() if self.net else (_NO_NET,),
             support=for_files_of([context.cwd], support),
         )
 
@@ -180,10 +180,10 @@ class Sandbox:
 
     async def _supported(self, bwrap: str, processes: Processes, context: ToolContext) -> SandboxSupport:
         """Find out what works here. Raise ToolFailed if commands cannot be confined at all."""
-        found = await find_support(bwrap, processes, context.env, () if self._net else (_NO_NET,))
+        found = await find_support(bwrap, processes, context.env, () if self.net else (_NO_NET,))
         if isinstance(found, str):
             advice = ""
-            if not self._net and not isinstance(await find_support(bwrap, processes, context.env), str):
+            if not self.net and not isinstance(await find_support(bwrap, processes, context.env), str):
                 advice = "; --lock-net runs commands with the network"
             raise ToolFailed(f"{_NOT_RUN}, which {found}{advice}")
         # With the real mounts, one of which may be what does not work.
