@@ -23,7 +23,7 @@ from zot.runtime.shared import SharedResources
 from zot.runtime.toolbox import Toolbox
 from zot.tools.base import ToolContext
 from zot.tools.bash import Bash
-from zot.tools.paths import LockedPaths
+from zot.tools.file_access import LockedPaths
 from zot.tools.process import Child, Groups
 from zot.tools.sandbox import Sandbox
 

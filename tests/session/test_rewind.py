@@ -27,7 +27,7 @@ from zot.session.transcripts import RewindTarget
 from zot.store import FileChanged
 from zot.tools.base import ToolContext
 from zot.tools.checkpoints import MAX_KEPT_BYTES, Restorer
-from zot.tools.paths import UnrestrictedPaths
+from zot.tools.file_access import UnrestrictedPaths
 from zot.tools.write import Write
 
 

@@ -44,7 +44,7 @@ from zot.store import NOT_KEPT, Change, Configured, MessageAdded, MessagesReplac
 from zot.text import printable
 from zot.tools.checkpoints import Restorer
 from zot.tools.diff import unified
-from zot.tools.paths import LockedPaths, UnrestrictedPaths
+from zot.tools.file_access import LockedPaths, UnrestrictedPaths
 from zot.ui.readable import counted, format_size, format_time, one_line
 
 _ALL = 1 << 62

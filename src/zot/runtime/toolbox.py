@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from zot.tools.bash import Bash
     from zot.tools.checkpoints import Restorer
     from zot.tools.command_output import Spills
-    from zot.tools.paths import Paths
+    from zot.tools.file_access import Paths
     from zot.tools.process import Processes
     from zot.tools.sandbox import Sandbox
 
@@ -59,7 +59,7 @@ class Toolbox:
         """Return an object that restores files changed by tools, within the lock."""
         # Imported lazily: only rewinds need them.
         from zot.tools.checkpoints import Restorer
-        from zot.tools.paths import UnrestrictedPaths
+        from zot.tools.file_access import UnrestrictedPaths
 
         return Restorer(self._writable or UnrestrictedPaths(), self._seen)
 
@@ -148,7 +148,7 @@ class Toolbox:
         if not self._config.lock:
             return None, None
         # Imported lazily: tools are loaded for their first call.
-        from zot.tools.paths import LockedPaths, LockedPathsForReading
+        from zot.tools.file_access import LockedPaths, LockedPathsForReading
 
         hidden = [one.path for one in self._hidden]
         lock = LockedPaths(self.cwd, hidden=hidden)
