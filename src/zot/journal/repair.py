@@ -500,7 +500,7 @@ def _refill(path: str, fresh: str) -> list[str]:
 
 
 def _wreck(path: str, fresh: str) -> FoundRows:
-    """Return what can be read of a damaged file. ``fresh`` is an empty journal."""
+    """Return the readable rows of a damaged file. ``fresh`` is an empty journal."""
     copy, found = f"{path}.copy", FoundRows()
     try:
         _remove(copy)

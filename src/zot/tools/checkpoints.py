@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Sequence
-from hashlib import sha256
 from typing import NamedTuple
 
 from zot.errors import ToolFailed
+from zot.files import sha256
 from zot.store import NOT_KEPT, FileChanged
 from zot.text import has_surrogate
 from zot.tools.file_access import FileLocation, Paths, read_at

@@ -10,12 +10,9 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple, Protocol, Self
 
 from zot.errors import ToolFailed
+from zot.files import MAX_LINKS, OPEN_DIRECTORY, link_target
 from zot.tools.read_state import Keys, version_from_status
 
-#: The kernel's own limit.
-MAX_LINKS = 40
-#: Sufficient to open files inside, even of an unreadable directory.
-OPEN_DIRECTORY = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
 _OPEN_BENEATH = OPEN_DIRECTORY | os.O_NOFOLLOW
 #: Attributes set by users and their programs, and access control lists. All others belong to the system.
 _KEPT_ATTRIBUTES = ("user.", "system.posix_acl_access")
@@ -74,18 +71,6 @@ def checked(path: str) -> str:
     except UnicodeEncodeError as exc:
         raise ToolFailed(f"path cannot be a file name: {exc.reason}") from exc
     return path
-
-
-def link_target(name: str, directory: int) -> str | None:
-    """Return the target of a symbolic link; None if there is no link of this name. Raise OSError."""
-    try:
-        return os.readlink(name, dir_fd=directory)
-    except FileNotFoundError:
-        return None
-    except OSError as exc:
-        if exc.errno == errno.EINVAL:  # not a link
-            return None
-        raise
 
 
 def too_many_links() -> OSError:

@@ -382,21 +382,15 @@ def _runs(group: int) -> bool:
 
 def _members(group: int) -> list[int]:
     """Return the running processes of a group, as far as /proc shows them."""
-    return [pid for pid, fields in _processes() if int(fields[2]) == group and fields[0] not in (b"Z", b"X")]
+    return [pid for pid, status in _processes() if status.group == group]
 
 
-def _processes() -> list[tuple[int, list[bytes]]]:
-    """Return every process with the fields of its stat file from the state on; [] without /proc."""
-    found = []
+def _processes() -> Iterator[tuple[int, tree.ProcessStatus]]:
+    """Yield every process that has not ended; none without /proc."""
     for name in os.listdir("/proc") if os.path.exists("/proc/self/stat") else ():
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    # The name comes second, in brackets, and may itself contain anything.
-                    found.append((int(name), file.read().rpartition(b")")[2].split()))
-            except OSError:  # it has just ended
-                pass
-    return found
+        status = tree.status(int(name)) if name.isdigit() else None
+        if status is not None and status.state not in b"ZX":
+            yield int(name), status
 
 
 def _command_line(pid: int) -> str:
@@ -446,12 +440,9 @@ def kill_orphans(mark: int, session: int, *, within_s: float) -> None:
 
 
 def _found(mark: int, session: int) -> Iterator[tuple[int, tree.ProcessStatus]]:
-    for name in os.listdir("/proc"):
-        status = tree.status(int(name)) if name.isdigit() else None
-        if status is None or status.state in b"ZX":
-            continue
-        if (session and status.session == session) or (mark and _has_mark(int(name), mark)):
-            yield int(name), status
+    for pid, status in _processes():
+        if (session and status.session == session) or (mark and _has_mark(pid, mark)):
+            yield pid, status
 
 
 def _has_mark(pid: int, mark: int) -> bool:

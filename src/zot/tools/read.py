@@ -13,10 +13,11 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from zot.errors import ToolFailed
+from zot.files import link_target
 from zot.messages import ImageBlock, TextBlock
 from zot.text import printable
 from zot.tools.base import Output, ToolContext, decode_args
-from zot.tools.file_access import Paths, UnrestrictedPaths, link_target, read_at
+from zot.tools.file_access import Paths, UnrestrictedPaths, read_at
 from zot.tools.images import (
     MAX_IMAGE_BYTES,
     MAX_IMAGE_SIDE,

@@ -46,7 +46,7 @@ _PROXIES: Final = frozenset({
 
 
 class Protection(NamedTuple):
-    """A protection that not every bubblewrap or kernel has. ``lost`` says what is possible without it."""
+    """A protection that not every bubblewrap or kernel has. ``lost`` says what commands can do without it."""
 
     key: str
     name: str
