@@ -30,7 +30,7 @@ from zot.errors import SessionBusy, UsageError, UserError
 from zot.files import write_new
 from zot.journal.chunks import Kind
 from zot.journal.journal import Journal, ReadOnlyJournal
-from zot.journal.portable import MAX_LINE_BYTES, PortableHeader, checked, exported, imported
+from zot.journal.portable import MAX_LINE_BYTES, ImportTarget, PortableHeader, checked, exported, imported
 from zot.journal.queries import SessionRecord, last_seq, rows_after
 from zot.journal.record import Record, busy
 from zot.messages import CallBlock, Message, ResultBlock, TextBlock, show, text_of, timestamp
@@ -235,15 +235,9 @@ def _look(file: BinaryIO, path: str) -> PortableHeader:
 
 def _read(connection: sqlite3.Connection, file: BinaryIO, path: str, request: CommandRequest) -> SessionRecord:
     settings = request.settings
-    return imported(
-        connection,
-        checked(_lines(file, path), path),
-        wanted_id=settings.get("as"),
-        spare_id=new_session_id,
-        home=_home(),
-        cwd=absolute_directory(settings["cwd"]) if "cwd" in settings else None,
-        now=timestamp(),
-    )
+    cwd = absolute_directory(settings["cwd"]) if "cwd" in settings else None
+    target = ImportTarget(new_session_id(), _home(), wanted_id=settings.get("as"), cwd=cwd)
+    return imported(connection, checked(_lines(file, path), path), target)
 
 
 def _lines(file: BinaryIO, path: str) -> Iterator[tuple[int, bytes]]:

@@ -26,7 +26,6 @@ from zot.journal.schema import (
     connect_empty,
     connect_read_only,
     explained,
-    is_damage,
     is_empty,
     is_from_later_version,
     is_there,
@@ -39,7 +38,6 @@ from zot.journal.writer import Writer
 from zot.messages import timestamp
 
 if TYPE_CHECKING:
-    from zot.journal.repair import CheckReport
     from zot.journal.search import Hit
 
 log = logging.getLogger("zot")
@@ -288,13 +286,6 @@ class Journal(ReadOnlyJournal):
         is_behind = self.leases.marked(number) > last or self.leases.is_buried(number)
         return is_behind and session.owner is None and not self.leases.is_taken(number)
 
-    async def create(self, session_id: str, *, cwd: str = "", title: str = "") -> SessionRecord:
-        """Create a session. Raise UserError if it exists."""
-        now = timestamp()
-        return await self.writing(
-            lambda connection: queries.create(connection, session_id, cwd=cwd, title=title, now=now)
-        )
-
     async def rename(self, session_id: str, title: str) -> None:
         """Give a session a title. Raise NoSuchSession."""
         await self.writing(lambda connection: queries.rename(connection, session_id, title))
@@ -337,12 +328,6 @@ class Journal(ReadOnlyJournal):
         removed = await self.writing(queries.sweep)
         await self.writer.mail.heard(self.writer.run(_shrink, bare=True))
         return removed
-
-    async def check(self) -> CheckReport:
-        """Check every byte and report problems. Changes nothing."""
-        from zot.journal.repair import inspect  # Imported lazily: only `sessions check` needs it.
-
-        return await self.reading(inspect)
 
     async def acknowledge(self) -> None:
         """Accept the known losses: missing sessions, and rows missing at the end of others. Raise StoreFailed."""
@@ -466,47 +451,34 @@ class Journal(ReadOnlyJournal):
 
     def _finish_salvage(self) -> None:
         """Finish a replacement that a crash interrupted. Raise StoreFailed if other processes use the file."""
-        if not is_there(replacement(self.path)):
-            return
-        if not self.leases.own():
-            raise StoreFailed(f"{self.path} is being replaced by another process: wait for its end")
-        try:
-            from zot.journal.repair import finish  # Imported lazily: repairs are rare.
-
-            finish(self.path)
-        finally:
-            self.leases.share()
+        if is_there(replacement(self.path)):
+            self._repair(None, f"{self.path} is being replaced by another process: wait for its end")
 
     def _salvage(self, problem: StoreFailed) -> None:
         """Replace the file by its readable contents. Raise StoreFailed if other processes use it."""
-        if not self.leases.own():
-            raise StoreFailed(f"{problem}; but other processes have it open: end them first") from problem
-        try:
-            from zot.journal.repair import salvage  # Imported lazily: repairs are rare.
+        self._repair(problem, f"{problem}; but other processes have it open: end them first")
 
-            notices = [] if self._is_whole(problem) else salvage(self.path)
-            self.leases.mark({SUSPECTED: 0})
+    def _repair(self, problem: StoreFailed | None, if_used: str) -> None:
+        """Repair the file while no other process uses it, or raise StoreFailed with the text ``if_used``.
+
+        Without a ``problem``, only finish an interrupted replacement.
+        """
+        if not self.leases.own():
+            raise StoreFailed(if_used) from problem
+        from zot.journal import repair  # Imported lazily: repairs are rare.
+
+        notices: list[str] = []
+        try:
+            if problem is None:
+                repair.finish(self.path)
+            else:
+                if not repair.was_misread(self.path, problem, is_suspected=bool(self.leases.marked(SUSPECTED))):
+                    notices = repair.salvage(self.path)
+                self.leases.mark({SUSPECTED: 0})
         finally:
             self.leases.share()
         for notice in notices:
             self.note(notice)
-
-    def _is_whole(self, problem: StoreFailed) -> bool:
-        """True if the file is intact after all: SQLite also reports damage when a disk read fails once.
-
-        Damage that we found ourselves, by a checksum or by the tables, needs no second look.
-        """
-        cause = problem.__cause__
-        if not (self.leases.marked(SUSPECTED) or (isinstance(cause, sqlite3.Error) and is_damage(cause))):
-            return False
-        from zot.journal.repair import check_file  # Imported lazily: repairs are rare.
-
-        # Twice: an unreliable disk may fail again.
-        reports = (check_file(self.path) for _ in range(2))
-        if all(len(report.problems) > len(report.lost) for report in reports):
-            return False
-        log.warning("%s; every byte of it is right, so a read must have failed: look at the disk", problem)
-        return True
 
     def _replace(self, problem: StoreFailed, file: int) -> None:
         """Stop, salvage the damaged file, and start again.
