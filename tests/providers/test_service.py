@@ -13,7 +13,7 @@ import pytest
 from apis import APIS
 
 import claude
-from fakes import FINE, KEY, PATIENCE_S, Answer, FakeTransport, Piece, Points, service
+from fakes import FINE, KEY, PATIENCE_S, Answer, FakeResponse, FakeTransport, Piece, Points, service
 from zot.config.vendors import ApiName
 from zot.errors import (
     AuthFailed,
@@ -28,7 +28,7 @@ from zot.errors import (
 )
 from zot.events import TextDelta
 from zot.messages import Message, TextBlock
-from zot.providers.base import Deadlines, EncodedMessages, ModelRequest, ReplyStream, StreamEvent
+from zot.providers.base import Deadlines, EncodedMessages, HttpRequest, ModelRequest, ReplyStream, StreamEvent
 from zot.providers.service import Service
 
 REQUEST = ModelRequest(
@@ -473,6 +473,41 @@ async def test_deadlines_are_those_that_were_given() -> None:
     stream = call(FakeTransport([Answer([claude.start(), None])]), deadlines=Deadlines(silence_s=0.001))
     with pytest.raises(Stalled, match=r"nothing new for 0.001 s"):
         await everything(stream)
+
+
+async def test_a_stall_leaves_no_request_for_cancellation() -> None:
+    stream = call(FakeTransport([Answer([claude.start(), None])]), deadlines=Deadlines(silence_s=0.001))
+    with pytest.raises(Stalled):
+        await everything(stream)
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+class Aborted(FakeTransport):
+    """Its answers are aborted, too, while their silence is being ended."""
+
+    async def send(self, request: HttpRequest, deadlines: Deadlines) -> FakeResponse:
+        response = await super().send(request, deadlines)
+        read, running = response.read, asyncio.current_task()
+
+        async def aborted() -> bytes:
+            try:
+                return await read()
+            finally:
+                if running is not None and response.reads > 1:
+                    running.cancel()
+
+        response.read = aborted  # type: ignore[method-assign]
+        return response
+
+
+async def test_an_abort_at_the_moment_of_a_stall_is_an_abort() -> None:
+    stream = call(Aborted([Answer([claude.start(), None])]), deadlines=Deadlines(silence_s=0.001))
+    task = asyncio.create_task(everything(stream))
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.wait({task})
+    assert task.cancelled()
 
 
 async def test_a_refusal_is_read_up_to_a_limit() -> None:

@@ -636,10 +636,11 @@ async def connect_socket(host: str, port: int) -> socket.socket:
 
 async def _places(host: str, port: int) -> Sequence[_Place]:
     """Return the addresses of a host, alternating between families, so that one broken family costs little."""
+    name = host.encode("ascii")  # For a str, Python would load its tables of international names.
     try:  # A numeric address needs no lookup, which takes a thread.
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+        found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except socket.gaierror:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        found = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
     families: dict[int, list[_Place]] = {}
     for place in found:
         families.setdefault(place[0], []).append(place)

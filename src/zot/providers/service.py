@@ -7,6 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -150,12 +151,12 @@ class _Call:
         self._mask = Mask(service.secrets)
         self._response: HttpResponse | None = None
         self._decoder = service.api.decoder(request)
+        self._timer = _SilenceTimer()
         self._first_events: list[StreamEvent] = []
         self._failure: ProviderError | None = None
         self._opening = b""
         self._received_bytes = 0
         self._ended = False
-        self._quiet_since = 0.0
 
     async def open(self) -> None:
         """Send the request, with retries where safe, until an answer begins. Raise ProviderError."""
@@ -169,6 +170,7 @@ class _Call:
                 if may_renew and _is_about_the_key(error) and (renewed := await self._renewed(key)):
                     log.warning("%s (once more, with a new key)", error)
                     http, may_renew = self._prepared(renewed), False
+                    self._decoder = self._service.api.decoder(self._request)
                     continue
                 delay_s = retry_delay(error, attempt=attempt, jitter=retries.jitter())
                 if delay_s is None or delay_s >= retries.left_s():
@@ -178,14 +180,20 @@ class _Call:
                 self._on_retry(str(error), attempt=attempt, delay_s=delay_s)
                 await retries.sleep(delay_s)
                 attempt += 1
+                self._decoder = self._service.api.decoder(self._request)
             else:
                 return
 
     async def read(self) -> list[StreamEvent]:
         """Return the next events; an empty list at the end. Raise ProviderError."""
         assert self._response is not None, "read before open"
+        if self._first_events:
+            events, self._first_events = self._first_events, []
+            return events
         try:
-            return await self._next_events(self._response)
+            if (failure := self._failure or self._decoder.failure) is not None:
+                raise failure
+            return await self._listen(self._response)
         except ProviderError as error:
             if not error.provider:  # Signed once: reading again raises the same error.
                 self._sign(error)
@@ -198,6 +206,7 @@ class _Call:
 
     def close(self) -> None:
         """Release the connection; it is reused only if the answer was read to its end."""
+        self._timer.stop()
         if self._response is not None:
             self._response.close()
 
@@ -237,7 +246,6 @@ class _Call:
 
     async def _begin(self, http: HttpRequest) -> None:
         """Send the request and wait for the first event: some services answer 200 and then report an overload."""
-        self._decoder = self._service.api.decoder(self._request)
         self._opening, self._received_bytes, self._ended = b"", 0, False
         self._response = await self._attempt(http)
         try:
@@ -256,38 +264,30 @@ class _Call:
             return problem
         return not_a_stream(kind, self._opening, self._mask)
 
-    async def _next_events(self, response: HttpResponse) -> list[StreamEvent]:
-        if self._first_events:
-            events, self._first_events = self._first_events, []
-            return events
-        if (failure := self._failure or self._decoder.failure) is not None:
-            raise failure
-        return await self._listen(response)
-
     async def _listen(self, response: HttpResponse, *, until_begun: bool = False) -> list[StreamEvent]:
         """Return the next events; with ``until_begun`` possibly none, as soon as anything but pings has arrived."""
+        decoder, timer = self._decoder, self._timer
         # From here, not from the last event: our own processing time is no silence of the service.
-        self._quiet_since = asyncio.get_running_loop().time()
-        while not self._ended and not (until_begun and self._decoder.progress):
-            seen = self._decoder.progress
+        timer.restart()
+        while not self._ended and not (until_begun and decoder.progress):
+            seen = decoder.progress
             data = await self._next_bytes(response)
             if data:
-                events = self._decoder.feed(data)
+                events = decoder.feed(data)
             else:
                 self._ended = True
-                events = self._decoder.finish()
-            if self._decoder.progress != seen:
-                self._quiet_since = asyncio.get_running_loop().time()
+                events = decoder.finish()
             if events:
                 return events
+            if decoder.progress != seen:
+                timer.restart()
         return []
 
     async def _next_bytes(self, response: HttpResponse) -> bytes:
         # Bytes after the last event are no part of the answer.
         silence_s = _EPILOGUE_S if self._decoder.is_complete else self._service.deadlines.silence_s
         try:
-            async with asyncio.timeout_at(self._quiet_since + silence_s):
-                data = await response.read()
+            data = await self._timer.read(response, within_s=silence_s)
         except (TimeoutError, StreamBroken) as problem:
             if self._decoder.is_complete:
                 return b""
@@ -311,6 +311,59 @@ class _Call:
         except (TimeoutError, ProviderError):
             pass  # The status is enough; a missing explanation must not hide it.
         return body[:_MAX_ERROR_BODY]
+
+
+class _SilenceTimer:
+    """Limit of the silence of a service: as `asyncio.timeout`, but one timer serves all reads of an answer."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._since = 0.0
+        self._deadline = 0.0
+        self._handle: asyncio.TimerHandle | None = None
+        self._reader: asyncio.Task[Any] | None = None
+        self._has_expired = False
+
+    def restart(self) -> None:
+        """Count the silence from now."""
+        self._since = self._loop.time()
+
+    async def read(self, response: HttpResponse, *, within_s: float) -> bytes:
+        """Return the next bytes of a body. Raise TimeoutError ``within_s`` after `restart`."""
+        self._deadline = deadline = self._since + within_s
+        if self._handle is None or deadline < self._handle.when():
+            self.stop()
+            self._handle = self._loop.call_at(deadline, self._on_time)
+        self._reader = reader = asyncio.current_task(self._loop)
+        assert reader is not None
+        requests = reader.cancelling()
+        try:
+            return await response.read()
+        except asyncio.CancelledError:
+            if self._has_expired and reader.cancelling() <= requests + 1:
+                raise TimeoutError from None
+            raise
+        finally:
+            self._reader = None
+            if self._has_expired:
+                self._has_expired = False
+                reader.uncancel()
+
+    def stop(self) -> None:
+        """Cancel the timer."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _on_time(self) -> None:
+        self._handle = None
+        if self._reader is None:
+            return  # The next read sets the timer again.
+        if self._loop.time() < self._deadline:
+            self._handle = self._loop.call_at(self._deadline, self._on_time)
+        else:
+            self._has_expired = True
+            self._reader.cancel()
 
 
 def _is_about_the_key(error: ProviderError) -> bool:
