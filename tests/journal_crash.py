@@ -177,7 +177,7 @@ async def write_read_only(path: str) -> None:
         say("failed", problem)
     seen = await open_read_only(path)
     sessions = await seen.sessions()
-    rows = await seen.reading(lambda connection: rows_after(connection, sessions[0].number, 0, 10))
+    rows = await seen.reading(rows_after, sessions[0].number, 0, 10)
     say("seen", can_be_written(path), sessions[0].id, len(rows))
     await seen.close()
     say("checked", check_file(path).problems)

@@ -182,7 +182,7 @@ async def test_the_newest_of_a_directory_is_found(journal: Journal) -> None:
 async def test_what_is_not_there_is_said(journal: Journal) -> None:
     await journal.record("a")
     with pytest.raises(UserError, match="'a' already"):
-        await journal.writing(lambda connection: create(connection, "a", cwd="", title="", now=timestamp()))
+        await journal.writing(create, "a", cwd="", title="", now=timestamp())
     with pytest.raises(NoSuchSession, match="'b'"):
         await journal.record("b", create=False)
     with pytest.raises(NoSuchSession):

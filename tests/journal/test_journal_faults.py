@@ -503,7 +503,7 @@ async def test_whoever_dies_while_a_file_is_replaced_leaves_the_rest_to_the_next
 async def test_rows_of_another_version_are_no_damage(tmp_path: Path) -> None:
     journal = await Journal.open(tmp_path / "journal.db")
     record = await journal.record("one")
-    await journal.writing(lambda connection: put(connection, Chunk(record.number, 0, 1, 1, 1, b'{"type":"sung"}\n')))
+    await journal.writing(put, Chunk(record.number, 0, 1, 1, 1, b'{"type":"sung"}\n'))
     with pytest.raises(StoreFailed, match="row 1 cannot be understood, another zot wrote them") as caught:
         await journal.resume("one")
     assert not isinstance(caught.value, JournalDamaged)

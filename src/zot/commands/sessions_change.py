@@ -112,12 +112,12 @@ async def _point(journal: Journal, session: SessionRecord, request: CommandReque
     """Return the last row of the fork. Raise UserError if there are fewer messages."""
     number, at, count = session.number, request.settings.get("at"), request.settings.get("messages")
     if count is not None:
-        rows = await journal.reading(lambda connection: rows_after(connection, number, 0, _ALL, [Kind.CHANGES]))
+        rows = await journal.reading(rows_after, number, 0, _ALL, [Kind.CHANGES])
         at = fork_point([(seq, row) for seq, row in rows if isinstance(row, Change)], count)
     if at is None:
-        return await journal.reading(lambda connection: last_seq(connection, number))
+        return await journal.reading(last_seq, number)
     point = int(at)
-    following = await journal.reading(lambda connection: rows_after(connection, number, point, CONCLUSION))
+    following = await journal.reading(rows_after, number, point, CONCLUSION)
     return fork_end(point, following)
 
 
@@ -198,7 +198,7 @@ async def import_(journal: Journal, request: CommandRequest) -> int:
         with _opened(path) as file:
             # Check it first without locking the journal, which others wait for.
             was = await asyncio.to_thread(_look, file, path)
-            made = await journal.writing(lambda connection: _read(connection, file, path, request))
+            made = await journal.writing(_read, file, path, request)
     except OSError as problem:
         raise UserError(f"{path}: {problem.strerror}") from None
     except UserError as problem:  # it may quote the file, whose text is untrusted

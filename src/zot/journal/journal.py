@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("zot")
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 #: How long closing waits for pending writes, and opening for another process that replaces the file.
 CLOSE_S = 5.0
@@ -135,25 +136,27 @@ class ReadOnlyJournal:
 
     async def sessions(self, *, cwd: str | None = None) -> list[SessionRecord]:
         """Return all sessions, or those of a directory, the newest first."""
-        return await self.reading(lambda connection: queries.listed(connection, cwd=cwd))
+        return await self.reading(queries.listed, cwd=cwd)
 
     async def newest(self, cwd: str, *, but: str) -> SessionRecord | None:
         """Return the last used session of a directory whose id does not begin with ``but``."""
-        return await self.reading(lambda connection: queries.newest(connection, cwd, but=but))
+        return await self.reading(queries.newest, cwd, but=but)
 
     async def find(self, session_id: str) -> SessionRecord:
         """Return a session's record. Raise NoSuchSession."""
-        return await self.reading(lambda connection: queries.get(connection, session_id))
+        return await self.reading(queries.get, session_id)
 
     async def search(self, text: str, *, limit: int = 50) -> list[Hit]:
         """Return the messages that contain ``text``, ignoring case, newest sessions first."""
         from zot.journal.search import matches  # Imported lazily: only searches need it.
 
-        return await self.reading(lambda connection: matches(connection, text, limit))
+        return await self.reading(matches, text, limit)
 
-    async def reading(self, action: Callable[[sqlite3.Connection], T]) -> T:
-        """Run ``action`` with a read-only connection, in another thread. Raise StoreFailed."""
-        return await self._readers.run(action)
+    async def reading(
+        self, query: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Return ``query(connection, *args, **kwargs)``, in another thread and read-only. Raise StoreFailed."""
+        return await self._readers.run(lambda connection: query(connection, *args, **kwargs))
 
     async def close(self) -> None:
         """Close the file."""
@@ -288,19 +291,19 @@ class Journal(ReadOnlyJournal):
 
     async def rename(self, session_id: str, title: str) -> None:
         """Give a session a title. Raise NoSuchSession."""
-        await self.writing(lambda connection: queries.rename(connection, session_id, title))
+        await self.writing(queries.rename, session_id, title)
 
     async def is_closed(self, session_id: str) -> bool:
         """True if a session is marked as closed."""
-        return await self.reading(lambda connection: queries.is_closed(connection, session_id))
+        return await self.reading(queries.is_closed, session_id)
 
     async def mark_closed(self, session_id: str, *, closed: bool) -> None:
         """Mark a session as closed, or remove the mark. Does nothing if there is no such session."""
         now = timestamp()
         if closed:
-            await self.writing(lambda connection: queries.mark_closed(connection, session_id, now), durable=True)
+            await self.writing_durably(queries.mark_closed, session_id, now)
         else:
-            await self.writing(lambda connection: queries.unmark_closed(connection, session_id), durable=True)
+            await self.writing_durably(queries.unmark_closed, session_id)
 
     async def delete(self, session_id: str) -> SessionRecord:
         """Delete a session for good; return its record. Raise NoSuchSession, SessionBusy while it runs."""
@@ -321,7 +324,7 @@ class Journal(ReadOnlyJournal):
 
     async def fork(self, session_id: str, new_id: str, *, at: int) -> SessionRecord:
         """Make ``new_id`` from the rows of a session up to number ``at``. Raise NoSuchSession, UserError."""
-        return await self.writing(lambda connection: queries.fork(connection, session_id, at, new_id))
+        return await self.writing(queries.fork, session_id, at, new_id)
 
     async def collect(self) -> int:
         """Delete unreferenced blobs and shrink the file; return how many blobs were deleted."""
@@ -356,19 +359,32 @@ class Journal(ReadOnlyJournal):
         """
         await asyncio.to_thread(self._replace, problem, self._replaced)
 
-    async def reading(self, action: Callable[[sqlite3.Connection], T]) -> T:
-        """Run ``action`` with a read-only connection, in another thread."""
+    async def reading(
+        self, query: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Return ``query(connection, *args, **kwargs)``, in another thread and read-only."""
         try:
-            return await self._readers.run(action)
+            return await super().reading(query, *args, **kwargs)
         except JournalDamaged as problem:
             self.suspect(problem)
             raise
 
-    async def writing(self, action: Callable[[sqlite3.Connection], T], *, durable: bool = False) -> T:
-        """Run ``action`` in a transaction, in the writer's thread, after everything queued before.
+    async def writing(
+        self, action: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Return ``action(connection, *args, **kwargs)``, in a transaction after everything queued before.
 
-        It completes even if the caller is cancelled. If ``durable``, the result survives a loss of power.
+        It runs in the writer's thread and completes even if the caller is cancelled.
         """
+        return await self._written(lambda connection: action(connection, *args, **kwargs), durable=False)
+
+    async def writing_durably(
+        self, action: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Do as `writing` does; the result survives a loss of power."""
+        return await self._written(lambda connection: action(connection, *args, **kwargs), durable=True)
+
+    async def _written(self, action: Callable[[sqlite3.Connection], T], *, durable: bool) -> T:
         try:
             return await self.writer.mail.heard(self.writer.run(action, durable=durable))
         except JournalDamaged as problem:

@@ -306,7 +306,7 @@ class Record:
 
     async def read(self, after: int, limit: int) -> list[tuple[int, Row]]:
         """Return the oldest stored rows after row ``after``, of all processes. Raise JournalDamaged."""
-        return await self._files.reading(lambda connection: rows_after(connection, self.number, after, limit))
+        return await self._files.reading(rows_after, self.number, after, limit)
 
     async def newest(self) -> Sequence[tuple[int, Row]]:
         """Return the rows of the newest run, of any process, with their numbers. Raise JournalDamaged."""
@@ -321,22 +321,22 @@ class Record:
 
     async def changes(self) -> Sequence[tuple[int, Change]]:
         """Return all changes of the transcript, of all processes. Raise JournalDamaged."""
-        numbers, rows = await self._files.reading(lambda connection: all_changes(connection, self.number))
+        numbers, rows = await self._files.reading(all_changes, self.number)
         return [(seq, row) for seq, row in zip(numbers, rows, strict=True) if isinstance(row, Change)]
 
     async def changes_with_failures(self) -> Sequence[Row]:
         """Return all changes of the transcript, and the events of failed runs (`replay.failed_runs`)."""
         from zot.journal.replay import failed_runs  # Imported lazily: needed only after a failed run.
 
-        return await self._files.reading(lambda connection: failed_runs(connection, self.number))
+        return await self._files.reading(failed_runs, self.number)
 
     async def content(self, digest: str) -> bytes | None:
         """Return the content of a file that a row refers to; None if it is lost."""
-        return await self._files.reading(lambda connection: queries.blob(connection, bytes.fromhex(digest)))
+        return await self._files.reading(queries.blob, bytes.fromhex(digest))
 
     async def fork(self, new_id: str, at: int) -> None:
         """Make another session from the rows up to number ``at``. Raise UserError, NoSuchSession."""
-        await self._files.writing(lambda connection: queries.fork(connection, self.id, at, new_id))
+        await self._files.writing(queries.fork, self.id, at, new_id)
 
     async def past(self) -> StoredPast:
         """Return the rows to resume from, up to `last_seq`. Raise JournalDamaged."""

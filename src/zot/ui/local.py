@@ -414,9 +414,7 @@ class LocalHome:
         target = ImportTarget(new_session_id(), _user(), agent=agent)
         journal = await self._journal()
         try:
-            made = await journal.writing(
-                lambda connection: imported(connection, checked(enumerate(lines, 1), path), target)
-            )
+            made = await journal.writing(imported, checked(enumerate(lines, 1), path), target)
         finally:
             await journal.close()
         return made.id

@@ -277,11 +277,11 @@ class SessionCatalog:
 
     async def asked_at(self, session_id: str, request_id: str) -> int:
         """Return the row of an approval request of the newest run; 0 if it is not recorded."""
-        return await self.journal.reading(lambda connection: replay.approval_row(connection, session_id, request_id))
+        return await self.journal.reading(replay.approval_row, session_id, request_id)
 
     async def last_told(self, session_id: str, upto: int) -> int:
         """Return the number of the newest event up to ``upto``; 0 if there is none. Raise NoSuchSession."""
-        return await self.journal.reading(lambda connection: replay.last_event(connection, session_id, upto))
+        return await self.journal.reading(replay.last_event, session_id, upto)
 
     def _pending_approval(self, connection: sqlite3.Connection, record: SessionRecord) -> ApprovalRequest | None:
         if record.owner is None or self.journal.is_run_here(record):
@@ -340,7 +340,7 @@ class RecordedEvents:
     async def run_so_far(self, upto: int) -> Sequence[AgentEvent]:
         """Return the events up to ``upto`` of the run to which that number belongs."""
         with suppress(NoSuchSession):
-            return await self._journal.reading(lambda connection: replay.run_so_far(connection, self._session_id, upto))
+            return await self._journal.reading(replay.run_so_far, self._session_id, upto)
         return ()
 
 
