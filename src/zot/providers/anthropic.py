@@ -37,7 +37,7 @@ from zot.providers.base import (
     omitted_image_text,
     own_blocks,
 )
-from zot.providers.decoding import CallIds, EventReader, StreamDecoder, acceptable_id, acceptable_name, finished_call
+from zot.providers.decoding import CallIds, EventReader, SseParser, acceptable_id, acceptable_name, finished_call
 
 _STOPS: Mapping[str, Stop] = {
     "end_turn": "end_turn",
@@ -168,11 +168,12 @@ class _Open:
         self.closed = False
 
 
-class AnthropicDecoder(StreamDecoder):
+class AnthropicDecoder(Decoder):
     """Decoder of one streamed reply."""
 
     def __init__(self, ids: CallIds) -> None:
         super().__init__()
+        self._sse = SseParser()
         self._open: dict[int, _Open] = {}
         self._call_ids = ids
         self._usage = _Usage()

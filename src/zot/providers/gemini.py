@@ -39,7 +39,7 @@ from zot.providers.base import (
     omitted_image_text,
     own_blocks,
 )
-from zot.providers.decoding import CallIds, EventReader, StreamDecoder, acceptable_id, acceptable_name, finished_call
+from zot.providers.decoding import CallIds, EventReader, SseParser, acceptable_id, acceptable_name, finished_call
 
 _STOPS: Mapping[str, Stop] = {"MAX_TOKENS": "length"}
 _REFUSED = frozenset(
@@ -135,11 +135,12 @@ class _Chunk(msgspec.Struct, gc=False, rename="camel"):
 _reader: EventReader[_Chunk] = EventReader(msgspec.json.Decoder(_Chunk), kinds=("",))
 
 
-class GeminiDecoder(StreamDecoder):
+class GeminiDecoder(Decoder):
     """Decoder of one streamed reply."""
 
     def __init__(self, ids: CallIds) -> None:
         super().__init__()
+        self._sse = SseParser()
         self._ids = ids
         self._blocks: list[TranscriptBlock] = []
         self._open: Literal["text", "thinking"] | None = None

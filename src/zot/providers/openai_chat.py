@@ -40,7 +40,7 @@ from zot.providers.base import (
 from zot.providers.decoding import (
     CallIds,
     EventReader,
-    StreamDecoder,
+    SseParser,
     acceptable_id,
     acceptable_name,
     finished_call,
@@ -408,11 +408,12 @@ class _OpenText:
         return ThinkingBlock(text) if self.is_thought else TextBlock(text)
 
 
-class ChatDecoder(StreamDecoder):
+class ChatDecoder(Decoder):
     """Decoder of one streamed reply. With ``think_tags``, text may begin with thinking in tags."""
 
     def __init__(self, ids: CallIds, *, think_tags: bool = False) -> None:
         super().__init__()
+        self._sse = SseParser()
         self._parts: list[_OpenText | ChatOpenCall] = []
         self._open: _OpenText | None = None
         self._calls = OpenCalls(ids)

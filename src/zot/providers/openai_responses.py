@@ -40,7 +40,7 @@ from zot.providers.base import (
     omitted_image_text,
     own_blocks,
 )
-from zot.providers.decoding import CallIds, EventReader, StreamDecoder, acceptable_id, acceptable_name, finished_call
+from zot.providers.decoding import CallIds, EventReader, SseParser, acceptable_id, acceptable_name, finished_call
 
 _BETWEEN_THOUGHTS = "\n\n"
 
@@ -455,11 +455,12 @@ _Open: TypeAlias = OpenMessage | OpenThought | ResponsesOpenCall
 _O = TypeVar("_O", OpenMessage, OpenThought, ResponsesOpenCall)
 
 
-class ResponsesDecoder(StreamDecoder):
+class ResponsesDecoder(Decoder):
     """Decoder of one streamed reply."""
 
     def __init__(self, ids: CallIds) -> None:
         super().__init__()
+        self._sse = SseParser()
         self._open: dict[int, _Open] = {}
         self._item: int | None = None
         self._part: int | None = None
