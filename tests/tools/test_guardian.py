@@ -282,7 +282,7 @@ def test_it_loads_next_to_nothing() -> None:
     assert {name for name in loaded if name.startswith("zot")} == {
         "zot", "zot.tools", "zot.tools.guardian_process", "zot.tools.guardian_process.keeper",
         "zot.tools.guardian_process.kernel", "zot.tools.guardian_process.main",
-        "zot.tools.guardian_process.request", "zot.tools.guardian_process.tree",
+        "zot.tools.guardian_process.spawn_request", "zot.tools.guardian_process.tree",
     }  # fmt: skip
     assert not loaded & {"asyncio", "msgspec", "typing", "subprocess", "site"}
 

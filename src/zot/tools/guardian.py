@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from zot.tools.guardian_process.kernel import raise_priority
-from zot.tools.guardian_process.request import SpawnRequest, encode_request
+from zot.tools.guardian_process.spawn_request import SpawnRequest, encode_request
 from zot.tools.process import CLOSE_GRACE_S, REAP_S, Child, Groups, Processes, Streams, end_each, kill_orphans, resolve
 
 #: Error of a command that no keeper took.

@@ -17,7 +17,7 @@ from zot.config.private_paths import PrivatePath
 from zot.errors import ToolFailed
 from zot.files import make_directory
 from zot.tools.base import ToolContext
-from zot.tools.guardian_process.request import SECCOMP_FD
+from zot.tools.guardian_process.spawn_request import SECCOMP_FD
 from zot.tools.mounts import locked_mounts
 from zot.tools.process import Child, Processes, Streams
 from zot.tools.protection import ProtectedFiles

@@ -16,7 +16,7 @@ import msgspec
 from zot.errors import ConfigError
 from zot.providers.lab.performance import Broken, Pause, Piece, Plan, Silence
 from zot.providers.lab.script import Script
-from zot.providers.lab.service import LabService
+from zot.providers.lab.stage import LabService
 from zot.providers.lab.transport import Sleep
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
