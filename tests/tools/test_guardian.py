@@ -382,7 +382,7 @@ async def test_a_keeper_that_falls_silent_before_the_command_runs_is_not_waited_
     ours, theirs = socket.socketpair()
     reads, writes = os.pipe()
     keeper = subprocess.Popen(["sleep", "60"])
-    child = GuardedChild(ours, reads, (), lambda *_: None)
+    child = GuardedChild(Guardian(), ours, reads, ())
     theirs.send(f"taken {keeper.pid} 0\n".encode())
     try:
         async with asyncio.timeout(PATIENCE_S):
