@@ -613,7 +613,7 @@ async def test_the_epoch_changes_if_the_machine_went_down_in_a_run(journal: Jour
     record = await journal.record("a")
     await record.begin()
     await journal.writing(boot_elsewhere)
-    journal.leases.let_go(record.number)
+    journal.leases.release(record.number)
     assert (await journal.record("a")).epoch == 2
     assert (await journal.record("a")).epoch == 2
 

@@ -237,13 +237,13 @@ class Journal(ReadOnlyJournal):
             if session is None:
                 raise NoSuchSession(f"there is no session {session_id!r}")
             last = queries.last_seq(connection, session.number)
-            if not self.leases.take(session.number):
+            if not self.leases.acquire(session.number):
                 return session, last  # The holder of the lease has checked it.
             try:
                 epoch = checked_epoch(connection, session, self, last)
                 return msgspec.structs.replace(session, epoch=epoch), last
             finally:
-                self.leases.let_go(session.number)
+                self.leases.release(session.number)
 
         return Record(self, *await self.writing(find))
 
@@ -286,7 +286,7 @@ class Journal(ReadOnlyJournal):
         """True if an idle session ends with row ``last``, but its mark in the lock file shows more, or that it was
         deleted."""
         number = session.number
-        is_behind = self.leases.marked(number) > last or self.leases.is_buried(number)
+        is_behind = self.leases.marked(number) > last or self.leases.is_deleted(number)
         return is_behind and session.owner is None and not self.leases.is_taken(number)
 
     async def rename(self, session_id: str, title: str) -> None:
@@ -310,14 +310,14 @@ class Journal(ReadOnlyJournal):
 
         def remove(connection: sqlite3.Connection) -> SessionRecord:
             session = queries.get(connection, session_id)
-            if not self.leases.take(session.number):
+            if not self.leases.acquire(session.number):
                 raise busy(session)
             try:
                 queries.delete(connection, session.number)
                 # Before the commit: a session that disappears without this mark counts as lost.
-                self.leases.bury(session.number)
+                self.leases.mark_deleted(session.number)
             finally:
-                self.leases.let_go(session.number)
+                self.leases.release(session.number)
             return session
 
         return await self.writing(remove)
@@ -329,7 +329,7 @@ class Journal(ReadOnlyJournal):
     async def collect(self) -> int:
         """Delete unreferenced blobs and shrink the file; return how many blobs were deleted."""
         removed = await self.writing(queries.sweep)
-        await self.writer.mail.heard(self.writer.run(_shrink, bare=True))
+        await self.writer.callbacks.mirror(self.writer.run(_shrink, bare=True))
         return removed
 
     async def acknowledge(self) -> None:
@@ -339,16 +339,16 @@ class Journal(ReadOnlyJournal):
             sessions = queries.listed(connection)
             for session in sessions:
                 last = queries.last_seq(connection, session.number)
-                if self.leases.marked(session.number) > last and self.leases.take(session.number):
+                if self.leases.marked(session.number) > last and self.leases.acquire(session.number):
                     try:
                         checked_epoch(connection, session, self, last)
                     finally:
-                        self.leases.let_go(session.number)
+                        self.leases.release(session.number)
             queries.acknowledge(connection)
             present = {session.number for session in sessions}
             for number in range(1, self.leases.highest + 1):
                 if number not in present and self.leases.marked(number):
-                    self.leases.bury(number)
+                    self.leases.mark_deleted(number)
 
         await self.writing(accept)
 
@@ -386,7 +386,7 @@ class Journal(ReadOnlyJournal):
 
     async def _written(self, action: Callable[[sqlite3.Connection], T], *, durable: bool) -> T:
         try:
-            return await self.writer.mail.heard(self.writer.run(action, durable=durable))
+            return await self.writer.callbacks.mirror(self.writer.run(action, durable=durable))
         except JournalDamaged as problem:
             self.suspect(problem)
             raise

@@ -524,7 +524,7 @@ def _wreck(path: str, fresh: str) -> FoundRows:
     copy, found = f"{path}.copy", FoundRows()
     try:
         _remove(copy)
-        prepare(copy)  # Private. A copy, because SQLite applies the write-ahead file to what it opens.
+        prepare(copy)  # Private. A copy, because SQLite applies the write-ahead file to the file it opens.
         for suffix in ("", "-wal"):
             with suppress(FileNotFoundError):
                 shutil.copyfile(path + suffix, copy + suffix)

@@ -78,7 +78,7 @@ class HttpTransport:
                 return await self._exchange(kept, target.origin, request, data, deadlines)
             except ConnectionFailed:
                 # The server closed it while idle and has not seen this request, so sending it again is safe.
-                if kept.heard:
+                if kept.has_begun:
                     raise
         fresh = await self._open(target.origin, proxy, deadlines)
         return await self._exchange(fresh, target.origin, request, data, deadlines)
@@ -232,7 +232,7 @@ class ResponseParser:
 
     ``label`` names the peer in messages; ``bodiless``: no body follows the head whatever the headers claim (HEAD,
     CONNECT). ``status`` and ``headers`` are valid once ``has_head`` is true, ``failure`` once ``progress`` is
-    BROKEN. ``heard``: a byte has arrived. ``reusable``: the connection may carry another request afterwards.
+    BROKEN. ``has_begun``: a byte has arrived. ``reusable``: the connection may carry another request afterwards.
     """
 
     def __init__(self, label: str, *, bodiless: bool = False) -> None:
@@ -241,7 +241,7 @@ class ResponseParser:
         self.headers: dict[str, str] = {}
         self.failure: ProviderError | None = None
         self.has_head = False
-        self.heard = False
+        self.has_begun = False
         self.reusable = False
         self.unread_bytes = 0
         self._label = label
@@ -258,7 +258,7 @@ class ResponseParser:
 
     def feed(self, data: bytes) -> None:
         """Parse the next bytes from the peer."""
-        self.heard = True
+        self.has_begun = True
         if self.progress is not Progress.HEAD and self.progress is not Progress.BODY:
             self.reusable = False
             return
@@ -405,9 +405,9 @@ class HttpConnection(asyncio.Protocol):
         return self._answer is not None and self._answer.progress is Progress.WHOLE and not self._answer.unread_bytes
 
     @property
-    def heard(self) -> bool:
+    def has_begun(self) -> bool:
         """True if the peer has sent anything since the last request."""
-        return self._answer is not None and self._answer.heard
+        return self._answer is not None and self._answer.has_begun
 
     async def ask(self, request: bytes, *, bodiless: bool = False, within_s: float | None = None) -> ResponseParser:
         """Write a request and return when the head of its response has arrived; `read` returns its body.

@@ -306,9 +306,9 @@ class ResponsesPart:
         """Take the whole text and return its missing end. If it differs from the pieces, the whole text wins."""
         if self._whole:
             return ""
-        heard, missing = self.text, ""
-        if whole.startswith(heard):
-            missing = self.add(whole[len(heard) :])
+        known, missing = self.text, ""
+        if whole.startswith(known):
+            missing = self.add(whole[len(known) :])
         elif whole:
             self._pieces = [whole]
         self._whole = True

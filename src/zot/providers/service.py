@@ -49,7 +49,7 @@ _LONGEST_WAIT_S = 60.0
 log = logging.getLogger("zot")
 
 #: Marks a log record that an event reports too.
-TOLD = {"is_told": True}
+REPORTED = {"is_reported": True}
 _MAX_REPLY_BYTES = 64 * 1024 * 1024
 _MAX_ERROR_BODY = 64 * 1024
 #: Beginning of a response kept for the error message if it is not a stream.
@@ -176,7 +176,7 @@ class _Call:
                 if delay_s is None or delay_s >= retries.left_s():
                     advise(error, self._service.name)
                     raise
-                log.warning("%s (attempt %d; the next one in %.2f s)", error, attempt, delay_s, extra=TOLD)
+                log.warning("%s (attempt %d; the next one in %.2f s)", error, attempt, delay_s, extra=REPORTED)
                 self._on_retry(str(error), attempt=attempt, delay_s=delay_s)
                 await retries.sleep(delay_s)
                 attempt += 1

@@ -72,13 +72,13 @@ class Bash:
         except BaseException:
             await self.sweep()  # A cancelled start may come after the command's first steps.
             raise
-        heard = OutputCollector(child, context.progress, self._spills.new() if self._spills is not None else None)
+        output = OutputCollector(child, context.progress, self._spills.new() if self._spills is not None else None)
 
-        def told(ending: str) -> str:
-            return f"$ {wanted.command}\n{heard.text()}\n{ending}  Took {_duration(self._clock() - started)}"
+        def report(ending: str) -> str:
+            return f"$ {wanted.command}\n{output.text()}\n{ending}  Took {_duration(self._clock() - started)}"
 
         try:
-            timed_out = await _run_to_end(child, heard, timeout_s=timeout_s, grace_s=self._grace_s)
+            timed_out = await _run_to_end(child, output, timeout_s=timeout_s, grace_s=self._grace_s)
             jobs = await child.background()
         except BaseException as reason:
             # Also on cancellation: leave no process.
@@ -88,14 +88,14 @@ class Bash:
             finally:
                 child.close()
                 if isinstance(reason, asyncio.CancelledError):
-                    context.last_words(told("[exit -1] (aborted)"))
+                    context.last_words(report("[exit -1] (aborted)"))
             raise
         finally:
-            heard.close()
+            output.close()
         # Only without a timeout there may be background jobs.
         child.close() if timed_out else child.release()
         good, ending = (False, f"[exit -1] (timed out after {timeout_s:g} s)") if timed_out else _ending(child)
-        text = told(_still_running(jobs) + await self.sweep(is_over=not jobs) + ending)
+        text = report(_still_running(jobs) + await self.sweep(is_over=not jobs) + ending)
         if not good:
             raise ToolFailed(text)
         return (TextBlock(text),)
@@ -125,7 +125,7 @@ def _shell(command: str) -> list[str | bytes]:
     return ["/bin/sh", "-c", to_utf8(command, "command")]
 
 
-async def _run_to_end(child: Child, heard: OutputCollector, *, timeout_s: float, grace_s: float) -> bool:
+async def _run_to_end(child: Child, output: OutputCollector, *, timeout_s: float, grace_s: float) -> bool:
     """Collect output until the command exits; end it after ``timeout_s`` and return True.
 
     Also ends a command that lost its keeper: its processes must have ended before the result.
@@ -133,12 +133,12 @@ async def _run_to_end(child: Child, heard: OutputCollector, *, timeout_s: float,
     deadline = asyncio.timeout(timeout_s)
     try:
         async with deadline:
-            await heard.listen()
+            await output.listen()
     except TimeoutError:
         if not deadline.expired():
             raise
         await child.end(grace_s=grace_s)
-        await heard.listen()
+        await output.listen()
         return True
     if child.is_lost:
         await child.end(grace_s=ABORT_GRACE_S)
