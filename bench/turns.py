@@ -115,15 +115,23 @@ class Look:
         return (TextBlock(_RESULT),)
 
 
-async def _key() -> str:
-    return "key"
+class _Key:
+    """A key source; earlier checkouts call it instead of `read`."""
+
+    async def read(self) -> str:
+        return "key"
+
+    def renew(self, refused: str) -> bool:
+        return False
+
+    __call__ = read
 
 
 async def main(turns: int, path: str | None) -> dict[str, list[float]]:
     """Return how long each turn took, and how much memory was used meanwhile."""
     journal = None if path is None else await Journal.open(path)
     agent = Agent(
-        Service("bench", AnthropicMessages(base_url="http://model", origin="bench"), InstantModel(), key=_key),
+        Service("bench", AnthropicMessages(base_url="http://model", origin="bench"), InstantModel(), key=_Key()),
         catalogue("anthropic"),
         model_id=None,
         system="You help with code.",

@@ -19,7 +19,7 @@ from zot.session.session import Session
 from zot.session.transcripts import RewindTarget, TranscriptPast
 from zot.tools.base import Tool
 from zot.tools.checkpoints import Restorer
-from zot.tools.paths import UnrestrictedPaths
+from zot.tools.file_access import UnrestrictedPaths
 from zot.tools.write import Write
 
 

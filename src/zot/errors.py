@@ -11,6 +11,11 @@ if TYPE_CHECKING:
 NOT_ON_WINDOWS = "zot does not run on Windows; it needs Linux or macOS, and also runs in WSL"
 
 
+#: Raised for a user's file that is not there. A directory that may not be searched counts as empty: it belongs to
+#: another user. After any other error the file may exist, and must not be ignored.
+ABSENT = (FileNotFoundError, NotADirectoryError, PermissionError)
+
+
 class AgentError(Exception):
     """Base class of the errors zot raises on purpose. Its text can be shown to a user."""
 

@@ -94,4 +94,5 @@ async def test_a_spill_file_can_be_read(locked: Locked) -> None:
     assert await locked.call("read", path=path, offset=50_000, limit=1) == (
         "50000\n[lines 50000-50000 of 100000; continue with offset=50001]\n"
     )
+    assert "\n100000\n" in await locked.call("bash", command=f"tail -1 {path}")
     assert (await locked.call("write", path=path, content="x")).endswith("locked tools do not touch it")

@@ -232,9 +232,9 @@ def test_tools_are_loaded_for_their_first_call() -> None:
     prompt = b'{"type":"prompt","message":"%s"}\n'
     spoken = loaded_at("write", "rpc", "--provider", "lab", given=prompt % b"!script say hi")
     looked = loaded_at("write", "rpc", "--provider", "lab", given=prompt % b"!read nowhere")
-    tools = {"bash", "edit", "guardian", "kept", "paths", "process", "read", "skill", "write"}
+    tools = {"bash", "command_output", "edit", "file_access", "guardian", "process", "read", "skill", "write"}
     assert {f"zot.tools.{name}" for name in tools} & spoken == set()
-    assert {f"zot.tools.{name}" for name in tools} & looked == {"zot.tools.paths", "zot.tools.read"}
+    assert {f"zot.tools.{name}" for name in tools} & looked == {"zot.tools.file_access", "zot.tools.read"}
 
 
 def test_a_stored_key_is_looked_up_by_two_small_modules_and_its_command_not_run(tmp_path: Path) -> None:

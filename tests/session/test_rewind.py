@@ -23,11 +23,12 @@ from rewind_crash import session_with
 from zot import RestoredFile, RewindRefused
 from zot.errors import SessionBusy, ToolFailed, UserError
 from zot.journal.journal import Journal
+from zot.journal.repair import check_contents
 from zot.session.transcripts import RewindTarget
 from zot.store import FileChanged
 from zot.tools.base import ToolContext
 from zot.tools.checkpoints import MAX_KEPT_BYTES, Restorer
-from zot.tools.paths import UnrestrictedPaths
+from zot.tools.file_access import UnrestrictedPaths
 from zot.tools.write import Write
 
 
@@ -395,7 +396,7 @@ async def test_contents_are_kept_once_as_long_as_somebody_refers_to_them(
         await open_runtime.rewind(messages=8)
     journal = await Journal.open(home / "journal.db")
     try:
-        assert (await journal.check()).problems == ()
+        assert (await journal.reading(check_contents)).problems == ()
         assert await journal.reading(lambda it: it.execute("SELECT count(*) FROM blobs").fetchone()) == (2,)
         await journal.fork("s", "t", at=(await journal.record("s")).last_seq)
         await journal.delete("s")
@@ -419,7 +420,7 @@ async def test_a_lost_content_is_refused_and_noticed(
     async with talking(runtime(), "!write a.txt one", "!edit a.txt one two") as open_runtime:
         journal = await Journal.open(home / "journal.db")
         await journal.writing(lambda it: it.execute("DELETE FROM blobs WHERE data = ?", (b"one",)))
-        assert "an image or file near row" in (await journal.check()).problems[0]
+        assert "an image or file near row" in (await journal.reading(check_contents)).problems[0]
         await journal.close()
         with pytest.raises(RewindRefused, match=r"a\.txt: what it was is lost"):
             await open_runtime.rewind(messages=4)

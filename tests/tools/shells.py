@@ -15,6 +15,7 @@ from zot.errors import ToolFailed
 from zot.tools.base import Output, ToolContext
 from zot.tools.bash import Bash
 from zot.tools.process import Processes
+from zot.tools.sandbox import Sandbox
 
 from .calls import PATIENCE_S, answer, refusal
 
@@ -31,8 +32,14 @@ class Shell:
         self._mark = mark
 
     def tool(self, **options: Any) -> Bash:
-        """Return the tool. A sandbox passes the mark, too, by which what it leaves is found."""
-        return Bash(self.processes, **{"lock_env": (MARK,), **options} if options.get("lock") else options)
+        """Return the tool. With ``lock`` it has a sandbox, which passes the mark of its processes, too."""
+        if not options.pop("lock", False):
+            return Bash(self.processes, **options)
+        spills = options.get("spills")
+        sandbox = Sandbox(
+            hidden=options.pop("hidden", ()), shown=() if spills is None else (spills.directory,), variables=(MARK,)
+        )
+        return Bash(self.processes, sandbox=sandbox, **options)
 
     async def run(self, command: str, tool: Bash | None = None, **args: Any) -> str:
         """The text of a command that works."""

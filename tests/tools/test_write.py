@@ -17,7 +17,7 @@ import pytest
 
 from zot.tools.base import ToolContext
 from zot.tools.edit import Edit
-from zot.tools.paths import LockedPaths, UnrestrictedPaths
+from zot.tools.file_access import LockedPaths, UnrestrictedPaths
 from zot.tools.read import Read
 from zot.tools.read_state import ReadState
 from zot.tools.write import Write

@@ -36,8 +36,7 @@ from zot.config.tokens import path_in as token_path_in
 from zot.config.vendors import VENDORS, Endpoint, Vendor, endpoint
 from zot.errors import AgentError, ConfigError, ProviderError, UsageError
 from zot.providers.base import Transport
-from zot.providers.connect import find_proxy
-from zot.providers.http import HttpTransport
+from zot.providers.http import HttpTransport, find_proxy
 from zot.providers.listing import Outcome, probe
 from zot.runtime.key_command import KeyCommand
 from zot.tools.guardian import open_processes

@@ -222,7 +222,7 @@ class NoteHandler(logging.Handler):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Drop records that an event reports, too: the screen shows the event."""
-        return not hasattr(record, "is_told") and bool(super().filter(record))
+        return not hasattr(record, "is_reported") and bool(super().filter(record))
 
     def emit(self, record: logging.LogRecord) -> None:
         level: Level = "error" if record.levelno >= logging.ERROR else "warn"

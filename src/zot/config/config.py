@@ -13,7 +13,7 @@ import msgspec
 from zot.config.flags import DeadlineName, Dollars, Flag, Seconds, choice, dollars, positive, seconds, switch
 from zot.config.vendors import KEY_NAMES, VENDORS, ApiName, same_address
 from zot.encoding import explain, thread_safe_type
-from zot.errors import ConfigError, NoSuchAgent, UsageError
+from zot.errors import ABSENT, ConfigError, NoSuchAgent, UsageError
 
 #: Variables that never reach a tool or an extension: our token, and the keys of all providers.
 SECRET_NAMES = frozenset({"ZOTCORE_RPC_TOKEN", "ANTHROPIC_AUTH_TOKEN"}) | KEY_NAMES
@@ -321,13 +321,10 @@ def _unnamed(settings: Mapping[str, Any], env: Mapping[str, str]) -> str:
 
 
 def may_exist(path: str) -> bool:
-    """True unless there is certainly no such file; its reader reports a disk that cannot be read.
-
-    A directory that may not be searched counts as empty: it belongs to another user.
-    """
+    """True unless there is certainly no such file. `files.is_there` reports other errors; start-up does not load it."""
     try:
         os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
+    except ABSENT:
         return False
     except (OSError, ValueError):
         return True

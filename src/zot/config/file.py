@@ -15,7 +15,7 @@ from zot.config.flags import MAX_SECONDS, DeadlineName, Dollars, Seconds
 from zot.config.vendors import ApiName
 from zot.encoding import explain_validation, thread_safe_type
 from zot.errors import ConfigError, InvalidConfigFile, MalformedFile
-from zot.files import is_there
+from zot.files import is_there, load
 from zot.text import printable
 
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
@@ -141,8 +141,6 @@ def read(directory: str | None, look: Callable[[AgentTable], list[str]] | None =
 
 def _parsed(path: str) -> dict[str, Any]:
     import tomllib  # Imported lazily: few have a configuration file.
-
-    from zot.files import load
 
     try:
         return load(path, lambda data: tomllib.loads(data.decode("utf-8-sig")))

@@ -9,10 +9,10 @@ import msgspec
 from zot.config.config import PROXY_NAMES, Config, keyless_environment
 from zot.config.vendors import COMPATIBLE, VENDORS, ApiName, Endpoint
 from zot.errors import AuthFailed, ConfigError
-from zot.providers.base import Api, Provider, ReadKey, RenewKey, Transport
+from zot.providers.base import Api, FixedKey, KeySource, Provider, Transport
 from zot.providers.mask import Mask, userinfo
 from zot.providers.models import Catalogue, Model
-from zot.providers.service import ModelRouter, Service
+from zot.providers.service import ModelRouter, RetryTiming, Service
 from zot.runtime.providers import credential_of, endpoint_of, models_of, script_of
 from zot.runtime.shared import SharedResources
 
@@ -70,8 +70,8 @@ async def with_served(config: Config) -> list[tuple[Model, bool]]:
     listed, where = models_of(config), endpoint_of(config)
     dialect = "ollama" if config.provider == "ollama" else where.api
     async with SharedResources() as resources:
-        transport, (read, _) = _transport(config, resources), _key(config, None, resources)
-        served = await list_models(config.provider, dialect, transport, base_url=where.base_url, key=await read())
+        transport, key = _transport(config, resources), await _key(config, None, resources).read()
+        served = await list_models(config.provider, dialect, transport, base_url=where.base_url, key=key)
     return merged(listed, served)
 
 
@@ -86,49 +86,48 @@ class _Services(msgspec.Struct, frozen=True):
 
     def service(self, model: Model | None) -> Service:
         """Return the service for ``model``; for None, the one most models use."""
-        config, where, jitter = self.config, endpoint_of(self.config, model), None
-        if config.record or config.replay:
-            from random import Random  # Imported lazily: recordings are rare.
-
-            jitter = Random(0).random  # Retry delays appear in events: a replay must reproduce them.
-        read, renew = _key(config, model, self.resources)
+        where = endpoint_of(self.config, model)
         return Service(
             self.name,
             _APIS[where.api](self.name, where),
             self.transport,
-            key=read,
-            renew=renew,
-            secrets=_address_secrets(config, where),
-            jitter=jitter,
-            left_s=self.left_s,
+            key=_key(self.config, model, self.resources),
+            secrets=_address_secrets(self.config, where),
+            retries=_retry_timing(self.config, self.left_s),
         )
 
 
-def _key(config: Config, model: Model | None, resources: SharedResources) -> tuple[ReadKey, RenewKey]:
-    """Return a function that reads the key before each call, and one to call when the key was refused.
+def _retry_timing(config: Config, left_s: Callable[[], float] | None) -> RetryTiming:
+    timing = RetryTiming() if left_s is None else RetryTiming(left_s=left_s)
+    if not (config.record or config.replay):
+        return timing
+    from random import Random  # Imported lazily: recordings are rare.
 
-    A missing key is reported when it is read: a model with an address of its own may need none.
-    """
+    # Retry delays appear in events: a replay must reproduce them.
+    return msgspec.structs.replace(timing, jitter=Random(0).random)
+
+
+def _key(config: Config, model: Model | None, resources: SharedResources) -> KeySource:
+    """Return the source of the key for ``model``."""
     try:
         found = credential_of(config, model)
     except ConfigError as problem:
-        return _missing_key(str(problem)), lambda _: False
+        return _MissingKey(str(problem))
     if found is not None and found.command:
-        command = resources.key_command(config.provider, found.command, keyless_environment(config.environment))
-        return command.read, command.renew
-    key = "" if found is None else found.key
-
-    async def read() -> str:
-        return key
-
-    return read, lambda _: False
+        return resources.key_command(config.provider, found.command, keyless_environment(config.environment))
+    return FixedKey("" if found is None else found.key)
 
 
-def _missing_key(reason: str) -> ReadKey:
-    async def read() -> str:
-        raise AuthFailed(reason)
+class _MissingKey(msgspec.Struct, frozen=True):
+    """A key that is not configured, reported when it is read: a model with an address of its own may need none."""
 
-    return read
+    reason: str
+
+    async def read(self) -> str:
+        raise AuthFailed(self.reason)
+
+    def renew(self, refused: str) -> bool:
+        return False
 
 
 def _address_secrets(config: Config, where: Endpoint) -> tuple[str, ...]:

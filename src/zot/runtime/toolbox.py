@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from zot.tools.bash import Bash
     from zot.tools.checkpoints import Restorer
     from zot.tools.command_output import Spills
-    from zot.tools.paths import Paths
+    from zot.tools.file_access import Paths
     from zot.tools.process import Processes
+    from zot.tools.sandbox import Sandbox
 
 log = logging.getLogger("zot")
 
@@ -58,7 +59,7 @@ class Toolbox:
         """Return an object that restores files changed by tools, within the lock."""
         # Imported lazily: only rewinds need them.
         from zot.tools.checkpoints import Restorer
-        from zot.tools.paths import UnrestrictedPaths
+        from zot.tools.file_access import UnrestrictedPaths
 
         return Restorer(self._writable or UnrestrictedPaths(), self._seen)
 
@@ -147,7 +148,7 @@ class Toolbox:
         if not self._config.lock:
             return None, None
         # Imported lazily: tools are loaded for their first call.
-        from zot.tools.paths import LockedPaths, LockedPathsForReading
+        from zot.tools.file_access import LockedPaths, LockedPathsForReading
 
         hidden = [one.path for one in self._hidden]
         lock = LockedPaths(self.cwd, hidden=hidden)
@@ -171,16 +172,22 @@ class Toolbox:
         self._commands = Bash(
             self.processes(),
             spills=self._spills,
-            lock=self._config.lock,
-            hidden=self._hidden if self._config.lock else (),
-            shown=self._shown,
-            protected=self._protected if self._config.lock else (),
-            lock_net=self._config.lock_net,
-            lock_env=self._config.lock_env,
+            sandbox=self._sandbox() if self._config.lock else None,
             # With a frozen clock no time passes, so that every run sends the model the same text.
             clock=time.monotonic if self._config.frozen_time is None else lambda: 0.0,
         )
         return self._commands
+
+    def _sandbox(self) -> Sandbox:
+        from zot.tools.sandbox import Sandbox  # Imported lazily: only locked commands need it.
+
+        return Sandbox(
+            hidden=self._hidden,
+            shown=(*self._shown, *(() if self._spills is None else (self._spills.directory,))),
+            protected=self._protected,
+            net=self._config.lock_net,
+            variables=self._config.lock_env,
+        )
 
     def _skills(self) -> tuple[SkillFile, ...]:
         found = discover(cwd=self.cwd, home=self._home, explicit=self._config.skills, is_trusted=self._is_trusted)

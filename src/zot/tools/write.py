@@ -11,8 +11,7 @@ from zot.errors import ToolFailed
 from zot.messages import TextBlock
 from zot.tools.base import Output, ToolContext, decode_args, to_utf8
 from zot.tools.checkpoints import content_at, content_of, wrote
-from zot.tools.files import FileLocation, read_at
-from zot.tools.paths import Paths, UnrestrictedPaths
+from zot.tools.file_access import FileLocation, Paths, UnrestrictedPaths, read_at
 from zot.tools.read_state import ReadState, version, version_of
 from zot.tools.specs import WRITE
 from zot.tools.text_encoding import PROBE_BYTES, UTF_8, detect

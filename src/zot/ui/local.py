@@ -21,7 +21,7 @@ from zot.extensions.manifest import changeable, load
 from zot.files import write_new
 from zot.journal.journal import Journal
 from zot.journal.schema import is_there
-from zot.messages import ImageBlock, Message, PastMessage, ResultBlock, text_of, timestamp
+from zot.messages import ImageBlock, Message, PastMessage, ResultBlock, text_of
 from zot.panels import CommandAnswer, CommandInfo
 from zot.runtime.extensions import manager_of
 from zot.runtime.open import HOSTED, OpenRequest, open_session, open_unrecorded
@@ -404,26 +404,17 @@ class LocalHome:
         await asyncio.to_thread(write_new, path, lines)
 
     async def import_(self, path: str) -> str:
-        from zot.journal.portable import checked, imported  # Imported lazily: imports are rare.
+        from zot.journal.portable import ImportTarget, checked, imported  # Imported lazily: imports are rare.
 
         try:
             lines = (await asyncio.to_thread(_read, path)).removesuffix(b"\n").split(b"\n")
         except OSError as problem:
             raise UserError(f"{path}: {problem.strerror}") from None
+        agent = "" if self._config.agent == DEFAULT_AGENT else self._config.agent
+        target = ImportTarget(new_session_id(), _user(), agent=agent)
         journal = await self._journal()
         try:
-            made = await journal.writing(
-                lambda connection: imported(
-                    connection,
-                    checked(enumerate(lines, 1), path),
-                    wanted_id=None,
-                    spare_id=new_session_id,
-                    home=_user(),
-                    cwd=None,
-                    agent="" if self._config.agent == DEFAULT_AGENT else self._config.agent,
-                    now=timestamp(),
-                )
-            )
+            made = await journal.writing(imported, checked(enumerate(lines, 1), path), target)
         finally:
             await journal.close()
         return made.id

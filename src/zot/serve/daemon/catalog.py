@@ -139,11 +139,11 @@ class SessionCatalog:
 
     async def approval_row(self, session_id: str, request_id: str) -> int:
         """Return the row of an approval request of the newest run; 0 if it is not recorded."""
-        return await self.journal.reading(lambda connection: replay.approval_row(connection, session_id, request_id))
+        return await self.journal.reading(replay.approval_row, session_id, request_id)
 
     async def last_event(self, session_id: str, upto: int) -> int:
         """Return the number of the newest event up to ``upto``; 0 if there is none. Raise NoSuchSession."""
-        return await self.journal.reading(lambda connection: replay.last_event(connection, session_id, upto))
+        return await self.journal.reading(replay.last_event, session_id, upto)
 
     def _pending_approval(self, connection: sqlite3.Connection, record: SessionRecord) -> ApprovalRequest | None:
         if record.owner is None or self.journal.is_run_here(record):

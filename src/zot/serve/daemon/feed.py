@@ -65,7 +65,7 @@ class RecordedEvents:
     async def run_so_far(self, upto: int) -> Sequence[AgentEvent]:
         """Return the events up to ``upto`` of the run to which that number belongs."""
         with suppress(NoSuchSession):
-            return await self._journal.reading(lambda connection: replay.run_so_far(connection, self._session_id, upto))
+            return await self._journal.reading(replay.run_so_far, self._session_id, upto)
         return ()
 
 

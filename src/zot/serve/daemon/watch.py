@@ -62,7 +62,7 @@ class ForeignRunWatcher:
         return {session_id: self._daemon.sessions.feed(session_id) for session_id in followed - running}
 
     async def _check(self, feeds: Mapping[str, SessionFeed], since: str) -> None:
-        newest = await self._journal.reading(lambda connection: self._newest(connection, feeds, since))
+        newest = await self._journal.reading(self._newest, feeds, since)
         if newest:
             followed = self._followed()
             for session_id, (seq, epoch) in newest.items():

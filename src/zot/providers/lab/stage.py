@@ -250,10 +250,8 @@ class LabService:
                 case _:
                     return _failure(route.api, 404, f"lab has no {method} {target}; it has {_PATHS}", common, notes)
         except LabRefusal as refusal:
-            from zot.providers.lab.openai_chat import openai_refusal  # Imported lazily: refusals are rare.
-
             notes["error"] = str(refusal)
-            return Plan(400, {**common, **_JSON}, iter([openai_refusal(refusal)]))
+            return Plan(400, {**common, **_JSON}, iter([refusal.body()]))
         except ConfigError as exc:
             return _failure(route.api, 400, str(exc), common, notes)
         except UNREADABLE as exc:
@@ -274,11 +272,7 @@ class LabService:
             case "/chat/completions":
                 return _Route(_chat(), "reply")
             case "/responses" | "/responses/input_tokens" as rest:
-                # Imported lazily: one API is enough for most clients.
-                from zot.providers.lab.openai_responses import Responses, ResponsesApi
-
-                self._responses = self._responses or Responses()
-                return _Route(ResponsesApi(self._responses), "reply" if rest == "/responses" else "count")
+                return _Route(self._responses_api(), "reply" if rest == "/responses" else "count")
             case _:
                 pass
         vendor = _vendor(path, query, headers)
@@ -290,6 +284,13 @@ class LabService:
         from urllib.parse import unquote  # Imported lazily: one API is enough for most clients.
 
         return _Route(vendor, "model", unquote(found[1]))
+
+    def _responses_api(self) -> LabApi:
+        # Imported lazily: one API is enough for most clients.
+        from zot.providers.lab.openai_responses import Responses, ResponsesApi
+
+        self._responses = self._responses or Responses()
+        return ResponsesApi(self._responses)
 
     def _reply(
         self, api: LabApi, headers: Mapping[str, str], body: bytes, common: Mapping[str, str], notes: _Notes
@@ -312,7 +313,7 @@ class LabService:
             return Plan(code, sent, iter([*_waits(reply), scripted]))
         usage = next((part for part in reply if isinstance(part, d.UsageDirective)), d.UsageDirective())
         voice = api.voice(ask, self._number, usage)
-        performance = Performance(reply, voice, ask.next_call, self._stage.script.help)
+        performance = Performance(reply, voice, ask.next_call, self._stage.script)
         if ask.stream:
             return Plan(200, {**common, **_STREAM}, performance.steps())
         return Plan(200, {**common, **_JSON}, performance.whole())

@@ -56,7 +56,7 @@ def test_a_loop_that_is_closed_hears_nothing() -> None:
 
 async def test_who_gives_up_hearing_does_not_end_what_is_done() -> None:
     mail, done, failed, dropped, left = LoopCallbacks(), Future[str](), Future[str](), Future[str](), Future[str]()
-    hearing = [mail.heard(one) for one in (done, failed, dropped, left)]
+    hearing = [mail.mirror(one) for one in (done, failed, dropped, left)]
     hearing[3].cancel()
     assert not left.cancelled()
     for one in (done, left):
