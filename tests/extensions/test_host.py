@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from zot.errors import NoSuchCommand, RunCancelled, UserError
-from zot.extensions.connection import ExtensionProcess
 from zot.extensions.peer import BURST
+from zot.extensions.peer_connection import ExtensionProcess
 from zot.messages import timestamp
 from zot.session.transcripts import endings, past_message
 

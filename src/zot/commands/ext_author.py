@@ -19,9 +19,7 @@ from zot.config.private_paths import private_paths
 from zot.errors import UserError
 from zot.extensions.authoring import Finding, ProtocolCheck, TestBench, build_of, scaffold
 from zot.extensions.confinement import Confinement
-from zot.extensions.connection import Trace
 from zot.extensions.install import run_program
-from zot.extensions.launch import LaunchSettings, ProgramSource
 from zot.extensions.manifest import load
 from zot.extensions.peer import (
     CommandAnswered,
@@ -32,6 +30,8 @@ from zot.extensions.peer import (
     PeerEvent,
     ProtocolViolation,
 )
+from zot.extensions.peer_connection import Trace
+from zot.extensions.sources import LaunchSettings, ProgramSource
 from zot.serve.streams import read_chunks
 from zot.text import printable
 from zot.tools.guardian import open_processes

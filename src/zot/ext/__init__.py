@@ -28,7 +28,7 @@ from zot.ext.answers import modify as modify
 from zot.ext.answers import noop as noop
 from zot.ext.answers import prompt as prompt
 from zot.ext.answers import replace as replace
-from zot.ext.declared import Panel as Panel
+from zot.ext.declarations import Panel as Panel
 from zot.ext.extension import Extension as Extension
 from zot.wire.extension import Event as Event
 from zot.wire.extension import EventIntercept as Intercept

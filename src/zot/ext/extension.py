@@ -9,7 +9,7 @@ import msgspec
 
 from zot.encoding import explain, thread_safe_type
 from zot.ext.arguments import Arguments
-from zot.ext.declared import Declarations, DeclaredCommand, DeclaredTool, Draw, Handler, Panel
+from zot.ext.declarations import Declarations, DeclaredCommand, DeclaredTool, Draw, Handler, Panel
 from zot.wire import extension as wire
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Extension:
         self.name = name
         self.version = version
         self.on_failure: wire.OnFailure = on_failure
-        #: Used by `zot.ext.service`.
+        #: Used by `zot.ext.serving`.
         self.declared = Declarations()
         _checked(wire.Hello(name, version))
         _checked(wire.Subscribe(on_failure=on_failure))

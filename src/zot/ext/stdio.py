@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from zot.errors import ProtocolError
-from zot.ext.service import ExtensionService
+from zot.ext.serving import ExtensionService
 from zot.wire import extension as wire
 from zot.wire.lines import LineSplitter, TooLong
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 
-from zot.ext.service import ExtensionService
+from zot.ext.serving import ExtensionService
 from zot.wire import extension as wire
 
 if TYPE_CHECKING:

@@ -14,8 +14,6 @@ import msgspec
 
 from zot.encoding import thread_safe_type
 from zot.errors import UserError
-from zot.extensions.connection import ExtensionConnection, Trace
-from zot.extensions.launch import ProgramSource
 from zot.extensions.manifest import Manifest
 from zot.extensions.peer import (
     Acknowledged,
@@ -30,6 +28,8 @@ from zot.extensions.peer import (
     Settled,
     ToolAnswered,
 )
+from zot.extensions.peer_connection import ExtensionConnection, Trace
+from zot.extensions.sources import ProgramSource
 from zot.text import printable
 from zot.wire import extension as wire
 

@@ -24,9 +24,7 @@ from zot.events import (
     TurnEnd,
     TurnStart,
 )
-from zot.extensions.connection import Carrier
 from zot.extensions.discovery import Located
-from zot.extensions.launch import LaunchSettings, ProgramSource
 from zot.extensions.peer import (
     CommandRegistered,
     GivenUp,
@@ -44,6 +42,8 @@ from zot.extensions.peer import (
     SubscribeReceived,
     ToolRegistered,
 )
+from zot.extensions.peer_connection import Carrier
+from zot.extensions.sources import LaunchSettings, ProgramSource
 from zot.extensions.supervisor import (
     EventQueue,
     ExtensionSource,

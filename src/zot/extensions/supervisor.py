@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 import msgspec
 
 from zot.errors import UserError
-from zot.extensions.connection import Carrier, ExtensionConnection, OnSendFailed, RemoteCarrier
-from zot.extensions.launch import LaunchSettings, acknowledgement
 from zot.extensions.log import AGAIN, Log
 from zot.extensions.peer import (
     CommandAnswered,
@@ -30,6 +28,8 @@ from zot.extensions.peer import (
     SlowRequest,
     ToolAnswered,
 )
+from zot.extensions.peer_connection import Carrier, ExtensionConnection, OnSendFailed, RemoteCarrier
+from zot.extensions.sources import LaunchSettings, acknowledgement
 from zot.messages import TextBlock, ToolSpec, timestamp
 from zot.text import printable
 from zot.tools.base import Output, ToolContext, ToolFailedWithOutput

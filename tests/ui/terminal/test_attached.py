@@ -19,7 +19,7 @@ from zot.ui.conversation import Conversation, Home
 from zot.ui.local import LocalHome
 from zot.ui.remote import ClientHome
 from zot.ui.terminal.app import ZotApp
-from zot.ui.terminal.panels import PanelView
+from zot.ui.terminal.panel_views import PanelView
 from zot.wire.daemon_types import Costs, State
 
 #: Has one panel, which shows the last key.

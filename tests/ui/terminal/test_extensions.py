@@ -12,7 +12,7 @@ from extensions.stage import Extension
 from extensions.test_host import interceptor
 from ui.terminal.stage import Stage, stage
 from zot.events import PanelClosed, PanelOpened
-from zot.ui.terminal.panels import PanelView
+from zot.ui.terminal.panel_views import PanelView
 from zot.ui.terminal.questions import Question
 
 #: Answers each command with the action that it is named after, and writes down its keys.

@@ -17,8 +17,8 @@ from ui.terminal.test_order import press_at_once
 from zot.messages import ImageBlock, text_of
 from zot.ui.terminal import mentions
 from zot.ui.terminal.app import ZotApp
-from zot.ui.terminal.images import Picture, picture, shows_images, transmission
 from zot.ui.terminal.markdown import console
+from zot.ui.terminal.pictures import Picture, picture, shows_images, transmission
 
 CELL = "\U0010eeee"
 HELD = """!script call bash {"command": "while ! [ -e go ]; do sleep 0.02; done"} ;; --- ;; say "released" """

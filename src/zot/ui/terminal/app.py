@@ -34,12 +34,12 @@ from zot.ui.terminal.composer import Composer, Editor, FileCompletions
 from zot.ui.terminal.live import LiveConversation
 from zot.ui.terminal.looks import Level, Look, look_for, safe
 from zot.ui.terminal.mentions import named_images
-from zot.ui.terminal.panels import PanelEvent, Panels, PanelView
+from zot.ui.terminal.panel_views import PanelEvent, Panels, PanelView
 from zot.ui.terminal.questions import ApprovalDialogs, Form, Question, QuestionQueue
 from zot.ui.terminal.slash import Option, Terminal, ask_trust, offer_retry
 from zot.ui.terminal.status import StatusLine
 from zot.ui.terminal.textual_patches import Ground, collect_briefly, on_worker_end
-from zot.ui.terminal.transcript import Pace, TranscriptView
+from zot.ui.terminal.transcript_view import Pace, TranscriptView
 
 if TYPE_CHECKING:
     from zot.ui.terminal.entries import TranscriptBuilder

@@ -15,7 +15,7 @@ from zot.ui.conversation import Conversation
 if TYPE_CHECKING:
     from zot.ui.terminal.app import ZotApp
     from zot.ui.terminal.entries import Entry, TranscriptBuilder
-    from zot.ui.terminal.images import ImageLoader
+    from zot.ui.terminal.pictures import ImageLoader
 
 #: A feed with more undrawn events pauses the run.
 _MAX_PENDING = 20_000
@@ -107,7 +107,7 @@ class LiveConversation:
         return self._story
 
     def _pictured(self, entry: Entry, place: str) -> None:
-        from zot.ui.terminal.images import ImageLoader  # Imported lazily: few conversations have images.
+        from zot.ui.terminal.pictures import ImageLoader  # Imported lazily: few conversations have images.
 
         self._gallery = self._gallery or ImageLoader(self._app)
         self._gallery.offer(entry, place)

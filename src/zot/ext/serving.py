@@ -14,7 +14,7 @@ import msgspec
 from zot.encoding import explain
 from zot.ext.answers import Decision, Response, ToolError, content_of, display, noop
 from zot.ext.arguments import parameters
-from zot.ext.declared import Handler, Send
+from zot.ext.declarations import Handler, Send
 from zot.wire import extension as wire
 
 if TYPE_CHECKING:

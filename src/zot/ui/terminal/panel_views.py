@@ -23,7 +23,7 @@ from zot.events import PanelClosed, PanelOpened, PanelRendered
 from zot.ui.terminal.composer import Editor
 from zot.ui.terminal.looks import safe
 from zot.ui.terminal.textual_patches import as_keys
-from zot.ui.terminal.transcript import TranscriptView
+from zot.ui.terminal.transcript_view import TranscriptView
 
 #: Textual's key names and the protocol's names for them.
 KEYS: Mapping[str, str] = {

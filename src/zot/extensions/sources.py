@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from zot.errors import UserError
 from zot.extensions.confinement import Confinement, ExtensionPlace, NoSandbox, environment
-from zot.extensions.connection import ExtensionProcess, OnSendFailed, spawn_extension
 from zot.extensions.manifest import Manifest, command_line, data_directories, program
 from zot.extensions.peer import ExtensionDeadlines, ExtensionPeer
+from zot.extensions.peer_connection import ExtensionProcess, OnSendFailed, spawn_extension
 from zot.extensions.permissions import LACKING
 from zot.extensions.snapshot import Snapshot
 from zot.tools.process import Child, Processes, Streams
