@@ -40,7 +40,7 @@ from zot.run_summary import CUT_OFF
 from zot.serve.streams import read_chunks
 from zot.text import escaped, printable, printable_line, shell_word
 from zot.ui.readable import match_session_id
-from zot.ui.terminal.call_text import beyond_summary, until
+from zot.ui.terminal.looks import beyond_summary, until
 from zot.wire.jsonrpc import RpcError
 from zot.wire.lines import MAX_LINE_BYTES, LineSplitter, TooLong
 

@@ -161,7 +161,7 @@ class Extension:
 
     def run(self) -> None:
         """Serve zot on standard input and output until it shuts the extension down; prints go to standard error."""
-        from zot.ext.stdio import serve  # Imported lazily: a module of an extension may be imported only.
+        from zot.ext.serving import serve  # Imported lazily: a module of an extension may be imported only.
 
         serve(self)
 

@@ -34,8 +34,7 @@ from zot.events import (
 )
 from zot.messages import PastMessage, ShownBlock, ShownCall, ShownImage, ShownResult, Stop, TextBlock, text_of
 from zot.ui.readable import counted, format_duration, format_size, one_line, stop_note, summary
-from zot.ui.terminal.call_text import called_with, changes
-from zot.ui.terminal.looks import Level, Look, program_output, safe, unabridged
+from zot.ui.terminal.looks import Level, Look, called_with, changes, program_output, safe, unabridged
 from zot.ui.terminal.markdown import Flow, drawn, plain_line, with_prefix
 
 _LEVELS: dict[Level, str] = {"info": "dim", "success": "green", "warn": "yellow", "error": "red"}

@@ -42,8 +42,7 @@ from zot.text import escaped, printable
 from zot.ui.conversation import Conversation, Home
 from zot.ui.readable import counted, format_duration, one_line, summary
 from zot.ui.terminal import slash
-from zot.ui.terminal.call_text import Decided, beyond_summary, until
-from zot.ui.terminal.looks import Level
+from zot.ui.terminal.looks import Decided, Level, beyond_summary, until
 from zot.ui.terminal.mentions import named_images
 from zot.ui.terminal.slash import Option, ask_trust, offer_retry
 

@@ -18,9 +18,8 @@ from textual.widgets import Input, Static
 from zot.events import AgentEvent, ApprovalAnswer, ApprovalRequest, Decision
 from zot.text import printable
 from zot.ui.readable import counted
-from zot.ui.terminal.call_text import Decided, in_full, until
 from zot.ui.terminal.composer import Composer
-from zot.ui.terminal.looks import safe, unabridged
+from zot.ui.terminal.looks import Decided, in_full, safe, unabridged, until
 from zot.ui.terminal.panel_views import Panels
 from zot.ui.terminal.slash import Option
 from zot.ui.terminal.textual_patches import IGNORE_KEYS_S, as_keys, run_binding
