@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from zot.extensions.peer_connection import RemoteCarrier
+from zot.extensions.sources import RemoteCarrier
 
 
 class Remote:

@@ -13,7 +13,7 @@ import pytest
 
 from zot.errors import NoSuchCommand, RunCancelled, UserError
 from zot.extensions.peer import BURST
-from zot.extensions.peer_connection import ExtensionProcess
+from zot.extensions.sources import ExtensionProcess
 from zot.messages import timestamp
 from zot.session.transcripts import endings, past_message
 

@@ -20,7 +20,7 @@ from zot.encoding import encode
 from zot.errors import AgentError, UserError
 from zot.events import AgentEvent, ExtNotify
 from zot.extensions.peer import BURST
-from zot.extensions.peer_connection import MAX_UNREAD_BYTES, RemoteCarrier
+from zot.extensions.sources import MAX_UNREAD_BYTES, RemoteCarrier
 from zot.messages import CallBlock, ImageBlock, ResultBlock, TextBlock, show, text_of
 from zot.panels import CommandAnswer, CommandInfo
 from zot.runtime.extensions import manager_of, open_extensions

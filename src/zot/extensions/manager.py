@@ -42,14 +42,10 @@ from zot.extensions.peer import (
     SubscribeReceived,
     ToolRegistered,
 )
-from zot.extensions.peer_connection import Carrier
-from zot.extensions.sources import LaunchSettings, ProgramSource
+from zot.extensions.sources import Carrier, ExtensionSource, LaunchSettings, MissingGuard, ProgramSource, RemoteSource
 from zot.extensions.supervisor import (
     EventQueue,
-    ExtensionSource,
     ExtensionTool,
-    MissingGuard,
-    RemoteSource,
     SlowWaitNotice,
     SupervisedExtension,
 )

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from zot.errors import UserError
 from zot.extensions.peer import (
@@ -35,11 +32,9 @@ from zot.extensions.peer import (
     clipped,
     read,
 )
-from zot.tools.process import Child, Streams
+from zot.extensions.sources import Carrier, OnSendFailed
 from zot.wire.lines import TooLong
 
-#: Called with the reason when a carrier cannot send any more.
-OnSendFailed: TypeAlias = Callable[[str], None]
 A = TypeVar("A")
 #: Called with all bytes received ("<") from and sent (">") to the extension.
 Trace: TypeAlias = Callable[[Literal["<", ">"], bytes], None]
@@ -54,43 +49,6 @@ _FLOOD_PAUSE_S = 0.1
 _SLICE_BYTES = 1024
 #: Longer lines are decoded in a thread, to keep the event loop free.
 _LONG_BYTES = 256 * 1024
-#: Limit of unsent bytes: an extension this slow does not read at all.
-MAX_UNSENT_BYTES = 32 * 1024 * 1024
-#: Time for descendants to exit after their parent; those still running then are leftovers.
-_LEAVE_S = 0.1
-#: Limit of unread bytes; `RemoteCarrier.bring` waits beyond it.
-MAX_UNREAD_BYTES = 1024 * 1024
-
-
-class Carrier(Protocol):
-    """Byte stream to and from one extension, open from the start: `ExtensionProcess` or `RemoteCarrier`."""
-
-    #: Hint for the error if nothing is ever received; "" or begins with a separator.
-    advice: str
-
-    def send(self, data: bytes) -> None:
-        """Send whole lines in order, without blocking. Does nothing after the end."""
-
-    async def read(self) -> bytes:
-        """Return the next bytes, split anywhere; b"" at the end of the stream. Safe to cancel."""
-
-    def arrived(self) -> int:
-        """Return how many bytes `read` would return without waiting, as far as known."""
-
-    async def gone(self, *, within_s: float | None) -> bool:
-        """Wait up to ``within_s`` until the extension has exited or disconnected. True if it has."""
-
-    async def leftovers(self) -> Sequence[str]:
-        """Return the commands of processes still running after the extension itself exited."""
-
-    def acknowledged(self) -> None:
-        """Note that the extension acknowledged its shutdown and sends nothing more."""
-
-    def end(self) -> None:
-        """Start ending the extension with all its processes. Returns at once; idempotent."""
-
-    async def close(self) -> str:
-        """End the extension, even when cancelled, and wait. Return how it ended, such as "exited with 1"."""
 
 
 #: Opens a carrier. Raises OSError, ValueError or UserError.
@@ -380,208 +338,3 @@ async def _read(line: bytes | TooLong) -> DecodedLine:
     if isinstance(line, TooLong) or len(line) <= _LONG_BYTES:
         return read(line)
     return await asyncio.to_thread(read, line)
-
-
-class Outbox:
-    """Ordered, non-blocking writer to ``fd``, which it owns. Calls ``failed`` once, with a reason, if it fails."""
-
-    def __init__(self, fd: int, failed: Callable[[str], None]) -> None:
-        os.set_blocking(fd, False)
-        self._fd: int | None = fd
-        self._failed = failed
-        self._waiting = bytearray()
-
-    def write(self, data: bytes) -> None:
-        if self._fd is None or not data:
-            return
-        was_empty = not self._waiting
-        self._waiting += data
-        if len(self._waiting) > MAX_UNSENT_BYTES:
-            self._fail(f"has not read {len(self._waiting)} bytes that were sent to it")
-        elif was_empty:
-            self._flush()
-            if self._waiting and self._fd is not None:
-                asyncio.get_running_loop().add_writer(self._fd, self._flush)
-
-    def close(self) -> None:
-        """Close the pipe and drop unsent bytes. Idempotent."""
-        if self._fd is not None:
-            asyncio.get_running_loop().remove_writer(self._fd)
-            os.close(self._fd)
-            self._fd = None
-            self._waiting.clear()
-
-    def _flush(self) -> None:
-        assert self._fd is not None
-        try:
-            while self._waiting:
-                del self._waiting[: os.write(self._fd, self._waiting[: 64 * 1024])]
-        except BlockingIOError:
-            return
-        except OSError:
-            self._fail("has closed its input")
-            return
-        asyncio.get_running_loop().remove_writer(self._fd)
-
-    def _fail(self, reason: str) -> None:
-        self.close()
-        self._failed(reason)
-
-
-class ExtensionProcess:
-    """`Carrier` of a child process, which gets SIGTERM and ``grace_s`` before SIGKILL."""
-
-    def __init__(self, child: Child, outbox: Outbox, *, grace_s: float, advice: str) -> None:
-        self.advice = advice
-        self._child = child
-        self._outbox = outbox
-        self._grace_s = grace_s
-        self._ending: asyncio.Task[None] | None = None
-
-    def send(self, data: bytes) -> None:
-        self._outbox.write(data)
-
-    async def read(self) -> bytes:
-        return await self._child.read(until_exit=False)
-
-    def arrived(self) -> int:
-        return self._child.arrived()
-
-    async def gone(self, *, within_s: float | None) -> bool:
-        return await self._child.exited(within_s=within_s)
-
-    async def leftovers(self) -> Sequence[str]:
-        if self._ending is not None or not await self._child.background():
-            return ()
-        await asyncio.sleep(_LEAVE_S)
-        return [command for _, command in await self._child.background()]
-
-    def acknowledged(self) -> None:
-        return  # It exits by itself, or its deadline ends it.
-
-    def end(self) -> None:
-        # Once is enough: it sends SIGTERM, waits and then kills.
-        if self._ending is None:
-            ending = self._child.end(grace_s=self._grace_s)
-            self._ending = asyncio.get_running_loop().create_task(ending, name="zot extension end")
-
-    async def close(self) -> str:
-        self.end()  # It may have exited without its descendants.
-        assert self._ending is not None
-        try:
-            await asyncio.shield(self._ending)
-        finally:
-            self._child.close()
-            self._outbox.close()
-        return _ending(self._child)
-
-
-async def spawn_extension(
-    start: Callable[[Streams], Awaitable[Child]], errors: int, deaf: OnSendFailed, *, grace_s: float, advice: str
-) -> ExtensionProcess:
-    """Start a process with ``start``, its standard error at ``errors``. Raise the exceptions of ``start``."""
-    theirs, ours = os.pipe()
-    outbox = Outbox(ours, deaf)
-    try:
-        child = await start(Streams(theirs, errors))
-    except BaseException:
-        outbox.close()
-        raise
-    finally:
-        os.close(theirs)
-    return ExtensionProcess(child, outbox, grace_s=grace_s, advice=advice)
-
-
-def _ending(child: Child) -> str:
-    try:
-        status = child.status()
-    except (ChildProcessError, asyncio.InvalidStateError):
-        return "was killed"
-    return f"was killed by signal {-status}" if status < 0 else f"exited with {status}"
-
-
-class RemoteCarrier:
-    """`Carrier` of a connection that another component owns, such as a WebSocket.
-
-    The owner calls `bring` with received bytes and `hung_up` at the end of the connection. ``send`` sends bytes,
-    ``hang_up`` closes the connection; neither may block. The owner closes connections to clients that do not read.
-    """
-
-    advice = ""
-
-    def __init__(self, send: Callable[[bytes], None], hang_up: Callable[[], None]) -> None:
-        self._send = send
-        self._hang_up = hang_up
-        self._unread: deque[bytes] = deque()
-        self._size = 0
-        self._news = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
-        self._over = asyncio.Event()
-        self._lost = False
-        self._ended = False
-
-    async def bring(self, data: bytes) -> None:
-        """Add received bytes, split anywhere. Waits while too many are unread."""
-        await self._room.wait()
-        if self._over.is_set():
-            return
-        self._unread.append(data)
-        self._size += len(data)
-        self._news.set()
-        if self._size >= MAX_UNREAD_BYTES and not self._lost:
-            self._room.clear()
-
-    def lost(self) -> None:
-        """Note a lost connection: bytes already received can be added without waiting."""
-        self._lost = True
-        self._room.set()
-
-    def hung_up(self) -> None:
-        """Note the end of the connection; bytes already added are still read. Idempotent."""
-        self._over.set()
-        self._news.set()
-        self._room.set()
-
-    def send(self, data: bytes) -> None:
-        if data and not self._over.is_set():
-            self._send(data)
-
-    async def read(self) -> bytes:
-        while not self._unread:
-            if self._over.is_set():
-                return b""
-            self._news.clear()
-            await self._news.wait()
-        data = self._unread.popleft()
-        self._size -= len(data)
-        if self._size < MAX_UNREAD_BYTES:
-            self._room.set()
-        return data
-
-    def arrived(self) -> int:
-        return self._size
-
-    async def gone(self, *, within_s: float | None) -> bool:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(within_s):
-                await self._over.wait()
-        return self._over.is_set()
-
-    async def leftovers(self) -> Sequence[str]:
-        return ()
-
-    def acknowledged(self) -> None:
-        self.end()  # A remote extension need not exit, so its acknowledgement is its end.
-
-    def end(self) -> None:
-        if not self._over.is_set():
-            self._ended = True
-            self._unread.clear()
-            self._size = 0
-            self.hung_up()
-            self._hang_up()
-
-    async def close(self) -> str:
-        self.end()
-        return "was disconnected" if self._ended else "disconnected"

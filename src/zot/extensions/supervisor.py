@@ -6,11 +6,8 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-import msgspec
-
-from zot.errors import UserError
 from zot.extensions.log import AGAIN, Log
 from zot.extensions.peer import (
     CommandAnswered,
@@ -28,10 +25,9 @@ from zot.extensions.peer import (
     SlowRequest,
     ToolAnswered,
 )
-from zot.extensions.peer_connection import Carrier, ExtensionConnection, OnSendFailed, RemoteCarrier
-from zot.extensions.sources import LaunchSettings, acknowledgement
+from zot.extensions.peer_connection import ExtensionConnection
+from zot.extensions.sources import ExtensionSource, LaunchSettings
 from zot.messages import TextBlock, ToolSpec, timestamp
-from zot.text import printable
 from zot.tools.base import Output, ToolContext, ToolFailedWithOutput
 from zot.tools.command_output import Excerpt
 from zot.wire import extension as wire
@@ -63,31 +59,6 @@ class SlowWaitNotice:
 
     def __exit__(self, *problem: object) -> None:
         self._timer.cancel()
-
-
-class ExtensionSource(Protocol):
-    """Source of an extension: a program to start (`ProgramSource`), or a connection from outside (`RemoteSource`).
-
-    ``returns`` if it can be opened again after its end.
-    """
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def version(self) -> str: ...
-
-    @property
-    def returns(self) -> bool: ...
-
-    def guarded(self) -> frozenset[wire.Intercepted]:
-        """Return the events blocked until the extension has subscribed for the first time."""
-
-    def peer(self, closed: frozenset[wire.Intercepted], *, now: float) -> ExtensionPeer:
-        """Return the peer of a new connection; ``closed`` events are blocked until it has subscribed."""
-
-    async def open(self, errors: int, note: Callable[[str], None], deaf: OnSendFailed) -> Carrier:
-        """Open a carrier; standard error goes to ``errors``. Raise OSError, ValueError or UserError."""
 
 
 class Registrations:
@@ -361,54 +332,6 @@ class EventQueue:
                 return self.extension.peer.decides(event.event)
             case _:
                 return False
-
-
-class RemoteSource:
-    """`Origin` of an extension that connected from outside: after a disconnect it has to connect again.
-
-    ``closed`` are the events that an earlier connection of this name left blocked. Raise UserError if ``name`` is not
-    valid for an extension.
-    """
-
-    version = ""
-    returns = False
-
-    def __init__(
-        self,
-        name: str,
-        carrier: Carrier,
-        around: LaunchSettings,
-        closed: frozenset[wire.Intercepted] = frozenset(),
-    ) -> None:
-        try:
-            self.name: str = msgspec.convert(name, wire.ExtensionName)
-        except msgspec.ValidationError:
-            rule = "letters, digits, `.`, `_` and `-`, at most 64, and a letter or digit first"
-            raise UserError(f"{printable(name)!r} is no name for an extension: {rule}") from None
-        self._carrier = carrier
-        self._around = around
-        self._closed = closed
-
-    def guarded(self) -> frozenset[wire.Intercepted]:
-        return self._closed
-
-    def peer(self, closed: frozenset[wire.Intercepted], *, now: float) -> ExtensionPeer:
-        # It may run on another machine: paths of this one do not concern it, and it has no directory here.
-        ack = acknowledgement(self._around, directory="", data="")
-        return ExtensionPeer(self.name, ack, now=now, deadlines=self._around.deadlines, closed=closed)
-
-    async def open(self, errors: int, note: Callable[[str], None], deaf: OnSendFailed) -> Carrier:
-        return self._carrier
-
-
-class MissingGuard(RemoteSource):
-    """Placeholder of a guard that connected in an earlier process: blocks its events until it connects again."""
-
-    def __init__(self, name: str, around: LaunchSettings, closed: frozenset[wire.Intercepted]) -> None:
-        super().__init__(name, RemoteCarrier(lambda data: None, lambda: None), around, closed)
-
-    async def open(self, errors: int, note: Callable[[str], None], deaf: OnSendFailed) -> Carrier:
-        raise UserError("it had connected to this session, guards it, and has not come back yet")
 
 
 class ExtensionTool:

@@ -13,7 +13,7 @@ import msgspec
 
 from zot.encoding import UNREADABLE
 from zot.errors import AgentError, NoSuchSession, UserError
-from zot.extensions.peer_connection import RemoteCarrier
+from zot.extensions.sources import RemoteCarrier
 from zot.runtime.extensions import manager_of
 from zot.serve.daemon.audit import Identity
 from zot.serve.daemon.backlog import MAX_UNREAD_BYTES
