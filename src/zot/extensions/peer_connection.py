@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Literal, TypeAlias, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from zot.errors import UserError
 from zot.extensions.peer import (
@@ -17,6 +17,7 @@ from zot.extensions.peer import (
     DecodedLine,
     ExtensionPeer,
     Greeted,
+    InterceptDecision,
     Kill,
     NoticeLimiter,
     Notified,
@@ -32,12 +33,15 @@ from zot.extensions.peer import (
     clipped,
     read,
 )
-from zot.extensions.sources import Carrier, OnSendFailed
+from zot.wire.extension import Event, Intercepted, Key
 from zot.wire.lines import TooLong
 
-A = TypeVar("A")
-#: Called with all bytes received ("<") from and sent (">") to the extension.
-Trace: TypeAlias = Callable[[Literal["<", ">"], bytes], None]
+if TYPE_CHECKING:
+    from zot.extensions.sources import Carrier, ExtensionSource
+
+A = TypeVar("A", ToolAnswered, CommandAnswered, Decided)
+#: Direction of bytes: received from the extension, or sent to it.
+Way: TypeAlias = Literal["<", ">"]
 #: Time to exit after closing the output.
 _EXIT_S = 0.5
 #: Interval of log lines about dropped notices, and of updates of a panel that changes too fast.
@@ -51,8 +55,14 @@ _SLICE_BYTES = 1024
 _LONG_BYTES = 256 * 1024
 
 
-#: Opens a carrier. Raises OSError, ValueError or UserError.
-OpenCarrier: TypeAlias = Callable[[OnSendFailed], Awaitable[Carrier]]
+class PeerObserver:
+    """Base class of observers of a connection. Answers are no events for them: those go to their callers."""
+
+    def on_peer_event(self, peer_event: PeerEvent) -> None:
+        """Receive an event."""
+
+    def on_bytes(self, way: Way, data: bytes) -> None:
+        """Receive the bytes of the connection, split anywhere."""
 
 
 class ExtensionConnection:
@@ -62,12 +72,9 @@ class ExtensionConnection:
     a flood of them is dropped (`NoticeLimiter`), and updates of a panel are merged.
     """
 
-    def __init__(
-        self, peer: ExtensionPeer, heard: Callable[[PeerEvent], None], *, trace: Trace = lambda way, data: None
-    ) -> None:
+    def __init__(self, peer: ExtensionPeer, observer: PeerObserver) -> None:
         self.peer = peer
-        self._on_happening = heard
-        self._trace = trace
+        self.observer = observer
         self._loop = asyncio.get_running_loop()
         self._asked: dict[str, asyncio.Future[Answered]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -95,11 +102,14 @@ class ExtensionConnection:
         self._due_bytes = 0
         self._schedule()
 
-    async def run(self, opening: OpenCarrier) -> None:
-        """Open the carrier, process its input, and return when no process is left. `PeerEnded` happens last."""
+    async def run(self, source: ExtensionSource, errors: int) -> None:
+        """Open the source, process its input, and return when no process is left. `PeerEnded` happens last.
+
+        Its standard error goes to ``errors``.
+        """
         reason = "was not started"
         try:
-            self._carrier = carrier = await opening(self._cannot_send)
+            self._carrier = carrier = await source.open(errors, self)
             reason = "did not end in time and was killed"
             self.peer.advice = carrier.advice
             carrier.send(self._unsent)
@@ -115,34 +125,66 @@ class ExtensionConnection:
                 if timer is not None:
                     timer.cancel()
 
-    async def answer(self, asked: OutgoingRequest | A) -> Any:
-        """Send a request and wait for its answer, which always comes. When cancelled, gives the request up."""
-        if not isinstance(asked, OutgoingRequest):
+    async def call_tool(self, tool: str, args: dict[str, Any]) -> ToolAnswered:
+        """Call a tool. Cancelling gives the request up, here and below."""
+        return await self._answer(self.peer.call_tool(tool, args, self._loop.time()), ToolAnswered)
+
+    async def run_command(self, command: str, args: str) -> CommandAnswered:
+        """Run a command."""
+        return await self._answer(self.peer.invoke_command(command, args, self._loop.time()), CommandAnswered)
+
+    async def decide(self, event: Intercepted, **about: Any) -> InterceptDecision:
+        """Return the extension's decision about an event, or the one in its place if it cannot decide."""
+        asked = self.peer.ask(event, self._loop.time(), **about)
+        return asked if isinstance(asked, InterceptDecision) else (await self._answer(asked, Decided)).decision
+
+    def notify(self, event: Event) -> None:
+        """Notify the extension of an event, if it is subscribed."""
+        self._send(self.peer.notify(event))
+
+    def send_key(self, panel_id: str, key: Key, text: str = "") -> None:
+        """Send a key press in one of the extension's panels."""
+        self._send(self.peer.send_key(panel_id, key, text))
+
+    def close_panel(self, panel_id: str) -> None:
+        """Notify the extension that the user closed one of its panels."""
+        self._send(self.peer.close_panel(panel_id))
+
+    async def _answer(self, asked: OutgoingRequest | A, kind: type[A]) -> A:
+        """Send a request and wait for its answer, which always comes."""
+        if isinstance(asked, kind):
             return asked
+        assert isinstance(asked, OutgoingRequest)
         future = self._asked[asked.id] = self._loop.create_future()
         self._wake.set()
-        self.send(asked.data)
+        self._send(asked.data)
         try:
-            return await future
+            answered = await future
+            assert isinstance(answered, kind)  # The peer matches answers to requests.
+            return answered
         finally:
             if self._asked.pop(asked.id, None) is not None:
-                self.peer.give_up(asked.id)
+                self.peer.requests.give_up(asked.id)
             self._schedule()
 
-    def send(self, data: bytes) -> None:
+    def _send(self, data: bytes) -> None:
         """Send bytes that `peer` returned."""
         if data:
-            self._trace(">", data)
+            self.observer.on_bytes(">", data)
             if self._carrier is None:
                 self._unsent += data
             else:
                 self._carrier.send(data)
         self._schedule()
 
+    def cannot_send(self, reason: str) -> None:
+        """Break the connection unless the extension exits soon: then its exit is the reason to report."""
+        self._loop.call_later(_EXIT_S, self._lose, reason)
+
     def shut_down(self) -> None:
         """Request shutdown; a process that does not exit in time is ended."""
         self._stop_pausing()
-        self.send(self.peer.shut_down(self._loop.time()))
+        self._send(self.peer.shut_down(self._loop.time()))
 
     async def _process_until_end(self, carrier: Carrier) -> str:
         """Process input until the extension ends; return how it ended."""
@@ -150,7 +192,7 @@ class ExtensionConnection:
         try:
             self._reading = True
             while data := await carrier.read():
-                self._trace("<", data)
+                self.observer.on_bytes("<", data)
                 await self._process(data)
                 if self._flooded and self._may_pause():
                     await self._pause()
@@ -161,7 +203,7 @@ class ExtensionConnection:
                 # One asked to shut down may still be cleaning up; its deadline bounds this wait.
                 await carrier.gone(within_s=None)
             if left := await carrier.leftovers():
-                self._on_happening(
+                self.observer.on_peer_event(
                     ProtocolViolation(f"left processes behind, which were ended: {clipped(', '.join(left))}")
                 )
         finally:
@@ -210,7 +252,7 @@ class ExtensionConnection:
 
     def _may_pause(self) -> bool:
         """True while no frame is expected from the extension."""
-        return not self._without_pauses and not self._asked and self.peer.state is PeerState.READY
+        return not self._without_pauses and not self._asked and self.peer.phase.state is PeerState.READY
 
     async def _pause(self) -> None:
         """Leave a flood in the pipe for a moment, so that it costs little CPU time; a new request ends the pause."""
@@ -249,7 +291,7 @@ class ExtensionConnection:
         self._render_timer = None
         renders, self._renders = self._renders, {}
         for render in renders.values():
-            self._on_happening(render)
+            self.observer.on_peer_event(render)
 
     def _note_flood(self) -> None:
         self._flooded = True
@@ -265,7 +307,9 @@ class ExtensionConnection:
             lost = f"{self._dropped} notices were dropped and {self._merged} panel updates merged"
             limit = f"{BURST} at once and {PER_S} a second are shown"
             self._dropped = self._merged = 0
-            self._on_happening(ProtocolViolation(f"sends too much: {lost}; {limit}", notice=not self._flood_noticed))
+            self.observer.on_peer_event(
+                ProtocolViolation(f"sends too much: {lost}; {limit}", notice=not self._flood_noticed)
+            )
             self._flood_noticed = True
 
     def _carry_out(self, peer_events: list[PeerEvent]) -> None:
@@ -277,8 +321,8 @@ class ExtensionConnection:
                         future.set_result(peer_event)
                     continue
                 case Greeted(reply=reply):
-                    self._on_happening(peer_event)  # First: a failed send may break the connection.
-                    self.send(reply)
+                    self.observer.on_peer_event(peer_event)  # First: a failed send may break the connection.
+                    self._send(reply)
                     continue
                 case Terminate() | Kill():
                     self._end()
@@ -287,7 +331,7 @@ class ExtensionConnection:
                     self._carrier.acknowledged()
                 case _:
                     pass
-            self._on_happening(peer_event)
+            self.observer.on_peer_event(peer_event)
         self._schedule()
 
     def _end(self) -> None:
@@ -296,10 +340,6 @@ class ExtensionConnection:
         self._stop_pausing()
         if self._carrier is not None:
             self._carrier.end()
-
-    def _cannot_send(self, reason: str) -> None:
-        """Break the connection unless the extension exits soon: then its exit is the reason to report."""
-        self._loop.call_later(_EXIT_S, self._lose, reason)
 
     def _lose(self, reason: str) -> None:
         self._carry_out(self.peer.lose(reason, self._loop.time()))

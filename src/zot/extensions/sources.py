@@ -9,9 +9,9 @@ import shlex
 import shutil
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -19,7 +19,7 @@ from zot.config.trust import copy_hashed
 from zot.errors import UserError
 from zot.extensions.confinement import Confinement, ExtensionPlace, NoSandbox, environment
 from zot.extensions.manifest import Manifest, changeable, command_line, data_directories, load, program
-from zot.extensions.peer import ExtensionDeadlines, ExtensionPeer
+from zot.extensions.peer import ExtensionDeadlines, ExtensionPeer, Unconfined
 from zot.extensions.permissions import LACKING
 from zot.files import make_directory
 from zot.text import printable
@@ -27,8 +27,9 @@ from zot.tools.process import Child, Processes, Streams
 from zot.tools.sandbox import ConfinedCommand
 from zot.wire import extension as wire
 
-#: Called with the reason when a carrier cannot send any more.
-OnSendFailed: TypeAlias = Callable[[str], None]
+if TYPE_CHECKING:
+    from zot.extensions.peer_connection import ExtensionConnection
+
 #: Limit of unsent bytes: an extension this slow does not read at all.
 MAX_UNSENT_BYTES = 32 * 1024 * 1024
 #: Limit of unread bytes; `RemoteCarrier.bring` waits beyond it.
@@ -74,14 +75,9 @@ class ExtensionSource(Protocol):
     ``returns`` if it can be opened again after its end.
     """
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def version(self) -> str: ...
-
-    @property
-    def returns(self) -> bool: ...
+    name: str
+    version: str
+    returns: bool
 
     def guarded(self) -> frozenset[wire.Intercepted]:
         """Return the events blocked until the extension has subscribed for the first time."""
@@ -89,34 +85,36 @@ class ExtensionSource(Protocol):
     def peer(self, closed: frozenset[wire.Intercepted], *, now: float) -> ExtensionPeer:
         """Return the peer of a new connection; ``closed`` events are blocked until it has subscribed."""
 
-    async def open(self, errors: int, note: Callable[[str], None], deaf: OnSendFailed) -> Carrier:
-        """Open a carrier; standard error goes to ``errors``. Raise OSError, ValueError or UserError."""
+    async def open(self, errors: int, connection: ExtensionConnection) -> Carrier:
+        """Open a carrier for ``connection``; standard error goes to ``errors``. Raise OSError, ValueError or UserError.
+
+        The connection learns when the carrier cannot send any more, its observer when the extension is `Unconfined`.
+        """
 
 
-class ProgramSource(NamedTuple):
+class ProgramSource:
     """Start of the extension in ``directory``.
 
     With ``broken`` set, `open` raises it as a UserError. With a ``fingerprint``, it runs from a `Snapshot` of the
     content that was trusted, at every start.
     """
 
-    manifest: Manifest
-    directory: str
-    around: LaunchSettings
-    broken: str = ""
-    fingerprint: str = ""
+    returns = True
 
-    @property
-    def name(self) -> str:
-        return self.manifest.name
-
-    @property
-    def version(self) -> str:
-        return self.manifest.version
-
-    @property
-    def returns(self) -> bool:
-        return True
+    def __init__(
+        self, manifest: Manifest, directory: str, around: LaunchSettings, *, broken: str = "", fingerprint: str = ""
+    ) -> None:
+        self.name = manifest.name
+        self.version = manifest.version
+        self.manifest = manifest
+        self.around = around
+        self._directory = directory
+        self._broken = broken
+        home = around.zot_home
+        #: The copy to run; None if it runs where it is.
+        self._snapshot = Snapshot(home, directory, fingerprint) if fingerprint and home is not None else None
+        #: The directory that it runs from.
+        self._code = directory if self._snapshot is None else self._snapshot.path
 
     def guarded(self) -> frozenset[wire.Intercepted]:
         """Return the events blocked until the extension has subscribed for the first time."""
@@ -135,29 +133,35 @@ class ProgramSource(NamedTuple):
             permissions=self.manifest.permissions,
         )
 
-    async def open(self, errors: int, note: Callable[[str], None], deaf: OnSendFailed) -> ExtensionProcess:
-        """Start it within its permissions; call ``note`` with warnings. Raise ValueError or UserError."""
-        if self.broken:
-            raise UserError(self.broken)
-        if (snapshot := self._snapshot) is not None:
-            await asyncio.to_thread(snapshot.make, self.manifest)
+    async def open(self, errors: int, connection: ExtensionConnection) -> ExtensionProcess:
+        """Start it within its permissions. Raise ValueError or UserError."""
+        if self._broken:
+            raise UserError(self._broken)
+        if self._snapshot is not None:
+            await asyncio.to_thread(self._snapshot.make, self.manifest)
         permissions = self.manifest.permissions
         command = ConfinedCommand([*command_line(self.manifest, self._code)], b"")
         advice = ""
         if permissions is not None:
             try:
-                data = None if snapshot is None else snapshot.data
-                place = ExtensionPlace(self._code, self.directory, data)
+                data = None if self._snapshot is None else self._snapshot.data
+                place = ExtensionPlace(self._code, self._directory, data)
                 command = await self.around.confinement.confine(command.argv, place, self.manifest, permissions)
                 advice = LACKING
             except NoSandbox as problem:
                 if not self.around.unsandboxed:
                     raise
-                note(f"runs without a sandbox: {problem}")
-        grace_s = self.around.deadlines.terminate_s
-        return await spawn_extension(
-            lambda streams: self._spawn(command, streams), errors, deaf, grace_s=grace_s, advice=advice
-        )
+                connection.observer.on_peer_event(Unconfined(f"runs without a sandbox: {problem}"))
+        theirs, ours = os.pipe()
+        outbox = Outbox(ours, connection)
+        try:
+            child = await self._spawn(command, Streams(theirs, errors))
+        except BaseException:
+            outbox.close()
+            raise
+        finally:
+            os.close(theirs)
+        return ExtensionProcess(child, outbox, grace_s=self.around.deadlines.terminate_s, advice=advice)
 
     async def _spawn(self, command: ConfinedCommand, streams: Streams) -> Child:
         env = environment(self.around.env, self.manifest.permissions)
@@ -165,18 +169,6 @@ class ProgramSource(NamedTuple):
             return await command.spawn(self.around.processes(), cwd=self._code, env=env, streams=streams)
         except OSError as problem:
             raise UserError(f"{problem}{self._advice(program(self.manifest, self._code), problem)}") from None
-
-    @property
-    def _snapshot(self) -> Snapshot | None:
-        """The copy to run; None if it runs where it is."""
-        home = self.around.zot_home
-        return Snapshot(home, self.directory, self.fingerprint) if self.fingerprint and home is not None else None
-
-    @property
-    def _code(self) -> str:
-        """The directory that it runs from."""
-        snapshot = self._snapshot
-        return self.directory if snapshot is None else snapshot.path
 
     def _advice(self, itself: str, problem: OSError) -> str:
         """Return advice on a failed start, "" if there is none; begins with a separator."""
@@ -188,10 +180,10 @@ class ProgramSource(NamedTuple):
 
     def _data_directory(self) -> str:
         """Return its data directory: its own, or the first of its data directories where only those can be written."""
-        snapshot, names = self._snapshot, data_directories(self.manifest)
-        if snapshot is not None:
-            return os.path.join(snapshot.data, *names[:1])
-        return os.path.join(self.directory, *([] if self.manifest.permissions is None else names[:1]))
+        names = data_directories(self.manifest)
+        if self._snapshot is not None:
+            return os.path.join(self._snapshot.data, *names[:1])
+        return os.path.join(self._directory, *([] if self.manifest.permissions is None else names[:1]))
 
 
 class Snapshot:
@@ -263,19 +255,16 @@ def _changed(manifest: Manifest) -> str:
 class RemoteSource:
     """Source of an extension that connected from outside: after a disconnect it has to connect again.
 
-    ``closed`` are the events that an earlier connection of this name left blocked. Raise UserError if ``name`` is not
-    valid for an extension.
+    Without a ``carrier`` it is a guard that connected in an earlier process and has not come back yet. ``closed`` are
+    the events that an earlier connection of this name left blocked. Raise UserError if ``name`` is not valid for an
+    extension.
     """
 
     version = ""
     returns = False
 
     def __init__(
-        self,
-        name: str,
-        carrier: Carrier,
-        around: LaunchSettings,
-        closed: frozenset[wire.Intercepted] = frozenset(),
+        self, name: str, carrier: Carrier | None, around: LaunchSettings, closed: frozenset[wire.Intercepted]
     ) -> None:
         try:
             self.name: str = msgspec.convert(name, wire.ExtensionName)
@@ -294,18 +283,10 @@ class RemoteSource:
         ack = acknowledgement(self._around, directory="", data="")
         return ExtensionPeer(self.name, ack, now=now, deadlines=self._around.deadlines, closed=closed)
 
-    async def open(self, errors: int, note: Callable[[str], None], deaf: OnSendFailed) -> Carrier:
+    async def open(self, errors: int, connection: ExtensionConnection) -> Carrier:
+        if self._carrier is None:
+            raise UserError("it had connected to this session, guards it, and has not come back yet")
         return self._carrier
-
-
-class MissingGuard(RemoteSource):
-    """Placeholder of a guard that connected in an earlier process: blocks its events until it connects again."""
-
-    def __init__(self, name: str, around: LaunchSettings, closed: frozenset[wire.Intercepted]) -> None:
-        super().__init__(name, RemoteCarrier(lambda data: None, lambda: None), around, closed)
-
-    async def open(self, errors: int, note: Callable[[str], None], deaf: OnSendFailed) -> Carrier:
-        raise UserError("it had connected to this session, guards it, and has not come back yet")
 
 
 class Carrier(Protocol):
@@ -387,22 +368,6 @@ class ExtensionProcess:
         return _ending(self._child)
 
 
-async def spawn_extension(
-    start: Callable[[Streams], Awaitable[Child]], errors: int, deaf: OnSendFailed, *, grace_s: float, advice: str
-) -> ExtensionProcess:
-    """Start a process with ``start``, its standard error at ``errors``. Raise the exceptions of ``start``."""
-    theirs, ours = os.pipe()
-    outbox = Outbox(ours, deaf)
-    try:
-        child = await start(Streams(theirs, errors))
-    except BaseException:
-        outbox.close()
-        raise
-    finally:
-        os.close(theirs)
-    return ExtensionProcess(child, outbox, grace_s=grace_s, advice=advice)
-
-
 def _ending(child: Child) -> str:
     try:
         status = child.status()
@@ -412,12 +377,12 @@ def _ending(child: Child) -> str:
 
 
 class Outbox:
-    """Ordered, non-blocking writer to ``fd``, which it owns. Calls ``failed`` once, with a reason, if it fails."""
+    """Ordered, non-blocking writer to ``fd``, which it owns. Reports its failure to the ``connection``, once."""
 
-    def __init__(self, fd: int, failed: Callable[[str], None]) -> None:
+    def __init__(self, fd: int, connection: ExtensionConnection) -> None:
         os.set_blocking(fd, False)
         self._fd: int | None = fd
-        self._failed = failed
+        self._connection = connection
         self._waiting = bytearray()
 
     def write(self, data: bytes) -> None:
@@ -454,21 +419,27 @@ class Outbox:
 
     def _fail(self, reason: str) -> None:
         self.close()
-        self._failed(reason)
+        self._connection.cannot_send(reason)
+
+
+class RemoteEnd(Protocol):
+    """The connection under a `RemoteCarrier`, such as a WebSocket. Its methods must not block."""
+
+    def send(self, data: bytes) -> None:
+        """Send whole lines. A client that does not read them is disconnected."""
+
+    def hang_up(self) -> None:
+        """Close the connection."""
 
 
 class RemoteCarrier:
-    """`Carrier` of a connection that another component owns, such as a WebSocket.
-
-    The owner calls `bring` with received bytes and `hung_up` at the end of the connection. ``send`` sends bytes,
-    ``hang_up`` closes the connection; neither may block. The owner closes connections to clients that do not read.
-    """
+    """`Carrier` of a connection that another component owns: it calls `bring` with received bytes, and `hung_up` at the
+    end of the connection."""
 
     advice = ""
 
-    def __init__(self, send: Callable[[bytes], None], hang_up: Callable[[], None]) -> None:
-        self._send = send
-        self._hang_up = hang_up
+    def __init__(self, remote: RemoteEnd) -> None:
+        self._remote = remote
         self._unread: deque[bytes] = deque()
         self._size = 0
         self._news = asyncio.Event()
@@ -502,7 +473,7 @@ class RemoteCarrier:
 
     def send(self, data: bytes) -> None:
         if data and not self._over.is_set():
-            self._send(data)
+            self._remote.send(data)
 
     async def read(self) -> bytes:
         while not self._unread:
@@ -537,7 +508,7 @@ class RemoteCarrier:
             self._unread.clear()
             self._size = 0
             self.hung_up()
-            self._hang_up()
+            self._remote.hang_up()
 
     async def close(self) -> str:
         self.end()

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from zot.extensions.log import AGAIN, Log
 from zot.extensions.peer import (
-    CommandAnswered,
-    Decided,
     ExtensionPeer,
     GivenUp,
     Greeted,
@@ -24,8 +22,9 @@ from zot.extensions.peer import (
     Settled,
     SlowRequest,
     ToolAnswered,
+    Unconfined,
 )
-from zot.extensions.peer_connection import ExtensionConnection
+from zot.extensions.peer_connection import ExtensionConnection, PeerObserver
 from zot.extensions.sources import ExtensionSource, LaunchSettings
 from zot.messages import TextBlock, ToolSpec, timestamp
 from zot.tools.base import Output, ToolContext, ToolFailedWithOutput
@@ -74,7 +73,7 @@ class Registrations:
         self.tools |= {tool.name: tool for tool in peer.tools}
 
 
-class SupervisedExtension:
+class SupervisedExtension(PeerObserver):
     """Running extension, restarted after crashes if its ``origin`` allows that."""
 
     def __init__(self, origin: ExtensionSource, around: LaunchSettings, manager: Manager) -> None:
@@ -94,18 +93,14 @@ class SupervisedExtension:
         self._greeted = False
         self._restarts: deque[float] = deque(maxlen=len(_PAUSES_S))
         self._origin = origin
-        self._connection = self._new_connection(origin.guarded())
+        #: The current connection; a restart makes another one.
+        self.connection = self._new_connection(origin.guarded())
         #: Registrations from before a crash, until the restarted extension is ready.
         self._before_crash = Registrations()
         #: Cleared during a restart.
         self._restarted = asyncio.Event()
         self._restarted.set()
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"zot extension {self.name}")
-
-    @property
-    def peer(self) -> ExtensionPeer:
-        """Peer of the current connection."""
-        return self._connection.peer
 
     @property
     def is_over(self) -> bool:
@@ -124,7 +119,7 @@ class SupervisedExtension:
         if not self.is_over:
             offer.commands |= self._before_crash.commands
             offer.tools |= self._before_crash.tools
-            offer.add(self.peer)
+            offer.add(self.connection.peer)
         return offer
 
     async def over(self) -> None:
@@ -139,41 +134,23 @@ class SupervisedExtension:
         """Call a tool, after a restart that is under way."""
         with self._wait(f"tool {tool}"):
             await self._restarted.wait()
-            connection = self._connection
-            answered: ToolAnswered = await connection.answer(connection.peer.call_tool(tool, args, _now()))
-            return answered
+            return await self.connection.call_tool(tool, args)
 
     async def run_command(self, command: str, args: str) -> wire.CommandResponse:
         """Run a command, after a restart that is under way."""
         with self._wait(f"command {command}"):
             await self._restarted.wait()
-            connection = self._connection
-            answered: CommandAnswered = await connection.answer(connection.peer.invoke_command(command, args, _now()))
-            return answered.response
+            return (await self.connection.run_command(command, args)).response
 
     async def decide(self, event: wire.Intercepted, **about: Any) -> InterceptDecision:
         """Return its decision about an event, or the one in its place if it cannot decide."""
         with self._wait(f"intercept {event}"):
-            connection = self._connection
-            decided = await connection.answer(connection.peer.ask(event, _now(), **about))
-            return decided.decision if isinstance(decided, Decided) else decided
-
-    def notify(self, event: wire.Event) -> None:
-        """Notify it of an event, if it is subscribed."""
-        self._connection.send(self.peer.notify(event))
-
-    def send_key(self, panel_id: str, key: wire.Key, text: str) -> None:
-        """Send it a key press in one of its panels."""
-        self._connection.send(self.peer.send_key(panel_id, key, text))
-
-    def close_panel(self, panel_id: str) -> None:
-        """Notify it that the user closed one of its panels."""
-        self._connection.send(self.peer.close_panel(panel_id))
+            return await self.connection.decide(event, **about)
 
     async def close(self) -> None:
         """Shut it down: by request, then SIGTERM, then SIGKILL. Idempotent."""
         self._closing.set()
-        self._connection.shut_down()
+        self.connection.shut_down()
         deadlines = self._around.deadlines
         bound_s = deadlines.shutdown_s + 2 * deadlines.terminate_s + _SLACK_S
         await asyncio.wait({self._task}, timeout=bound_s)
@@ -189,7 +166,7 @@ class SupervisedExtension:
                 await self._run_once()
                 if self._closing.is_set() or not await self._may_restart():
                     return
-                self._connection = self._new_connection(self.peer.closed)
+                self.connection = self._new_connection(self.connection.peer.closed)
         finally:
             self._settled.set()
             self._restarted.set()
@@ -201,7 +178,7 @@ class SupervisedExtension:
         self._log_began = self.log.end()
         watching = asyncio.get_running_loop().create_task(self._watch_log(), name=f"zot extension log {self.name}")
         try:
-            await self._connection.run(lambda deaf: self._origin.open(errors, self.log.note, deaf))
+            await self.connection.run(self._origin, errors)
         finally:
             watching.cancel()
             os.close(errors)
@@ -219,7 +196,7 @@ class SupervisedExtension:
         if not self._greeted or not self.returns or len(recent) == len(_PAUSES_S):
             self.condition = "failed"
             again = f"is not started again: it has crashed {len(recent) + 1} times" if recent else ""
-            self._happened(GivenUp(again))
+            self.on_peer_event(GivenUp(again))
             return False
         self._before_crash = self.offer
         self._restarted.clear()
@@ -233,12 +210,13 @@ class SupervisedExtension:
         return False
 
     def _new_connection(self, closed: frozenset[wire.Intercepted]) -> ExtensionConnection:
-        return ExtensionConnection(self._origin.peer(closed, now=_now()), self._happened)
+        return ExtensionConnection(self._origin.peer(closed, now=_now()), self)
 
     def _wait(self, what: str) -> SlowWaitNotice:
-        return SlowWaitNotice(lambda since: self._happened(SlowRequest(what, since)))
+        return SlowWaitNotice(lambda since: self.on_peer_event(SlowRequest(what, since)))
 
-    def _happened(self, peer_event: PeerEvent) -> None:
+    def on_peer_event(self, peer_event: PeerEvent) -> None:
+        """Update its condition and its log, then notify the manager."""
         match peer_event:
             case Greeted():
                 self._greeted = True
@@ -249,7 +227,7 @@ class SupervisedExtension:
                 self._restarted.set()
             case GivenUp(reason=reason) if reason:
                 self.log.note(reason)
-            case ProtocolViolation(reason=reason) | RequestTimedOut(reason=reason):
+            case Unconfined(reason=reason) | ProtocolViolation(reason=reason) | RequestTimedOut(reason=reason):
                 self.log.note(reason)
             case PeerBroken(reason=reason):
                 self._settled.set()
@@ -262,7 +240,7 @@ class SupervisedExtension:
                 self.log.note(reason)
             case _:
                 pass
-        self._manager.happened(self, peer_event)
+        self._manager.on_peer_event(self, peer_event)
 
     def _fail(self, reason: str) -> None:
         """Record the reason of a failure and the last lines of its standard error, before its log grows further."""
@@ -292,13 +270,13 @@ class EventQueue:
 
     async def decide(self, event: Intercepted, **about: Any) -> InterceptDecision:
         """Request a decision. Cancelling ends the wait at once."""
-        if not self.extension.peer.decides(event):
+        if not self.extension.connection.peer.decides(event):
             return InterceptDecision()
         return await self.extension.decide(event, **about)
 
     def guards(self, event: Intercepted) -> bool:
         """Return whether the event is blocked unless the extension allows it."""
-        return event in self.extension.peer.closed
+        return event in self.extension.connection.peer.closed
 
     def notify(self, event: Event, about: str) -> None:
         """Enqueue a notification; ``about`` identifies the request about the same event."""
@@ -313,7 +291,7 @@ class EventQueue:
     def release_all(self) -> None:
         """Send all queued notifications at the end of a run: no request about them will follow."""
         for event, _ in self._waiting:
-            self.extension.notify(event)
+            self.extension.connection.notify(event)
         self._waiting.clear()
         self._asked.clear()
 
@@ -324,12 +302,12 @@ class EventQueue:
                 return
             self._waiting.popleft()
             self._asked.discard((event.event, about))
-            self.extension.notify(event)
+            self.extension.connection.notify(event)
 
     def _must_be_asked_first(self, event: Event) -> bool:
         match event.event:
             case "turn_start" | "tool_call":
-                return self.extension.peer.decides(event.event)
+                return self.extension.connection.peer.decides(event.event)
             case _:
                 return False
 

@@ -162,11 +162,11 @@ class Runtime:
 
     def send_key(self, panel_id: str, key: str, text: str = "") -> None:
         """Send a key to an extension's panel. Raise UserError if there is no such panel or key."""
-        self._open().extensions.send_key(panel_id, key, text)
+        self._open().extensions.panels.send_key(panel_id, key, text)
 
     def close_panel(self, panel_id: str) -> None:
         """Close an extension's panel. Raise UserError if it is not open."""
-        self._open().extensions.close_panel(panel_id)
+        self._open().extensions.panels.close(panel_id)
 
     def listen(self, hear: Callable[[AgentEvent], None]) -> Callable[[], None]:
         """Call ``hear`` with every event from now on, including notices and panels between prompts.

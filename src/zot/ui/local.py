@@ -191,10 +191,10 @@ class LocalConversation:
         return await self._session.run_command(name, args)
 
     async def send_key(self, panel_id: str, key: str, text: str = "") -> None:
-        self._session.extensions.send_key(panel_id, key, text)
+        self._session.extensions.panels.send_key(panel_id, key, text)
 
     async def close_panel(self, panel_id: str) -> None:
-        self._session.extensions.close_panel(panel_id)
+        self._session.extensions.panels.close(panel_id)
 
     async def reload_extensions(self) -> Sequence[str]:
         extensions = manager_of(self._session.agent.extensions)
