@@ -11,14 +11,14 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import msgspec
 
 from zot.encoding import explain
 from zot.errors import ProtocolError
 from zot.ext.arguments import parameters
-from zot.ext.declarations import Decision, Handler, Response, Send, ToolError, content_of, display, noop
+from zot.ext.declarations import Decision, Handler, Response, ToolError, content_of, display, noop
 from zot.wire import extension as wire
 from zot.wire.lines import LineSplitter, TooLong
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from zot.ext.extension import Extension
 
-#: Runs a coroutine and returns its result.
-Await: TypeAlias = Callable[[Coroutine[Any, Any, Any]], Any]
 #: Exceptions of handlers that become answers. SystemExit would only end the calling thread.
 _FAILURES = (Exception, SystemExit)
 #: Maximum length of an encoded character: `\u0000` has six bytes.
@@ -43,14 +41,23 @@ _PATIENCE_S: Final = 1.5
 _Job: TypeAlias = Callable[[], None]
 
 
-class ExtensionService:
-    """Protocol endpoint of an extension. ``send`` sends frames and is thread-safe; ``run_async`` runs a coroutine."""
+class Surroundings(Protocol):
+    """Surroundings of a service: standard input and output (`serve`), or a test (`zot.ext.testing`)."""
 
-    def __init__(self, extension: Extension, send: Send, run_async: Await) -> None:
+    def send(self, *frames: wire.AnyFromExtension) -> None:
+        """Send frames without others in between. Thread-safe."""
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine and return its result."""
+
+
+class ExtensionService:
+    """Protocol endpoint of an extension."""
+
+    def __init__(self, extension: Extension, around: Surroundings) -> None:
         self._extension = extension
         self._declared = extension.declared
-        self._send = send
-        self._await = run_async
+        self._around = around
         self._declared.host, self._declared.send, self._declared.subscribed = None, None, False
 
     def begin(self) -> None:
@@ -61,8 +68,8 @@ class ExtensionService:
             *(command.frame for command in declared.commands.values()),
             *(tool.frame for tool in declared.tools.values()),
         ]
-        declared.send = self._send
-        self._send(*frames, *(() if declared.setup else self._final_frames()))
+        declared.send = self._around.send
+        self._around.send(*frames, *(() if declared.setup else self._final_frames()))
 
     def greeted(self, ack: wire.HelloAck) -> None:
         """Handle zot's answer to hello. Raises the exceptions of setup functions: the extension cannot start."""
@@ -70,7 +77,7 @@ class ExtensionService:
         if self._declared.setup:
             for function in self._declared.setup:
                 self._call(function)
-            self._send(*self._final_frames())
+            self._around.send(*self._final_frames())
 
     def command_response(self, frame: wire.CommandInvoked) -> wire.CommandResponse:
         """Run a command's handler."""
@@ -102,7 +109,7 @@ class ExtensionService:
         decision = decided.frame if decided is not None else wire.EventInterceptResponse(frame.id)
         return msgspec.structs.replace(decision, id=frame.id)
 
-    def hear(self, frame: wire.Event | wire.PanelKey | wire.PanelClose) -> None:
+    def handle(self, frame: wire.Event | wire.PanelKey | wire.PanelClose) -> None:
         """Run the handlers of an event, a key press or a closed panel."""
         try:
             match frame:
@@ -168,7 +175,7 @@ class ExtensionService:
 
     def _call(self, handler: Handler, *args: Any, **named: Any) -> Any:
         returned = handler(*args, **named)
-        return self._await(returned) if isinstance(returned, Coroutine) else returned
+        return self._around.run(returned) if isinstance(returned, Coroutine) else returned
 
 
 def _response(returned: Any) -> Response:
@@ -201,32 +208,61 @@ def _report(who: str, problem: BaseException) -> str:
 
 def serve(extension: Extension) -> None:
     """Serve zot until it requests shutdown or exits. From now on prints go to standard error."""
-    writer, worker = _Writer(_private_stdout()), _Worker()
-    service = ExtensionService(extension, writer.send, _Loop().run)
-    service.begin()
-    for frame in _frames():
-        if isinstance(frame, wire.Shutdown):
-            break
-        _dispatch(frame, service, writer, worker)
-    worker.put(service.finish)
-    worker.drain(_PATIENCE_S)
-    writer.send_last(wire.ShutdownAck())
+    _StdioServer(extension, _private_stdout()).serve()
 
 
-def _dispatch(frame: wire.AnyToExtension, service: ExtensionService, writer: _Writer, worker: _Worker) -> None:
-    match frame:
-        case wire.HelloAck():
-            service.greeted(frame)
-        case wire.CommandInvoked():
-            _start_thread(lambda: writer.send(service.command_response(frame)))
-        case wire.ToolCall():
-            _start_thread(lambda: writer.send(service.tool_result(frame)))
-        case wire.EventIntercept():
-            worker.put(lambda: writer.send(service.decision(frame)))
-        case wire.Event() | wire.PanelKey() | wire.PanelClose():
-            worker.put(lambda: service.hear(frame))
-        case wire.Shutdown():
-            pass  # Ends the loop of `serve`.
+class _StdioServer:
+    """Reader of frames, a worker for ordered handlers, and a thread for each call. Owns the ``output``."""
+
+    def __init__(self, extension: Extension, output: int) -> None:
+        self._output = output
+        self._lock = threading.Lock()
+        self._worker = _Worker()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._service = ExtensionService(extension, self)
+
+    def serve(self) -> None:
+        """Serve zot until it requests shutdown or exits."""
+        self._service.begin()
+        for frame in _frames():
+            if isinstance(frame, wire.Shutdown):
+                break
+            self._dispatch(frame)
+        self._worker.put(self._service.finish)
+        self._worker.drain(_PATIENCE_S)
+        with suppress(BrokenPipeError):  # zot may have exited.
+            self.send(wire.ShutdownAck())
+
+    def send(self, *frames: wire.AnyFromExtension) -> None:
+        data = memoryview(wire.encode_frames(frames))
+        with self._lock:
+            while data:
+                data = data[os.write(self._output, data) :]
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        import asyncio  # Imported lazily: plain functions do not need it.
+
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                _start_thread(self._loop.run_forever)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    def _dispatch(self, frame: wire.AnyToExtension) -> None:
+        service = self._service
+        match frame:
+            case wire.HelloAck():
+                service.greeted(frame)
+            case wire.CommandInvoked():
+                _start_thread(lambda: self.send(service.command_response(frame)))
+            case wire.ToolCall():
+                _start_thread(lambda: self.send(service.tool_result(frame)))
+            case wire.EventIntercept():
+                self._worker.put(lambda: self.send(service.decision(frame)))
+            case wire.Event() | wire.PanelKey() | wire.PanelClose():
+                self._worker.put(lambda: service.handle(frame))
+            case wire.Shutdown():
+                pass  # Ends the loop of `serve`.
 
 
 def _frames() -> Iterator[wire.AnyToExtension]:
@@ -258,26 +294,6 @@ def _log(text: str) -> None:
     sys.stderr.write(f"zot.ext: {text}\n")
 
 
-class _Writer:
-    """Thread-safe writer of whole frames."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._lock = threading.Lock()
-
-    def send_last(self, frame: wire.AnyFromExtension) -> None:
-        """Write a frame, even if zot may have exited."""
-        with suppress(BrokenPipeError):
-            self.send(frame)
-
-    def send(self, *frames: wire.AnyFromExtension) -> None:
-        """Write frames without others in between."""
-        data = memoryview(wire.encode_frames(frames))
-        with self._lock:
-            while data:
-                data = data[os.write(self._descriptor, data) :]
-
-
 class _Worker:
     """Worker that runs jobs in order, in its own thread, started with the first job."""
 
@@ -301,20 +317,3 @@ class _Worker:
     def _work(self, jobs: SimpleQueue[_Job]) -> None:
         while True:
             jobs.get()()
-
-
-class _Loop:
-    """Event loop for coroutines, started with the first one."""
-
-    def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._lock = threading.Lock()
-
-    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        import asyncio  # Imported lazily: plain functions do not need it.
-
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                _start_thread(self._loop.run_forever)
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
