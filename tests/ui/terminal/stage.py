@@ -71,7 +71,7 @@ class Stage:
 
     async def idle(self) -> None:
         """Wait until nothing runs."""
-        await self.until(lambda: not self.app.story.doing and not self.app.following.feed.waits, "that it is idle")
+        await self.until(lambda: not self.app.live.story.doing and not self.app.live.feed.waits, "that it is idle")
         await self.sees("ready")
 
 

@@ -79,7 +79,7 @@ def keys(extension: Extension) -> list[tuple[str, ...]]:
 
 async def _known(person: Stage) -> None:
     await person.sees("ready")
-    await person.until(lambda: bool(person.app.extension_commands), "commands of the extension")
+    await person.until(lambda: bool(person.app.terminal.extension_commands), "commands of the extension")
 
 
 async def test_every_action_of_a_command_and_every_level_of_a_notice(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ async def test_every_action_of_a_command_and_every_level_of_a_notice(tmp_path: P
         await person.says("/prompt ")
         await person.sees("\n   asked by an extension")
         await person.idle()
-        assert [len(one.content) for one in await person.app.conversation.messages()] == [1, 1]
+        assert [len(one.content) for one in await person.app.live.conversation.messages()] == [1, 1]
         await person.says("/help ")
         await person.sees("/prompt does prompt (player)")
 
@@ -136,7 +136,7 @@ async def test_an_extension_that_starts_slowly_is_waited_for_until_it_has_starte
         (tardy.directory / "data" / "go").touch()
         await person.sees("ready")
         assert "waiting for tardy" not in person.screen
-        assert person.app.extension_commands
+        assert person.app.terminal.extension_commands
 
 
 async def test_a_question_of_our_own_does_not_let_one_that_has_started_be_waited_for(tmp_path: Path) -> None:
@@ -313,7 +313,7 @@ async def test_a_panel_that_was_not_asked_for_here_takes_no_key(tmp_path: Path) 
     async with stage(tmp_path, ext=(str(player.directory),), size=(100, 60)) as person:
         await _known(person)
         # A panel that another client has asked for comes as an event only.
-        await person.app.conversation.run_command("open2", "")
+        await person.app.live.conversation.run_command("open2", "")
         await person.sees("Second part (player): Shift+Tab enters it")
         await person.pilot.press(*"cd")
         assert (person.app.editor.text, keys(player)) == ("cd", [])
@@ -356,7 +356,7 @@ async def test_a_long_panel_is_scrolled_follows_its_cursor_and_has_the_room_whil
     player = Extension(tmp_path, "player", PLAYER)
     async with stage(tmp_path, ext=(str(player.directory),), size=(80, 24)) as person:
         await _known(person)
-        await person.app.conversation.run_command("long", "")
+        await person.app.live.conversation.run_command("long", "")
         await person.sees("> row 0.")
         assert "row 19." not in person.screen
         await person.pilot.press("shift+tab", "pagedown", "pagedown")
@@ -368,7 +368,7 @@ async def test_a_long_panel_is_scrolled_follows_its_cursor_and_has_the_room_whil
         await person.sees("> row 0.")
         await person.pilot.press(*["down"] * 12)
         await person.sees("> row 12.")
-        await person.app.conversation.run_command("long2", "")
+        await person.app.live.conversation.run_command("long2", "")
         await person.until(lambda: _rows(person) == [*range(4, 13), 0])
         assert "> row 12." in person.screen
         person.app.editor.focus()
@@ -382,15 +382,15 @@ async def test_panels_end_with_the_session_that_has_them_when_it_is_opened_anew(
     player = Extension(tmp_path, "player", PLAYER)
     async with stage(tmp_path, ext=(str(player.directory),)) as person:
         await _known(person)
-        await person.app.conversation.run_command("open", "")
-        await person.app.conversation.run_command("open2", "")
+        await person.app.live.conversation.run_command("open", "")
+        await person.app.live.conversation.run_command("open2", "")
         await person.sees("Second")
-        await person.app.conversation.close_panel("two")
+        await person.app.live.conversation.close_panel("two")
         await person.misses("Second")
         await person.says("/lock ")
         await person.sees("the tools are kept inside the directory")
         await person.misses("keys go here")
-        await person.app.conversation.run_command("open", "")
+        await person.app.live.conversation.run_command("open", "")
         await person.sees("keys go here")
 
 
@@ -466,7 +466,9 @@ async def test_a_question_has_room_although_panels_are_open(tmp_path: Path, size
         await person.says("/open2")
         await person.until(lambda: isinstance(person.app.focused, PanelView), "a panel has the keys")
         entered = person.app.focused
-        await person.app.submit("!bash touch it-ran; echo " + " ".join(f"word{number}" for number in range(20)))
+        await person.app.terminal.submit(
+            "!bash touch it-ran; echo " + " ".join(f"word{number}" for number in range(20))
+        )
         await person.until(lambda: isinstance(person.app.focused, Question), "the question has the keys")
         texts = ("bash wants to run; may it?", "touch it-ran", "y  allow it", "a  allow it", "n  do not", "y, a or n")
         await person.until(lambda: all(text in person.screen for text in (*texts, "waiting for you")), "all of it")
@@ -491,7 +493,7 @@ async def test_panels_and_questions_fit_a_screen_that_becomes_lower_or_higher(tm
         await person.sees("row 15.")
         await person.app.panels.hear(PanelClosed("player", "p"))
         lines = "\n".join(f"echo {number}" for number in range(1, 15))
-        await person.app.submit(f"!bash {lines}")
+        await person.app.terminal.submit(f"!bash {lines}")
         await person.until(lambda: isinstance(person.app.focused, Question), "the question has the keys")
         await person.pilot.resize_terminal(80, 10)
         texts = ("bash wants to run; may it?", "echo 1", "more lines", "y  allow it", "n  do not", "waiting for you")

@@ -240,7 +240,7 @@ async def test_an_abort_that_fails_says_so(tmp_path: Path) -> None:
         await other.sees("ready")
         await other.says("!echo how it began")
         await other.idle()
-        session = (await other.app.conversation.state()).session
+        session = (await other.app.live.conversation.state()).session
         async with lines(tmp_path, session=session) as person:
             await person.until("> ")
             await other.says("!slow 1000 0.02")
@@ -381,7 +381,7 @@ async def test_what_goes_on_elsewhere_takes_no_question_back_that_is_about_somet
         await other.sees("ready")
         await other.says("!echo how it began")
         await other.idle()
-        session = (await other.app.conversation.state()).session
+        session = (await other.app.live.conversation.state()).session
         async with lines(tmp_path, session=session) as person:
             await person.until("> ")
             person.type("/model")

@@ -381,16 +381,16 @@ class ApprovalDialogs:
 
     async def _ask(self, request: ApprovalRequest, question: Question) -> None:
         """Ask, and send the decision to the session."""
-        call = self._app.story.running
+        call = self._app.live.story.running
         if call is not None:
             call.wait(waits=True)
-        with self._app.busy("waiting for you"):
+        with self._app.waits.busy("waiting for you"):
             decision: Decision | Literal["gone"] | None = await self._app.asking.put(question)
             self._open.pop(request.id, None)
         if call is not None:
             call.wait(waits=False)
         if decision != "gone":
-            await self._app.conversation.approve(request.id, decision or "reject")
+            await self._app.live.conversation.approve(request.id, decision or "reject")
 
     def hear(self, event: AgentEvent) -> None:
         """Close the questions that an event shows to be decided: here, in another client, or by the deadline."""
@@ -398,7 +398,7 @@ class ApprovalDialogs:
             for question in self._open.values():
                 question.close("gone")
         if isinstance(event, ApprovalAnswer) and event.by:
-            self._app.note(f"{event.decision.replace('_', ' ')}, by {event.by}")
+            self._app.transcript.note(f"{event.decision.replace('_', ' ')}, by {event.by}")
 
 
 def _about(request: ApprovalRequest) -> str:

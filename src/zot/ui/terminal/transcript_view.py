@@ -139,7 +139,7 @@ class TranscriptView(ScrollView, can_focus=True):
             entry.touch()
         self.settle()
 
-    def note(self, text: str, level: Level) -> None:
+    def note(self, text: str, level: Level = "info") -> None:
         """Append a note outside of the conversation."""
         from zot.ui.terminal.entries import NoteEntry  # Imported lazily: the first frame is drawn before.
 
