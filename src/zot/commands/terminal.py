@@ -174,7 +174,7 @@ async def run_app(app: ZotApp) -> int:
     for number in SIGNALS:
         loop.add_signal_handler(number, app.exit, 128 + number)
     try:
-        with logs_as_notes(app.transcript.note):
+        with logs_as_notes(app.terminal.note):
             code = await app.run_async()
     finally:
         await _close(app, within_s=_OWN_TIME_S if code == 0 else _SIGNAL_S)

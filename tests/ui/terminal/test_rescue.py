@@ -124,7 +124,7 @@ async def test_who_goes_elsewhere_before_a_question_is_asked_is_not_asked(
 async def test_that_it_is_tried_again_is_shown_once(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
-        with logs_as_notes(person.app.transcript.note):
+        with logs_as_notes(person.app.terminal.note):
             await person.says("!retry 2")
             await person.sees("again in")
             assert person.screen.count("status 529") == person.screen.count("again in") == 1

@@ -347,7 +347,7 @@ class ZotApp(Ground):
                 self.do(self._refresh_state())
             case ConversationReplaced(messages=0):
                 self.live.forget()
-                self.transcript.note("the conversation was cleared; its cost stays counted")
+                self.live.story.note("the conversation was cleared; its cost stays counted")
                 self.do(self._refresh_state())
             case ConversationReplaced():
                 self.do(self._begin_anew())
@@ -394,7 +394,7 @@ class ZotApp(Ground):
     def on_paste(self, event: Paste) -> None:
         """Keep a paste that no focused widget took."""
         self.editor.post_message(Paste(event.text))
-        self.transcript.note("what was pasted is in the editor")
+        self.live.story.note("what was pasted is in the editor")
 
     def on_editor_submitted(self, message: Editor.Submitted) -> None:
         self.transcript.show_end()
@@ -478,7 +478,7 @@ class ZotApp(Ground):
         try:
             await work
         except (AgentError, OSError) as problem:  # Also a TimeoutError, which is an OSError.
-            self.transcript.note(str(problem) or "there was no answer in time", "error")
+            self.live.story.note(str(problem) or "there was no answer in time", "error")
 
 
 class AppTerminal:
@@ -499,10 +499,10 @@ class AppTerminal:
         return self._app.composer.commands
 
     def note(self, text: str, level: Level = "info") -> None:
-        self._app.transcript.note(text, level)
+        self._app.live.story.note(text, level)
 
     def present(self, text: str, source: str) -> None:
-        self._app.transcript.present(text, source)
+        self._app.live.story.present(text, source)
 
     def insert(self, text: str) -> None:
         self._app.editor.insert(text)
@@ -545,10 +545,8 @@ class AppTerminal:
 
     async def jump(self) -> None:
         """Let the user choose one of their messages, newest first, and scroll to it."""
-        from zot.ui.terminal.entries import UserEntry  # Imported lazily: the first frame is drawn before.
-
         transcript = self._app.transcript
-        said = [entry for entry in transcript.entries if isinstance(entry, UserEntry)]
+        said = [entry for entry in transcript.entries if entry.is_prompt]
         if not said:
             self.note("nothing has been said yet")
             return

@@ -103,7 +103,7 @@ class LiveConversation:
         from zot.ui.terminal.entries import TranscriptBuilder  # Imported lazily: the first frame is drawn before.
 
         if self._story is None:
-            self._story = TranscriptBuilder(self._app.transcript.add, self._pictured)
+            self._story = TranscriptBuilder(self._app.transcript, self._pictured)
         return self._story
 
     def _pictured(self, entry: Entry, place: str) -> None:

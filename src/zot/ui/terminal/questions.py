@@ -398,7 +398,7 @@ class ApprovalDialogs:
             for question in self._open.values():
                 question.close("gone")
         if isinstance(event, ApprovalAnswer) and event.by:
-            self._app.transcript.note(f"{event.decision.replace('_', ' ')}, by {event.by}")
+            self._app.live.story.note(f"{event.decision.replace('_', ' ')}, by {event.by}")
 
 
 def _about(request: ApprovalRequest) -> str:

@@ -14,6 +14,7 @@ import msgspec
 
 from zot.errors import NoSuchCommand, UserError
 from zot.events import SessionState
+from zot.files import write_new
 from zot.messages import text_of
 from zot.panels import CommandInfo
 from zot.ui.conversation import Conversation, Home, ModelInfo, SessionInfo, Untrusted
@@ -430,9 +431,7 @@ async def _cost(terminal: Terminal, args: str) -> None:
 
 
 async def _export(terminal: Terminal, args: str) -> None:
-    # Imported lazily: only `/export` needs them.
-    from zot.files import write_new
-    from zot.ui.html import page
+    from zot.ui.html import page  # Imported lazily: needed for `/export` only, with an extra.
 
     now = await terminal.conversation.state()
     path = _absolute(args) if args else _free_path(now.session or "conversation", ".html")
