@@ -46,7 +46,6 @@ from zot.extensions.peer import (
 )
 from zot.extensions.sources import Carrier, ExtensionSource, LaunchSettings, ProgramSource, RemoteSource
 from zot.extensions.supervisor import (
-    EventQueue,
     ExtensionTool,
     SlowWaitNotice,
     SupervisedExtension,
@@ -258,8 +257,8 @@ class Manager:
 
     async def turn_starting(self, step: int) -> str | None:
         try:
-            for listener in self._roster.listeners:
-                decision = await listener.decide("turn_start", step=step)
+            for extension in self._roster.extensions:
+                decision = await extension.decide("turn_start", step=step)
                 if decision.block:
                     return decision.reason
             return None
@@ -268,20 +267,20 @@ class Manager:
 
     async def tool_called(self, call: CallBlock, args: dict[str, Any]) -> CallDecision:
         original, notes = args, list[str]()
-        judged: dict[EventQueue, dict[str, Any]] = {}
-        asked: Sequence[EventQueue] = self._roster.listeners
+        judged: dict[SupervisedExtension, dict[str, Any]] = {}
+        asked: Sequence[SupervisedExtension] = self._roster.extensions
         try:
             for _ in range(_MAX_ROUNDS):
-                for listener in asked:
-                    decision = await listener.decide("tool_call", tool_id=call.id, tool_name=call.name, tool_args=args)
+                for extension in asked:
+                    decision = await extension.decide("tool_call", tool_id=call.id, tool_name=call.name, tool_args=args)
                     if decision.block:
                         return CallDecision(args, refusal=decision.reason)
                     changed = decision.modified_args is not None and (
-                        listener not in judged or _differ(decision.modified_args, args)
+                        extension not in judged or _differ(decision.modified_args, args)
                     )
-                    if changed or (decision.reason and listener not in judged):
-                        notes.append(_note(listener.name, decision.reason, changed=changed))
-                    args = judged[listener] = args if decision.modified_args is None else decision.modified_args
+                    if changed or (decision.reason and extension not in judged):
+                        notes.append(_note(extension.name, decision.reason, changed=changed))
+                    args = judged[extension] = args if decision.modified_args is None else decision.modified_args
                 # What a guard allowed may have been changed by another extension: it has the last word.
                 asked = [one for one in self._guards("tool_call") if one not in judged or _differ(judged[one], args)]
                 if not asked:
@@ -292,24 +291,24 @@ class Manager:
             self._released("tool_call", call.id)
 
     async def message_written(self, text: str) -> MessageDecision:
-        judged: dict[EventQueue, str] = {}
-        asked: Sequence[EventQueue] = self._roster.listeners
+        judged: dict[SupervisedExtension, str] = {}
+        asked: Sequence[SupervisedExtension] = self._roster.extensions
         for _ in range(_MAX_ROUNDS):
-            for listener in asked:
-                decision = await listener.decide("assistant_message", text=text)
+            for extension in asked:
+                decision = await extension.decide("assistant_message", text=text)
                 if decision.block:
-                    return MessageDecision(text, refusal=decision.reason, extension=listener.name)
-                text = judged[listener] = text if decision.replace_text is None else decision.replace_text
+                    return MessageDecision(text, refusal=decision.reason, extension=extension.name)
+                text = judged[extension] = text if decision.replace_text is None else decision.replace_text
             asked = [one for one in self._guards("assistant_message") if judged.get(one) != text]
             if not asked:
                 return MessageDecision(text)
         return MessageDecision(text, refusal=_NO_AGREEMENT, extension=asked[0].name)
 
-    def _guards(self, event: wire.Intercepted) -> list[EventQueue]:
-        return [one for one in self._roster.listeners if one.guards(event)]
+    def _guards(self, event: wire.Intercepted) -> list[SupervisedExtension]:
+        return [one for one in self._roster.extensions if one.guards(event)]
 
     def observe(self, happened: Sequence[AgentEvent]) -> None:
-        if not self._roster.listeners:  # Most sessions have none, and every delta comes by here.
+        if not self._roster.extensions:  # Most sessions have none, and every delta comes by here.
             return
         for event in happened:
             match event:
@@ -325,8 +324,8 @@ class Manager:
                 case ToolResult(id=call_id):
                     self._released("tool_call", call_id)
                 case Done():
-                    for listener in self._roster.listeners:
-                        listener.release_all()
+                    for extension in self._roster.extensions:
+                        extension.events.release_all()
                 case _:
                     pass
 
@@ -476,12 +475,12 @@ class Manager:
         return next((one for one in self._roster.extensions if one.name == name), None)
 
     def _notify(self, event: wire.Event, about: str = "") -> None:
-        for listener in self._roster.listeners:
-            listener.notify(event, about)
+        for extension in self._roster.extensions:
+            extension.events.notify(event, about)
 
     def _released(self, event: wire.Intercepted, about: str) -> None:
-        for listener in self._roster.listeners:
-            listener.release(event, about)
+        for extension in self._roster.extensions:
+            extension.events.release(event, about)
 
     def _report_clashes(self, extension: SupervisedExtension) -> None:
         """Log the names that an earlier extension or zot has already, each once."""
@@ -566,14 +565,14 @@ class ExtensionPanels(SessionPanels):
 
 
 class Roster:
-    """A session's extensions, in order, with an event queue for each.
+    """A session's extensions, in order.
 
     A guard that connected in an earlier process is missing until it connects again, and blocks its events.
     """
 
     def __init__(self, around: LaunchSettings, manager: Manager) -> None:
-        self.extensions: list[SupervisedExtension] = []
-        self.listeners: list[EventQueue] = []
+        #: Replaced when one comes or goes: a round of decisions under way asks those that it began with.
+        self.extensions: tuple[SupervisedExtension, ...] = ()
         self._around = around
         self._manager = manager
         self._begun = False
@@ -593,8 +592,7 @@ class Roster:
     def begin(self, origins: Sequence[ExtensionSource]) -> None:
         """Start the session's extensions in parallel, and add placeholders for missing guards."""
         self._begun = True
-        self.extensions = [SupervisedExtension(origin, self._around, self._manager) for origin in origins]
-        self._update_listeners()
+        self.extensions = tuple(SupervisedExtension(origin, self._around, self._manager) for origin in origins)
         for name in self._recorded_guards:
             self._add_missing(name)
 
@@ -625,13 +623,13 @@ class Roster:
             name, carrier, self._around, frozenset() if earlier is None else earlier.connection.peer.closed
         )
         # Drop disconnected extensions that block nothing.
-        self.extensions = [one for one in self.extensions if one is not earlier and not _is_gone(one)]
+        self.extensions = tuple(one for one in self.extensions if one is not earlier and not _is_gone(one))
         extension = SupervisedExtension(caller, self._around, self._manager)
         self._guards = {one: hear for one, hear in self._guards.items() if one in self.extensions}
         self._guards[extension] = guards
         self._tokens = {one: known for one, known in self._tokens.items() if one in self.extensions}
         self._tokens[extension] = token
-        self._admit(extension)
+        self.extensions += (extension,)
         return extension
 
     def put_on_record(self, extension: SupervisedExtension) -> None:
@@ -645,14 +643,13 @@ class Roster:
         if all(one.name != name for one in self.extensions):
             missing = RemoteSource(name, None, self._around, self._recorded_guards[name])
             self._missing[name] = SupervisedExtension(missing, self._around, self._manager)
-            self._admit(self._missing[name])
+            self.extensions += (self._missing[name],)
 
     def _dismiss(self, name: str) -> None:
         """Remove a missing guard. One that has reconnected in the meantime is recorded again."""
         for one in [one for one in self.extensions if one.name == name]:
             if self.is_away(one):
-                self.extensions.remove(one)
-                self._update_listeners()
+                self.extensions = tuple(other for other in self.extensions if other is not one)
                 self._manager.on_guard_dismissed(name)
             else:
                 self.put_on_record(one)
@@ -660,14 +657,6 @@ class Roster:
     def is_away(self, extension: SupervisedExtension) -> bool:
         """Return whether an extension from outside has disconnected or has not reconnected yet."""
         return not extension.returns and (extension.is_over or self._missing.get(extension.name) is extension)
-
-    def _admit(self, extension: SupervisedExtension) -> None:
-        self.extensions.append(extension)
-        self._update_listeners()
-
-    def _update_listeners(self) -> None:
-        kept = {listener.extension: listener for listener in self.listeners}
-        self.listeners = [kept.get(one) or EventQueue(one) for one in self.extensions]
 
 
 def _is_gone(extension: SupervisedExtension) -> bool:

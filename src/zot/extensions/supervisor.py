@@ -30,7 +30,7 @@ from zot.messages import TextBlock, ToolSpec, timestamp
 from zot.tools.base import Output, ToolContext, ToolFailedWithOutput
 from zot.tools.command_output import Excerpt
 from zot.wire import extension as wire
-from zot.wire.extension import Event, Intercepted, RegisterTool
+from zot.wire.extension import Event, RegisterTool
 
 if TYPE_CHECKING:
     from zot.extensions.manager import Manager
@@ -88,6 +88,8 @@ class SupervisedExtension(PeerObserver):
         self._around = around
         self._manager = manager
         self.log = Log(around.home, self.name)
+        #: Its notifications, in order with the decisions that it is asked for.
+        self.events = EventQueue(self)
         self._settled = asyncio.Event()
         self._closing = asyncio.Event()
         self._greeted = False
@@ -142,8 +144,14 @@ class SupervisedExtension(PeerObserver):
             await self._restarted.wait()
             return (await self.connection.run_command(command, args)).response
 
+    def guards(self, event: wire.Intercepted) -> bool:
+        """Return whether the event is blocked unless the extension allows it."""
+        return event in self.connection.peer.closed
+
     async def decide(self, event: wire.Intercepted, **about: Any) -> InterceptDecision:
-        """Return its decision about an event, or the one in its place if it cannot decide."""
+        """Return its decision about an event, or the one in its place if it cannot decide. Cancelling ends the wait."""
+        if not self.connection.peer.decides(event):
+            return InterceptDecision()
         with self._wait(f"intercept {event}"):
             return await self.connection.decide(event, **about)
 
@@ -263,20 +271,9 @@ class EventQueue:
     """
 
     def __init__(self, extension: SupervisedExtension) -> None:
-        self.name = extension.name
-        self.extension = extension
+        self._extension = extension
         self._waiting: deque[tuple[Event, str]] = deque()
         self._asked: set[tuple[str, str]] = set()
-
-    async def decide(self, event: Intercepted, **about: Any) -> InterceptDecision:
-        """Request a decision. Cancelling ends the wait at once."""
-        if not self.extension.connection.peer.decides(event):
-            return InterceptDecision()
-        return await self.extension.decide(event, **about)
-
-    def guards(self, event: Intercepted) -> bool:
-        """Return whether the event is blocked unless the extension allows it."""
-        return event in self.extension.connection.peer.closed
 
     def notify(self, event: Event, about: str) -> None:
         """Enqueue a notification; ``about`` identifies the request about the same event."""
@@ -291,7 +288,7 @@ class EventQueue:
     def release_all(self) -> None:
         """Send all queued notifications at the end of a run: no request about them will follow."""
         for event, _ in self._waiting:
-            self.extension.connection.notify(event)
+            self._extension.connection.notify(event)
         self._waiting.clear()
         self._asked.clear()
 
@@ -302,12 +299,12 @@ class EventQueue:
                 return
             self._waiting.popleft()
             self._asked.discard((event.event, about))
-            self.extension.connection.notify(event)
+            self._extension.connection.notify(event)
 
     def _must_be_asked_first(self, event: Event) -> bool:
         match event.event:
             case "turn_start" | "tool_call":
-                return self.extension.connection.peer.decides(event.event)
+                return self._extension.connection.peer.decides(event.event)
             case _:
                 return False
 
