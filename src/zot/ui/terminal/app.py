@@ -530,13 +530,11 @@ class AppTerminal:
     async def submit(self, text: str) -> None:
         self._app.speech.enqueue(text)
 
-    async def retry(self) -> None:
-        await self.conversation.retry()
-
-    async def compact(self) -> None:
-        await self.conversation.compact()
-        self._app.live.story.doing = "summarising the conversation"
-        self._app.show_doing()
+    async def start_run(self, start: Awaitable[None], doing: str = "") -> None:
+        await start
+        if doing:
+            self._app.live.story.doing = doing
+            self._app.show_doing()
 
     async def switch(self, session: str | None) -> None:
         if self._app.speech.runs:
