@@ -45,7 +45,7 @@ from zot.wire.jsonrpc import RpcError
 from zot.wire.lines import MAX_LINE_BYTES, LineSplitter, TooLong
 
 if TYPE_CHECKING:
-    from zot.ui.conversation import Conversation, Home
+    from zot.ui.conversation import Home
     from zot.wire.daemon_types import SessionEntry
     from zot.wire.updates import TurnSummary
 
@@ -215,19 +215,14 @@ async def _on_screen(client: Client, session: ClientSession, settings: dict[str,
 
     collect_rarely()
     # Imported lazily: an extra, and slow to load.
+    from zot.ui.conversation import OpenedConversation
     from zot.ui.remote import ClientHome
     from zot.ui.terminal.app import ZotApp
 
     own = _own_home if _shares_home(settings) else None
     home = ClientHome(client, cwd=absolute_directory(None), own=own)
 
-    async def begin() -> Home:
-        return home
-
-    async def first(_: Home) -> Conversation:
-        return home.conversation(session)
-
-    code = await run_app(app := ZotApp(begin, first))
+    code = await run_app(app := ZotApp(OpenedConversation(home, home.conversation(session))))
     if app.left is not None:
         _print_attach_command(app.left.session, settings)
     return code

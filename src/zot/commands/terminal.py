@@ -81,7 +81,7 @@ def parse_command_line(argv: Sequence[str]) -> Opening | None:
 
 
 class Opening:
-    """Opens a terminal's home and first session. Imports nothing before it is needed."""
+    """The `FirstConversation` of a terminal. Imports nothing before it is needed."""
 
     def __init__(
         self,
@@ -104,6 +104,7 @@ class Opening:
         self._home: LocalHome | None = None
 
     async def home(self) -> Home:
+        """Make the home."""
         from zot.ui.local import LocalHome  # Imported lazily: the first frame is drawn before a session is opened.
 
         self._home = LocalHome(self._config, self._overrides, keep=self._keep)
@@ -146,7 +147,7 @@ def _screen(opening: Opening) -> int:
     collect_rarely()
     from zot.ui.terminal.app import ZotApp  # Imported lazily: an extra, and slow to load.
 
-    app = ZotApp(opening.home, opening.session)
+    app = ZotApp(opening)
 
     async def talk() -> int:
         try:
@@ -196,7 +197,7 @@ def _plain(opening: Opening) -> int:
         sys.stdout.reconfigure(encoding=charset())
 
     async def talk() -> int:
-        terminal = PlainTerminal(opening.home, opening.session)
+        terminal = PlainTerminal(opening)
         try:
             with logs_as_notes(terminal.note):
                 code = await terminal.run()

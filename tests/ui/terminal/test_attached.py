@@ -15,7 +15,7 @@ from restarting import Restarting
 from ui.terminal.stage import PATIENCE_S, Stage
 from zot.client.client import Client
 from zot.config.config import Config
-from zot.ui.conversation import Conversation, Home
+from zot.ui.conversation import Conversation, Home, OpenedConversation
 from zot.ui.local import LocalHome
 from zot.ui.remote import ClientHome
 from zot.ui.terminal.app import ZotApp
@@ -66,14 +66,7 @@ async def attached(
     """A terminal at a session, or at a new one, when it shows that state. The daemon has the home ``own``, if any."""
     there = ClientHome(client, cwd=str(home), agent="careful", own=None if own is None else lambda cwd, agent: own)
     talk = await there.open(session)
-
-    async def begin() -> Home:
-        return there
-
-    async def first(_: Home) -> Conversation:
-        return talk
-
-    app = ZotApp(begin, first)
+    app = ZotApp(OpenedConversation(there, talk))
     async with app.run_test(size=(80, 30)) as pilot:
         person = Stage(app, pilot, there)  # type: ignore[arg-type]  # It only keeps it.
         await person.sees(state)

@@ -28,7 +28,7 @@ from zot.events import (
 )
 from zot.messages import text_of
 from zot.panels import CommandInfo
-from zot.ui.conversation import Conversation, Home
+from zot.ui.conversation import Conversation, FirstConversation, Home
 from zot.ui.terminal import slash
 from zot.ui.terminal.composer import Composer, Editor, FileCompletions
 from zot.ui.terminal.live import LiveConversation
@@ -211,7 +211,7 @@ class PromptSender:
 
 
 class ZotApp(Ground):
-    """The app that shows one conversation. ``begin`` returns the home, ``session`` opens a session in it."""
+    """The app that shows one conversation at a time, ``first`` at its start."""
 
     CSS = """
     Screen { layout: vertical; background: transparent; overflow: hidden; }
@@ -231,8 +231,7 @@ class ZotApp(Ground):
 
     def __init__(
         self,
-        begin: Callable[[], Awaitable[Home]],
-        session: Callable[[Home], Awaitable[Conversation]],
+        first: FirstConversation,
         *,
         look: Look | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -242,7 +241,7 @@ class ZotApp(Ground):
         self.set_class(not self.look.unicode, "ascii")
         if self.look.code_theme == "ansi_light":
             self.theme = "ansi-light"
-        self._begin, self._session = begin, session
+        self._first = first
         self._approvals = ApprovalDialogs(self)
         self.transcript = TranscriptView(self.look)
         self.status = StatusLine(self.look)
@@ -281,9 +280,9 @@ class ZotApp(Ground):
         await self.screen.mount(self.panels, before=self.composer)
         await self.composer.furnish()
         try:
-            self.terminal.home = home = await self._begin()
+            self.terminal.home = home = await self._first.home()
             await ask_trust(self.terminal)
-            await self.enter(await self._session(home))
+            await self.enter(await self._first.session(home))
         except AgentError as problem:
             self.exit(1, message=Text(f"zot: {safe(str(problem))}"))
         else:

@@ -39,7 +39,7 @@ from zot.panels import CommandInfo
 from zot.run_summary import CUT_SHORT
 from zot.session.history import Batch, Subscriber
 from zot.text import escaped, printable
-from zot.ui.conversation import Conversation, Home
+from zot.ui.conversation import Conversation, FirstConversation, Home
 from zot.ui.readable import counted, format_duration, one_line, summary
 from zot.ui.terminal import slash
 from zot.ui.terminal.looks import Decided, Level, beyond_summary, until
@@ -204,13 +204,12 @@ class PlainTerminal(Subscriber):
 
     def __init__(
         self,
-        begin: Callable[[], Awaitable[Home]],
-        session: Callable[[Home], Awaitable[Conversation]],
+        first: FirstConversation,
         *,
         incoming: int = 0,
         output: TextIO | None = None,
     ) -> None:
-        self._begin, self._session = begin, session
+        self._first = first
         self._typed = Typed(incoming)
         self._printer = LinePrinter(output or sys.stdout)
         self._home: Home | None = None
@@ -260,9 +259,9 @@ class PlainTerminal(Subscriber):
 
     async def _open_and_talk(self) -> int:
         try:
-            self._home = await self._begin()
+            self._home = await self._first.home()
             await ask_trust(self)
-            await self._enter(await self._session(self._home))
+            await self._enter(await self._first.session(self._home))
             if not self._leaving:
                 self.note("zot, line by line; /help tells what can be done, Ctrl+C aborts, Ctrl+D leaves")
             await self._talk()
