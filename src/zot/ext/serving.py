@@ -54,10 +54,10 @@ class Surroundings(Protocol):
 class ExtensionService:
     """Protocol endpoint of an extension."""
 
-    def __init__(self, extension: Extension, around: Surroundings) -> None:
+    def __init__(self, extension: Extension, surroundings: Surroundings) -> None:
         self._extension = extension
         self._declared = extension.declared
-        self._around = around
+        self._surroundings = surroundings
         self._declared.host, self._declared.send, self._declared.subscribed = None, None, False
 
     def begin(self) -> None:
@@ -68,8 +68,8 @@ class ExtensionService:
             *(command.frame for command in declared.commands.values()),
             *(tool.frame for tool in declared.tools.values()),
         ]
-        declared.send = self._around.send
-        self._around.send(*frames, *(() if declared.setup else self._final_frames()))
+        declared.send = self._surroundings.send
+        self._surroundings.send(*frames, *(() if declared.setup else self._final_frames()))
 
     def greeted(self, ack: wire.HelloAck) -> None:
         """Handle zot's answer to hello. Raises the exceptions of setup functions: the extension cannot start."""
@@ -77,7 +77,7 @@ class ExtensionService:
         if self._declared.setup:
             for function in self._declared.setup:
                 self._call(function)
-            self._around.send(*self._final_frames())
+            self._surroundings.send(*self._final_frames())
 
     def command_response(self, frame: wire.CommandInvoked) -> wire.CommandResponse:
         """Run a command's handler."""
@@ -175,7 +175,7 @@ class ExtensionService:
 
     def _call(self, handler: Handler, *args: Any, **named: Any) -> Any:
         returned = handler(*args, **named)
-        return self._around.run(returned) if isinstance(returned, Coroutine) else returned
+        return self._surroundings.run(returned) if isinstance(returned, Coroutine) else returned
 
 
 def _response(returned: Any) -> Response:

@@ -218,7 +218,7 @@ class TestBench:
 
     def __init__(self, source: ProgramSource, errors: int, observer: BenchObserver) -> None:
         self.manifest = source.manifest
-        self.deadlines = source.around.deadlines
+        self.deadlines = source.settings.deadlines
         self.observer = observer
         self._loop = asyncio.get_running_loop()
         self.peer = source.peer(source.guarded(), now=self._loop.time())

@@ -85,7 +85,7 @@ class Manager:
     def __init__(
         self,
         found: Sequence[Located],
-        around: LaunchSettings,
+        settings: LaunchSettings,
         *,
         taken: Sequence[str],
         wanted: Sequence[str] | None = None,
@@ -93,14 +93,14 @@ class Manager:
         find: Callable[[], Sequence[Located]] | None = None,
     ) -> None:
         self._found = found
-        self._around = around
+        self._settings = settings
         #: Shows events outside of any run to all subscribers of the session.
         self.show: Callable[[Sequence[AgentEvent]], None] = lambda shown: None
         self._taken = frozenset(taken)
         self._wanted = wanted
         self._joinable = joinable
         self._find = find
-        self._roster = Roster(around, self)
+        self._roster = Roster(settings, self)
         #: Extensions that start for a `reload`. Their failures are its error, and not shown.
         self._candidates: set[SupervisedExtension] = set()
         self._started = False
@@ -145,7 +145,7 @@ class Manager:
             raise UserError("extensions cannot be reloaded here")
         found = self._find()
         self._check_kept(found)
-        fresh = Roster(self._around, self)
+        fresh = Roster(self._settings, self)
         fresh.begin(self._sources(found))
         started = fresh.extensions
         self._candidates.update(started)
@@ -367,7 +367,7 @@ class Manager:
         if isinstance(peer_event, SubscribeReceived):
             self._roster.put_on_record(extension)
         if extension in self._candidates:
-            self._candidate_happened(extension, peer_event)
+            self._on_candidate_event(extension, peer_event)
             return
         match peer_event:
             case ToolRegistered() | CommandRegistered():
@@ -401,7 +401,7 @@ class Manager:
             case _:
                 pass
 
-    def _candidate_happened(self, extension: SupervisedExtension, peer_event: PeerEvent) -> None:
+    def _on_candidate_event(self, extension: SupervisedExtension, peer_event: PeerEvent) -> None:
         """Show only its own notices: it may never be in use, and `reload` reports why it does not start."""
         match peer_event:
             case Notified(level=level, message=message):
@@ -423,7 +423,7 @@ class Manager:
             ProgramSource(
                 one.manifest,
                 one.directory,
-                self._around,
+                self._settings,
                 broken=one.problem if one.standing == "broken" else "",
                 fingerprint=one.fingerprint,
             )
@@ -570,10 +570,10 @@ class Roster:
     A guard that connected in an earlier process is missing until it connects again, and blocks its events.
     """
 
-    def __init__(self, around: LaunchSettings, manager: Manager) -> None:
+    def __init__(self, settings: LaunchSettings, manager: Manager) -> None:
         #: Replaced when one comes or goes: a round of decisions under way asks those that it began with.
         self.extensions: tuple[SupervisedExtension, ...] = ()
-        self._around = around
+        self._settings = settings
         self._manager = manager
         self._begun = False
         #: Events blocked by guards that connected earlier, by name.
@@ -589,10 +589,10 @@ class Roster:
         """True with any extension, present or missing."""
         return bool(self.extensions or self._recorded_guards)
 
-    def begin(self, origins: Sequence[ExtensionSource]) -> None:
+    def begin(self, sources: Sequence[ExtensionSource]) -> None:
         """Start the session's extensions in parallel, and add placeholders for missing guards."""
         self._begun = True
-        self.extensions = tuple(SupervisedExtension(origin, self._around, self._manager) for origin in origins)
+        self.extensions = tuple(SupervisedExtension(source, self._settings, self._manager) for source in sources)
         for name in self._recorded_guards:
             self._add_missing(name)
 
@@ -620,11 +620,11 @@ class Roster:
         if earlier is not None and not self.is_away(earlier):
             raise UserError(f"the session has an extension named {name!r} already")
         caller = RemoteSource(
-            name, carrier, self._around, frozenset() if earlier is None else earlier.connection.peer.closed
+            name, carrier, self._settings, frozenset() if earlier is None else earlier.connection.peer.closed
         )
         # Drop disconnected extensions that block nothing.
         self.extensions = tuple(one for one in self.extensions if one is not earlier and not _is_gone(one))
-        extension = SupervisedExtension(caller, self._around, self._manager)
+        extension = SupervisedExtension(caller, self._settings, self._manager)
         self._guards = {one: hear for one, hear in self._guards.items() if one in self.extensions}
         self._guards[extension] = guards
         self._tokens = {one: known for one, known in self._tokens.items() if one in self.extensions}
@@ -641,8 +641,8 @@ class Roster:
     def _add_missing(self, name: str) -> None:
         """Add a placeholder for a missing guard, unless its name is in use."""
         if all(one.name != name for one in self.extensions):
-            missing = RemoteSource(name, None, self._around, self._recorded_guards[name])
-            self._missing[name] = SupervisedExtension(missing, self._around, self._manager)
+            missing = RemoteSource(name, None, self._settings, self._recorded_guards[name])
+            self._missing[name] = SupervisedExtension(missing, self._settings, self._manager)
             self.extensions += (self._missing[name],)
 
     def _dismiss(self, name: str) -> None:

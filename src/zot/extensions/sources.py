@@ -62,10 +62,10 @@ class LaunchSettings(NamedTuple):
     logs_are_home: bool = True
 
 
-def acknowledgement(around: LaunchSettings, *, directory: str, data: str) -> wire.HelloAck:
+def acknowledgement(settings: LaunchSettings, *, directory: str, data: str) -> wire.HelloAck:
     """Return the answer to an extension's hello."""
     return wire.HelloAck(
-        wire.PROTOCOL_VERSION, around.zot_version, around.provider, around.model, around.cwd, directory, data
+        wire.PROTOCOL_VERSION, settings.zot_version, settings.provider, settings.model, settings.cwd, directory, data
     )
 
 
@@ -102,15 +102,15 @@ class ProgramSource:
     returns = True
 
     def __init__(
-        self, manifest: Manifest, directory: str, around: LaunchSettings, *, broken: str = "", fingerprint: str = ""
+        self, manifest: Manifest, directory: str, settings: LaunchSettings, *, broken: str = "", fingerprint: str = ""
     ) -> None:
         self.name = manifest.name
         self.version = manifest.version
         self.manifest = manifest
-        self.around = around
+        self.settings = settings
         self._directory = directory
         self._broken = broken
-        home = around.zot_home
+        home = settings.zot_home
         #: The copy to run; None if it runs where it is.
         self._snapshot = Snapshot(home, directory, fingerprint) if fingerprint and home is not None else None
         #: The directory that it runs from.
@@ -122,12 +122,12 @@ class ProgramSource:
 
     def peer(self, closed: frozenset[wire.Intercepted], *, now: float) -> ExtensionPeer:
         """Return the peer of a new connection; ``closed`` events are blocked until it has subscribed."""
-        ack = acknowledgement(self.around, directory=self._code, data=self._data_directory())
+        ack = acknowledgement(self.settings, directory=self._code, data=self._data_directory())
         return ExtensionPeer(
             self.manifest.name,
             ack,
             now=now,
-            deadlines=self.around.deadlines,
+            deadlines=self.settings.deadlines,
             closed=closed,
             fails_closed=self.manifest.on_failure == "block",
             permissions=self.manifest.permissions,
@@ -146,10 +146,10 @@ class ProgramSource:
             try:
                 data = None if self._snapshot is None else self._snapshot.data
                 place = ExtensionPlace(self._code, self._directory, data)
-                command = await self.around.confinement.confine(command.argv, place, self.manifest, permissions)
+                command = await self.settings.confinement.confine(command.argv, place, self.manifest, permissions)
                 advice = LACKING
             except NoSandbox as problem:
-                if not self.around.unsandboxed:
+                if not self.settings.unsandboxed:
                     raise
                 connection.observer.on_peer_event(Unconfined(f"runs without a sandbox: {problem}"))
         theirs, ours = os.pipe()
@@ -161,12 +161,12 @@ class ProgramSource:
             raise
         finally:
             os.close(theirs)
-        return ExtensionProcess(child, outbox, grace_s=self.around.deadlines.terminate_s, advice=advice)
+        return ExtensionProcess(child, outbox, grace_s=self.settings.deadlines.terminate_s, advice=advice)
 
     async def _spawn(self, command: ConfinedCommand, streams: Streams) -> Child:
-        env = environment(self.around.env, self.manifest.permissions)
+        env = environment(self.settings.env, self.manifest.permissions)
         try:
-            return await command.spawn(self.around.processes(), cwd=self._code, env=env, streams=streams)
+            return await command.spawn(self.settings.processes(), cwd=self._code, env=env, streams=streams)
         except OSError as problem:
             raise UserError(f"{problem}{self._advice(program(self.manifest, self._code), problem)}") from None
 
@@ -264,7 +264,7 @@ class RemoteSource:
     returns = False
 
     def __init__(
-        self, name: str, carrier: Carrier | None, around: LaunchSettings, closed: frozenset[wire.Intercepted]
+        self, name: str, carrier: Carrier | None, settings: LaunchSettings, closed: frozenset[wire.Intercepted]
     ) -> None:
         try:
             self.name: str = msgspec.convert(name, wire.ExtensionName)
@@ -272,7 +272,7 @@ class RemoteSource:
             rule = "letters, digits, `.`, `_` and `-`, at most 64, and a letter or digit first"
             raise UserError(f"{printable(name)!r} is no name for an extension: {rule}") from None
         self._carrier = carrier
-        self._around = around
+        self._settings = settings
         self._closed = closed
 
     def guarded(self) -> frozenset[wire.Intercepted]:
@@ -280,8 +280,8 @@ class RemoteSource:
 
     def peer(self, closed: frozenset[wire.Intercepted], *, now: float) -> ExtensionPeer:
         # It may run on another machine: paths of this one do not concern it, and it has no directory here.
-        ack = acknowledgement(self._around, directory="", data="")
-        return ExtensionPeer(self.name, ack, now=now, deadlines=self._around.deadlines, closed=closed)
+        ack = acknowledgement(self._settings, directory="", data="")
+        return ExtensionPeer(self.name, ack, now=now, deadlines=self._settings.deadlines, closed=closed)
 
     async def open(self, errors: int, connection: ExtensionConnection) -> Carrier:
         if self._carrier is None:

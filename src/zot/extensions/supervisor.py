@@ -74,29 +74,29 @@ class Registrations:
 
 
 class SupervisedExtension(PeerObserver):
-    """Running extension, restarted after crashes if its ``origin`` allows that."""
+    """Running extension, restarted after crashes if its ``source`` allows that."""
 
-    def __init__(self, origin: ExtensionSource, around: LaunchSettings, manager: Manager) -> None:
-        self.name = origin.name
+    def __init__(self, source: ExtensionSource, settings: LaunchSettings, manager: Manager) -> None:
+        self.name = source.name
         #: True if zot starts it; False if it connected from outside.
-        self.returns = origin.returns
+        self.returns = source.returns
         self.condition: Condition = "starting"
         #: Why it does not run; "" while it runs.
         self.problem = ""
         self._evidence = ""
         self._log_began = 0
-        self._around = around
+        self._settings = settings
         self._manager = manager
-        self.log = Log(around.home, self.name)
+        self.log = Log(settings.home, self.name)
         #: Its notifications, in order with the decisions that it is asked for.
         self.events = EventQueue(self)
         self._settled = asyncio.Event()
         self._closing = asyncio.Event()
         self._greeted = False
         self._restarts: deque[float] = deque(maxlen=len(_PAUSES_S))
-        self._origin = origin
+        self._source = source
         #: The current connection; a restart makes another one.
-        self.connection = self._new_connection(origin.guarded())
+        self.connection = self._new_connection(source.guarded())
         #: Registrations from before a crash, until the restarted extension is ready.
         self._before_crash = Registrations()
         #: Cleared during a restart.
@@ -159,7 +159,7 @@ class SupervisedExtension(PeerObserver):
         """Shut it down: by request, then SIGTERM, then SIGKILL. Idempotent."""
         self._closing.set()
         self.connection.shut_down()
-        deadlines = self._around.deadlines
+        deadlines = self._settings.deadlines
         bound_s = deadlines.shutdown_s + 2 * deadlines.terminate_s + _SLACK_S
         await asyncio.wait({self._task}, timeout=bound_s)
         if not self._task.done():
@@ -181,12 +181,12 @@ class SupervisedExtension(PeerObserver):
 
     async def _run_once(self) -> None:
         again = AGAIN if self._restarts else ""
-        self.log.note(f"starting {again}{self.name} {self._origin.version}".rstrip())
+        self.log.note(f"starting {again}{self.name} {self._source.version}".rstrip())
         errors = self.log.open()
         self._log_began = self.log.end()
         watching = asyncio.get_running_loop().create_task(self._watch_log(), name=f"zot extension log {self.name}")
         try:
-            await self.connection.run(self._origin, errors)
+            await self.connection.run(self._source, errors)
         finally:
             watching.cancel()
             os.close(errors)
@@ -218,7 +218,7 @@ class SupervisedExtension(PeerObserver):
         return False
 
     def _new_connection(self, closed: frozenset[wire.Intercepted]) -> ExtensionConnection:
-        return ExtensionConnection(self._origin.peer(closed, now=_now()), self)
+        return ExtensionConnection(self._source.peer(closed, now=_now()), self)
 
     def _wait(self, what: str) -> SlowWaitNotice:
         return SlowWaitNotice(lambda since: self.on_peer_event(SlowRequest(what, since)))
@@ -255,7 +255,7 @@ class SupervisedExtension(PeerObserver):
         self.problem = reason
         self._evidence = ""
         if words := self.log.last_words(self._log_began):  # Without them, the log has no more than the reason.
-            log = f"zot ext logs {self.name}" if self._around.logs_are_home else self.log.path
+            log = f"zot ext logs {self.name}" if self._settings.logs_are_home else self.log.path
             self._evidence = f": {' | '.join(words)} (all of it: {log})"
 
 

@@ -174,7 +174,7 @@ class Runtime:
         Return a function that ends the subscription. ``hear`` must not block; if it raises, the log has the
         traceback and the run continues.
         """
-        return self._open().subscribe(Ear(hear))
+        return self._open().subscribe(EventListener(hear))
 
     @property
     def cost(self) -> float | None:
@@ -267,7 +267,7 @@ class Events:
             self._inbox.abandon_soon(self._job)
 
 
-class Ear(Subscriber):
+class EventListener(Subscriber):
     """A subscriber that passes every event to a callback and never pauses the run. A callback that raises costs the
     run nothing: the log has the traceback.
     """

@@ -486,12 +486,12 @@ async def test_a_question_has_room_although_panels_are_open(tmp_path: Path, size
 async def test_panels_and_questions_fit_a_screen_that_becomes_lower_or_higher(tmp_path: Path) -> None:
     async with stage(tmp_path, size=(80, 30), policy=("bash=ask",)) as person:
         await person.sees("ready")
-        await person.app.panels.hear(PanelOpened("player", "p", "Long", tuple(f"row {n}." for n in range(60)), "foot"))
+        await person.app.panels.apply(PanelOpened("player", "p", "Long", tuple(f"row {n}." for n in range(60)), "foot"))
         for height in (10, 40):
             await person.pilot.resize_terminal(80, height)
             await person.until(lambda: "foot" in person.screen and "ready" in person.screen, "its end and the status")
         await person.sees("row 15.")
-        await person.app.panels.hear(PanelClosed("player", "p"))
+        await person.app.panels.apply(PanelClosed("player", "p"))
         lines = "\n".join(f"echo {number}" for number in range(1, 15))
         await person.app.terminal.submit(f"!bash {lines}")
         await person.until(lambda: isinstance(person.app.focused, Question), "the question has the keys")
@@ -506,7 +506,7 @@ async def test_whose_a_panel_is_stands_there_however_long_its_title_is(tmp_path:
     async with stage(tmp_path, size=(60, 20)) as person:
         await person.sees("ready")
         opened = PanelOpened("scratchpad", "p", "A title " * 40, ("one line",))
-        await person.app.panels.hear(opened)
+        await person.app.panels.apply(opened)
         await person.sees("one line")
         [title] = [row for row in person.screen.split("\n") if "A title" in row]
         assert "… (scratchpad): Shift+Tab enters it" in title
@@ -518,7 +518,7 @@ async def test_whose_a_panel_is_stands_there_however_long_its_title_is(tmp_path:
 async def test_a_panel_is_closed_for_a_person_also_if_nobody_knows_of_it_any_more(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
-        await person.app.panels.hear(PanelOpened("player", "lost", "Lost", ("its extension is gone",)))
+        await person.app.panels.apply(PanelOpened("player", "lost", "Lost", ("its extension is gone",)))
         await person.sees("its extension is gone")
         await person.pilot.press("shift+tab", "escape")
         await person.misses("its extension is gone")

@@ -133,7 +133,7 @@ class ExtensionWaits:
                 self._told = None
             self._changed()
 
-    def hear(self, event: ExtWaiting) -> None:
+    def apply(self, event: ExtWaiting) -> None:
         """Show the extension's name if the event concerns this terminal."""
         if self._concerns(event):
             self._told = event
@@ -330,16 +330,16 @@ class ZotApp(Ground):
         """Show the events that arrived since the last call."""
         events = self.live.feed.take()[: 0 if self.is_leaving else None]  # An app that is closing starts nothing.
         for event in events:
-            self.live.story.tell((event,))
+            self.live.story.apply(event)
             self._react(event)
         self.transcript.settle()
         self.show_doing()
 
     def _react(self, event: AgentEvent) -> None:
         """React to an event, besides showing it."""
-        self._approvals.hear(event)
+        self._approvals.apply(event)
         if isinstance(event, PanelEvent):
-            self.do(self.panels.hear(event))
+            self.do(self.panels.apply(event))
         match event:
             case UserMessage(content=content):
                 self.queue.said(text_of(content))
@@ -360,7 +360,7 @@ class ZotApp(Ground):
             case ApprovalRequest():
                 self.do(self._approvals.ask(event))
             case ExtWaiting():
-                self.waits.hear(event)
+                self.waits.apply(event)
             case _:
                 pass
 

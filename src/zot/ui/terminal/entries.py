@@ -432,10 +432,11 @@ class TranscriptBuilder:
                         self._finish(block.call_id, block.content, is_error=block.is_error)
             self._note_end(message.stop, message.error)
 
-    def tell(self, events: Iterable[AgentEvent]) -> None:
-        """Add events."""
-        for event in events:
-            self._handle(event)
+    def apply(self, event: AgentEvent) -> None:
+        """Add one event. Panels, approvals and unknown events add no entry."""
+        handler = _HANDLERS.get(type(event))
+        if handler is not None:
+            handler(self, event)
 
     def note(self, text: str, level: Level = "info") -> None:
         """Show a note outside of the conversation."""
@@ -455,12 +456,6 @@ class TranscriptBuilder:
     def running(self) -> CallEntry | None:
         """The first call without a result."""
         return next(iter(self._calls.values()), None)
-
-    def _handle(self, event: AgentEvent) -> None:
-        """Add one event. Panels, approvals and unknown events add no entry."""
-        told = _HANDLERS.get(type(event))
-        if told is not None:
-            told(self, event)
 
     def _asked(self, event: UserMessage) -> None:
         self._say_user(event.content, event.time)

@@ -292,7 +292,7 @@ class Panels(Vertical):
         panel.begin([key for key in self._keys if is_soon and key in MOVING])
         self._keys.clear()
 
-    async def hear(self, event: PanelEvent) -> None:
+    async def apply(self, event: PanelEvent) -> None:
         """Apply an event."""
         match event:
             case PanelOpened(extension=extension, panel_id=panel_id, title=title, lines=lines, footer=footer):

@@ -392,7 +392,7 @@ class ApprovalDialogs:
         if decision != "gone":
             await self._app.live.conversation.approve(request.id, decision or "reject")
 
-    def hear(self, event: AgentEvent) -> None:
+    def apply(self, event: AgentEvent) -> None:
         """Close the questions that an event shows to be decided: here, in another client, or by the deadline."""
         if isinstance(event, Decided):
             for question in self._open.values():
