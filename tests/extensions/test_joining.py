@@ -19,8 +19,8 @@ from zot.config.config import Config
 from zot.encoding import encode
 from zot.errors import AgentError, UserError
 from zot.events import AgentEvent, ExtNotify
-from zot.extensions.connection import MAX_UNREAD_BYTES, RemoteCarrier
 from zot.extensions.peer import BURST
+from zot.extensions.sources import MAX_UNREAD_BYTES
 from zot.messages import CallBlock, ImageBlock, ResultBlock, TextBlock, show, text_of
 from zot.panels import CommandAnswer, CommandInfo
 from zot.runtime.extensions import manager_of, open_extensions
@@ -278,7 +278,7 @@ async def test_who_decides_about_messages_decides_about_what_is_shown_of_a_summa
 
 
 async def test_whoever_talks_faster_than_it_is_heard_waits() -> None:
-    link = RemoteCarrier(lambda data: None, lambda: None)
+    link = Remote().link
     await link.bring(b"x" * MAX_UNREAD_BYTES)
     bringing = asyncio.ensure_future(link.bring(b"y"))
     await asyncio.sleep(0)
@@ -290,7 +290,7 @@ async def test_whoever_talks_faster_than_it_is_heard_waits() -> None:
 
 
 async def test_whoever_was_lost_does_not_wait_to_be_heard() -> None:
-    link = RemoteCarrier(lambda data: None, lambda: None)
+    link = Remote().link
     await link.bring(b"x" * MAX_UNREAD_BYTES)
     bringing = asyncio.ensure_future(link.bring(b"y"))
     await asyncio.sleep(0)

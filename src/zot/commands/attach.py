@@ -40,12 +40,12 @@ from zot.run_summary import CUT_OFF
 from zot.serve.streams import read_chunks
 from zot.text import escaped, printable, printable_line, shell_word
 from zot.ui.readable import match_session_id
-from zot.ui.terminal.call_text import beyond_summary, until
+from zot.ui.terminal.looks import beyond_summary, until
 from zot.wire.jsonrpc import RpcError
 from zot.wire.lines import MAX_LINE_BYTES, LineSplitter, TooLong
 
 if TYPE_CHECKING:
-    from zot.ui.conversation import Conversation, Home
+    from zot.ui.conversation import Home
     from zot.wire.daemon_types import SessionEntry
     from zot.wire.updates import TurnSummary
 
@@ -211,18 +211,15 @@ def _has_screen(settings: dict[str, Any]) -> bool:
 
 async def _on_screen(client: Client, session: ClientSession, settings: dict[str, Any]) -> int:
     """Open the session in the full-screen terminal."""
-    from zot.ui.remote import ClientHome  # Imported lazily: a session shown in lines does not need it.
+    # Imported lazily: a session shown in lines does not need them.
+    from zot.ui.conversation import OpenedConversation
+    from zot.ui.remote import ClientHome
 
     own = _own_home if _shares_home(settings) else None
     home = ClientHome(client, cwd=absolute_directory(None), own=own)
 
-    async def begin() -> Home:
-        return home
-
-    async def first(_: Home) -> Conversation:
-        return home.conversation(session)
-
-    code = await run_app(app := load_app()(begin, first))
+    app = load_app()(OpenedConversation(home, home.conversation(session)))
+    code = await run_app(app)
     if app.left is not None:
         _print_attach_command(app.left.session, settings)
     return code

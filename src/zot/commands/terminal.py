@@ -81,7 +81,7 @@ def parse_command_line(argv: Sequence[str]) -> Opening | None:
 
 
 class Opening:
-    """Opens a terminal's home and first session. Imports nothing before it is needed."""
+    """The `FirstConversation` of a terminal. Imports nothing before it is needed."""
 
     def __init__(
         self,
@@ -104,6 +104,7 @@ class Opening:
         self._home: LocalHome | None = None
 
     async def home(self) -> Home:
+        """Make the home."""
         from zot.ui.local import LocalHome  # Imported lazily: the first frame is drawn before a session is opened.
 
         self._home = LocalHome(self._config, self._overrides, keep=self._keep)
@@ -141,7 +142,7 @@ def can_show_screen(env: Mapping[str, str]) -> bool:
 
 
 def _screen(opening: Opening) -> int:
-    app = load_app()(opening.home, opening.session)
+    app = load_app()(opening)
 
     async def talk() -> int:
         try:
@@ -178,7 +179,7 @@ async def run_app(app: ZotApp) -> int:
     for number in SIGNALS:
         loop.add_signal_handler(number, app.exit, 128 + number)
     try:
-        with logs_as_notes(app.note):
+        with logs_as_notes(app.terminal.note):
             code = await app.run_async()
     finally:
         await _close(app, within_s=_OWN_TIME_S if code == 0 else _SIGNAL_S)
@@ -200,7 +201,7 @@ def _plain(opening: Opening) -> int:
         sys.stdout.reconfigure(encoding=charset())
 
     async def talk() -> int:
-        terminal = PlainTerminal(opening.home, opening.session)
+        terminal = PlainTerminal(opening)
         try:
             with logs_as_notes(terminal.note):
                 code = await terminal.run()

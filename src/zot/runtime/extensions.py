@@ -10,9 +10,9 @@ from zot.config.config import TOOL_NAMES, Config, data_directory, zot_home
 from zot.config.private_paths import private_paths
 from zot.errors import UserError
 from zot.extensions.confinement import Confinement
-from zot.extensions.launch import LaunchSettings
 from zot.extensions.manager import Manager
 from zot.extensions.peer import ExtensionDeadlines
+from zot.extensions.sources import LaunchSettings
 from zot.runtime.extension_discovery import find_extensions
 from zot.version import __version__
 

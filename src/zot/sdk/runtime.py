@@ -162,11 +162,11 @@ class Runtime:
 
     def send_key(self, panel_id: str, key: str, text: str = "") -> None:
         """Send a key to an extension's panel. Raise UserError if there is no such panel or key."""
-        self._open().extensions.send_key(panel_id, key, text)
+        self._open().extensions.panels.send_key(panel_id, key, text)
 
     def close_panel(self, panel_id: str) -> None:
         """Close an extension's panel. Raise UserError if it is not open."""
-        self._open().extensions.close_panel(panel_id)
+        self._open().extensions.panels.close(panel_id)
 
     def listen(self, hear: Callable[[AgentEvent], None]) -> Callable[[], None]:
         """Call ``hear`` with every event from now on, including notices and panels between prompts.
@@ -174,7 +174,7 @@ class Runtime:
         Return a function that ends the subscription. ``hear`` must not block; if it raises, the log has the
         traceback and the run continues.
         """
-        return self._open().subscribe(Ear(hear))
+        return self._open().subscribe(EventListener(hear))
 
     @property
     def cost(self) -> float | None:
@@ -267,7 +267,7 @@ class Events:
             self._inbox.abandon_soon(self._job)
 
 
-class Ear(Subscriber):
+class EventListener(Subscriber):
     """A subscriber that passes every event to a callback and never pauses the run. A callback that raises costs the
     run nothing: the log has the traceback.
     """

@@ -131,7 +131,7 @@ class OneRun(WritingSubscriber, JobObserver):
         try:
             answer = await self._session.run_command(name, args)
             if answer.panel_id:
-                self._session.extensions.close_panel(answer.panel_id)
+                self._session.extensions.panels.close(answer.panel_id)
                 raise UserError(f"/{name} opens a panel, which cannot be shown without a terminal")
         except NoSuchCommand as problem:
             if not problem.absent:  # No extension could provide it: treat it as a prompt.

@@ -210,10 +210,10 @@ class RpcServer(WritingSubscriber):
             case rpc.RunCommand(name=name, args=args):
                 self._later(command, session.run_command(name or "", args or ""), then=self._run_prompt)
             case rpc.PanelKey(panel_id=panel_id, key=key, text=text):
-                session.extensions.send_key(panel_id or "", key or "", text or "")
+                session.extensions.panels.send_key(panel_id or "", key or "", text or "")
                 self._succeed(command)
             case rpc.PanelClose(panel_id=panel_id):
-                session.extensions.close_panel(panel_id or "")
+                session.extensions.panels.close(panel_id or "")
                 self._succeed(command)
 
     async def _all_messages(self) -> dict[str, Any]:

@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from zot.config import auth_file
 from zot.config.config import DEFAULT_AGENT, Config, Overrides, extension_places, journal_path, zot_home
 from zot.config.credentials import checked
 from zot.config.skills import discover
-from zot.config.trust import TrustStore
+from zot.config.trust import TrustStore, coverage
 from zot.config.vendors import VENDORS, Vendor, endpoint
 from zot.errors import AgentError, ConfigError, NoSuchSession, RunCancelled, RuntimeBusy, StoreFailed, UserError
 from zot.events import Decision, Done, Error, SessionState
-from zot.extensions.manifest import changeable, load
+from zot.extensions import discovery
+from zot.extensions.manifest import changeable, load, trust_summary
 from zot.files import write_new
+from zot.journal import portable
 from zot.journal.journal import Journal
 from zot.journal.schema import is_there
 from zot.messages import ImageBlock, Message, PastMessage, ResultBlock, text_of
@@ -32,6 +35,7 @@ from zot.session.foreign_runs import ForeignRuns, open_foreign_run
 from zot.session.history import Batch, Subscriber
 from zot.session.queue import EditCompletion, JobObserver, RepeatedPrompt
 from zot.session.session import Session, new_session_id
+from zot.session.side_question import ask, side_config
 from zot.session.transcripts import RewindTarget, TranscriptPast, endings, past_message, past_of
 from zot.store import LockChanged, MessageAdded, Row
 from zot.text import printable
@@ -47,7 +51,6 @@ from zot.ui.conversation import (
 from zot.ui.readable import match_session_id
 
 if TYPE_CHECKING:
-    from zot.extensions.discovery import Located
     from zot.providers.models import Model
 
 
@@ -191,10 +194,10 @@ class LocalConversation:
         return await self._session.run_command(name, args)
 
     async def send_key(self, panel_id: str, key: str, text: str = "") -> None:
-        self._session.extensions.send_key(panel_id, key, text)
+        self._session.extensions.panels.send_key(panel_id, key, text)
 
     async def close_panel(self, panel_id: str) -> None:
-        self._session.extensions.close_panel(panel_id)
+        self._session.extensions.panels.close(panel_id)
 
     async def reload_extensions(self) -> Sequence[str]:
         extensions = manager_of(self._session.agent.extensions)
@@ -247,8 +250,6 @@ class LocalConversation:
         return await self._session.fork(messages=messages)
 
     async def aside(self, question: str) -> SideReply:
-        from zot.session.side_question import ask, side_config  # Imported lazily: side questions are rare.
-
         def opened() -> Session:
             request = OpenRequest(config=side_config(self._current_config()), past=self._past())
             return open_unrecorded(request, self._resources)
@@ -393,28 +394,24 @@ class LocalHome:
         return await asyncio.to_thread(is_there, journal_path(self._config))
 
     async def export(self, session: str, path: str) -> None:
-        from zot.journal.portable import exported  # Imported lazily: exports are rare.
-
         journal = await self._journal()
         try:
             record = await journal.find(session)
-            lines = await journal.reading(lambda connection: [*exported(connection, record, home=_user())])
+            lines = await journal.reading(lambda connection: [*portable.exported(connection, record, home=_user())])
         finally:
             await journal.close()
         await asyncio.to_thread(write_new, path, lines)
 
     async def import_(self, path: str) -> str:
-        from zot.journal.portable import ImportTarget, checked, imported  # Imported lazily: imports are rare.
-
         try:
             lines = (await asyncio.to_thread(_read, path)).removesuffix(b"\n").split(b"\n")
         except OSError as problem:
             raise UserError(f"{path}: {problem.strerror}") from None
         agent = "" if self._config.agent == DEFAULT_AGENT else self._config.agent
-        target = ImportTarget(new_session_id(), _user(), agent=agent)
+        target = portable.ImportTarget(new_session_id(), _user(), agent=agent)
         journal = await self._journal()
         try:
-            made = await journal.writing(imported, checked(enumerate(lines, 1), path), target)
+            made = await journal.writing(portable.imported, portable.checked(enumerate(lines, 1), path), target)
         finally:
             await journal.close()
         return made.id
@@ -439,13 +436,12 @@ class LocalHome:
         return [name for name, vendor in VENDORS.items() if vendor.key_names]
 
     async def login(self, provider: str, key: str) -> str:
-        # Imported lazily: only `/login` needs them.
-        from zot.config.auth_file import AuthEntry, path_in, store
+        # Imported lazily: a session of another provider needs no HTTP.
         from zot.providers.http import HttpTransport
         from zot.providers.listing import probe
 
         vendor, home, env = self._vendor(provider), self._needed_home(), self._config.environment
-        entry = AuthEntry(key=checked(provider, key.strip()))
+        entry = auth_file.AuthEntry(key=checked(provider, key.strip()))
         transport = HttpTransport(env)
         try:
             where = endpoint(vendor, api=None, base_url=None, env=env)
@@ -454,18 +450,16 @@ class LocalHome:
             await transport.close()
         if probed.outcome == "refused":
             raise UserError(f"refused: {provider}: {probed.detail}; nothing was stored")
-        await asyncio.to_thread(store, home, provider, entry)
+        await asyncio.to_thread(auth_file.store, home, provider, entry)
         tried = "" if probed.outcome == "accepted" else f"; it could not be tried: {probed.detail}"
-        return f"stored for {provider} in {path_in(home)}{tried}"
+        return f"stored for {provider} in {auth_file.path_in(home)}{tried}"
 
     async def logout(self, provider: str) -> str:
-        from zot.config.auth_file import path_in, remove  # Imported lazily: only `/logout` needs it.
-
         self._vendor(provider)
         home = self._needed_home()
-        if not await asyncio.to_thread(remove, home, provider):
-            raise UserError(f"nothing is stored for {provider} in {path_in(home)}")
-        return f"removed for {provider} from {path_in(home)}"
+        if not await asyncio.to_thread(auth_file.remove, home, provider):
+            raise UserError(f"nothing is stored for {provider} in {auth_file.path_in(home)}")
+        return f"removed for {provider} from {auth_file.path_in(home)}"
 
     @property
     def _cwd(self) -> str:
@@ -547,18 +541,13 @@ class LocalHome:
         return found
 
     def _untrusted_extensions(self) -> list[Untrusted]:
-        from zot.extensions.discovery import discover  # Imported lazily: needed once a conversation.
-
         assert self._home is not None
-        located = discover(cwd=self._cwd, home=self._home, is_trusted=TrustStore(self._home).is_trusted)
+        located = discovery.discover(cwd=self._cwd, home=self._home, is_trusted=TrustStore(self._home).is_trusted)
         named = {one.name: one.directory for one in located if one.source == "global"}
         return [_untrusted_extension(one, named.get(one.name, "")) for one in located if one.standing == "untrusted"]
 
 
-def _untrusted_extension(one: Located, shadows: str) -> Untrusted:
-    from zot.config.trust import coverage
-    from zot.extensions.manifest import changeable, trust_summary
-
+def _untrusted_extension(one: discovery.Located, shadows: str) -> Untrusted:
     assert one.manifest is not None  # Only a readable one can be untrusted.
     try:
         covered = coverage(one.directory, changeable(one.manifest, one.directory))
@@ -569,8 +558,6 @@ def _untrusted_extension(one: Located, shadows: str) -> Untrusted:
 
 
 def _untrusted_skill(directory: str) -> Untrusted:
-    from zot.config.trust import coverage
-
     name = os.path.basename(directory)
     try:
         covered = coverage(directory)

@@ -16,7 +16,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from harness import at_home
 from pace import Stopwatch
 from zot.errors import UserError
-from zot.extensions.connection import MAX_UNREAD_BYTES
+from zot.extensions.sources import MAX_UNREAD_BYTES
 from zot.serve.web import Limits, open_daemon
 
 from .face import PATIENCE_S, Face, faced, until

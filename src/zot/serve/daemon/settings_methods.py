@@ -191,14 +191,14 @@ class ExtensionMethods:
 
     async def _panel_key(self, connection: ClientConnection, asked: daemon_types.PanelKey) -> daemon_types.PanelTold:
         async with use_session(self._pool, connection, asked.session_id) as session:
-            session.extensions.send_key(asked.panel_id, asked.key, asked.text)
+            session.extensions.panels.send_key(asked.panel_id, asked.key, asked.text)
         return daemon_types.PanelTold(asked.session_id, asked.panel_id)
 
     async def _panel_close(
         self, connection: ClientConnection, asked: daemon_types.PanelClose
     ) -> daemon_types.PanelTold:
         async with use_session(self._pool, connection, asked.session_id) as session:
-            session.extensions.close_panel(asked.panel_id)
+            session.extensions.panels.close(asked.panel_id)
         return daemon_types.PanelTold(asked.session_id, asked.panel_id)
 
     async def _dismiss(self, connection: ClientConnection, asked: daemon_types.Dismiss) -> daemon_types.Dismissed:

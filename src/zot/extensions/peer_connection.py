@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from zot.errors import UserError
 from zot.extensions.peer import (
@@ -20,6 +17,7 @@ from zot.extensions.peer import (
     DecodedLine,
     ExtensionPeer,
     Greeted,
+    InterceptDecision,
     Kill,
     NoticeLimiter,
     Notified,
@@ -35,14 +33,15 @@ from zot.extensions.peer import (
     clipped,
     read,
 )
-from zot.tools.process import Child, Streams
+from zot.wire.extension import Event, Intercepted, Key
 from zot.wire.lines import TooLong
 
-#: Called with the reason when a carrier cannot send any more.
-OnSendFailed: TypeAlias = Callable[[str], None]
-A = TypeVar("A")
-#: Called with all bytes received ("<") from and sent (">") to the extension.
-Trace: TypeAlias = Callable[[Literal["<", ">"], bytes], None]
+if TYPE_CHECKING:
+    from zot.extensions.sources import Carrier, ExtensionSource
+
+A = TypeVar("A", ToolAnswered, CommandAnswered, Decided)
+#: Direction of bytes: received from the extension, or sent to it.
+Way: TypeAlias = Literal["<", ">"]
 #: Time to exit after closing the output.
 _EXIT_S = 0.5
 #: Interval of log lines about dropped notices, and of updates of a panel that changes too fast.
@@ -54,47 +53,16 @@ _FLOOD_PAUSE_S = 0.1
 _SLICE_BYTES = 1024
 #: Longer lines are decoded in a thread, to keep the event loop free.
 _LONG_BYTES = 256 * 1024
-#: Limit of unsent bytes: an extension this slow does not read at all.
-MAX_UNSENT_BYTES = 32 * 1024 * 1024
-#: Time for descendants to exit after their parent; those still running then are leftovers.
-_LEAVE_S = 0.1
-#: Limit of unread bytes; `RemoteCarrier.bring` waits beyond it.
-MAX_UNREAD_BYTES = 1024 * 1024
 
 
-class Carrier(Protocol):
-    """Byte stream to and from one extension, open from the start: `ExtensionProcess` or `RemoteCarrier`."""
+class PeerObserver:
+    """Base class of observers of a connection. Answers are no events for them: those go to their callers."""
 
-    #: Hint for the error if nothing is ever received; "" or begins with a separator.
-    advice: str
+    def on_peer_event(self, peer_event: PeerEvent) -> None:
+        """Receive an event."""
 
-    def send(self, data: bytes) -> None:
-        """Send whole lines in order, without blocking. Does nothing after the end."""
-
-    async def read(self) -> bytes:
-        """Return the next bytes, split anywhere; b"" at the end of the stream. Safe to cancel."""
-
-    def arrived(self) -> int:
-        """Return how many bytes `read` would return without waiting, as far as known."""
-
-    async def gone(self, *, within_s: float | None) -> bool:
-        """Wait up to ``within_s`` until the extension has exited or disconnected. True if it has."""
-
-    async def leftovers(self) -> Sequence[str]:
-        """Return the commands of processes still running after the extension itself exited."""
-
-    def acknowledged(self) -> None:
-        """Note that the extension acknowledged its shutdown and sends nothing more."""
-
-    def end(self) -> None:
-        """Start ending the extension with all its processes. Returns at once; idempotent."""
-
-    async def close(self) -> str:
-        """End the extension, even when cancelled, and wait. Return how it ended, such as "exited with 1"."""
-
-
-#: Opens a carrier. Raises OSError, ValueError or UserError.
-OpenCarrier: TypeAlias = Callable[[OnSendFailed], Awaitable[Carrier]]
+    def on_bytes(self, way: Way, data: bytes) -> None:
+        """Receive the bytes of the connection, split anywhere."""
 
 
 class ExtensionConnection:
@@ -104,12 +72,9 @@ class ExtensionConnection:
     a flood of them is dropped (`NoticeLimiter`), and updates of a panel are merged.
     """
 
-    def __init__(
-        self, peer: ExtensionPeer, heard: Callable[[PeerEvent], None], *, trace: Trace = lambda way, data: None
-    ) -> None:
+    def __init__(self, peer: ExtensionPeer, observer: PeerObserver) -> None:
         self.peer = peer
-        self._on_happening = heard
-        self._trace = trace
+        self.observer = observer
         self._loop = asyncio.get_running_loop()
         self._asked: dict[str, asyncio.Future[Answered]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -137,11 +102,14 @@ class ExtensionConnection:
         self._due_bytes = 0
         self._schedule()
 
-    async def run(self, opening: OpenCarrier) -> None:
-        """Open the carrier, process its input, and return when no process is left. `PeerEnded` happens last."""
+    async def run(self, source: ExtensionSource, errors: int) -> None:
+        """Open the source, process its input, and return when no process is left. `PeerEnded` happens last.
+
+        Its standard error goes to ``errors``.
+        """
         reason = "was not started"
         try:
-            self._carrier = carrier = await opening(self._cannot_send)
+            self._carrier = carrier = await source.open(errors, self)
             reason = "did not end in time and was killed"
             self.peer.advice = carrier.advice
             carrier.send(self._unsent)
@@ -157,34 +125,66 @@ class ExtensionConnection:
                 if timer is not None:
                     timer.cancel()
 
-    async def answer(self, asked: OutgoingRequest | A) -> Any:
-        """Send a request and wait for its answer, which always comes. When cancelled, gives the request up."""
-        if not isinstance(asked, OutgoingRequest):
+    async def call_tool(self, tool: str, args: dict[str, Any]) -> ToolAnswered:
+        """Call a tool. Cancelling gives the request up, here and below."""
+        return await self._answer(self.peer.call_tool(tool, args, self._loop.time()), ToolAnswered)
+
+    async def run_command(self, command: str, args: str) -> CommandAnswered:
+        """Run a command."""
+        return await self._answer(self.peer.invoke_command(command, args, self._loop.time()), CommandAnswered)
+
+    async def decide(self, event: Intercepted, **about: Any) -> InterceptDecision:
+        """Return the extension's decision about an event, or the one in its place if it cannot decide."""
+        asked = self.peer.ask(event, self._loop.time(), **about)
+        return asked if isinstance(asked, InterceptDecision) else (await self._answer(asked, Decided)).decision
+
+    def notify(self, event: Event) -> None:
+        """Notify the extension of an event, if it is subscribed."""
+        self._send(self.peer.notify(event))
+
+    def send_key(self, panel_id: str, key: Key, text: str = "") -> None:
+        """Send a key press in one of the extension's panels."""
+        self._send(self.peer.send_key(panel_id, key, text))
+
+    def close_panel(self, panel_id: str) -> None:
+        """Notify the extension that the user closed one of its panels."""
+        self._send(self.peer.close_panel(panel_id))
+
+    async def _answer(self, asked: OutgoingRequest | A, kind: type[A]) -> A:
+        """Send a request and wait for its answer, which always comes."""
+        if isinstance(asked, kind):
             return asked
+        assert isinstance(asked, OutgoingRequest)
         future = self._asked[asked.id] = self._loop.create_future()
         self._wake.set()
-        self.send(asked.data)
+        self._send(asked.data)
         try:
-            return await future
+            answered = await future
+            assert isinstance(answered, kind)  # The peer matches answers to requests.
+            return answered
         finally:
             if self._asked.pop(asked.id, None) is not None:
-                self.peer.give_up(asked.id)
+                self.peer.requests.give_up(asked.id)
             self._schedule()
 
-    def send(self, data: bytes) -> None:
+    def _send(self, data: bytes) -> None:
         """Send bytes that `peer` returned."""
         if data:
-            self._trace(">", data)
+            self.observer.on_bytes(">", data)
             if self._carrier is None:
                 self._unsent += data
             else:
                 self._carrier.send(data)
         self._schedule()
 
+    def cannot_send(self, reason: str) -> None:
+        """Break the connection unless the extension exits soon: then its exit is the reason to report."""
+        self._loop.call_later(_EXIT_S, self._lose, reason)
+
     def shut_down(self) -> None:
         """Request shutdown; a process that does not exit in time is ended."""
         self._stop_pausing()
-        self.send(self.peer.shut_down(self._loop.time()))
+        self._send(self.peer.shut_down(self._loop.time()))
 
     async def _process_until_end(self, carrier: Carrier) -> str:
         """Process input until the extension ends; return how it ended."""
@@ -192,7 +192,7 @@ class ExtensionConnection:
         try:
             self._reading = True
             while data := await carrier.read():
-                self._trace("<", data)
+                self.observer.on_bytes("<", data)
                 await self._process(data)
                 if self._flooded and self._may_pause():
                     await self._pause()
@@ -203,7 +203,7 @@ class ExtensionConnection:
                 # One asked to shut down may still be cleaning up; its deadline bounds this wait.
                 await carrier.gone(within_s=None)
             if left := await carrier.leftovers():
-                self._on_happening(
+                self.observer.on_peer_event(
                     ProtocolViolation(f"left processes behind, which were ended: {clipped(', '.join(left))}")
                 )
         finally:
@@ -252,7 +252,7 @@ class ExtensionConnection:
 
     def _may_pause(self) -> bool:
         """True while no frame is expected from the extension."""
-        return not self._without_pauses and not self._asked and self.peer.state is PeerState.READY
+        return not self._without_pauses and not self._asked and self.peer.phase.state is PeerState.READY
 
     async def _pause(self) -> None:
         """Leave a flood in the pipe for a moment, so that it costs little CPU time; a new request ends the pause."""
@@ -291,7 +291,7 @@ class ExtensionConnection:
         self._render_timer = None
         renders, self._renders = self._renders, {}
         for render in renders.values():
-            self._on_happening(render)
+            self.observer.on_peer_event(render)
 
     def _note_flood(self) -> None:
         self._flooded = True
@@ -307,7 +307,9 @@ class ExtensionConnection:
             lost = f"{self._dropped} notices were dropped and {self._merged} panel updates merged"
             limit = f"{BURST} at once and {PER_S} a second are shown"
             self._dropped = self._merged = 0
-            self._on_happening(ProtocolViolation(f"sends too much: {lost}; {limit}", notice=not self._flood_noticed))
+            self.observer.on_peer_event(
+                ProtocolViolation(f"sends too much: {lost}; {limit}", notice=not self._flood_noticed)
+            )
             self._flood_noticed = True
 
     def _carry_out(self, peer_events: list[PeerEvent]) -> None:
@@ -319,8 +321,8 @@ class ExtensionConnection:
                         future.set_result(peer_event)
                     continue
                 case Greeted(reply=reply):
-                    self._on_happening(peer_event)  # First: a failed send may break the connection.
-                    self.send(reply)
+                    self.observer.on_peer_event(peer_event)  # First: a failed send may break the connection.
+                    self._send(reply)
                     continue
                 case Terminate() | Kill():
                     self._end()
@@ -329,7 +331,7 @@ class ExtensionConnection:
                     self._carrier.acknowledged()
                 case _:
                     pass
-            self._on_happening(peer_event)
+            self.observer.on_peer_event(peer_event)
         self._schedule()
 
     def _end(self) -> None:
@@ -338,10 +340,6 @@ class ExtensionConnection:
         self._stop_pausing()
         if self._carrier is not None:
             self._carrier.end()
-
-    def _cannot_send(self, reason: str) -> None:
-        """Break the connection unless the extension exits soon: then its exit is the reason to report."""
-        self._loop.call_later(_EXIT_S, self._lose, reason)
 
     def _lose(self, reason: str) -> None:
         self._carry_out(self.peer.lose(reason, self._loop.time()))
@@ -380,208 +378,3 @@ async def _read(line: bytes | TooLong) -> DecodedLine:
     if isinstance(line, TooLong) or len(line) <= _LONG_BYTES:
         return read(line)
     return await asyncio.to_thread(read, line)
-
-
-class Outbox:
-    """Ordered, non-blocking writer to ``fd``, which it owns. Calls ``failed`` once, with a reason, if it fails."""
-
-    def __init__(self, fd: int, failed: Callable[[str], None]) -> None:
-        os.set_blocking(fd, False)
-        self._fd: int | None = fd
-        self._failed = failed
-        self._waiting = bytearray()
-
-    def write(self, data: bytes) -> None:
-        if self._fd is None or not data:
-            return
-        was_empty = not self._waiting
-        self._waiting += data
-        if len(self._waiting) > MAX_UNSENT_BYTES:
-            self._fail(f"has not read {len(self._waiting)} bytes that were sent to it")
-        elif was_empty:
-            self._flush()
-            if self._waiting and self._fd is not None:
-                asyncio.get_running_loop().add_writer(self._fd, self._flush)
-
-    def close(self) -> None:
-        """Close the pipe and drop unsent bytes. Idempotent."""
-        if self._fd is not None:
-            asyncio.get_running_loop().remove_writer(self._fd)
-            os.close(self._fd)
-            self._fd = None
-            self._waiting.clear()
-
-    def _flush(self) -> None:
-        assert self._fd is not None
-        try:
-            while self._waiting:
-                del self._waiting[: os.write(self._fd, self._waiting[: 64 * 1024])]
-        except BlockingIOError:
-            return
-        except OSError:
-            self._fail("has closed its input")
-            return
-        asyncio.get_running_loop().remove_writer(self._fd)
-
-    def _fail(self, reason: str) -> None:
-        self.close()
-        self._failed(reason)
-
-
-class ExtensionProcess:
-    """`Carrier` of a child process, which gets SIGTERM and ``grace_s`` before SIGKILL."""
-
-    def __init__(self, child: Child, outbox: Outbox, *, grace_s: float, advice: str) -> None:
-        self.advice = advice
-        self._child = child
-        self._outbox = outbox
-        self._grace_s = grace_s
-        self._ending: asyncio.Task[None] | None = None
-
-    def send(self, data: bytes) -> None:
-        self._outbox.write(data)
-
-    async def read(self) -> bytes:
-        return await self._child.read(until_exit=False)
-
-    def arrived(self) -> int:
-        return self._child.arrived()
-
-    async def gone(self, *, within_s: float | None) -> bool:
-        return await self._child.exited(within_s=within_s)
-
-    async def leftovers(self) -> Sequence[str]:
-        if self._ending is not None or not await self._child.background():
-            return ()
-        await asyncio.sleep(_LEAVE_S)
-        return [command for _, command in await self._child.background()]
-
-    def acknowledged(self) -> None:
-        return  # It exits by itself, or its deadline ends it.
-
-    def end(self) -> None:
-        # Once is enough: it sends SIGTERM, waits and then kills.
-        if self._ending is None:
-            ending = self._child.end(grace_s=self._grace_s)
-            self._ending = asyncio.get_running_loop().create_task(ending, name="zot extension end")
-
-    async def close(self) -> str:
-        self.end()  # It may have exited without its descendants.
-        assert self._ending is not None
-        try:
-            await asyncio.shield(self._ending)
-        finally:
-            self._child.close()
-            self._outbox.close()
-        return _ending(self._child)
-
-
-async def spawn_extension(
-    start: Callable[[Streams], Awaitable[Child]], errors: int, deaf: OnSendFailed, *, grace_s: float, advice: str
-) -> ExtensionProcess:
-    """Start a process with ``start``, its standard error at ``errors``. Raise the exceptions of ``start``."""
-    theirs, ours = os.pipe()
-    outbox = Outbox(ours, deaf)
-    try:
-        child = await start(Streams(theirs, errors))
-    except BaseException:
-        outbox.close()
-        raise
-    finally:
-        os.close(theirs)
-    return ExtensionProcess(child, outbox, grace_s=grace_s, advice=advice)
-
-
-def _ending(child: Child) -> str:
-    try:
-        status = child.status()
-    except (ChildProcessError, asyncio.InvalidStateError):
-        return "was killed"
-    return f"was killed by signal {-status}" if status < 0 else f"exited with {status}"
-
-
-class RemoteCarrier:
-    """`Carrier` of a connection that another component owns, such as a WebSocket.
-
-    The owner calls `bring` with received bytes and `hung_up` at the end of the connection. ``send`` sends bytes,
-    ``hang_up`` closes the connection; neither may block. The owner closes connections to clients that do not read.
-    """
-
-    advice = ""
-
-    def __init__(self, send: Callable[[bytes], None], hang_up: Callable[[], None]) -> None:
-        self._send = send
-        self._hang_up = hang_up
-        self._unread: deque[bytes] = deque()
-        self._size = 0
-        self._news = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
-        self._over = asyncio.Event()
-        self._lost = False
-        self._ended = False
-
-    async def bring(self, data: bytes) -> None:
-        """Add received bytes, split anywhere. Waits while too many are unread."""
-        await self._room.wait()
-        if self._over.is_set():
-            return
-        self._unread.append(data)
-        self._size += len(data)
-        self._news.set()
-        if self._size >= MAX_UNREAD_BYTES and not self._lost:
-            self._room.clear()
-
-    def lost(self) -> None:
-        """Note a lost connection: bytes already received can be added without waiting."""
-        self._lost = True
-        self._room.set()
-
-    def hung_up(self) -> None:
-        """Note the end of the connection; bytes already added are still read. Idempotent."""
-        self._over.set()
-        self._news.set()
-        self._room.set()
-
-    def send(self, data: bytes) -> None:
-        if data and not self._over.is_set():
-            self._send(data)
-
-    async def read(self) -> bytes:
-        while not self._unread:
-            if self._over.is_set():
-                return b""
-            self._news.clear()
-            await self._news.wait()
-        data = self._unread.popleft()
-        self._size -= len(data)
-        if self._size < MAX_UNREAD_BYTES:
-            self._room.set()
-        return data
-
-    def arrived(self) -> int:
-        return self._size
-
-    async def gone(self, *, within_s: float | None) -> bool:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(within_s):
-                await self._over.wait()
-        return self._over.is_set()
-
-    async def leftovers(self) -> Sequence[str]:
-        return ()
-
-    def acknowledged(self) -> None:
-        self.end()  # A remote extension need not exit, so its acknowledgement is its end.
-
-    def end(self) -> None:
-        if not self._over.is_set():
-            self._ended = True
-            self._unread.clear()
-            self._size = 0
-            self.hung_up()
-            self._hang_up()
-
-    async def close(self) -> str:
-        self.end()
-        return "was disconnected" if self._ended else "disconnected"

@@ -98,7 +98,7 @@ class ImageLoader:
             entry.wanted = lambda: self._app.do(self._load(entry, place))
 
     async def _load(self, entry: Entry, place: str) -> None:
-        for image in await self._app.conversation.images(place):
+        for image in await self._app.live.conversation.images(place):
             shown = picture(_FIRST + self._sent % _COUNT, image.data)
             if shown is not None:
                 self._sent += 1

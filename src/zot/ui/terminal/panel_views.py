@@ -23,7 +23,7 @@ from zot.events import PanelClosed, PanelOpened, PanelRendered
 from zot.ui.terminal.composer import Editor
 from zot.ui.terminal.looks import safe
 from zot.ui.terminal.textual_patches import as_keys
-from zot.ui.terminal.transcript import TranscriptView
+from zot.ui.terminal.transcript_view import TranscriptView
 
 #: Textual's key names and the protocol's names for them.
 KEYS: Mapping[str, str] = {
@@ -292,7 +292,7 @@ class Panels(Vertical):
         panel.begin([key for key in self._keys if is_soon and key in MOVING])
         self._keys.clear()
 
-    async def hear(self, event: PanelEvent) -> None:
+    async def apply(self, event: PanelEvent) -> None:
         """Apply an event."""
         match event:
             case PanelOpened(extension=extension, panel_id=panel_id, title=title, lines=lines, footer=footer):

@@ -19,7 +19,7 @@ from textual.scroll_view import ScrollView
 from textual.selection import Selection
 from textual.strip import Strip
 
-from zot.ui.terminal.looks import Level, Look
+from zot.ui.terminal.looks import Look
 from zot.ui.terminal.textual_patches import is_backlogged, set_scroll_size
 
 if TYPE_CHECKING:
@@ -137,20 +137,6 @@ class TranscriptView(ScrollView, can_focus=True):
         for entry in foldable:
             entry.folded = folded
             entry.touch()
-        self.settle()
-
-    def note(self, text: str, level: Level) -> None:
-        """Append a note outside of the conversation."""
-        from zot.ui.terminal.entries import NoteEntry  # Imported lazily: the first frame is drawn before.
-
-        self.add(NoteEntry(text, level))
-        self.settle()
-
-    def present(self, text: str, source: str) -> None:
-        """Append Markdown outside of the conversation."""
-        from zot.ui.terminal.entries import DisplayEntry  # Imported lazily: the first frame is drawn before.
-
-        self.add(DisplayEntry(text, source=source))
         self.settle()
 
     def show_entry(self, entry: Entry) -> None:
