@@ -101,7 +101,7 @@ def schema() -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "zot RPC v1",
-        "description": "Each line in either direction is one of these objects. docs/reference/rpc.md says what they mean.",
+        "description": "Each line in either direction is one of these objects: see docs/reference/rpc.md.",
         "anyOf": [{"$ref": _REF.format(name=name)} for name in ("FromClient", "FromZot")],
         "$defs": {
             "FromClient": _one_of("What a client may send.", commands),
@@ -157,7 +157,7 @@ def extension_schema() -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "zot extension protocol v1",
-        "description": "Each line in either direction is one of these objects. docs/reference/extensions.md says what they mean.",
+        "description": "Each line in either direction is one of these objects: see docs/reference/extensions.md.",
         "anyOf": [{"$ref": _REF.format(name=name)} for name in ("FromExtension", "ToExtension")],
         "$defs": {
             "FromExtension": _one_of("What an extension may send.", [*said]),
@@ -192,7 +192,7 @@ def daemon_schema() -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "zot daemon, protocol version 1",
-        "description": "Each line in either direction is one of these objects. docs/reference/daemon.md says what they mean. "
+        "description": "Each line in either direction is one of these objects: see docs/reference/daemon.md. "
         "A connection whose `initialize` has `protocol_version` spells all keys in snake_case instead.",
         "anyOf": [{"$ref": _REF.format(name=name)} for name in ("FromClient", "FromDaemon")],
         "$defs": {

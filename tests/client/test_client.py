@@ -217,7 +217,7 @@ def test_a_daemon_that_does_not_come_back_is_given_up(home: Path) -> None:
 
 def test_without_a_daemon_there_is_no_client(tmp_path: Path) -> None:
     async def conversation() -> None:
-        with pytest.raises(zot.ConnectionLost, match=r"no daemon is running at .*none\.sock; start one with"):
+        with pytest.raises(zot.ConnectionLost, match=r"No daemon is running at .*none\.sock\. Start one with"):
             async with zot.Client.connect(socket=str(tmp_path / "none.sock")):
                 pass
 

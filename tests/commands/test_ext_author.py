@@ -84,7 +84,7 @@ def test_what_is_begun_can_be_installed_and_nothing_is_written_over(shell: Ext) 
     assert shell.ext("install", "some/place").code == 0
     wrong = "'../one' cannot be a name: letters, digits, dots, dashes and underscores can, at most 64"
     assert shell.ext("new", "../one") == ("", f"zot: {wrong}\n", 1)
-    choice = "--lang cobol: must be one of python, typescript, shell, go; zot ext new --help tells more"
+    choice = "--lang cobol: must be one of python, typescript, shell, go. Try: zot ext new --help"
     assert shell.ext("new", "one", "--lang", "cobol") == ("", f"zot: {choice}\n", 2)
 
 

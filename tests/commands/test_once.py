@@ -102,6 +102,12 @@ def test_without_a_prompt_there_is_nothing_to_do(tmp_path: Path, typed: bytes | 
     assert ask(tmp_path, "-p", typed=typed) == ("", told, 2)
 
 
+def test_a_missing_prompt_is_reported_before_a_missing_key(tmp_path: Path) -> None:
+    env = environment({"ZOT_HOME": str(tmp_path / "kept")})
+    done = forked.run(["-p", "--provider", "anthropic"], cwd=tmp_path, env=env, given=b"")
+    assert (done.returncode, done.stderr) == (2, b"zot: there is no prompt: give it as words, or on standard input\n")
+
+
 def test_more_input_than_we_take_is_refused(tmp_path: Path) -> None:
     out, err, code = ask(tmp_path, "-p", "x", typed=b"y" * (10 * 1024 * 1024 + 1))
     assert (out, err, code) == ("", "zot: standard input has more than 10 MiB\n", 1)
@@ -144,7 +150,7 @@ def test_without_an_answer_the_exit_code_says_so(tmp_path: Path, prompt: str, me
     ("argv", "message", "code"),
     [
         (("-p", "x", "--model", "nope"), "unknown model 'nope' (provider 'lab'); known: lab-1", 1),
-        (("-p", "x", "--wat"), "unknown flag '--wat'; --help lists the known ones", 2),
+        (("-p", "x", "--wat"), "unknown flag --wat; --help-all lists every flag", 2),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, argv: tuple[str, ...], message: str, code: int) -> None:
@@ -156,7 +162,7 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, argv: tuple[str, ...]
     [
         (("-p", "x"), "--print and --json exclude each other", 2),
         (("x", "--model", "nope"), "unknown model 'nope' (provider 'lab'); known: lab-1", 1),
-        (("x", "--wat"), "unknown flag '--wat'; --help lists the known ones", 2),
+        (("x", "--wat"), "unknown flag --wat; --help-all lists every flag", 2),
         ((), "there is no prompt: give it as words, or on standard input", 2),
         (("x", "-c"), "there is no session of {} to continue; zot sessions list --all shows the others", 1),
     ],

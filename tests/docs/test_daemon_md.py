@@ -1,4 +1,4 @@
-"""docs/reference/daemon.md leaves nothing out: every method, update and error; and what its conversations say can be said."""
+"""reference/daemon.md describes every method, update and error; its conversations are valid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/reference/extensions.md says what is so: its conversations, and every frame and field. So do the pages of the SDKs."""
+"""reference/extensions.md: its conversations happen, and it has every frame and field. So do the pages of the SDKs."""
 
 from __future__ import annotations
 

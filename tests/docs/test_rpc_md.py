@@ -1,4 +1,4 @@
-"""Every conversation in docs/reference/rpc.md and docs/reference/tools.md is held with the real program; the former leaves nothing out."""
+"""The conversations of reference/rpc.md and tools.md happen with the real program; rpc.md describes everything."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from harness import PATIENCE_S, Zot, environment, play
 from zot import events
-from zot.commands.rpc import _FLAGS
+from zot.commands.rpc import MANUAL
 from zot.wire import rpc
 from zot.wire.rpc_greeting import FEATURES
 
@@ -58,7 +58,7 @@ def test_every_event_is_described_with_its_fields(event: type[events.Event]) -> 
     assert {*re.findall("`(.*?)`", row)} == {*event.__struct_fields__} - {"price_known", "reasoning", "auto", "pruned"}
 
 
-@pytest.mark.parametrize("flag", [flag.name for flag in _FLAGS])
+@pytest.mark.parametrize("flag", [flag.name for flag in MANUAL.flags])
 def test_every_flag_is_described(flag: str) -> None:
     assert re.search(rf"`{flag}[ `]", TEXT)
 

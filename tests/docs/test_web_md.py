@@ -1,4 +1,4 @@
-"""docs/reference/web.md: its programs run, its configuration is taken, and what it says of statuses and numbers is so."""
+"""reference/web.md: its programs run, its configuration works, its statuses and limits are right."""
 
 from __future__ import annotations
 

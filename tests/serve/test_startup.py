@@ -31,10 +31,10 @@ def start(
 @pytest.mark.parametrize(
     ("argv", "told"),
     [
-        ("--with-skills", "--with-skills has no effect: skills are used unless --no-skill is given"),
-        ("--with-skill", "--with-skill has no effect: skills are used unless --no-skill is given"),
-        ("--no-yolo", "--no-yolo has no effect: no confirmation is asked for; --policy says what tools may do"),
-        ("--list-models", "--list-models has no effect: zot models lists them"),
+        ("--with-skills", "--with-skills has no effect: skills are loaded unless --no-skill is given"),
+        ("--with-skill", "--with-skill has no effect: skills are loaded unless --no-skill is given"),
+        ("--no-yolo", "--no-yolo has no effect: zot asks for no confirmation by default; use --policy to limit tools"),
+        ("--list-models", "--list-models has no effect: use: zot models"),
         ("hello there", "'hello' has no effect: prompts are read from standard input"),
     ],
 )
@@ -52,7 +52,7 @@ def test_what_has_no_effect_here_is_named_and_served_all_the_same(
 WRONG = {
     "an unknown provider": (["--provider", "acme"], r"unknown provider 'acme'; known: .*anthropic.*lab"),
     "an unknown model": (["--provider", "lab", "--model", "gpt-5"], r"unknown model 'gpt-5'.*known: .*lab-1"),
-    "an unknown flag": (["--provider", "lab", "--frobnicate"], r"unknown flag '--frobnicate'"),
+    "an unknown flag": (["--provider", "lab", "--frobnicate"], r"unknown flag --frobnicate"),
     "an unknown tool": (["--provider", "lab", "--tools", "read,teleport"], r"unknown tool 'teleport'; known: .*bash"),
     "a flag without its value": (["--provider"], r"--provider needs a value"),
     "a switch with a value": (["--provider", "lab", "--no-tools=yes"], r"--no-tools takes no value"),
@@ -261,15 +261,15 @@ def test_the_version_is_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("argv", [["--help"], ["rpc", "--help"], ["rpc", "-h"]])
 def test_help_is_given(tmp_path: Path, argv: list[str]) -> None:
     done = start(tmp_path, *argv)
-    assert done.stdout.startswith(b"usage: zot")
+    assert done.stdout.startswith(b"Usage: zot")
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-@pytest.mark.parametrize("argv", [[], ["frobnicate"]])
-def test_wrong_usage_is_exit_code_two(tmp_path: Path, argv: list[str]) -> None:
+@pytest.mark.parametrize(("argv", "hint"), [([], b"Usage: zot"), (["frobnicate"], b"Try: zot --help")])
+def test_wrong_usage_is_exit_code_two(tmp_path: Path, argv: list[str], hint: bytes) -> None:
     done = start(tmp_path, *argv)
     assert (done.returncode, done.stdout) == (2, b"")
-    assert b"usage: zot" in done.stderr
+    assert hint in done.stderr
 
 
 def loaded_when_greeted(directory: Path) -> set[str]:

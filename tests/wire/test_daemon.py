@@ -75,6 +75,8 @@ def test_before_initialize_only_that_can_be_called() -> None:
 
 
 def test_an_unknown_method_is_named_but_not_at_any_length() -> None:
+    with pytest.raises(RpcError, match=r"^Unknown method: session/promt; did you mean session/prompt\?$"):
+        find("session/promt", initialized=True, grant=OPERATOR)
     with pytest.raises(RpcError, match=r"^Unknown method: foo/bar$"):
         find("foo/bar", initialized=True, grant=OPERATOR)
     with pytest.raises(RpcError) as caught:

@@ -190,7 +190,7 @@ class Client:
             if isinstance(problem, PermissionError):
                 raise ConnectionLost(f"the daemon{where} cannot be used: {problem.strerror}") from problem
             if isinstance(problem, FileNotFoundError | ConnectionRefusedError) and where:
-                raise ConnectionLost(f"no daemon is running{where}; start one with: zot daemon") from problem
+                raise ConnectionLost(f"No daemon is running{where}. Start one with: zot daemon") from problem
             raise ConnectionLost(f"there is no daemon{where}: {problem.strerror or problem}") from problem
         self._peer.refused, self._peer.wake = self._refuse, self._to_send.set
         self._owner = asyncio.create_task(self._keep(line), name="zot client")

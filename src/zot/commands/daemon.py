@@ -24,20 +24,36 @@ from zot.wire.lines import MAX_LINE_BYTES
 
 _OWN_FLAGS = (
     *flags.PLACE_FLAGS,
-    flags.Flag("--ephemeral", "end one second after the last client has gone"),
-    flags.Flag("--listen", "be there for WebSockets, too, such as at ws://127.0.0.1:7777", value="URL", many=True),
-    flags.Flag("--tls-cert", "the certificate for wss://, with those that vouch for it", value="FILE"),
-    flags.Flag("--tls-key", "its key, unless it is in the same file", value="FILE"),
+    flags.Flag("--listen", "Also serve WebSocket and HTTP at this address, such as ws://127.0.0.1:7777.", value="URL",
+               many=True, group="Endpoint"),
+    flags.Flag("--tls-cert", "Use this certificate chain for wss://.", value="FILE", group="Endpoint", advanced=True),
+    flags.Flag("--tls-key", "Use this private key, unless it is in the certificate's file.", value="FILE",
+               group="Endpoint", advanced=True),
+    flags.Flag("--ephemeral", "Exit one second after the last client has disconnected.", group="Endpoint"),
+    flags.Flag("--replace", "Take over from the running daemon without refusing clients.", group="Endpoint"),
     flags.MAX_LINE_FLAG,
-    flags.Flag("--replace", "take over from the running daemon without refusing clients"),
-)
+)  # fmt: skip
 _OWN = frozenset(flag.key for flag in _OWN_FLAGS)
 #: Not flags of the daemon: its clients choose session, directory and agent.
 _CLIENTS = ("--session", "--no-session", "--cwd", "--agent", *(flag.name for flag in _OWN_FLAGS))
-_FLAGS = (*_OWN_FLAGS, *(flag for flag in AGENT_FLAGS if flag.name not in _CLIENTS))
-_SUMMARY = """\
-Serve many sessions to many clients: JSON-RPC 2.0, one object a line, on a local socket.
-`zot daemon status`, `stop`, `logs`, `audit` and `token` are about the one that runs."""
+MANUAL = flags.Manual(
+    "zot daemon",
+    """\
+Serve many sessions to many clients: JSON-RPC 2.0, one object per line, on a local socket.
+Manage the running daemon with: zot daemon status, stop, logs, audit, token.""",
+    (*_OWN_FLAGS, *(flag for flag in AGENT_FLAGS if flag.name not in _CLIENTS)),
+    FOREIGN_FLAGS,
+    (
+        ("zot daemon --provider lab", "Serve the scripted model on the default socket."),
+        ("zot daemon --listen ws://127.0.0.1:7777", "Also serve WebSocket clients on this machine."),
+    ),
+    {
+        0: "It was asked to end.",
+        1: "It could not start, or could not record sessions any more.",
+        2: "Wrong usage.",
+        3: "Another daemon serves this socket.",
+    },
+)
 #: Exit code if another daemon has the endpoint.
 _TAKEN = 3
 
@@ -48,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
         from zot.commands.daemon_manage import GROUP  # Imported lazily: a daemon does not need it.
 
         return GROUP.main(argv)
-    if (parsed := flags.parse_or_help(argv, "zot daemon", _SUMMARY, _FLAGS, unlisted=FOREIGN_FLAGS)) is None:
+    if (parsed := flags.parse_or_help(argv, MANUAL)) is None:
         return 0
     settings, words = parsed
     if words:

@@ -154,7 +154,7 @@ def stop(request: CommandRequest) -> int:
     pid = _owner(place)
     server_pid = _request_stop(place, min(_ANSWER_S, within_s), is_ours=pid is not None)
     if pid is None and server_pid is None:
-        _report(request, stopped=False, pid=None, text=f"no daemon is running at {place.socket}")
+        _report(request, stopped=False, pid=None, text=f"No daemon is running at {place.socket}.")
         return NOT_RUNNING
     meant = pid or server_pid or 0
     if server_pid is None and meant and _owner(place) == meant:
@@ -220,7 +220,7 @@ def _report(request: CommandRequest, *, stopped: bool, pid: int | None, text: st
 def _described(found: DaemonStatus) -> str:
     if not found.running:
         if found.problem is None:
-            return f"no daemon is running at {found.endpoint}\n"
+            return f"No daemon is running at {found.endpoint}. Start one with: zot daemon\n"
         who = f"process {found.pid}" if found.pid else "another process"
         return f"{who} is the daemon at {found.endpoint}, but: {printable(found.problem)}\n"
     names = [_cut(printable(name)) for name in (found.session_ids or ())[:_MAX_NAMED]]
@@ -411,24 +411,28 @@ def _token_row(entry: TokenEntry) -> tuple[str, str, str, str]:
     return entry.name, ", ".join(entry.roles), sessions, f"{end} (over)" if entry.expired else end
 
 
-_JSON = Flag("--json", "JSON, for programs")
-GROUP = CommandGroup("zot daemon", (
-    Subcommand("status", "", "is one running, which, and what does it do", status, flags=(_JSON,)),
-    Subcommand("stop", "", "let it end, and wait until it has", stop, flags=(
-        Flag("--timeout", "how long that may take (30)", value="SECONDS", parse=flags.seconds),
+_JSON = Flag("--json", "Print JSON.")
+GROUP = CommandGroup("zot daemon", "Manage the running daemon. `zot daemon` alone starts one.", (
+    Subcommand("status", "", "Show whether a daemon runs, and its sessions.", status, flags=(_JSON,)),
+    Subcommand("stop", "", "Stop the daemon and wait until it has exited.", stop, flags=(
+        Flag("--timeout", "Wait this long (default: 30).", value="SECONDS", parse=flags.seconds),
         _JSON,
     )),
-    Subcommand("logs", "", "what it had to say", logs, flags=(
-        Flag("--follow", "also what comes, until it is interrupted", short="-f"),
+    Subcommand("logs", "", "Print the daemon's log.", logs, flags=(
+        Flag("--follow", "Keep printing new lines until interrupted.", short="-f"),
     )),
-    Subcommand("audit", "[verify | access]", "who called what; verify shows if that was changed", audit, (0, 1), (
+    Subcommand("audit", "[verify | access]", "Print who called which method; verify detects changes.", audit, (0, 1), (
         _JSON,
     )),
-    Subcommand("token", "new NAME | list | revoke NAME", "tokens of clients over the network, with roles",
-               token, (1, 2), (
-        Flag("--role", "view, prompt, approve, self_approve, extend (view)", value="ROLE", many=True),
-        Flag("--session", "bind it to a session", value="ID", many=True),
-        Flag("--expires", "when it ends: 12h, 30d, a day, a time (never)", value="WHEN"),
+    Subcommand("token", "new NAME | list | revoke NAME", "Manage the tokens of network clients.", token, (1, 2), (
+        Flag("--role", "Grant view, prompt, approve, self_approve or extend (default: view).", value="ROLE", many=True),
+        Flag("--session", "Bind the token to a session.", value="ID", many=True),
+        Flag("--expires", "Let it expire: 12h, 30d, a date, a time (default: never).", value="WHEN"),
         _JSON,
     )),
-), flags=flags.PLACE_FLAGS, note="`zot daemon` alone starts one.")  # fmt: skip
+), flags=flags.PLACE_FLAGS, examples=(
+    ("zot daemon status", "Show the running daemon."),
+    ("zot daemon token new phone --role view --expires 30d", "Let a phone watch sessions for a month."),
+), exits={
+    0: "Done.", 1: "Failed, or the daemon does not answer.", 2: "Wrong usage.", 3: "No daemon is running.",
+})  # fmt: skip

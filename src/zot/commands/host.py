@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,29 +26,48 @@ def _patience(text: str) -> float:
 
 
 _HOST_FLAGS = (
-    flags.Flag("--single-request", "one request, one answer, and the end; `false` serves many (true)", value="BOOL",
-               parse=flags.choice("true", "false")),
-    flags.Flag("--bridge-compat", "the flat answer, which is the only one there is", value="BOOL",
-               parse=flags.choice("true", "false")),
-    flags.Flag("--protocol", "the version of the protocol; there is v1", value="NAME"),
-    flags.Flag("--max-input-bytes", "longest request that is read (1 MiB)", value="N", parse=flags.positive),
-    flags.Flag("--max-line-bytes", "the same", value="N", parse=flags.positive, setting="max_input_bytes"),
-    flags.Flag("--stdin-timeout-ms", "how long the request may take to come (15000)", value="MS", parse=flags.positive),
-    flags.Flag("--exit-zero", "exit code 0 whenever an answer was written"),
-    flags.Flag("--idempotency-ttl", "how long an answer that got out is given again for the same key (60)",
-               value="SECONDS", parse=_patience),
-    flags.Flag("--max-concurrency", "how many requests run at a time, with --single-request false (8)", value="N",
-               parse=flags.positive),
-    flags.Flag("--events", "tell every event before the answer, with --single-request false"),
-    flags.Flag("--via-daemon", "let a running daemon answer, and only wait; without one, answer as usual"),
-    flags.Flag("--self-test", "look if a request could be answered, without asking a model"),
+    flags.Flag("--single-request", "Answer one request and exit; false serves many (default: true).", value="BOOL",
+               parse=flags.choice("true", "false"), group="Requests"),
+    flags.Flag("--via-daemon", "Let a running daemon answer; without one, answer as usual.", group="Requests"),
+    flags.Flag("--events", "With --single-request false: print every event before the answer.", group="Requests"),
+    flags.Flag("--exit-zero", "Exit with 0 whenever an answer was written.", group="Requests"),
+    flags.Flag("--self-test", "Check the set-up without calling a model; print a report.", group="Requests"),
+    flags.Flag("--idempotency-ttl", "Replay a delivered answer to the same key for this long (default: 60).",
+               value="SECONDS", parse=_patience, group="Requests", advanced=True),
+    flags.Flag("--max-concurrency", "With --single-request false: run this many requests at a time (default: 8).",
+               value="N", parse=flags.positive, group="Requests", advanced=True),
+    flags.Flag("--max-input-bytes", "Refuse longer requests (default: 1 MiB).", value="N", parse=flags.positive,
+               group="Requests", advanced=True),
+    flags.Flag("--max-line-bytes", "Same as --max-input-bytes.", value="N", parse=flags.positive,
+               setting="max_input_bytes", group="Requests", advanced=True),
+    flags.Flag("--stdin-timeout-ms", "Give up if no request has arrived after this long (default: 15000).", value="MS",
+               parse=flags.positive, group="Requests", advanced=True),
+    flags.Flag("--protocol", "Name the version of the protocol; only v1 exists.", value="NAME", group="Requests",
+               advanced=True),
+    flags.Flag("--bridge-compat", "Accepted for other bridges; the answer is always flat.", value="BOOL",
+               parse=flags.choice("true", "false"), group="Requests", advanced=True),
 )  # fmt: skip
 _OWN = frozenset(flag.key for flag in _HOST_FLAGS)
-#: Not flags here: the request names its session and agent.
-_FLAGS = (*_HOST_FLAGS, *(flag for flag in AGENT_FLAGS if flag.key not in ("session", "no_session", "agent")))
-_SUMMARY = """\
-Answer one request, a JSON object on standard input, with one JSON object on standard output: host protocol v1.
-The exit code is 0 for an answer to a request that ran, 2 for bad input, 3 for a bad set-up, 4 if zot failed."""
+MANUAL = flags.Manual(
+    "zot host",
+    "Answer one request, a JSON object on standard input, with one JSON object on standard output: host protocol v1.",
+    # Not flags here: the request names its session and agent.
+    (*_HOST_FLAGS, *(flag for flag in AGENT_FLAGS if flag.key not in ("session", "no_session", "agent"))),
+    FOREIGN_FLAGS,
+    (
+        (
+            """echo '{"request_id":"1","session_id":"chat-42","prompt":"!echo Hello"}' | zot host --provider lab""",
+            "Answer one chat message with the scripted model.",
+        ),
+        ("zot host --self-test", "Check keys and settings before a bridge relies on them."),
+    ),
+    {
+        0: "The request ran; `ok` in the answer tells whether it succeeded.",
+        2: "The request was invalid.",
+        3: "The configuration or the provider could not be set up.",
+        4: "zot failed.",
+    },
+)
 #: Flags that mean `true` without a value.
 _BARE = ("--single-request", "--bridge-compat")
 #: Flags about the request, its input and output, or the daemon's place. All others are the daemon's.
@@ -64,7 +82,6 @@ _RELAY_FLAGS = frozenset(
         "stdin_timeout_ms",
         "exit_zero",
         "self_test",
-        "help",
     }
 )
 _VARIABLE = "ZOT_HOST_VIA_DAEMON"
@@ -77,8 +94,6 @@ def main(argv: Sequence[str]) -> int:
     settings = _parsed(argv)
     if settings is None:
         unblock_signals()
-        if sys.stdout is not None:
-            sys.stdout.write(flags.usage("zot host", _SUMMARY, _FLAGS) + "\n")
         return 0
     host = HostProcess(settings)
     try:
@@ -97,15 +112,16 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parsed(argv: Sequence[str]) -> HostSettings | None:
-    """Return what the flags say, with the error in them if there is one; None if they ask for help."""
+    """Return what the flags say, with the error in them if there is one; None after printing the help."""
     own: dict[str, Any] = {}
     agent: dict[str, Any] = {}
     relays, problem = False, None
     try:
-        given, words = flags.parse(_spelled_out(argv), (*_FLAGS, *FOREIGN_FLAGS, flags.HELP))
-        ignore_foreign(given, words, "requests are read from standard input")
-        if given.get("help"):
+        parsed = flags.parse_or_help(_spelled_out(argv), MANUAL)
+        if parsed is None:
             return None
+        given, words = parsed
+        ignore_foreign(given, words, "requests are read from standard input")
         own = {name: value for name, value in given.items() if name in _OWN}
         agent = {name: value for name, value in given.items() if name not in own}
         if own.get("events") and own.get("single_request") != "false":

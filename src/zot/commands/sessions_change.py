@@ -270,11 +270,11 @@ def _count(text: str) -> int:
 
 
 REWIND_FLAGS = (
-    Flag("--messages", "keep the first N messages", value="N", parse=_count),
-    Flag("--at", "go to the row of this number instead", value="SEQ", parse=_count),
-    Flag("--no-files", "only the conversation: leave files as they are"),
-    Flag("--lock", "put back nothing outside of the session's directory"),
-    Flag("--dry-run", "only say what would be done"),
+    Flag("--messages", "Keep the first N messages.", value="N", parse=_count),
+    Flag("--at", "Return to the row with this number instead.", value="SEQ", parse=_count),
+    Flag("--no-files", "Rewind only the conversation; keep files as they are."),
+    Flag("--lock", "Restore only files inside the session's directory."),
+    Flag("--dry-run", "Only print what would change."),
 )
 
 

@@ -35,12 +35,21 @@ if TYPE_CHECKING:
     from zot.ui.local import LocalHome
     from zot.ui.terminal.app import ZotApp
 
-_FLAGS = (
-    flags.Flag("--plain", "lines instead of a screen, as on a terminal that can do no more"),
-    *RESUME_FLAGS,
-    *AGENT_FLAGS,
+MANUAL = flags.Manual(
+    "zot",
+    "Talk to the agent in this terminal. Type /help there for commands and keys.",
+    (
+        flags.Flag("--plain", "Print lines instead of drawing a screen."),
+        *RESUME_FLAGS,
+        *AGENT_FLAGS,
+    ),
+    FOREIGN_FLAGS,
+    (
+        ("zot --provider lab", "Try it without a key."),
+        ("zot -c", "Continue the newest session of this directory."),
+    ),
+    {0: "You left.", 1: "The session could not be opened, or failed.", 2: "Wrong usage."},
 )
-_SUMMARY = "Talk to the agent in a terminal. /help tells what can be done there."
 _NO_SCREEN = ("", "dumb", "unknown")
 _HINT = "zot: without its extra 'tui' there is no screen, only lines; in a clone of zot, run: pip install '.[tui]'\n"
 #: Time limits for closing a session: when the user leaves, and after a signal.
@@ -67,7 +76,7 @@ def report_missing_prompt(argv: Sequence[str]) -> int:
 
 def parse_command_line(argv: Sequence[str]) -> Opening | None:
     """Return the parsed command line; None if it asked for help, which is printed. Raise ConfigError or UsageError."""
-    if (given := flags.parse_or_help(argv, "zot", _SUMMARY, _FLAGS, unlisted=FOREIGN_FLAGS)) is None:
+    if (given := flags.parse_or_help(argv, MANUAL)) is None:
         return None
     settings, words = given
     ignore_foreign(settings)

@@ -16,7 +16,7 @@ from zot.config.vendors import ApiName
 from zot.encoding import explain_validation, thread_safe_type
 from zot.errors import ConfigError, InvalidConfigFile, MalformedFile
 from zot.files import is_there, load
-from zot.text import printable
+from zot.text import did_you_mean, printable
 
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
@@ -211,10 +211,7 @@ def _choices(kind: type[msgspec.Struct], name: str) -> tuple[str, ...]:
 def _unknown(name: str, known: Iterable[str]) -> str:
     if name in _ELSEWHERE:
         return _ELSEWHERE[name]
-    from difflib import get_close_matches  # Imported lazily: needed only for misspelled settings.
-
-    near = get_close_matches(name, [*known], n=1)
-    return f"unknown setting{f'; did you mean {near[0]}?' if near else ''}"
+    return f"unknown setting{did_you_mean(name, known)}"
 
 
 class ListenAddress(msgspec.Struct, frozen=True):

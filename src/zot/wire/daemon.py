@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from zot.encoding import UNREADABLE
+from zot.text import did_you_mean
 from zot.wire.jsonrpc import (
     METHOD_NOT_FOUND,
     NOT_INITIALIZED,
@@ -489,7 +490,7 @@ def find(name: str, *, initialized: bool, grant: Grant) -> Method:
     method = METHODS.get(name)
     shown = name if len(name) <= _MAX_NAME else f"{name[:_MAX_NAME]}…"
     if method is None:
-        raise RpcError(METHOD_NOT_FOUND, f"Unknown method: {shown}")
+        raise RpcError(METHOD_NOT_FOUND, f"Unknown method: {shown}{did_you_mean(shown, METHODS)}")
     if method.local and not grant.may("operate"):
         raise RpcError(METHOD_NOT_FOUND, f"Unknown method: {shown}: it can be called over the local socket only")
     if not initialized and method.scope != "open":

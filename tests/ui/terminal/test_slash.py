@@ -204,6 +204,8 @@ async def test_commands_about_the_model_and_what_was_said(tmp_path: Path) -> Non
         await person.sees("no call is always allowed")
         await person.says("/nonsense ")
         await person.sees("there is no command /nonsense")
+        await person.says("/modle ")
+        await person.sees("did you mean /model?")
         await person.says("/compact ")
         await person.sees("the conversation was summarised")
         await person.idle()

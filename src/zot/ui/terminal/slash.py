@@ -17,6 +17,7 @@ from zot.events import SessionState
 from zot.files import write_new
 from zot.messages import text_of
 from zot.panels import CommandInfo
+from zot.text import did_you_mean
 from zot.ui.conversation import Conversation, Home, ModelInfo, SessionInfo, Untrusted
 from zot.ui.readable import counted, format_time, one_line
 from zot.ui.terminal.looks import Level, tokens
@@ -155,7 +156,8 @@ async def _dispatch(terminal: Terminal, name: str, args: str, began: float) -> N
     except NoSuchCommand as problem:
         if problem.absent:
             raise UserError(f"/{name} cannot be run: {problem.absent}") from None
-        raise UserError(f"there is no command /{name}; /help lists those that there are") from None
+        near = did_you_mean(name, [f"/{one}" for one in COMMANDS])
+        raise UserError(f"there is no command /{name}{near or '; /help lists the commands'}") from None
 
 
 def _split(text: str) -> tuple[str, str]:
