@@ -17,7 +17,6 @@ from zot.config.config import AGENT_FLAGS, FOREIGN_FLAGS, ignore_foreign, zot_ho
 from zot.config.file import DaemonSettings, Tls, checked_listen_address
 from zot.config.paths import locate
 from zot.errors import ConfigError, DaemonRunning, UsageError
-from zot.serve.daemon.claim import claim_addresses
 from zot.serve.stdio import leave, leave_on_signals
 from zot.text import printable
 from zot.wire.lines import MAX_LINE_BYTES
@@ -73,6 +72,8 @@ def main(argv: Sequence[str]) -> int:
     own = {name: value for name, value in settings.items() if name in _OWN}
     place = locate(os.environ, socket=own.get("socket"), config_dir=own.get("config_dir"))
     gc.disable()  # Modules loaded until it listens are no garbage.
+    from zot.serve.daemon.claim import claim_addresses  # Imported lazily: subcommands do not need it.
+
     leave_on_signals()
     agents = AgentConfigs.load(place.config_dir or zot_home(os.environ))
     listens = listen_addresses(own, agents.file.daemon)

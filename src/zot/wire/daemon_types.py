@@ -779,3 +779,28 @@ class Stopping(Spelled, frozen=True):
 
     stopping: bool = True
     grace_s: float = 0.0
+
+
+# Hand-over of an endpoint from one daemon to the next.
+
+
+class HandoverStep(msgspec.Struct, frozen=True):
+    """Step of a hand-over. ``removes`` is true if the owner removes the socket's file at its end."""
+
+    step: str = ""
+    removes: bool = True
+
+
+class GraceReport(msgspec.Struct, frozen=True, rename="camel"):
+    """Grace period of the current daemon's runs, if its answer contains one."""
+
+    grace_s: float = 0.0
+
+
+class HandoverLine(msgspec.Struct, frozen=True):
+    """The fields of a line of the current daemon that matter to its successor."""
+
+    method: str = ""
+    params: HandoverStep = HandoverStep()
+    result: GraceReport = GraceReport()
+    error: dict[str, Any] | None = None

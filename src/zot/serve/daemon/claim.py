@@ -14,7 +14,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -27,6 +27,9 @@ from zot.errors import ConfigError, DaemonRunning, UserError
 from zot.files import make_directory
 from zot.serve.daemon.lifecycle import take_listeners
 from zot.wire.lines import LineSplitter
+
+if TYPE_CHECKING:
+    from zot.wire.daemon_types import HandoverLine, HandoverStep
 
 log = logging.getLogger("zot")
 
@@ -324,31 +327,6 @@ def _listening_pid(probe: socket.socket) -> int:
 # Hand-over of an endpoint from one daemon to the next.
 
 
-class _Step(msgspec.Struct, frozen=True):
-    """Step of a hand-over. ``removes`` is true if the owner removes the socket's file at its end."""
-
-    step: str = ""
-    removes: bool = True
-
-
-class _Answer(msgspec.Struct, frozen=True, rename="camel"):
-    """Grace period of the current daemon's runs, if its answer contains one."""
-
-    grace_s: float = 0.0
-
-
-class _Line(msgspec.Struct, frozen=True):
-    """The fields of a line that matter here."""
-
-    method: str = ""
-    params: _Step = _Step()
-    result: _Answer = _Answer()
-    error: dict[str, Any] | None = None
-
-
-_lines: msgspec.json.Decoder[_Line] = msgspec.json.Decoder(_Line)
-
-
 def hand_over(claim: Claim, connection: int, *, within_s: float = 5.0) -> bool:
     """Give the endpoint to the process at the other end of the descriptor ``connection``, and forget it.
 
@@ -395,7 +373,7 @@ def take_over(path: str, *, within_s: float = 30.0) -> Claim | None:
 
 
 def _taken(path: str, line: _Connection) -> Claim | None:
-    offered: _Step | None = None
+    offered: HandoverStep | None = None
     try:
         line.send(_ASK)
         for said in line.steps():
@@ -452,8 +430,10 @@ class _Connection:
                 continue
             data, descriptors = data[sent:], ()
 
-    def steps(self) -> Iterator[_Line]:
+    def steps(self) -> Iterator[HandoverLine]:
         """Yield received lines until the other end closes. Raise OSError, TimeoutError if it takes too long."""
+        from zot.wire.daemon_types import HandoverLine  # Imported lazily: only a hand-over needs it.
+
         splitter = LineSplitter(max_line_bytes=_MAX_LINE_BYTES)
         while True:
             self._wait(select.POLLIN)
@@ -468,7 +448,9 @@ class _Connection:
                 return
             for line in splitter.feed(data):
                 try:
-                    yield _lines.decode(line if isinstance(line, bytes) else b"{}")
+                    yield msgspec.json.decode(
+                        line if isinstance(line, bytes) else b"{}", type=thread_safe_type(HandoverLine)
+                    )
                 except UNREADABLE:  # Another message of the daemon: ignore it.
                     continue
 
@@ -486,7 +468,7 @@ class _Connection:
 
 
 def _step(step: str, *, removes: bool = True) -> bytes:
-    params = _Step(step, removes)
+    params = {"step": step, "removes": removes}
     return msgspec.json.encode({"jsonrpc": "2.0", "method": "daemon/handover", "params": params}) + b"\n"
 
 
