@@ -8,9 +8,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,7 +22,7 @@ from zot.runtime.toolbox import Toolbox
 from zot.tools.base import ToolContext
 from zot.tools.bash import Bash
 from zot.tools.file_access import LockedPaths
-from zot.tools.process import Child, Groups
+from zot.tools.process import Child, Command, Groups
 from zot.tools.sandbox import Sandbox
 
 from .privilege import NOBODY, as_nobody, needs_root
@@ -160,9 +158,9 @@ async def test_what_an_aborted_command_has_planted_does_not_stay(tmp_path: Path)
 class LateStart(Groups):
     """Never reports an evil command as started: when that is cancelled, the command has done its work."""
 
-    async def spawn(self, argv: Sequence[str | bytes], **options: Any) -> Child:
-        child = await super().spawn(argv, **options)
-        if not any(b"evil" in os.fsencode(word) for word in argv):  # The sandbox tries what this machine has.
+    async def spawn(self, command: Command) -> Child:
+        child = await super().spawn(command)
+        if not any(b"evil" in os.fsencode(word) for word in command.argv):  # The sandbox tries what this machine has.
             return child
         try:
             await asyncio.Event().wait()

@@ -22,6 +22,7 @@ from zot.runtime.open import OpenRequest, open_session
 from zot.runtime.shared import SharedResources
 from zot.session.session import Session
 from zot.store import Configured
+from zot.tools.process import Command
 
 PATH = {"PATH": os.environ["PATH"]}
 
@@ -100,14 +101,14 @@ async def test_the_processes_of_all_sessions_end_with_the_resources(house: House
     await house.resources.close()
     assert living(mark) == []
     with pytest.raises(ChildProcessError, match="nothing can be started any more"):
-        await house.resources.processes("late").spawn(["true"], cwd="/", env={})
+        await house.resources.processes("late").spawn(Command(["true"], "/", {}))
 
 
 async def test_nothing_is_started_first_when_all_has_ended() -> None:
     resources = SharedResources()
     resources.kill()
     with pytest.raises(ChildProcessError, match="nothing can be started any more"):
-        await resources.processes("late").spawn(["true"], cwd="/", env={})
+        await resources.processes("late").spawn(Command(["true"], "/", {}))
     await resources.close()
 
 

@@ -15,8 +15,7 @@ from zot.extensions.manifest import Manifest, command_line, data_directories, pr
 from zot.extensions.peer import ExtensionDeadlines, ExtensionPeer
 from zot.extensions.permissions import LACKING
 from zot.extensions.snapshot import Snapshot
-from zot.tools.process import Child, Processes, Streams
-from zot.tools.sandbox import ConfinedCommand
+from zot.tools.process import Child, Command, Processes
 from zot.wire import extension as wire
 
 
@@ -96,13 +95,14 @@ class ProgramSource(NamedTuple):
         if (snapshot := self._snapshot) is not None:
             await asyncio.to_thread(snapshot.make, self.manifest)
         permissions = self.manifest.permissions
-        command = ConfinedCommand([*command_line(self.manifest, self._code)], b"")
+        env = environment(self.around.env, permissions)
+        command = Command(command_line(self.manifest, self._code), self._code, env)
         advice = ""
         if permissions is not None:
             try:
                 data = None if snapshot is None else snapshot.data
                 place = ExtensionPlace(self._code, self.directory, data)
-                command = await self.around.confinement.confine(command.argv, place, self.manifest, permissions)
+                command = await self.around.confinement.confine(command, place, self.manifest, permissions)
                 advice = LACKING
             except NoSandbox as problem:
                 if not self.around.unsandboxed:
@@ -110,13 +110,12 @@ class ProgramSource(NamedTuple):
                 note(f"runs without a sandbox: {problem}")
         grace_s = self.around.deadlines.terminate_s
         return await spawn_extension(
-            lambda streams: self._spawn(command, streams), errors, deaf, grace_s=grace_s, advice=advice
+            lambda streams: self._spawn(command._replace(streams=streams)), errors, deaf, grace_s=grace_s, advice=advice
         )
 
-    async def _spawn(self, command: ConfinedCommand, streams: Streams) -> Child:
-        env = environment(self.around.env, self.manifest.permissions)
+    async def _spawn(self, command: Command) -> Child:
         try:
-            return await command.spawn(self.around.processes(), cwd=self._code, env=env, streams=streams)
+            return await self.around.processes().spawn(command)
         except OSError as problem:
             raise UserError(f"{problem}{self._advice(program(self.manifest, self._code), problem)}") from None
 

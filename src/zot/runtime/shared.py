@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from zot.providers.base import Deadlines, HttpRequest, HttpResponse, Transport
     from zot.providers.http import HttpTransport
     from zot.runtime.key_command import KeyCommand
-    from zot.tools.process import Child, Processes, Streams
+    from zot.tools.process import Child, Command, Processes
 
 T = TypeVar("T")
 
@@ -152,21 +152,13 @@ class BorrowedProcesses:
         self._used: Processes | None = None
         self._closed = False
 
-    async def spawn(
-        self,
-        argv: Sequence[str | bytes],
-        *,
-        cwd: str,
-        env: Mapping[str, str],
-        owners: Sequence[str] = (),
-        streams: Streams | None = None,
-        seccomp: bytes = b"",
-    ) -> Child:
+    async def spawn(self, command: Command) -> Child:
         """See `Processes`."""
         self._check_open()
         self._used = self._shared()
-        mine = owners if self._key in owners else (*owners, self._key)
-        child = await self._used.spawn(argv, cwd=cwd, env=env, owners=mine, streams=streams, seccomp=seccomp)
+        if self._key not in command.owners:
+            command = command._replace(owners=(*command.owners, self._key))
+        child = await self._used.spawn(command)
         if self._closed:  # Killed while it waited for its turn.
             await child.end(grace_s=0)
             child.close()

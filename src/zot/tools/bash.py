@@ -14,7 +14,7 @@ from zot.errors import ToolFailed
 from zot.messages import TextBlock
 from zot.tools.base import Output, ToolContext, decode_args, to_utf8
 from zot.tools.command_output import OutputCollector, Spills
-from zot.tools.process import Child, Groups, Processes
+from zot.tools.process import Child, Command, Groups, Processes
 from zot.tools.specs import BASH_MIN_TIMEOUT_S, BASH_TIMEOUT_S, bash
 
 if TYPE_CHECKING:
@@ -109,10 +109,11 @@ class Bash:
         return f"[moved away, because --lock protects it: {', '.join(moved)}]\n" if moved else ""
 
     async def _start(self, argv: Sequence[str | bytes], context: ToolContext) -> Child:
+        command = Command(argv, context.cwd, context.env, context.owners)
         try:
             if self._sandbox is not None:
-                return await self._sandbox.spawn(argv, self._processes, context)
-            return await self._processes.spawn(argv, cwd=context.cwd, env=context.env, owners=context.owners)
+                command = await self._sandbox.confine(command, self._processes)
+            return await self._processes.spawn(command)
         except (OSError, ValueError) as exc:
             raise ToolFailed(f"cannot start the command: {exc}") from exc
 

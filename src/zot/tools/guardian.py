@@ -9,13 +9,13 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
 from zot.tools.guardian_process.kernel import hide_memory, raise_priority
 from zot.tools.guardian_process.spawn_request import SpawnRequest, encode_request
-from zot.tools.process import CLOSE_GRACE_S, REAP_S, Child, Groups, Processes, Streams, end_each, kill_orphans, resolve
+from zot.tools.process import CLOSE_GRACE_S, REAP_S, Child, Command, Groups, Processes, end_each, kill_orphans, resolve
 
 #: Error of a command that no keeper took.
 ENDED = "the guardian ended before it could take it"
@@ -81,20 +81,11 @@ class Guardian:
         self._starting = asyncio.Semaphore(_MAX_STARTING)
         self._closed = False
 
-    async def spawn(
-        self,
-        argv: Sequence[str | bytes],
-        *,
-        cwd: str,
-        env: Mapping[str, str],
-        owners: Sequence[str] = (),
-        streams: Streams | None = None,
-        seccomp: bytes = b"",
-    ) -> Child:
+    async def spawn(self, command: Command) -> Child:
         """See `Processes`."""
-        variables = {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
-        words = [os.fsencode(word) for word in argv]
-        request = encode_request(SpawnRequest(words, os.fsencode(cwd), variables, seccomp))
+        variables = {os.fsencode(name): os.fsencode(value) for name, value in command.env.items()}
+        words = [os.fsencode(word) for word in command.argv]
+        request = encode_request(SpawnRequest(words, os.fsencode(command.cwd), variables, command.seccomp))
         async with self._starting:
             if self._closed:
                 raise ChildProcessError("nothing can be started any more: the guardian has been closed")
@@ -102,8 +93,8 @@ class Guardian:
             # the next guardian takes the command.
             for _ in range(_TRIES - 1):
                 with suppress(KeeperEnded):
-                    return await self._begin(request, os.fsdecode(argv[0]), cwd, owners, streams)
-            return await self._begin(request, os.fsdecode(argv[0]), cwd, owners, streams)
+                    return await self._begin(command, request)
+            return await self._begin(command, request)
 
     async def end_all(self, owner: str, *, grace_s: float) -> None:
         """See `Processes`."""
@@ -136,17 +127,17 @@ class Guardian:
         """See `Processes`."""
         return any(owner is None or owner in child.owners for child in self._children)
 
-    async def _begin(
-        self, request: bytes, program: str, cwd: str, owners: Sequence[str], streams: Streams | None
-    ) -> GuardedChild:
-        """Start a command through a keeper. Leaves no process on failure."""
+    async def _begin(self, command: Command, request: bytes) -> GuardedChild:
+        """Start a command through a keeper, by its encoded ``request``. Leaves no process on failure."""
         control = self._idle_keeper() or self._new_keeper()
         self._wake()
         inlet, outlet = os.pipe()
-        child = GuardedChild(self, control, inlet, owners)
+        child = GuardedChild(self, control, inlet, command.owners)
         self._children.add(child)
         try:
-            await self._answered(child.start(request, [outlet, inlet, *(streams or ())], program=program, cwd=cwd))
+            descriptors = [outlet, inlet, *(command.streams or ())]
+            program = os.fsdecode(command.argv[0])
+            await self._answered(child.start(request, descriptors, program=program, cwd=command.cwd))
         except BaseException:
             # Also on cancellation: leave no process.
             try:
