@@ -223,6 +223,7 @@ async def test_what_is_marked_inside_of_a_marked_process_has_a_mark_of_its_own(k
 NESTED = """if True:
     import asyncio, os
     from zot.tools.guardian import Guardian
+    from zot.tools.process import Command
     async def main():
         guardian = Guardian()
         child = await guardian.spawn(Command(["/bin/grep", "realtime.timeout", "/proc/self/limits"], "/", {}))
@@ -290,6 +291,7 @@ def test_it_loads_next_to_nothing() -> None:
 FORKING_HOST = r"""if True:
     import asyncio, os, sys
     from zot.tools.guardian import Guardian
+    from zot.tools.process import Command
     async def main():
         guardian = Guardian()
         env = {"ZOT_TEST_CALL": sys.argv[1], "PATH": os.environ["PATH"]}
@@ -331,6 +333,7 @@ def _is_fork(pid: int) -> bool:
 SECRETIVE_HOST = r"""if True:
     import asyncio, os, sys, time
     from zot.tools.guardian import Guardian
+    from zot.tools.process import Command
     from zot.tools.guardian import protect_process
     async def main():
         if sys.argv[1] == "protected":
