@@ -27,7 +27,7 @@ from zot.config.tokens import path_in
 from zot.errors import ConfigError
 from zot.serve.daemon.audit import Identity, Refusals
 from zot.serve.daemon.sockets import Acceptor, Handshake
-from zot.serve.web.app import app_for
+from zot.serve.web.asgi import app_for
 from zot.serve.web.gate import Limits, Tokens
 from zot.serve.web.websocket import BELOW, text_frames
 
