@@ -396,7 +396,7 @@ def open_session(
 
 def listen(session: Session, points: Points | None = None) -> Listener:
     listener = Listener(points)
-    session.subscribe(listener)
+    session.history.subscribe(listener)
     return listener
 
 
@@ -408,7 +408,7 @@ async def finish(session: Session) -> None:
 async def talk(session: Session, text: str = "hi", images: Sequence[ImageBlock] = ()) -> list[AgentEvent]:
     """Run one prompt to its end and return what happened."""
     listener = Listener()
-    unsubscribe = session.subscribe(listener)
+    unsubscribe = session.history.subscribe(listener)
     session.prompt(text, images)
     await finish(session)
     unsubscribe()

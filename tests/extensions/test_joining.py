@@ -243,7 +243,7 @@ async def test_a_result_that_is_an_error_keeps_its_images(tmp_path: Path) -> Non
         manager_of(stage.session.agent.extensions).join("afar", remote.link)
         await remote.says(hello(), LOOKUP, READY)
         told = await stage.prompt("call lookup {} ;; --- ;; say done")
-        kept = stage.session.transcript.messages[2].content
+        kept = stage.session.history.transcript.messages[2].content
     [result] = [event for event in told if event["type"] == "tool_result"]
     assert result["is_error"]
     assert [block["type"] for block in result["content"]] == ["text", "image"]
@@ -271,7 +271,7 @@ async def test_who_decides_about_messages_decides_about_what_is_shown_of_a_summa
         stage.session.compact()
         await stage.session.worker.finish()
         [summary] = [event["summary"] for event in stage.events if event["type"] == "compact_done"]
-        first = stage.session.transcript.messages[0]
+        first = stage.session.history.transcript.messages[0]
     assert summary == shown
     assert text_of(show(first).content) == f"## Context Summary (compacted)\n\n{shown}"
     assert "Summary: " in text_of(first.content).removeprefix("## Context Summary (compacted)")

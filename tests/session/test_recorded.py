@@ -300,7 +300,7 @@ async def test_a_run_that_somebody_else_left_without_an_end_gets_one_although_so
     tmp_path: Path,
 ) -> None:
     session = await kept_session(tmp_path, FakeTransport([claude.reply(claude.text("Well."))]))
-    await session.recover()
+    await session.worker.recover()
     journal = await Journal.open(tmp_path / "journal.db")
     other = await journal.record("s")
     await other.begin()

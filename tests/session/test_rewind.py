@@ -292,7 +292,7 @@ async def test_a_change_at_the_last_moment_undoes_what_was_put_back(
         await session.rewind(RewindTarget(messages=0))
     assert refused.value.files == (("c.txt", "b.txt") if twice else ("c.txt",))
     assert files(work) == {"a.txt": b"one", "b.txt": b"by hand" if twice else b"one", "c.txt": b"by hand"}
-    assert len(session.transcript) == 12
+    assert len(session.history.transcript) == 12
     await session.close()
 
 

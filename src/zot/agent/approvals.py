@@ -306,7 +306,11 @@ class PendingApprovals:
         return ApprovalVerdict(reopened.question or ApprovalQuestion(waiting.call, waiting.request.args, ""), refusal)
 
     def answer(self, request_id: str, decision: str, by: str = "") -> None:
-        """Record a person's decision. Raise UserError if it is invalid or no such question is open, or StoreFailed."""
+        """Answer an approval request; ``by`` names the person. The first answer counts and is recorded.
+
+        Raise UserError if the request is not open, with its outcome if that is known, or if the decision is unknown;
+        StoreFailed.
+        """
         if decision not in get_args(Decision):
             raise UserError(f"{decision!r} is not a decision; it is one of {', '.join(get_args(Decision))}")
         waiting = self._open

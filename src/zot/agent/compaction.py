@@ -337,7 +337,7 @@ async def summarise(agent: Agent, run: Run, messages: Sequence[Message], *, wind
 async def _shown(agent: Agent, run: Run, text: str) -> str:
     if not agent.extensions.holds_messages:
         return text
-    await run.recorder.settled()
+    await run.recorder.store.settled()
     decision = await agent.extensions.message_written(text)
     return decision.text if decision.refusal is None else f"(held back: {decision.refusal})"
 

@@ -187,7 +187,7 @@ class Agent:
         """Call the model once. Its tool calls are then open in the transcript."""
         run.turn_started()
         if self.extensions.attentive:
-            await run.recorder.settled()
+            await run.recorder.store.settled()
         reason = await self.extensions.turn_starting(run.step)
         if reason is not None:
             raise TurnBlocked(reason)
@@ -260,7 +260,7 @@ class Agent:
             try:
                 while events := await call.read():
                     if run.received(events):
-                        await run.recorder.settled()  # The notice must follow the rows before it.
+                        await run.recorder.store.settled()  # The notice must follow the rows before it.
                         self.extensions.text_held()
                     await run.recorder.drain()
             except ContextTooLong:
@@ -294,7 +294,7 @@ class Agent:
         text = text_of(reply.content)
         if not text:
             return MessageDecision("")
-        await run.recorder.settled()
+        await run.recorder.store.settled()
         return await self.extensions.message_written(text)
 
     def _request(self, transcript: Transcript, tools: tuple[ToolSpec, ...]) -> ModelRequest:

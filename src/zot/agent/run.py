@@ -52,7 +52,7 @@ from zot.messages import (
     timestamp,
 )
 from zot.providers.base import ModelReply, StreamEvent
-from zot.store import CallStarted, Change, FileChanged, MessageAdded, MessagesReplaced
+from zot.store import CallStarted, Change, FileChanged, MessageAdded, MessagesReplaced, Store
 from zot.tools.base import Output
 
 ABORTED_RESULT = "aborted before it finished"
@@ -76,17 +76,11 @@ class Recorder(Protocol):
         """The session's usage so far."""
 
     @property
-    def keeps(self) -> bool:
-        """True if rows can be read back later."""
+    def store(self) -> Store:
+        """The rows, where callers can wait until they are safe. They are appended by `emit` alone."""
 
     async def drain(self) -> None:
         """Wait until the subscribers that must not miss events have caught up."""
-
-    async def settled(self) -> None:
-        """Wait until every event so far is safely recorded. Raise StoreFailed."""
-
-    async def synced(self) -> None:
-        """Wait until every event so far survives a power loss. Raise StoreFailed."""
 
 
 class RunPhase(enum.Enum):
@@ -221,11 +215,11 @@ class Run:
         Once a person was asked, each call is recorded by id. If a call is ``changing`` anything, all rows are
         synced first: after a power loss the transcript still shows the call, and it does not run again.
         """
-        if self._careful and self.recorder.keeps and calls:
+        if self._careful and self.recorder.store.keeps and calls:
             self.recorder.emit([], *(CallStarted(call.id) for call in calls))
-            await self.recorder.settled()
+            await self.recorder.store.settled()
         if changing:
-            await self.recorder.synced()
+            await self.recorder.store.synced()
 
     async def progressed(self, call: CallBlock, text: str) -> None:
         """Show a running tool's progress. Waits for the subscribers that must see it."""
@@ -235,7 +229,7 @@ class Run:
     async def writing(self, call: CallBlock, change: FileChanged) -> None:
         """Record that a call is about to change a file. Waits until the old content is safe."""
         self.recorder.emit([], msgspec.structs.replace(change, call=call.id))
-        await self.recorder.settled()
+        await self.recorder.store.settled()
 
     def result(self, call: CallBlock, output: Output, *, is_error: bool, extension: str = "") -> None:
         """Record a call's result; ``extension`` names the provider of the tool, "" for built-in ones."""

@@ -49,7 +49,7 @@ class CallRunner:
         """
         while calls := run.open_calls():
             # A call is recorded, and delivered to extensions, before it has any effect.
-            await run.recorder.settled()
+            await run.recorder.store.settled()
             group, question = await self._next_group(run, calls, tools)
             if question is not None and not group:
                 return question
@@ -107,7 +107,7 @@ class CallRunner:
                 progress=lambda text: run.progressed(call, text),
                 owners=run.owners,
                 last_words=lambda text: run.last_words.update({call.id: text}),
-                writing=(lambda change: run.writing(call, change)) if run.recorder.keeps else None,
+                writing=(lambda change: run.writing(call, change)) if run.recorder.store.keeps else None,
             )
             output, is_error = await self._outcome(prepared, context)
             run.result(call, output, is_error=is_error, extension=_extension(prepared))

@@ -85,8 +85,7 @@ class SessionParts(msgspec.Struct, frozen=True):
 
     def session(self, store: Store | None, past: TranscriptPast | None) -> Session:
         """Return a session of these parts that starts from its ``past``."""
-        box = self.toolbox
-        return Session(self.agent, store, background=box, key=self.key, now=self.now, past=past, files=box.files)
+        return Session(self.agent, store, tools=self.toolbox, key=self.key, now=self.now, past=past)
 
     async def resume(
         self,
@@ -99,7 +98,7 @@ class SessionParts(msgspec.Struct, frozen=True):
     ) -> Session:
         """Return the recorded session, recovered if a process died in it. It calls ``close`` at its end."""
         session = self.session(record, TranscriptPast(changes, rows, record.totals, close))
-        await session.recover(WaitingRuns.RESUME if keeps_approvals else WaitingRuns.LEAVE)
+        await session.worker.recover(WaitingRuns.RESUME if keeps_approvals else WaitingRuns.LEAVE)
         return session
 
 

@@ -115,7 +115,7 @@ class SessionOpener:
         config = self._parts.config(now.agent or DEFAULT_AGENT, None, None)
         recorded = {name: getattr(now, name) for name in RECORDED}
         config = side_config(resumed(config, recorded, self._parts.flags.keys() - _CHOSEN))
-        past = past_of(session.transcript.messages, session.totals)
+        past = past_of(session.history.transcript.messages, session.history.totals)
         return open_unrecorded(OpenRequest(config=config, past=past), self._parts.resources)
 
     def check(self, session_id: str, wanted: Configured) -> None:

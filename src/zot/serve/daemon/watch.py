@@ -64,7 +64,7 @@ class ForeignRunWatcher:
         """Return the feeds of followed sessions that do not run in this process."""
         pool = self._daemon.pool
         followed = {one for connection in self._daemon.connections for one in connection.followed}
-        running = {one for one in followed if (session := pool.session(one)) is not None and session.busy}
+        running = {one for one in followed if (session := pool.session(one)) is not None and session.worker.busy}
         return {session_id: self._daemon.feed(session_id) for session_id in followed - running}
 
     async def _check(self, feeds: Mapping[str, SessionFeed], since: str) -> None:
@@ -119,7 +119,7 @@ class RunWaiter(Subscriber):
 
     def __init__(self, session: Session, reached: Callable[[], object]) -> None:
         self._reached: Callable[[], object] | None = reached
-        self.leave = session.subscribe(self)
+        self.leave = session.history.subscribe(self)
 
     def deliver(self, batch: Batch) -> None:
         """Check a batch for the end of the run."""
@@ -142,8 +142,8 @@ def after_turn(pool: SessionPool, session_id: str, call: Callable[[], None], *, 
     session, is_ended = pool.ending(session_id), pool.is_ended(session_id)
     runs = session is not None and session.worker.has_begun and in_run
     # A run that is cancelled before it begins still begins, if it can, so that its end is sent.
-    begins = session is not None and is_ended and session.busy and not session.worker.has_begun
-    if session is None or not (runs or begins) or (session.pending is not None and not is_ended):
+    begins = session is not None and is_ended and session.worker.busy and not session.worker.has_begun
+    if session is None or not (runs or begins) or (session.approvals.pending is not None and not is_ended):
         call()
         return
     loop = asyncio.get_running_loop()
@@ -165,7 +165,7 @@ async def wind_down(
 
 async def _settle_all(sessions: Callable[[], Iterable[Session]]) -> None:
     """Wait until all sessions have finished their queues, except those that wait for an approval."""
-    while running := [one for one in sessions() if one.busy and one.pending is None]:
+    while running := [one for one in sessions() if one.worker.busy and one.approvals.pending is None]:
         async with asyncio.TaskGroup() as waits:
             for session in running:
                 waits.create_task(_settle(session))
