@@ -169,7 +169,7 @@ async def test_nobody_approves_what_they_prompted_themselves(tmp_path: Path) -> 
                 "jsonrpc": "2.0", "id": "run", "method": "session/prompt",
                 "params": {"sessionId": "t", "prompt": "!script call bash {\"command\":\"true\"} ;; --- ;; say done"},
             }))  # fmt: skip
-            await until(lambda: face.daemon.pool.session("t").pending is not None)  # type: ignore[union-attr]
+            await until(lambda: face.daemon.pool.session("t").approvals.pending is not None)  # type: ignore[union-attr]
             session = face.daemon.pool.session("t")
             assert session is not None
             assert session.approvals.pending is not None

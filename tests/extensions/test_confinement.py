@@ -16,7 +16,7 @@ import zot
 from harness import MARK, living
 from optional import needs
 from zot.config.config import Config
-from zot.runtime.extension_discovery import find_extensions
+from zot.runtime.extensions import find_extensions
 
 from .stage import Extension, Stage, results
 
