@@ -11,7 +11,7 @@ import msgspec
 import claude
 from zot.agent.compaction import AutoCompact
 from zot.agent.hooks import ApprovalQuestion, Approver, CallDecision, Extensions, MessageDecision, NoExtensions
-from zot.agent.loop import Agent, Budget
+from zot.agent.loop import Agent, AgentSettings, Budget
 from zot.errors import AgentError, StoreFailed, UserError
 from zot.events import AgentEvent
 from zot.messages import CallBlock, ImageBlock, ToolSpec
@@ -379,17 +379,19 @@ def open_session(
     agent = Agent(
         service(provider) if isinstance(provider, FakeTransport) else provider,
         Catalogue("anthropic", tuple(models)),
-        model_id=model,
-        system="You are a test.",
+        AgentSettings(
+            model_id=model,
+            system="You are a test.",
+            cwd="/",
+            env={},
+            max_steps=max_steps,
+            budget=budget or Budget(),
+            reasoning=reasoning,
+            auto_compact=auto_compact or AutoCompact(),
+        ),
         tools=tools,
-        cwd="/",
-        env={},
-        max_steps=max_steps,
-        budget=budget,
-        reasoning=reasoning,
         extensions=extensions,
         approver=approver,
-        auto_compact=auto_compact,
     )
     return Session(agent, store, now=lambda: NOON)
 

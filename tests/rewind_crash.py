@@ -12,7 +12,7 @@ from pathlib import Path
 import claude
 from fakes import FakeTransport, service, talk
 from tools.meddled import Meddled
-from zot.agent.loop import Agent
+from zot.agent.loop import Agent, AgentSettings
 from zot.journal.journal import Journal
 from zot.providers.models import catalogue
 from zot.session.session import Session
@@ -62,11 +62,8 @@ async def session_with(
     agent = Agent(
         service(transport or FakeTransport()),
         catalogue("anthropic"),
-        model_id=None,
-        system="",
+        AgentSettings(system="", cwd=cwd, env={}),
         tools=tools,
-        cwd=cwd,
-        env={},
     )
     past_of_session = TranscriptPast(past.changes, past.rows, release=journal.close)
     return Session(agent, record, tools=FileTools(files), past=past_of_session)

@@ -212,7 +212,7 @@ async def test_reading_calls_run_side_by_side_and_answer_in_order() -> None:
     async def look(args: dict[str, Any], context: ToolContext) -> Output:
         async with asyncio.timeout(5):
             await barrier.wait()
-        await context.progress("looking")
+        await context.reporter.progress("looking")
         log.append("look")
         return (TextBlock(args["at"]),)
 

@@ -16,10 +16,6 @@ from zot.tools.guardian import open_processes
 from zot.tools.process import Groups, Processes
 
 
-async def _no_progress(text: str) -> None:
-    del text
-
-
 async def locked(
     command: str,
     cwd: Path | str,
@@ -35,7 +31,7 @@ async def locked(
     around = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nowhere", MARK: os.environ.get(MARK, ""), **(env or {})}
     tool = Bash(processes, lock=True, hidden=hidden, lock_net=net, lock_env=(MARK,), protected=protected)
     try:
-        output = await tool.run({"command": command}, ToolContext(str(cwd), around, _no_progress))
+        output = await tool.run({"command": command}, ToolContext(str(cwd), around))
         return "".join(block.text for block in output if isinstance(block, TextBlock))
     except ToolFailed as problem:
         return str(problem)

@@ -83,7 +83,7 @@ async def test_one_that_connects_says_hello_offers_and_is_told_to_end(tmp_path: 
         await remote.says(hello(), LOOKUP, GREET, {"type": "subscribe", "events": ["session_start"]}, READY)
         await extensions.ready()
         (tool,) = extensions.tools()
-        context = ToolContext(str(tmp_path), {}, progress=_unshown)
+        context = ToolContext(str(tmp_path), {})
         assert await tool.run({"q": "it"}, context) == (TextBlock("it"),)
         assert tool.spec.extension == "afar"
         assert extensions.commands() == [CommandInfo("greet", "say hi", "afar")]
@@ -312,7 +312,7 @@ async def test_the_end_of_one_that_has_said_much_is_noticed_at_once(tmp_path: Pa
         await extension.settled()
         (tool,) = extensions.tools()
         watch = Stopwatch()
-        asked = asyncio.ensure_future(tool.run({"q": "it"}, ToolContext(str(tmp_path), {}, progress=_unshown)))
+        asked = asyncio.ensure_future(tool.run({"q": "it"}, ToolContext(str(tmp_path), {})))
         await remote.hears("tool_call")
         await remote.says(*[{"type": "notify", "message": "hey"}] * 5000)
         remote.link.hung_up()
@@ -350,7 +350,3 @@ async def test_an_answer_that_has_arrived_counts_although_its_deadline_has_come(
         await remote.says(hello(), {"type": "subscribe", "intercept": ["tool_call"]}, READY)
         await extension.settled()
         assert (await extensions.tool_called(CALL, {})).refusal == "not today"
-
-
-async def _unshown(text: str) -> None:
-    del text

@@ -19,7 +19,7 @@ from fakes import NOON, PATIENCE_S, FakeTool, FakeTransport, Guard, Listener, fi
 from harness import Zot
 from zot.agent.approvals import Approvals
 from zot.agent.hooks import CallDecision
-from zot.agent.loop import Agent
+from zot.agent.loop import Agent, AgentSettings
 from zot.agent.transcript import repaired
 from zot.config.config import Config, Overrides
 from zot.config.policy import Policy
@@ -68,11 +68,8 @@ class House:
         agent = Agent(
             service(FakeTransport([list(reply) for reply in replies])),
             catalogue("anthropic"),
-            model_id=None,
-            system="You are a test.",
+            AgentSettings(system="You are a test.", cwd="/", env={}),
             tools=[FakeTool("bash", self._run), FakeTool("note", self._run)],
-            cwd="/",
-            env={},
             extensions=self.guard,
             approver=Approvals(Policy.parse(self.rules), cwd="/", timeout_s=600),
         )
@@ -103,7 +100,7 @@ class House:
 
     async def _run(self, args: dict[str, Any], context: ToolContext) -> Output:
         self.ran.append(args.get("command") or args["path"])
-        await context.progress("working")
+        await context.reporter.progress("working")
         return (TextBlock(f"did {self.ran[-1]}"),)
 
 

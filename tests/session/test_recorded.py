@@ -21,7 +21,7 @@ from fakes import NOON, PATIENCE_S, PNG, FakeTransport, service, talk
 from grammar import Grammar
 from harness import Zot, environment
 from zot.agent.hooks import MessageDecision, NoExtensions
-from zot.agent.loop import Agent
+from zot.agent.loop import Agent, AgentSettings
 from zot.errors import AgentError, SessionBusy, UserError
 from zot.events import Done, Error, TurnEnd, UserMessage
 from zot.journal.journal import Journal
@@ -259,12 +259,7 @@ async def kept_session(home: Path, transport: FakeTransport, models: Catalogue |
     agent = Agent(
         service(transport),
         models or catalogue("anthropic"),
-        model_id=None,
-        system="You are a test.",
-        tools=[],
-        cwd="/",
-        env={},
-        reasoning="low",
+        AgentSettings(system="You are a test.", cwd="/", env={}, reasoning="low"),
         extensions=Rewriting(),
     )
     return Session(

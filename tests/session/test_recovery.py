@@ -75,7 +75,7 @@ async def one_run() -> Moments:
     """Return the rows of a run with two calls and an answer in pieces."""
 
     async def work(args: dict[str, Any], context: ToolContext) -> Output:
-        await context.progress("working")
+        await context.reporter.progress("working")
         return (TextBlock("worked"),)
 
     calls = claude.reply(

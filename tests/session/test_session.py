@@ -104,7 +104,7 @@ def user(text: str) -> UserMessage:
 
 
 async def shout(args: dict[str, Any], context: ToolContext) -> Output:
-    await context.progress("shouting")
+    await context.reporter.progress("shouting")
     return (TextBlock(str(args)),)
 
 

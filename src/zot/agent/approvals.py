@@ -266,7 +266,7 @@ class PendingApprovals:
             run, request, question, timeout_s, f"not run: no person approved it within {timeout_s:g} s"
         )
         try:
-            run.asked(request)
+            run.approval_requested(request)
             return ApprovalVerdict(question, self._refusal(await self._outcome(self._open), self._open.refusal))
         finally:
             self._open = None
@@ -322,7 +322,7 @@ class PendingApprovals:
             allowed = None
             if decision == "allow_always" and waiting.question is not None:
                 allowed = self._approver.remember(waiting.question)
-            waiting.run.decided(answer, *([allowed] if allowed is not None else []))
+            waiting.run.approval_answered(answer, *([allowed] if allowed is not None else []))
         except BaseException:
             waiting.is_taken = False
             raise
@@ -351,7 +351,7 @@ class PendingApprovals:
         if waiting.request.id not in self._answers:
             answer = ApprovalAnswer(waiting.request.id, decision)
             self._remember(answer)
-            waiting.run.decided(answer)
+            waiting.run.approval_answered(answer)
         return decision
 
     def _remember(self, answer: ApprovalAnswer) -> None:

@@ -431,7 +431,7 @@ class ContextCompactor:
         need, window = self._need(), self._window()
         if isinstance(refusal, ContextTooLong):
             if refusal.status != _TOO_MANY_BYTES:
-                self._agent.gauge.refused(self._agent.asked, need)
+                self._agent.gauge.refused(self._agent.called_model, need)
         elif not (isinstance(refusal, BadRequest) and need > _SUSPECT * window):
             raise refusal
         if not self._agent.auto_compact.on:
@@ -494,7 +494,8 @@ class ContextCompactor:
         return said if self._weigh(said) <= _MAX_REQUEST * limit else []
 
     def _need(self) -> int:
-        return self._agent.need(self._run.recorder.transcript, self._tools)
+        agent = self._agent
+        return agent.gauge.need(agent.system, self._tools, self._run.recorder.transcript.messages)
 
     def _weigh(self, messages: Sequence[Message]) -> float:
         return self._agent.gauge.weigh(messages)

@@ -12,7 +12,8 @@ from zot.agent.hooks import ApprovalQuestion, ApprovalVerdict, Approver, Extensi
 from zot.agent.run import Run
 from zot.errors import ToolFailed
 from zot.messages import CallBlock, TextBlock
-from zot.tools.base import Output, Tool, ToolContext, ToolFailedWithOutput, unknown_argument
+from zot.store import FileChanged
+from zot.tools.base import CallReporter, Output, Tool, ToolContext, ToolFailedWithOutput, unknown_argument
 
 
 class ReadyCall(msgspec.Struct, frozen=True):
@@ -30,6 +31,24 @@ class RefusedCall(msgspec.Struct, frozen=True):
 
 
 Prepared: TypeAlias = ReadyCall | RefusedCall
+
+
+class RecordedCall(CallReporter):
+    """Records and shows the reports of one ``call`` as part of its ``run``."""
+
+    def __init__(self, run: Run, call: CallBlock) -> None:
+        self._run = run
+        self._call = call
+        self.keeps_changes = run.recorder.store.keeps
+
+    async def progress(self, text: str) -> None:
+        await self._run.progressed(self._call, text)
+
+    async def writing(self, change: FileChanged) -> None:
+        await self._run.writing(self._call, change)
+
+    def last_words(self, text: str) -> None:
+        self._run.last_words[self._call.id] = text
 
 
 class CallRunner:
@@ -101,14 +120,7 @@ class CallRunner:
         await run.beginning([call for call, _ in ready], changing=any(not tool.read_only for _, tool in ready))
         if len(group) == 1:
             ((call, prepared),) = group
-            context = ToolContext(
-                self._cwd,
-                self._env,
-                progress=lambda text: run.progressed(call, text),
-                owners=run.owners,
-                last_words=lambda text: run.last_words.update({call.id: text}),
-                writing=(lambda change: run.writing(call, change)) if run.recorder.store.keeps else None,
-            )
+            context = ToolContext(self._cwd, self._env, run.owners, RecordedCall(run, call))
             output, is_error = await self._outcome(prepared, context)
             run.result(call, output, is_error=is_error, extension=_extension(prepared))
             return
@@ -118,7 +130,7 @@ class CallRunner:
 
     async def _together(self, run: Run, group: Sequence[tuple[CallBlock, Prepared]]) -> list[tuple[Output, bool]]:
         """Run calls concurrently. They show no progress: it would appear among the results of the others."""
-        context = ToolContext(self._cwd, self._env, _no_progress, run.owners)
+        context = ToolContext(self._cwd, self._env, run.owners)
         try:
             async with asyncio.TaskGroup() as tasks:
                 running = [
@@ -158,7 +170,3 @@ def _answered(answer: ApprovalVerdict | None, verdict: ApprovalQuestion | str | 
     if answer.question.subject != verdict.subject:
         return "not run: the path leads elsewhere now than when it was approved"
     return None
-
-
-async def _no_progress(text: str) -> None:
-    del text

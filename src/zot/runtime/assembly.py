@@ -12,7 +12,7 @@ import msgspec
 
 from zot.agent.approvals import Approvals, Denials
 from zot.agent.compaction import AutoCompact
-from zot.agent.loop import Agent, Budget
+from zot.agent.loop import Agent, AgentSettings, Budget
 from zot.config.config import (
     PROMPTING,
     RECORDED,
@@ -132,24 +132,27 @@ def assemble(settled: SettledRequest, resources: SharedResources) -> SessionPart
     if system is None:
         system = system_of(config, toolbox, date=date_of(config), expected=expected)
     left_s = None if request.host_request is None else request.host_request.left_s
-    agent = Agent(
-        provider_of(config, models, model_id, resources, left_s=left_s),
-        models,
+    settings = AgentSettings(
         model_id=model_id,
         system=resources.same_text(system),
-        extensions=_extensions(request, toolbox, model_id),
-        tools=toolbox.tools,
         cwd=cwd,
         env=resources.tool_environment(config.environment),
+        reasoning=config.reasoning,
         max_steps=config.max_steps,
         budget=Budget(config.max_cost, config.max_tokens_total),
-        reasoning=config.reasoning,
-        expected=expected,
         auto_compact=AutoCompact(config.auto_compact is not False, config.compact_at),
-        approver=approvals_of(request, cwd=cwd, key=key),
+        expected=expected,
         name=settled.agent,
         guarded=request.guarded,
         locked=config.lock,
+    )
+    agent = Agent(
+        provider_of(config, models, model_id, resources, left_s=left_s),
+        models,
+        settings,
+        tools=toolbox.tools,
+        extensions=_extensions(request, toolbox, model_id),
+        approver=approvals_of(request, cwd=cwd, key=key),
     )
     return SessionParts(agent, toolbox, key, now)
 

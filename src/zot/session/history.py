@@ -243,7 +243,7 @@ class History:
 
     def count(self, counters: Counters) -> Counters:
         """Price a reply's tokens, add them to the totals, and return them with their price."""
-        charged = counters if self._agent is None else self._agent.asked.charge(counters)
+        charged = counters if self._agent is None else self._agent.called_model.charge(counters)
         self.totals += charged
         return charged
 

@@ -107,7 +107,7 @@ class Session:
             pending,
             agent=agent.name or "default",
             queued=len(self.queue),
-            context_tokens=agent.need(transcript, ()) if len(transcript) else 0,
+            context_tokens=agent.gauge.need(agent.system, (), transcript.messages) if len(transcript) else 0,
             context_window=agent.model.context_window,
             locked=agent.locked,
         )

@@ -419,7 +419,7 @@ class Worker:
     async def _resume_first(self, job: Job, waiting: WaitingForApproval) -> None:
         """Make a run that waits for an approval the current job; ``job`` follows it, unless it is done by then."""
         run = self._new_run()
-        run.go_on(waiting.step)
+        run.unpark(waiting.step)
         self.approvals.reopen(run, waiting, left_s=waiting.left_s(self._clock()))
         resumed = self._current = _Current(ResumedJob(waiting))
         resumed.run = run

@@ -85,7 +85,7 @@ class Bash:
         except BaseException:
             await self.sweep()  # A cancelled start may come after the command's first steps.
             raise
-        heard = OutputCollector(child, context.progress, self._spills.new() if self._spills is not None else None)
+        heard = OutputCollector(child, context.reporter, self._spills.new() if self._spills is not None else None)
 
         def told(ending: str) -> str:
             return f"$ {wanted.command}\n{heard.text()}\n{ending}  Took {_duration(self._clock() - started)}"
@@ -101,7 +101,7 @@ class Bash:
             finally:
                 child.close()
                 if isinstance(reason, asyncio.CancelledError):
-                    context.last_words(told("[exit -1] (aborted)"))
+                    context.reporter.last_words(told("[exit -1] (aborted)"))
             raise
         finally:
             heard.close()
