@@ -415,19 +415,26 @@ class ContextCompactor:
         self._run = run
         self._tools = tools
 
-    async def before(self) -> None:
+    async def before(self) -> int:
         """Make room if the estimated request would not fit. If no room can be made, the service decides.
 
-        Raise ContextExhausted if the service finds even a part of it too long, or ProviderError.
+        Return the estimated tokens of the request. Raise ContextExhausted if the service finds even a part of it too
+        long, or ProviderError.
         """
+        need = self._need()
         if not self._agent.auto_compact.on or self._run.cramped:
-            return
-        need, limit = self._need(), self._agent.gauge.limit(self._agent.model, self._agent.auto_compact.at)
-        if need > limit:
-            self._run.cramped = not await self._free(need, limit)
+            return need
+        limit = self._agent.gauge.limit(self._agent.model, self._agent.auto_compact.at)
+        if need <= limit:
+            return need
+        self._run.cramped = not await self._free(need, limit)
+        return self._need()
 
-    async def after(self, refusal: ProviderError) -> None:
-        """Make room after a refusal for length, once in a run. Raise ``refusal``, or ContextExhausted."""
+    async def after(self, refusal: ProviderError) -> int:
+        """Make room after a refusal for length, once in a run. Return the estimated tokens of the request now.
+
+        Raise ``refusal``, or ContextExhausted.
+        """
         need, window = self._need(), self._window()
         if isinstance(refusal, ContextTooLong):
             if refusal.status != _TOO_MANY_BYTES:
@@ -447,6 +454,7 @@ class ContextCompactor:
             is_shorter = False
         if not is_shorter:
             raise self._exhausted(need, refusal) from refusal
+        return self._need()
 
     async def _free(self, need: int, limit: int) -> bool:
         """Shorten the conversation from ``need`` to ``limit`` tokens, or at least noticeably.

@@ -276,15 +276,25 @@ class Agent:
     async def _opened(self, run: Run, tools: tuple[ToolSpec, ...]) -> ReplyStream:
         """Return a model call whose answer has begun, after making room for it if needed."""
         relief = ContextCompactor(self, run, tools)
-        await relief.before()
+        need = await relief.before()
         while True:
             self._budget.check(run.recorder.totals)  # Making room costs tokens too.
-            call = self.provider.call(self._request(run.recorder.transcript.messages, tools), run.retrying)
+            self.called_model = self.model
+            request = ModelRequest(
+                model=self.model.id,
+                system=self.system,
+                messages=run.recorder.transcript.messages,
+                tools=tools,
+                max_tokens=answer_tokens(self.model, need),
+                reasoning=self.reasoning if self.model.reasoning else "off",
+                encoded=self._encoded,
+            )
+            call = self.provider.call(request, run.retrying)
             try:
                 await call.open()
             except ProviderError as refusal:
                 call.close()
-                await relief.after(refusal)
+                need = await relief.after(refusal)
             except BaseException:
                 call.close()
                 raise
@@ -297,18 +307,6 @@ class Agent:
             return MessageDecision("")
         await run.recorder.store.settled()
         return await self.extensions.message_written(text)
-
-    def _request(self, messages: Sequence[Message], tools: tuple[ToolSpec, ...]) -> ModelRequest:
-        self.called_model = self.model
-        return ModelRequest(
-            model=self.model.id,
-            system=self.system,
-            messages=messages,
-            tools=tools,
-            max_tokens=answer_tokens(self.model, self.gauge.need(self.system, tools, messages)),
-            reasoning=self.reasoning if self.model.reasoning else "off",
-            encoded=self._encoded,
-        )
 
     def _offered(self) -> Mapping[str, Tool]:
         """Return the tools the model may call now, by name; a built-in tool wins over an extension's."""

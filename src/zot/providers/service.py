@@ -233,8 +233,9 @@ class _Call:
 
     async def _begin(self, http: HttpRequest) -> None:
         """Send the request and wait for the first event: some services answer 200 and then report an overload."""
-        self._decoder = self._service.api.decoder(self._request)
-        self._opening, self._received_bytes, self._ended = b"", 0, False
+        if self._response is not None:  # Forget the answer that was only an error.
+            self._decoder = self._service.api.decoder(self._request)
+            self._opening, self._received_bytes, self._ended = b"", 0, False
         self._response = await self._attempt(http)
         try:
             self._first_events = await self._listen(self._response, until_begun=True)

@@ -264,7 +264,8 @@ class History:
         if 0 < self._amended_upto <= seq:
             self.on_foreign_rows(self._amended_upto)
             self._amended_upto = 0
-        self._deliver_stored()
+        if self._undelivered:
+            self._deliver_stored()
 
     def _on_failed(self, problem: StoreFailed) -> None:
         self._undelivered.clear()
@@ -283,7 +284,7 @@ class History:
     def _next_batch(self) -> Batch:
         """Take all batches that can be delivered as one: each delivery costs every subscriber."""
         batch = newest = self._undelivered.popleft()
-        if not self._is_continued(newest):
+        if not self._undelivered or not self._is_continued(newest):
             return batch
         events = [*batch.events]
         while self._is_continued(newest):

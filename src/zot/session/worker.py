@@ -519,14 +519,19 @@ class Worker:
                     return problem
                 body = self._agent.run(run, self._steer)
                 current.task = asyncio.get_running_loop().create_task(body, name="zot run")
-            task = current.task
-            assert task is not None
-            await asyncio.wait({task})
-            if task.cancelled():
+            assert current.task is not None
+            try:
+                question = await current.task
+            except asyncio.CancelledError:
+                if not current.task.cancelled():  # The worker itself was cancelled: its event loop ends.
+                    raise
                 return asyncio.CancelledError()
-            question = None if (failure := task.exception()) is not None else task.result()
+            except Exception as failure:
+                # Without this frame, which refers to the job: the job keeps its error.
+                assert failure.__traceback__ is not None
+                return failure.with_traceback(failure.__traceback__.tb_next)
             if question is None:
-                return failure
+                return None
             can_ask = self._can_ask() and current.ended_by is None
             asking = self.approvals.ask(run, question, number=self._history.run, can_ask=can_ask)
 
