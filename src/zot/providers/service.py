@@ -7,6 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -142,6 +143,7 @@ class _Call:
         self._received_bytes = 0
         self._ended = False
         self._quiet_since = 0.0
+        self._deadline = ReadDeadline()
 
     async def open(self) -> None:
         """Send the request, with retries where safe, until an answer begins. Raise ProviderError."""
@@ -184,6 +186,7 @@ class _Call:
 
     def close(self) -> None:
         """Release the connection; it is reused only if the answer was read to its end."""
+        self._deadline.close()
         if self._response is not None:
             self._response.close()
 
@@ -285,8 +288,7 @@ class _Call:
         # Bytes after the last event are no part of the answer.
         silence_s = _EPILOGUE_S if self._decoder.is_complete else self._service.deadlines.silence_s
         try:
-            async with asyncio.timeout_at(self._quiet_since + silence_s):
-                data = await response.read()
+            data = await self._deadline.read(response, self._quiet_since + silence_s)
         except (TimeoutError, StreamBroken) as problem:
             if self._decoder.is_complete:
                 return b""
@@ -310,6 +312,58 @@ class _Call:
         except (TimeoutError, ProviderError):
             pass  # The status is enough; a missing explanation must not hide it.
         return body[:_MAX_ERROR_BODY]
+
+
+class ReadDeadline:
+    """A deadline for reads that follow each other. One timer serves them all, moved only when it fires: a stream has
+    thousands of reads, and `asyncio.timeout` starts and cancels a timer for each."""
+
+    def __init__(self) -> None:
+        self._at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        #: The task that waits for a read, and whether the deadline has cancelled it.
+        self._reader: asyncio.Task[Any] | None = None
+        self._has_passed = False
+
+    async def read(self, response: HttpResponse, at: float) -> bytes:
+        """Return the next bytes of ``response``. Raise TimeoutError if they do not arrive by ``at``, a time of the
+        event loop."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._at, self._reader, self._has_passed = at, task, False
+        if self._timer is None or at < self._timer.when():
+            self._start(at)
+        others = task.cancelling()
+        try:
+            return await response.read()
+        except asyncio.CancelledError:
+            if self._has_passed and task.cancelling() <= others + 1:
+                raise TimeoutError from None
+            raise
+        finally:
+            self._reader = None
+            if self._has_passed:
+                task.uncancel()
+
+    def close(self) -> None:
+        """Stop the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _start(self, at: float) -> None:
+        self.close()
+        self._timer = asyncio.get_running_loop().call_at(at, self._fire)
+
+    def _fire(self) -> None:
+        self._timer = None
+        if self._reader is None:
+            return  # The next read starts it again.
+        if asyncio.get_running_loop().time() < self._at:
+            self._start(self._at)
+        else:
+            self._has_passed = True
+            self._reader.cancel()
 
 
 def _is_about_the_key(error: ProviderError) -> bool:

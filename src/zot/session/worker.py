@@ -528,8 +528,7 @@ class Worker:
                 return asyncio.CancelledError()
             except Exception as failure:
                 # Without this frame, which refers to the job: the job keeps its error.
-                assert failure.__traceback__ is not None
-                return failure.with_traceback(failure.__traceback__.tb_next)
+                return failure.with_traceback(getattr(failure.__traceback__, "tb_next", None))
             if question is None:
                 return None
             can_ask = self._can_ask() and current.ended_by is None
