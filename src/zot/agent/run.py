@@ -53,7 +53,7 @@ from zot.messages import (
 )
 from zot.providers.base import ModelReply, ReplyStream, StreamEvent
 from zot.store import CallStarted, Change, FileChanged, MessageAdded, MessagesReplaced, Store
-from zot.tools.base import Output
+from zot.tools.base import CallReporter, Output
 
 ABORTED_RESULT = "aborted before it finished"
 
@@ -227,16 +227,6 @@ class Run:
         if changing:
             await self.recorder.store.synced()
 
-    async def progressed(self, call: CallBlock, text: str) -> None:
-        """Show a running tool's progress. Waits for the subscribers that must see it."""
-        self.recorder.emit([ToolProgress(call.id, text)])
-        await self.recorder.drain()
-
-    async def writing(self, call: CallBlock, change: FileChanged) -> None:
-        """Record that a call is about to change a file. Waits until the old content is safe."""
-        self.recorder.emit([], msgspec.structs.replace(change, call=call.id))
-        await self.recorder.store.settled()
-
     def result(self, call: CallBlock, output: Output, *, is_error: bool, extension: str = "") -> None:
         """Record a call's result; ``extension`` names the provider of the tool, "" for built-in ones."""
         details = ResultDetails(extension) if extension else None
@@ -328,6 +318,26 @@ class Run:
         """Give every open call a result: providers refuse a transcript with an open call."""
         for call in self.recorder.transcript.unanswered():
             self.result(call, (TextBlock(self.last_words.pop(call.id, text)),), is_error=True)
+
+
+class RecordedCall(CallReporter):
+    """Records and shows the reports of one ``call`` of a ``run``."""
+
+    def __init__(self, run: Run, call: CallBlock) -> None:
+        self._run = run
+        self._call = call
+        self.keeps_changes = run.recorder.store.keeps
+
+    async def progress(self, text: str) -> None:
+        self._run.recorder.emit([ToolProgress(self._call.id, text)])
+        await self._run.recorder.drain()
+
+    async def writing(self, change: FileChanged) -> None:
+        self._run.recorder.emit([], msgspec.structs.replace(change, call=self._call.id))
+        await self._run.recorder.store.settled()  # The old content must be safe before it is replaced.
+
+    def last_words(self, text: str) -> None:
+        self._run.last_words[self._call.id] = text
 
 
 def _settled(reply: ModelReply) -> tuple[tuple[TranscriptBlock, ...], Stop]:

@@ -9,11 +9,10 @@ from typing import Any, TypeAlias
 import msgspec
 
 from zot.agent.hooks import ApprovalQuestion, ApprovalVerdict, Approver, Extensions
-from zot.agent.run import Run
+from zot.agent.run import RecordedCall, Run
 from zot.errors import ToolFailed
 from zot.messages import CallBlock, TextBlock
-from zot.store import FileChanged
-from zot.tools.base import CallReporter, Output, Tool, ToolContext, ToolFailedWithOutput, unknown_argument
+from zot.tools.base import Output, Tool, ToolContext, ToolFailedWithOutput, unknown_argument
 
 
 class ReadyCall(msgspec.Struct, frozen=True):
@@ -31,24 +30,6 @@ class RefusedCall(msgspec.Struct, frozen=True):
 
 
 Prepared: TypeAlias = ReadyCall | RefusedCall
-
-
-class RecordedCall(CallReporter):
-    """Records and shows the reports of one ``call`` as part of its ``run``."""
-
-    def __init__(self, run: Run, call: CallBlock) -> None:
-        self._run = run
-        self._call = call
-        self.keeps_changes = run.recorder.store.keeps
-
-    async def progress(self, text: str) -> None:
-        await self._run.progressed(self._call, text)
-
-    async def writing(self, change: FileChanged) -> None:
-        await self._run.writing(self._call, change)
-
-    def last_words(self, text: str) -> None:
-        self._run.last_words[self._call.id] = text
 
 
 class CallRunner:

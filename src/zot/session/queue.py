@@ -66,7 +66,7 @@ class RepeatedPrompt:
     """A prompt that may have been sent before: its text is decided when its turn comes."""
 
     def text_after(self, messages: Sequence[Message]) -> str | None:
-        """Return the text to add to the conversation; None if the run continues with what is there."""
+        """Return the text to add to the conversation; None if the run continues from its end."""
         del messages
         return None
 

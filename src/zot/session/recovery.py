@@ -173,7 +173,7 @@ def _repair(transcript: Transcript, rows: Sequence[Row]) -> list[Change]:
 
 
 def needs_lease(found: Findings, store: Store, waiting: WaitingRuns) -> bool:
-    """True if what was ``found`` must be recovered, for which the lease is needed."""
+    """True if the state that `inspect` ``found`` must be recovered, for which the lease is needed."""
     match found:
         case Clean():
             return store.left_behind and waiting is WaitingRuns.RESUME

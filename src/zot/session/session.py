@@ -79,7 +79,7 @@ class Session:
         self.queue = self.worker.queue
         self.approvals = self.worker.approvals
 
-    # What it is.
+    # Its state.
 
     @property
     def is_resting(self) -> bool:

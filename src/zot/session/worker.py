@@ -407,7 +407,7 @@ class Worker:
         return found
 
     def _waiting_runs(self, job: Job) -> WaitingRuns:
-        """Return what happens to a run that waits for an approval and whose process is gone, before ``job`` runs."""
+        """Return the fate of a run that waits for an approval and whose process is gone, before ``job`` runs."""
         match job:
             case RecoverJob(waiting=waiting):
                 return waiting
