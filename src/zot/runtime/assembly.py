@@ -50,7 +50,7 @@ _HOST_ADVICE = "the operator of zot can allow more with --policy, such as --poli
 
 
 class SettledRequest(msgspec.Struct, frozen=True):
-    """A request adapted to the recorded settings: ``agent`` is the agent's name, ``system`` the system prompt to keep."""
+    """A request adapted to the recorded settings. ``agent`` names the agent; ``system`` is the prompt to keep."""
 
     request: OpenRequest
     agent: str
