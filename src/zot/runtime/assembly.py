@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
@@ -31,14 +31,12 @@ from zot.runtime.services import masked, provider_of
 from zot.runtime.shared import SharedResources
 from zot.runtime.system_prompt import date_of, system_of
 from zot.runtime.toolbox import Toolbox
-from zot.session.recovery import WaitingRuns
 from zot.session.session import Session
 from zot.session.transcripts import TranscriptPast
 from zot.store import Configured, GuardSet, LockChanged, Row, Store
 
 if TYPE_CHECKING:
     from zot.extensions.manager import Manager
-    from zot.journal.record import Record
     from zot.runtime.open import OpenRequest
 
 
@@ -106,20 +104,6 @@ class SessionParts(msgspec.Struct, frozen=True):
     def session(self, store: Store | None, past: TranscriptPast | None) -> Session:
         """Return a session of these parts that starts from its ``past``."""
         return Session(self.agent, store, tools=self.toolbox, key=self.key, now=self.now, past=past)
-
-    async def resume(
-        self,
-        record: Record,
-        changes: Sequence[Row],
-        rows: Sequence[Row],
-        close: Callable[[], Awaitable[None]],
-        *,
-        keeps_approvals: bool,
-    ) -> Session:
-        """Return the recorded session, recovered if a process died in it. It calls ``close`` at its end."""
-        session = self.session(record, TranscriptPast(changes, rows, record.totals, close))
-        await session.worker.recover(WaitingRuns.RESUME if keeps_approvals else WaitingRuns.LEAVE)
-        return session
 
 
 def assemble(settled: SettledRequest, resources: SharedResources) -> SessionParts:

@@ -156,7 +156,7 @@ def _api(provider: str, where: Endpoint) -> Api:
     return made
 
 
-#: The module and class of each API.
+#: The module and class of each API. A session imports only its own.
 _APIS: Mapping[ApiName, tuple[str, str]] = {
     "anthropic": ("zot.providers.anthropic", "AnthropicMessages"),
     "responses": ("zot.providers.openai_responses", "OpenAIResponses"),
