@@ -328,22 +328,22 @@ class ReadDeadline:
     async def read(self, response: HttpResponse, at: float) -> bytes:
         """Return the next bytes of ``response``. Raise TimeoutError if they do not arrive by ``at``, a time of the
         event loop."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._at, self._reader, self._has_passed = at, task, False
+        # No variable here has the task: with an error, which keeps this frame, it would refer to itself.
+        self._at, self._reader, self._has_passed = at, asyncio.current_task(), False
+        assert self._reader is not None
         if self._timer is None or at < self._timer.when():
             self._start(at)
-        others = task.cancelling()
+        others = self._reader.cancelling()
         try:
             return await response.read()
         except asyncio.CancelledError:
-            if self._has_passed and task.cancelling() <= others + 1:
+            if self._has_passed and self._reader.cancelling() <= others + 1:
                 raise TimeoutError from None
             raise
         finally:
-            self._reader = None
             if self._has_passed:
-                task.uncancel()
+                self._reader.uncancel()
+            self._reader = None
 
     def close(self) -> None:
         """Stop the timer."""
