@@ -11,7 +11,7 @@ import msgspec
 import claude
 from zot.agent.compaction import AutoCompact
 from zot.agent.hooks import ApprovalQuestion, Approver, CallDecision, Extensions, MessageDecision, NoExtensions
-from zot.agent.loop import Agent, Budget
+from zot.agent.loop import Agent, AgentSettings, Budget
 from zot.errors import AgentError, StoreFailed, UserError
 from zot.events import AgentEvent
 from zot.messages import CallBlock, ImageBlock, ToolSpec
@@ -382,24 +382,26 @@ def open_session(
     agent = Agent(
         service(provider) if isinstance(provider, FakeTransport) else provider,
         Catalogue("anthropic", tuple(models)),
-        model_id=model,
-        system="You are a test.",
+        AgentSettings(
+            model_id=model,
+            system="You are a test.",
+            cwd="/",
+            env={},
+            max_steps=max_steps,
+            budget=budget or Budget(),
+            reasoning=reasoning,
+            auto_compact=auto_compact or AutoCompact(),
+        ),
         tools=tools,
-        cwd="/",
-        env={},
-        max_steps=max_steps,
-        budget=budget,
-        reasoning=reasoning,
         extensions=extensions,
         approver=approver,
-        auto_compact=auto_compact,
     )
     return Session(agent, store, now=lambda: NOON)
 
 
 def listen(session: Session, points: Points | None = None) -> Listener:
     listener = Listener(points)
-    session.subscribe(listener)
+    session.history.subscribe(listener)
     return listener
 
 
@@ -411,7 +413,7 @@ async def finish(session: Session) -> None:
 async def talk(session: Session, text: str = "hi", images: Sequence[ImageBlock] = ()) -> list[AgentEvent]:
     """Run one prompt to its end and return what happened."""
     listener = Listener()
-    unsubscribe = session.subscribe(listener)
+    unsubscribe = session.history.subscribe(listener)
     session.prompt(text, images)
     await finish(session)
     unsubscribe()

@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "extensions": {"config", "wire", "tools", "agent"},
     # Extensions run in processes of their own: the SDK for them knows the wire types only.
     "ext": {"wire"},
-    "session": {"config", "agent"},
+    "session": {"config", "tools", "agent"},
     # The only package that picks concrete parts.
     "runtime": {"config", "journal", "tools", "providers", "agent", "extensions", "session"},
     "client": {"config", "wire"},

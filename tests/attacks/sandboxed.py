@@ -17,10 +17,6 @@ from zot.tools.process import Groups, Processes
 from zot.tools.sandbox import Sandbox
 
 
-async def _no_progress(text: str) -> None:
-    del text
-
-
 async def locked(
     command: str,
     cwd: Path | str,
@@ -36,7 +32,7 @@ async def locked(
     around = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nowhere", MARK: os.environ.get(MARK, ""), **(env or {})}
     tool = Bash(processes, sandbox=Sandbox(hidden=hidden, net=net, variables=(MARK,), protected=protected))
     try:
-        output = await tool.run({"command": command}, ToolContext(str(cwd), around, _no_progress))
+        output = await tool.run({"command": command}, ToolContext(str(cwd), around))
         return "".join(block.text for block in output if isinstance(block, TextBlock))
     except ToolFailed as problem:
         return str(problem)

@@ -173,7 +173,7 @@ class LateStart(Groups):
 @needs("bwrap")
 async def test_what_a_command_has_planted_does_not_stay_if_its_start_is_aborted(tmp_path: Path) -> None:
     tool = Bash(LateStart(), sandbox=Sandbox())
-    context = ToolContext(str(tmp_path), {"PATH": os.environ["PATH"]}, _no_progress)
+    context = ToolContext(str(tmp_path), {"PATH": os.environ["PATH"]})
     async with asyncio.timeout(60):
         running = asyncio.create_task(tool.run({"command": "echo evil > .envrc; : > done; sleep 60"}, context))
         await _until(tmp_path / "done")
@@ -209,7 +209,7 @@ async def test_what_zot_itself_would_run_next_time_stays_as_it_is(tmp_path: Path
     config = resolve({"provider": "lab", **settings}, env)
     resources = SharedResources()
     toolbox = Toolbox(config, resources, cwd=str(work), key="k")
-    context = ToolContext(str(work), env, _no_progress)
+    context = ToolContext(str(work), env)
     bash, write = toolbox.tools
     attack = "for f in tools/ext/run.py settings/config.toml; do echo evil > $f; done; mv tools t; true"
     await bash.run({"command": attack}, context)
@@ -231,10 +231,10 @@ async def test_a_job_in_the_background_plants_nothing_that_outlives_the_session(
     toolbox = Toolbox(config, resources, cwd=str(work), key="k")
     command = "(while [ ! -e go ]; do sleep 0.01; done; echo evil > .envrc; : > done; "
     command += "while [ ! -e more ]; do sleep 0.01; done; echo evil > .profile; : > done2; sleep 60) & echo up"
-    await toolbox.tools[0].run({"command": command}, ToolContext(str(work), env, _no_progress))
+    await toolbox.tools[0].run({"command": command}, ToolContext(str(work), env))
     (work / "go").touch()
     await _until(work / "done")
-    await toolbox.tools[0].run({"command": "true"}, ToolContext(str(work), env, _no_progress))
+    await toolbox.tools[0].run({"command": "true"}, ToolContext(str(work), env))
     assert not (work / ".envrc").exists(), "the next command does not take it for what was there before"
     (work / "more").touch()
     await _until(work / "done2")
@@ -334,10 +334,6 @@ def test_a_directory_that_a_command_made_unreadable_hides_no_repository() -> Non
         assert not (work / "a" / "b" / "c" / ".git").exists()
     finally:
         shutil.rmtree(work)
-
-
-async def _no_progress(text: str) -> None:
-    del text
 
 
 async def _until(path: Path) -> None:

@@ -131,7 +131,7 @@ async def test_a_message_is_held_back_until_it_was_decided_about(tmp_path: Path)
     )
     async with Stage(tmp_path, guard) as stage:
         events = await stage.prompt("say se ;; say cret")
-        [_, message] = stage.session.transcript.messages
+        [_, message] = stage.session.history.transcript.messages
     assert [event["delta"] for event in events if event["type"] == "text_delta"] == ["[redacted]"]
     [shown] = [event for event in events if event["type"] == "assistant_message"]
     assert shown["content"] == [{"type": "text", "text": "[redacted]"}]
@@ -169,7 +169,7 @@ async def test_why_a_message_was_blocked_is_kept_with_the_session(tmp_path: Path
     async with Stage(tmp_path, guard, kept=True) as stage:
         await stage.prompt("say hi")
         ended = endings(await stage.session.store.changes_with_failures())
-        past = [past_message(message, ended) for message in stage.session.transcript.messages]
+        past = [past_message(message, ended) for message in stage.session.history.transcript.messages]
     assert [(message.content, message.stop, message.error) for message in past[1:]] == [
         ((), "end_turn", "held back by guard: secret")
     ]

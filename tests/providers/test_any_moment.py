@@ -94,7 +94,7 @@ class Conversation:
         return open_session(service, tools=tools, extensions=guard, approver=Doorman(), reasoning="low")
 
     async def _look(self, args: dict[str, Any], context: ToolContext) -> Output:
-        await context.progress("looking")
+        await context.reporter.progress("looking")
         await self.points.reach()
         if args.get("steer"):
             self.session.steer("a word in between", [PNG], observer=Reports(started=lambda: self.accepted("steer")))

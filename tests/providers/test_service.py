@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
@@ -29,7 +29,7 @@ from zot.errors import (
 from zot.events import TextDelta
 from zot.messages import Message, TextBlock
 from zot.providers.base import Deadlines, EncodedMessages, HttpRequest, ModelRequest, ReplyStream, StreamEvent
-from zot.providers.service import Service
+from zot.providers.service import ReadDeadline, Service
 
 REQUEST = ModelRequest(
     model="claude-sonnet-4-5",
@@ -632,3 +632,55 @@ async def test_an_answer_that_is_cut_before_its_last_event_is_no_success(api: Ap
     stream = Service("test", APIS[api].api(), transport, key=KEY).call(REQUEST, Heard())
     with pytest.raises(StreamBroken, match="cut short"):
         await everything(stream)
+
+
+# The deadline of reads.
+
+
+class SlowResponse:
+    """An `HttpResponse` whose next bytes arrive when the test says so."""
+
+    status = 200
+    headers: Mapping[str, str] = {}
+
+    def __init__(self) -> None:
+        self.arrived: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    async def read(self) -> bytes:
+        return await self.arrived
+
+    def close(self) -> None:
+        self.arrived.cancel()
+
+
+async def test_each_read_has_its_own_deadline_whatever_those_before_had() -> None:
+    deadline, loop = ReadDeadline(), asyncio.get_running_loop()
+    async with asyncio.timeout(PATIENCE_S):
+        for at_once in (SlowResponse(), SlowResponse()):
+            at_once.arrived.set_result(b"first")
+            assert await deadline.read(at_once, loop.time() + 0.02) == b"first"
+        later = SlowResponse()
+        loop.call_later(0.06, later.arrived.set_result, b"later")  # The timer of the first fires meanwhile.
+        assert await deadline.read(later, loop.time() + 600) == b"later"
+        began = loop.time()
+        with pytest.raises(TimeoutError):
+            await deadline.read(SlowResponse(), began + 0.02)
+        assert loop.time() - began >= 0.019
+        again = SlowResponse()
+        again.arrived.set_result(b"again")
+        assert await deadline.read(again, loop.time() + 600) == b"again"
+    deadline.close()
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+async def test_a_cancelled_read_is_no_stall() -> None:
+    deadline, loop = ReadDeadline(), asyncio.get_running_loop()
+    reading = loop.create_task(deadline.read(SlowResponse(), loop.time() + 600))
+    await asyncio.sleep(0)
+    reading.cancel()
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.wait([reading])
+    assert reading.cancelled()
+    deadline.close()

@@ -90,7 +90,7 @@ async def test_a_session_that_closes_ends_its_own_commands_and_those_of_others_g
     assert results(await talk(second, "!bash echo still here")) == [
         "$ echo still here\n\nstill here\n\n[exit 0]  Took 0.0s"
     ]
-    second.kill()
+    second.tools.kill()
     assert eventually(lambda: living(theirs) == [])
     assert "nothing can be started any more" in results(await talk(second, "!bash true"))[0]
 
@@ -119,7 +119,7 @@ async def test_a_session_rests_when_nothing_of_it_runs(house: House) -> None:
     session.prompt("!bash sleep 60 >/dev/null & echo $!")
     assert [session.is_resting] == [False]
     await session.worker.finish()
-    assert (session.busy, session.is_resting) == (False, False)
+    assert (session.worker.busy, session.is_resting) == (False, False)
     [pid] = [int(line) for line in results(heard.events)[0].split("\n") if line.isdigit()]
     os.kill(pid, signal.SIGKILL)
     async with asyncio.timeout(PATIENCE_S):
@@ -258,7 +258,7 @@ async def test_a_session_that_others_had_meanwhile_is_established_behind_them(ho
     first, second = await house.open(agent="a"), await house.open(agent="b")
     await talk(first, "!echo one")
     await second.establish()
-    assert len(second.transcript) == 2
+    assert len(second.history.transcript) == 2
     assert house.resumed == []
     await house.open(agent="c")
     assert [recorded.agent for recorded in house.resumed] == ["b"]

@@ -36,7 +36,7 @@ class Locked:
         self.resources = SharedResources()
         config = Config(provider="lab", lock=True, skills=(str(self.own),), env=env)
         self.toolbox = Toolbox(config, self.resources, cwd=self.cwd, key="key")
-        self.context = ToolContext(self.cwd, env, self._progress)
+        self.context = ToolContext(self.cwd, env)
 
     async def call(self, name: str, **args: Any) -> str:
         """The text of a result, whether it failed or not."""
@@ -47,9 +47,6 @@ class Locked:
             return str(problem)
         assert isinstance(block, TextBlock)
         return block.text
-
-    async def _progress(self, text: str) -> None:
-        return
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from zot.journal.journal import Journal
 from zot.journal.repair import check_contents
 from zot.session.transcripts import RewindTarget
 from zot.store import FileChanged
-from zot.tools.base import ToolContext
+from zot.tools.base import CallReporter, ToolContext
 from zot.tools.checkpoints import MAX_KEPT_BYTES, Restorer
 from zot.tools.file_access import UnrestrictedPaths
 from zot.tools.write import Write
@@ -293,7 +293,7 @@ async def test_a_change_at_the_last_moment_undoes_what_was_put_back(
         await session.rewind(RewindTarget(messages=0))
     assert refused.value.files == (("c.txt", "b.txt") if twice else ("c.txt",))
     assert files(work) == {"a.txt": b"one", "b.txt": b"by hand" if twice else b"one", "c.txt": b"by hand"}
-    assert len(session.transcript) == 12
+    assert len(session.history.transcript) == 12
     await session.close()
 
 
@@ -373,15 +373,15 @@ async def test_what_somebody_writes_while_a_change_is_recorded_is_not_overwritte
         (work / "a.txt").write_text("one")
     rows = []
 
-    async def writing(row: FileChanged) -> None:
-        rows.append((row.path, row.before is None, sorted(row.contents.values())))
-        (work / "a.txt").write_text("by hand")
+    class Meddling(CallReporter):
+        keeps_changes = True
 
-    async def progress(text: str) -> None:
-        raise AssertionError(text)
+        async def writing(self, change: FileChanged) -> None:
+            rows.append((change.path, change.before is None, sorted(change.contents.values())))
+            (work / "a.txt").write_text("by hand")
 
     with pytest.raises(ToolFailed, match="by another program at the same time"):
-        await Write().run({"path": "a.txt", "content": "two"}, ToolContext(str(work), {}, progress, writing=writing))
+        await Write().run({"path": "a.txt", "content": "two"}, ToolContext(str(work), {}, reporter=Meddling()))
     assert files(work) == {"a.txt": b"by hand"}
     assert rows == [("a.txt", not existed, [b"one", b"two"] if existed else [b"two"])]
 

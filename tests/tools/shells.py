@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from zot.errors import ToolFailed
-from zot.tools.base import Output, ToolContext
+from zot.tools.base import CallReporter, Output, ToolContext
 from zot.tools.bash import Bash
 from zot.tools.process import Processes
 from zot.tools.sandbox import Sandbox
@@ -21,6 +21,16 @@ from .calls import PATIENCE_S, answer, refusal
 
 #: In the environment of everything a shell starts: sessions and parents can be changed, this cannot.
 MARK = "ZOT_TEST_CALL"
+
+
+class ProgressTo(CallReporter):
+    """Passes the text that a running call shows to a function."""
+
+    def __init__(self, show: Callable[[str], Awaitable[None]]) -> None:
+        self._show = show
+
+    async def progress(self, text: str) -> None:
+        await self._show(text)
 
 
 class Shell:
@@ -59,14 +69,14 @@ class Shell:
             if not first.done():
                 first.set_result(text.split("\n", 1)[0])
 
-        context = msgspec.structs.replace(self.context, progress=progress, owners=owners)
+        context = msgspec.structs.replace(self.context, reporter=ProgressTo(progress), owners=owners)
         call = asyncio.create_task((tool or self.tool()).run({"command": command}, context))
         events: set[asyncio.Future[Any]] = {first, call}
         await asyncio.wait(events, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
         return first.result() if first.done() else "", call
 
     def heard_by(self, progress: Callable[[str], Awaitable[None]]) -> Shell:
-        return Shell(self.processes, msgspec.structs.replace(self.context, progress=progress), self._mark)
+        return Shell(self.processes, msgspec.structs.replace(self.context, reporter=ProgressTo(progress)), self._mark)
 
     def left(self) -> list[str]:
         return left(self._mark)

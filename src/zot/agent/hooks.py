@@ -1,4 +1,4 @@
-"""Interfaces through which extensions, approvers and background jobs take part in a run."""
+"""Interfaces through which extensions and approvers take part in a run."""
 
 from __future__ import annotations
 
@@ -211,35 +211,3 @@ class AllowAll:
 
     def forget(self, allowed: PermissionGranted) -> PermissionGranted:
         raise UserError("that is not remembered")
-
-
-class BackgroundProcesses(Protocol):
-    """Processes that tools have left running."""
-
-    @property
-    def holds(self) -> bool:
-        """True while `close` would end or remove anything."""
-
-    async def end(self, owner: str) -> None:
-        """End the processes of ``owner``, a run or a session."""
-
-    async def close(self) -> None:
-        """End all processes. Idempotent."""
-
-    def kill(self) -> None:
-        """Kill all processes at once, from any thread: zot is about to exit."""
-
-
-class NoBackgroundProcesses:
-    """No background processes."""
-
-    holds = False
-
-    async def end(self, owner: str) -> None:
-        return
-
-    async def close(self) -> None:
-        return
-
-    def kill(self) -> None:
-        return

@@ -30,7 +30,7 @@ from zot.extensions.discovery import Located, Source
 from zot.extensions.log import Note, log_path, note_in, problem, read
 from zot.extensions.manifest import Manifest, changeable, load, set_enabled, trust_summary
 from zot.extensions.permissions import Permissions
-from zot.runtime.extension_discovery import locate_extensions
+from zot.runtime.extensions import locate_extensions
 from zot.text import did_you_mean, printable
 from zot.tools.guardian import open_processes
 from zot.wire.lines import LineSplitter

@@ -32,7 +32,7 @@ from zot.journal.chunks import Kind
 from zot.journal.journal import Journal, ReadOnlyJournal
 from zot.journal.portable import MAX_LINE_BYTES, ImportTarget, PortableHeader, checked, exported, imported
 from zot.journal.queries import SessionRecord, last_seq, rows_after
-from zot.journal.record import Record, busy
+from zot.journal.record import busy
 from zot.messages import CallBlock, Message, ResultBlock, TextBlock, show, text_of, timestamp
 from zot.session.history import History
 from zot.session.recovery import WaitingRuns, recover
@@ -291,22 +291,22 @@ async def rewind(journal: Journal, request: CommandRequest) -> int:
         plan = await plan_rewind(record, files, wish, cwd=session.cwd)
         _print_rewind(request, len(plan.messages), restored(plan), plan.at, done=False)
         return 0
-    async with _exclusive(journal, session.id) as (record, history):
-        rewound = await go_back(history, record, files, wish, cwd=session.cwd)
+    async with _exclusive(journal, session.id) as history:
+        rewound = await go_back(history, files, wish, cwd=session.cwd)
     _print_rewind(request, rewound.messages, rewound.files, rewound.undo, done=True)
     return 0
 
 
 @asynccontextmanager
-async def _exclusive(journal: Journal, session_id: str) -> AsyncIterator[tuple[Record, History]]:
+async def _exclusive(journal: Journal, session_id: str) -> AsyncIterator[History]:
     """Acquire a session's lease and load its history, recovering an interrupted run first."""
     record, past = await journal.resume(session_id, create=False)
     history = History(record)
     history.apply_stored(past.changes)
     acquired = await record.begin()
     try:
-        await recover(history, record, acquired.rows, WaitingRuns.END, now=timestamp, clock=time.time)
-        yield record, history
+        await recover(history, acquired.rows, WaitingRuns.END, now=timestamp, clock=time.time)
+        yield history
     finally:
         record.end()
 

@@ -125,6 +125,17 @@ class HttpTransport:
         return self._context
 
 
+class SharedHttpTransport(HttpTransport):
+    """A transport that several sessions share: when one closes it, its connections stay open for the others."""
+
+    async def close(self) -> None:
+        """Do nothing: the owner calls `close_connections`."""
+
+    async def close_connections(self) -> None:
+        """Close every connection, as `HttpTransport.close` does."""
+        await super().close()
+
+
 class NetworkResponse:
     """An `HttpResponse` still being received on its connection, which goes to ``idle`` at its end."""
 

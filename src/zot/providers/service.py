@@ -151,7 +151,8 @@ class _Call:
         self._mask = Mask(service.secrets)
         self._response: HttpResponse | None = None
         self._decoder = service.api.decoder(request)
-        self._timer = _SilenceTimer()
+        self._quiet_since = 0.0
+        self._deadline = ReadDeadline()
         self._first_events: list[StreamEvent] = []
         self._failure: ProviderError | None = None
         self._opening = b""
@@ -206,7 +207,7 @@ class _Call:
 
     def close(self) -> None:
         """Release the connection; it is reused only if the answer was read to its end."""
-        self._timer.stop()
+        self._deadline.close()
         if self._response is not None:
             self._response.close()
 
@@ -266,9 +267,9 @@ class _Call:
 
     async def _listen(self, response: HttpResponse, *, until_begun: bool = False) -> list[StreamEvent]:
         """Return the next events; with ``until_begun`` possibly none, as soon as anything but pings has arrived."""
-        decoder, timer = self._decoder, self._timer
+        decoder, now = self._decoder, asyncio.get_running_loop().time
         # From here, not from the last event: our own processing time is no silence of the service.
-        timer.restart()
+        self._quiet_since = now()
         while not self._ended and not (until_begun and decoder.progress):
             seen = decoder.progress
             data = await self._next_bytes(response)
@@ -280,14 +281,14 @@ class _Call:
             if events:
                 return events
             if decoder.progress != seen:
-                timer.restart()
+                self._quiet_since = now()
         return []
 
     async def _next_bytes(self, response: HttpResponse) -> bytes:
         # Bytes after the last event are no part of the answer.
         silence_s = _EPILOGUE_S if self._decoder.is_complete else self._service.deadlines.silence_s
         try:
-            data = await self._timer.read(response, within_s=silence_s)
+            data = await self._deadline.read(response, self._quiet_since + silence_s)
         except (TimeoutError, StreamBroken) as problem:
             if self._decoder.is_complete:
                 return b""
@@ -313,56 +314,55 @@ class _Call:
         return body[:_MAX_ERROR_BODY]
 
 
-class _SilenceTimer:
-    """Limit of the silence of a service: as `asyncio.timeout`, but one timer serves all reads of an answer."""
+class ReadDeadline:
+    """A deadline for reads that follow each other. One timer serves them all, moved only when it fires: a stream has
+    thousands of reads, and `asyncio.timeout` starts and cancels a timer for each."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._since = 0.0
-        self._deadline = 0.0
-        self._handle: asyncio.TimerHandle | None = None
+        self._at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        #: The task that waits for a read, and whether the deadline has cancelled it.
         self._reader: asyncio.Task[Any] | None = None
-        self._has_expired = False
+        self._has_passed = False
 
-    def restart(self) -> None:
-        """Count the silence from now."""
-        self._since = self._loop.time()
-
-    async def read(self, response: HttpResponse, *, within_s: float) -> bytes:
-        """Return the next bytes of a body. Raise TimeoutError ``within_s`` after `restart`."""
-        self._deadline = deadline = self._since + within_s
-        if self._handle is None or deadline < self._handle.when():
-            self.stop()
-            self._handle = self._loop.call_at(deadline, self._on_time)
-        self._reader = reader = asyncio.current_task(self._loop)
-        assert reader is not None
-        requests = reader.cancelling()
+    async def read(self, response: HttpResponse, at: float) -> bytes:
+        """Return the next bytes of ``response``. Raise TimeoutError if they do not arrive by ``at``, a time of the
+        event loop."""
+        # No variable here has the task: with an error, which keeps this frame, it would refer to itself.
+        self._at, self._reader, self._has_passed = at, asyncio.current_task(), False
+        assert self._reader is not None
+        if self._timer is None or at < self._timer.when():
+            self._start(at)
+        others = self._reader.cancelling()
         try:
             return await response.read()
         except asyncio.CancelledError:
-            if self._has_expired and reader.cancelling() <= requests + 1:
+            if self._has_passed and self._reader.cancelling() <= others + 1:
                 raise TimeoutError from None
             raise
         finally:
+            if self._has_passed:
+                self._reader.uncancel()
             self._reader = None
-            if self._has_expired:
-                self._has_expired = False
-                reader.uncancel()
 
-    def stop(self) -> None:
-        """Cancel the timer."""
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
+    def close(self) -> None:
+        """Stop the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
-    def _on_time(self) -> None:
-        self._handle = None
+    def _start(self, at: float) -> None:
+        self.close()
+        self._timer = asyncio.get_running_loop().call_at(at, self._fire)
+
+    def _fire(self) -> None:
+        self._timer = None
         if self._reader is None:
-            return  # The next read sets the timer again.
-        if self._loop.time() < self._deadline:
-            self._handle = self._loop.call_at(self._deadline, self._on_time)
+            return  # The next read starts it again.
+        if asyncio.get_running_loop().time() < self._at:
+            self._start(self._at)
         else:
-            self._has_expired = True
+            self._has_passed = True
             self._reader.cancel()
 
 

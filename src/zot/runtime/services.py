@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 
 import msgspec
 
@@ -31,11 +32,7 @@ def provider_of(
     """
     transport = _transport(config, resources)
     if config.record:
-        from zot.providers.recording import (  # Imported lazily: only `--record` needs it.
-            VERSION,
-            RecordingHeader,
-            RecordingTransport,
-        )
+        from zot.providers.recording import VERSION, RecordingHeader, RecordingTransport  # Imported lazily: `--record`.
 
         where = endpoint_of(config, models.find(model_id))
         header = RecordingHeader(VERSION, models.provider, where.api, model_id)
@@ -89,7 +86,7 @@ class _Services(msgspec.Struct, frozen=True):
         where = endpoint_of(self.config, model)
         return Service(
             self.name,
-            _APIS[where.api](self.name, where),
+            _api(self.name, where),
             self.transport,
             key=_key(self.config, model, self.resources),
             secrets=_address_secrets(self.config, where),
@@ -150,37 +147,18 @@ def _transport(config: Config, resources: SharedResources) -> Transport:
     return LabTransport(script_of(config))
 
 
-# One function an API: a session imports only its own.
+def _api(provider: str, where: Endpoint) -> Api:
+    """Return the API of an address. Its module is imported now: a session needs one."""
+    module, kind = _APIS[where.api]
+    quirks = {"quirks": COMPATIBLE if where.foreign else VENDORS[provider].chat} if where.api == "chat" else {}
+    made: Api = getattr(import_module(module), kind)(base_url=where.base_url, origin=provider, **quirks)
+    return made
 
 
-def _anthropic(provider: str, where: Endpoint) -> Api:
-    from zot.providers.anthropic import AnthropicMessages  # Imported lazily: a session needs one API.
-
-    return AnthropicMessages(base_url=where.base_url, origin=provider)
-
-
-def _responses(provider: str, where: Endpoint) -> Api:
-    from zot.providers.openai_responses import OpenAIResponses  # Imported lazily: a session needs one API.
-
-    return OpenAIResponses(base_url=where.base_url, origin=provider)
-
-
-def _chat(provider: str, where: Endpoint) -> Api:
-    from zot.providers.openai_chat import ChatCompletions  # Imported lazily: a session needs one API.
-
-    quirks = COMPATIBLE if where.foreign else VENDORS[provider].chat
-    return ChatCompletions(base_url=where.base_url, origin=provider, quirks=quirks)
-
-
-def _gemini(provider: str, where: Endpoint) -> Api:
-    from zot.providers.gemini import GeminiGenerateContent  # Imported lazily: a session needs one API.
-
-    return GeminiGenerateContent(base_url=where.base_url, origin=provider)
-
-
-_APIS: Mapping[ApiName, Callable[[str, Endpoint], Api]] = {
-    "anthropic": _anthropic,
-    "responses": _responses,
-    "chat": _chat,
-    "gemini": _gemini,
+#: The module and class of each API. A session imports only its own.
+_APIS: Mapping[ApiName, tuple[str, str]] = {
+    "anthropic": ("zot.providers.anthropic", "AnthropicMessages"),
+    "responses": ("zot.providers.openai_responses", "OpenAIResponses"),
+    "chat": ("zot.providers.openai_chat", "ChatCompletions"),
+    "gemini": ("zot.providers.gemini", "GeminiGenerateContent"),
 }

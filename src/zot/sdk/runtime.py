@@ -105,7 +105,7 @@ class Runtime:
     def steer(self, text: str, images: Sequence[ImageBlock] = ()) -> None:
         """Steer the running prompt: add a message before its next model call. Raise AgentError if none is running."""
         session = self._open()
-        if not session.busy:
+        if not session.worker.busy:
             raise AgentError("nothing is running that could be steered; use prompt")
         session.steer(text, images)
 
@@ -115,7 +115,7 @@ class Runtime:
 
     def approve(self, request_id: str, decision: str) -> None:
         """Answer an `ApprovalRequest`: allow_once, allow_always or reject. Raise UserError if it is not pending."""
-        self._open().approve(request_id, decision)
+        self._open().approvals.answer(request_id, decision)
 
     def set_model(self, model_id: str) -> None:
         """Use another model of the same provider from the next model call on. Raise UserError if there is none."""
@@ -133,7 +133,7 @@ class Runtime:
     @property
     def messages(self) -> tuple[Message, ...]:
         """The complete conversation, as `set_messages` of another Runtime takes it."""
-        return tuple(self._open().transcript.messages)
+        return tuple(self._open().history.transcript.messages)
 
     def set_messages(self, messages: Sequence[Message]) -> None:
         """Make ``messages`` the conversation. Raise UserError while busy.
@@ -174,12 +174,12 @@ class Runtime:
         Return a function that ends the subscription. ``hear`` must not block; if it raises, the log has the
         traceback and the run continues.
         """
-        return self._open().subscribe(EventListener(hear))
+        return self._open().history.subscribe(EventListener(hear))
 
     @property
     def cost(self) -> float | None:
         """Cost of the conversation so far in US dollars; None if a price is unknown."""
-        return self._open().totals.cost
+        return self._open().history.totals.cost
 
     async def close(self) -> None:
         """Cancel the running prompt and release all resources. Idempotent."""
@@ -202,7 +202,7 @@ class Runtime:
 
     def _idle(self) -> Session:
         session = self._open()
-        if session.busy and not (session.worker.aborting and not session.queue):
+        if session.worker.busy and not (session.worker.aborting and not session.queue):
             raise RuntimeBusy("a prompt or compact is running; wait for its done, cancel it, or use another Runtime")
         return session
 
@@ -301,7 +301,7 @@ class Inbox(Subscriber, JobObserver):
 
     def started(self) -> None:
         """Subscribe: the run starts."""
-        self._unsubscribe = self._session.subscribe(self)
+        self._unsubscribe = self._session.history.subscribe(self)
 
     def dropped(self, why: AgentError) -> None:
         """End: the run will never start. Unless it was cancelled, emit the reason and `done`."""

@@ -114,7 +114,7 @@ class OneRun(WritingSubscriber, JobObserver):
         self._face = face
         self._outcome = RunSummary()
         self._drop_reason = ""
-        session.subscribe(self)
+        session.history.subscribe(self)
 
     async def run(self, prompt: str) -> None:
         """Run the prompt, or the command it contains, to its end. Raise AgentError if there is no answer."""

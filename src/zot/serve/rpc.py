@@ -60,7 +60,7 @@ class RpcServer(WritingSubscriber):
         self._settled = asyncio.Event()
         self._settled.set()
         self._input_ended = False
-        session.subscribe(self)
+        session.history.subscribe(self)
         if not greeting.locked:
             session.extensions.start()
 
@@ -113,7 +113,7 @@ class RpcServer(WritingSubscriber):
         if not isinstance(command, rpc.Abort):
             self._held.append(command)
             return
-        is_aimed = self._session.busy
+        is_aimed = self._session.worker.busy
         self._session.abort(queue=bool(command.queue))
         if is_aimed:
             self._drop_held(queue=bool(command.queue))
@@ -179,10 +179,10 @@ class RpcServer(WritingSubscriber):
             case rpc.Rewind(messages=count, at=row, files=files, preview=preview):
                 self._later(command, session.rewind(RewindTarget(count, row, files is not False, bool(preview))))
             case rpc.GetMessages():
-                messages = [show(message) for message in session.transcript.messages]
+                messages = [show(message) for message in session.history.transcript.messages]
                 self._succeed(command, {"messages": messages})
             case rpc.Approve(request=request, decision=decision):
-                session.approve(request or "", decision or "")
+                session.approvals.answer(request or "", decision or "")
                 self._succeed(command)
             case rpc.Clear():
                 session.clear(self._observer(command))

@@ -72,7 +72,7 @@ class Bash:
         except BaseException:
             await self.sweep()  # A cancelled start may come after the command's first steps.
             raise
-        output = OutputCollector(child, context.progress, self._spills.new() if self._spills is not None else None)
+        output = OutputCollector(child, context.reporter, self._spills.new() if self._spills is not None else None)
 
         def report(ending: str) -> str:
             return f"$ {wanted.command}\n{output.text()}\n{ending}  Took {_duration(self._clock() - started)}"
@@ -88,7 +88,7 @@ class Bash:
             finally:
                 child.close()
                 if isinstance(reason, asyncio.CancelledError):
-                    context.last_words(report("[exit -1] (aborted)"))
+                    context.reporter.last_words(report("[exit -1] (aborted)"))
             raise
         finally:
             output.close()

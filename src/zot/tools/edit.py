@@ -76,8 +76,8 @@ class Edit:
             )
             await asyncio.sleep(0)
             new = apply(data, changes)
-            if context.writing is not None:
-                await context.writing(wrote(place.path, context.cwd, content_of(data), content_of(new)))
+            if context.reporter.keeps_changes:
+                await context.reporter.writing(wrote(place.path, context.cwd, content_of(data), content_of(new)))
             # No await from here on: an abort must not report an unchanged file after the change.
             replaced = place.replace(new, expected=about)
             if place.keys in self._seen:

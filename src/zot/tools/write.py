@@ -40,9 +40,9 @@ class Write:
             raise ToolFailed(f"cannot write {wanted.path}: that names a directory")
         with self._paths.find(wanted.path, context.cwd, make_parents=True) as place:
             known, changed = await self._look(place, wanted.path, data) if place.exists() else (None, [])
-            if context.writing is not None:
+            if context.reporter.keeps_changes:
                 before = content_at(place)
-                await context.writing(wrote(place.path, context.cwd, before, content_of(data)))
+                await context.reporter.writing(wrote(place.path, context.cwd, before, content_of(data)))
                 known = known or before.about
                 if before.digest is None and place.exists():
                     raise ToolFailed(f"{wanted.path} was created by another program at the same time; read it first")

@@ -30,11 +30,10 @@ from zot.runtime.extensions import manager_of
 from zot.runtime.open import HOSTED, OpenRequest, open_session, open_unrecorded
 from zot.runtime.providers import EarlierProviders
 from zot.runtime.shared import SharedResources
-from zot.session.abortable import AbortableWaits
 from zot.session.foreign_runs import ForeignRuns, open_foreign_run
 from zot.session.history import Batch, Subscriber
 from zot.session.queue import EditCompletion, JobObserver, RepeatedPrompt
-from zot.session.session import Session, new_session_id
+from zot.session.session import AbortableWaits, Session, new_session_id
 from zot.session.side_question import ask, side_config
 from zot.session.transcripts import RewindTarget, TranscriptPast, endings, past_message, past_of
 from zot.store import LockChanged, MessageAdded, Row
@@ -104,7 +103,7 @@ class LocalConversation:
         session.extensions.start()
 
     def follow(self, subscriber: Subscriber) -> Callable[[], None]:
-        self._followers[subscriber] = self._session.subscribe(subscriber)
+        self._followers[subscriber] = self._session.history.subscribe(subscriber)
         if self._foreign_runs is None and self._config.session is not None:
             self._foreign_runs = ForeignRuns(self._session, self._deliver, self._begun)
             self._begun = ()
@@ -122,13 +121,13 @@ class LocalConversation:
         return msgspec.structs.replace(self._session.state(), session=self._config.session or "")
 
     async def messages(self) -> Sequence[PastMessage]:
-        return await self._recalled(self._session.transcript.messages)
+        return await self._recalled(self._session.history.transcript.messages)
 
     async def past(self) -> Sequence[PastMessage]:
         if self._foreign_runs is None and self._config.session is not None:
             self._begun = await open_foreign_run(self._session)
-        known = [row for seq, row in self._begun if seq <= self._session.last_seq]
-        messages = self._session.transcript.messages
+        known = [row for seq, row in self._begun if seq <= self._session.store.last_seq]
+        messages = self._session.history.transcript.messages
         before = messages[: len(messages) - sum(isinstance(row, MessageAdded) for row in known)]
         return await self._recalled(before)
 
@@ -138,7 +137,7 @@ class LocalConversation:
         return [past_message(message, ended) for message in messages]
 
     async def images(self, place: str) -> Sequence[ImageBlock]:
-        for message in reversed(self._session.transcript.messages):
+        for message in reversed(self._session.history.transcript.messages):
             if message.role == "user" and message.time == place:
                 return [block for block in message.content if isinstance(block, ImageBlock)]
             for block in message.content:
@@ -161,7 +160,7 @@ class LocalConversation:
         self._session.queue.withdraw(name)
 
     async def retry(self) -> None:
-        asked = [message for message in self._session.transcript.messages if message.role == "user"]
+        asked = [message for message in self._session.history.transcript.messages if message.role == "user"]
         if not asked:
             raise UserError("nothing has been asked yet")
         self._check_here("wait for its end")
@@ -175,7 +174,7 @@ class LocalConversation:
         self._session.abort()
 
     async def approve(self, request: str, decision: Decision) -> None:
-        self._session.approve(request, decision)
+        self._session.approvals.answer(request, decision)
 
     async def remembered(self) -> Sequence[AllowedCall]:
         return [AllowedCall(one.tool, one.subject) for one in self._session.agent.approver.remembered()]
@@ -222,7 +221,7 @@ class LocalConversation:
         if locked != self._session.agent.locked:
             self._check_idle("the lock cannot be changed")
             if self._config.session is not None:  # Record it first: a lock that is not recorded must not seem to hold.
-                await self._session.record(LockChanged(locked))
+                await self._session.worker.record(LockChanged(locked))
             await self._reopen(lock=locked)
 
     async def compact(self) -> None:
@@ -265,7 +264,11 @@ class LocalConversation:
         await self._stop_foreign_runs()
         # A pending approval stays pending, for the next process that opens the session.
         await self._session.close(parks=True)
-        if self._unused is not None and self._config.session is not None and not self._session.transcript.messages:
+        if (
+            self._unused is not None
+            and self._config.session is not None
+            and not self._session.history.transcript.messages
+        ):
             unused, self._unused = self._unused, None
             await unused(self._config.session)
 
@@ -283,7 +286,7 @@ class LocalConversation:
             await following.stop()
 
     def _check_idle(self, what: str) -> None:
-        if self._session.busy:
+        if self._session.worker.busy:
             raise RuntimeBusy(f"{what} while a prompt or compact is running; abort it first")
 
     @property
@@ -305,7 +308,7 @@ class LocalConversation:
         return msgspec.structs.replace(self._config, **changes)
 
     def _past(self) -> TranscriptPast:
-        return past_of(self._session.transcript.messages, self._session.totals)
+        return past_of(self._session.history.transcript.messages, self._session.history.totals)
 
     async def _reopen(self, **changes: Any) -> None:
         """Reopen the session with other settings, then close the old one, which stays if reopening fails."""
@@ -319,7 +322,7 @@ class LocalConversation:
             self._foreign_runs = ForeignRuns(session, self._deliver)
         for subscriber, stop in self._followers.items():
             stop()
-            self._followers[subscriber] = session.subscribe(subscriber)
+            self._followers[subscriber] = session.history.subscribe(subscriber)
         # The subscribers no longer receive the end of the old session's panels.
         self._deliver(Batch(0, 0, former.extensions.panels.gone()))
         session.extensions.start()

@@ -276,7 +276,7 @@ async def test_that_the_conversation_became_another_one_is_told_live_and_later(d
         await caller.get("session/prompt", sessionId="s", prompt=prompt)
     session = daemon.daemon.sessions.pool.session("s")
     assert session is not None
-    messages = list(session.transcript.messages)
+    messages = list(session.history.transcript.messages)
     assert len((await session.rewind(RewindTarget(messages=2))).files) == 1
     await caller.get("session/prompt", sessionId="s", prompt="!echo four")
     session.replace_messages(messages[:3])

@@ -71,7 +71,8 @@ async def test_what_is_on_disk_and_was_not_shown_yet_is_heard_once() -> None:
     feed, ears = SessionFeed("s", Record()), Ears()
     agent = SimpleNamespace(extensions=NoExtensions())
     # Rows 4 and 5 have been written, and the session has not heard of it.
-    feed.opened(cast(Session, SimpleNamespace(last_seq=3, epoch=1, busy=True, agent=agent)))
+    store, worker = SimpleNamespace(last_seq=3), SimpleNamespace(busy=True)
+    feed.opened(cast(Session, SimpleNamespace(store=store, epoch=1, worker=worker, agent=agent)))
     is_there = asyncio.Event()
     feed.follow(Backlog(ears, Metrics()), Dialect.CAMEL, 0, caught_up=is_there.set)
     async with asyncio.timeout(PATIENCE_S):

@@ -201,7 +201,7 @@ async def test_who_follows_a_session_hears_by_itself_that_who_ran_it_died(
     await asyncio.to_thread(leave, ASKS)
     question = await caller.until(type="approval_request")
     async with asyncio.timeout(PATIENCE_S):
-        while (session := daemon.daemon.sessions.pool.session("s")) is None or session.pending is None:
+        while (session := daemon.daemon.sessions.pool.session("s")) is None or session.approvals.pending is None:
             await asyncio.sleep(0.01)
     [entry] = (await caller.get("session/list"))["sessions"]
     assert entry["state"] == "waiting_approval"

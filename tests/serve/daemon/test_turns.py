@@ -319,7 +319,7 @@ async def test_what_waits_is_answered_also_if_it_is_dropped_in_the_moment_in_whi
         request("session/prompt", "waits", {"sessionId": "s", "prompt": "!echo never"}),
     )
     await caller.until(type="state")
-    session.subscribe(AtTheEnd(daemon.daemon.stop))
+    session.history.subscribe(AtTheEnd(daemon.daemon.stop))
     assert (await caller.answer("runs"))["result"]["content"] == "done"
     assert (await caller.answer("waits"))["error"]["code"] == -32005
 

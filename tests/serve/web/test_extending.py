@@ -223,7 +223,7 @@ async def test_it_still_guards_where_nobody_can_connect(tmp_path_factory: pytest
                 session.prompt(CALL)
                 async with asyncio.timeout(PATIENCE_S):
                     await session.worker.finish()
-                results = [message for message in session.transcript.messages if message.role == "tool"]
+                results = [message for message in session.history.transcript.messages if message.role == "tool"]
             await daemon.close()
     assert "extension afar, which guards this, is not running" in str(results)
 

@@ -73,7 +73,7 @@ async def test_what_changes_a_session_of_this_machine_is_refused(tmp_path: Path,
         refused = await ask(client, method, **REFUSED[method])
         assert refused["error"]["code"] == NOT_OWNED
         assert face.daemon.sessions.pool.session("s") is session
-        assert session.busy
+        assert session.worker.busy
         assert [(one.id, one.title) for one in await face.daemon.sessions.catalog.journal.sessions()] == [("s", "mine")]
         session.abort()
 

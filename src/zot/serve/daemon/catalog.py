@@ -215,8 +215,8 @@ class CatalogMethods:
     def _entry(self, entry: CatalogEntry, grant: Grant) -> daemon_types.SessionEntry:
         record, session = entry.record, self._pool.session(entry.record.id)
         pending, busy = entry.pending, entry.is_running
-        if session is not None and session.busy:
-            pending, busy = session.pending, True
+        if session is not None and session.worker.busy:
+            pending, busy = session.approvals.pending, True
         return daemon_types.SessionEntry(
             session_id=record.id,
             session_key=record.id,
@@ -241,7 +241,7 @@ class CatalogMethods:
             await self._pool.refresh(asked.session_id, seq, epoch)
             async with self._pool.use(asked.session_id, looks=True) as session:
                 before = session.before
-                messages = list(session.transcript.messages)
+                messages = list(session.history.transcript.messages)
                 if asked.view == "past":
                     messages, last_seq = list(before.messages), before.seq
                     ended = await self._catalog.endings(asked.session_id)

@@ -111,7 +111,7 @@ class Daemon:
         return {
             "clients": len(self._connections),
             "sessions": len(sessions),
-            "running": sum(session.busy for session in sessions),
+            "running": sum(session.worker.busy for session in sessions),
             "journal_bytes": size_of_database(self.parts.journal.path),
             "rss_bytes": rss_bytes(),
             "uptime_seconds": round(self.uptime_s, 3),

@@ -277,9 +277,9 @@ class SessionFeed(Channel):
         """Handle that the session was loaded."""
         self.set_epoch(session.epoch)
         self.is_loaded = True
-        self.in_run = session.busy
+        self.in_run = session.worker.busy
         self._panels = session.agent.extensions.panels
-        self.on_foreign_rows(session.last_seq)
+        self.on_foreign_rows(session.store.last_seq)
 
     def closed(self) -> None:
         """Handle that the session and its extensions were unloaded."""

@@ -32,10 +32,9 @@ from zot.serve.daemon.access import (
     use_session,
 )
 from zot.serve.daemon.connection import AnswerThen, ClientConnection, Deferred, Handler, SlowAnswer, as_rpc_error
-from zot.session.abortable import AbortableWaits
 from zot.session.history import Batch, Subscriber
 from zot.session.queue import JobObserver
-from zot.session.session import Session, new_session_id
+from zot.session.session import AbortableWaits, Session, new_session_id
 from zot.session.side_question import ask
 from zot.session.transcripts import RewindTarget
 from zot.tools.images import MAX_IMAGE_BYTES, image_type
@@ -178,7 +177,7 @@ class RunSummarizer(Subscriber):
 
     def started(self) -> None:
         """Subscribe: the run begins, and all events from now on belong to it."""
-        self._leave = self._session.subscribe(self)
+        self._leave = self._session.history.subscribe(self)
 
     def deliver(self, batch: Batch) -> None:
         """Add a batch of events."""
@@ -301,12 +300,12 @@ class SessionMethods:
             opened = daemon_types.Opened(
                 session_id=session_id,
                 agent_alias=session.agent.name or "default",
-                message_count=len(session.transcript),
+                message_count=len(session.history.transcript),
                 workspace_dir=session.agent.cwd,
                 last_seq=seq,
                 epoch=epoch,
             )
-            after = await self._start_after(session_id, seq, session.pending)
+            after = await self._start_after(session_id, seq, session.approvals.pending)
         return AnswerThen(opened, lambda: connection.follow(session_id, after))
 
     async def _attach(self, connection: ClientConnection, asked: daemon_types.Attach) -> AnswerThen:
@@ -350,7 +349,7 @@ class SessionMethods:
         with suppress(AgentError):
             await self._recover(asked.session_id)
         if (session := self._pool.session(asked.session_id)) is not None:
-            session.kill()
+            session.tools.kill()
         await self._evict(connection, asked.session_id)
         return daemon_types.Killed(asked.session_id)
 
@@ -389,7 +388,7 @@ class SessionMethods:
     async def _recover(self, session_id: str) -> None:
         """Recover a session whose process died; it may then wait for an approval."""
         session = self._pool.session(session_id)
-        if session is not None and session.busy:
+        if session is not None and session.worker.busy:
             return
         if self._pool.is_loading(session_id) or await self._catalog.is_interrupted(session_id):
             with suppress(NoSuchAgent, DirectoryGone):  # Unusable, but readable.
@@ -399,12 +398,12 @@ class SessionMethods:
         """Return what a session does, and its open approval request. A session that is idle here may be running in
         another process."""
         session, is_elsewhere, question = self._pool.session(session_id), False, None
-        if session is None or not session.busy:
+        if session is None or not session.worker.busy:
             is_elsewhere, question = await self._catalog.activity(session_id)
             session = self._pool.session(session_id)
-        if session is not None and session.busy:
-            question = session.pending
-        is_here = session is not None and session.busy
+        if session is not None and session.worker.busy:
+            question = session.approvals.pending
+        is_here = session is not None and session.worker.busy
         return status_of(question, busy=is_here or is_elsewhere), question
 
     async def _start_after(self, session_id: str, seq: int, pending: ApprovalRequest | None) -> int:
@@ -416,7 +415,7 @@ class SessionMethods:
         """Return the number of the newest event that was sent, and the epoch. Raise NoSuchSession."""
         seq, epoch = await self._catalog.position(session_id)
         feed, session = connection.daemon.sessions.feed(session_id), self._pool.session(session_id)
-        if session is not None and session.busy:
+        if session is not None and session.worker.busy:
             return feed.seq, epoch
         feed.set_epoch(epoch)
         feed.on_foreign_rows(seq)  # Other processes may have added rows that were not sent here.
@@ -480,7 +479,7 @@ class SessionMethods:
         await self._pool.check_not_closed(asked.session_id)
         await self._recover(asked.session_id)
         session = self._pool.session(asked.session_id)
-        if session is None or not session.busy:
+        if session is None or not session.worker.busy:
             await self._catalog.journal.check_elsewhere(asked.session_id)
             raise RpcError(SESSION_NOT_FOUND, "No active turn for this session")
         session.abort()
@@ -488,10 +487,10 @@ class SessionMethods:
 
     async def _approve(self, connection: ClientConnection, asked: daemon_types.Approve) -> daemon_types.Approved:
         async with use_session(self._pool, connection, asked.session_id) as session:
-            if session.pending is None:
+            if session.approvals.pending is None:
                 await self._catalog.journal.check_elsewhere(asked.session_id)
             check_approval(connection, session, asked.verdict)
-            session.approve(asked.request_id, asked.verdict, by=connection.label)
+            session.approvals.answer(asked.request_id, asked.verdict, by=connection.label)
         return daemon_types.Approved(asked.session_id, asked.request_id)
 
     # Conversation and remembered approvals.
@@ -506,7 +505,7 @@ class SessionMethods:
     async def _undo_compact(self, connection: ClientConnection, asked: daemon_types.OfSession) -> Deferred:
         async with use_session(self._pool, connection, asked.session_id) as session:
             check_idle(session, "the conversation cannot be changed")
-            transcript = session.transcript
+            transcript = session.history.transcript
             reply = _JobReply(lambda: daemon_types.CompactUndone(asked.session_id, len(transcript)), INVALID_PARAMS)
             session.undo_compact(reply)
         return reply.deferred

@@ -90,8 +90,8 @@ class DaemonSessions:
         # The start of a turn was sent, but not its end.
         runs = session is not None and session.worker.has_begun and self.feed(session_id).in_run
         # A run that is cancelled before it begins still begins, if it can, so that its end is sent.
-        begins = session is not None and is_ended and session.busy and not session.worker.has_begun
-        if session is None or not (runs or begins) or (session.pending is not None and not is_ended):
+        begins = session is not None and is_ended and session.worker.busy and not session.worker.has_begun
+        if session is None or not (runs or begins) or (session.approvals.pending is not None and not is_ended):
             call()
             return
         loop = asyncio.get_running_loop()
@@ -117,7 +117,7 @@ class RunWaiter(Subscriber):
 
     def __init__(self, session: Session, reached: Callable[[], object]) -> None:
         self._reached: Callable[[], object] | None = reached
-        self.leave = session.subscribe(self)
+        self.leave = session.history.subscribe(self)
 
     def deliver(self, batch: Batch) -> None:
         """Check a batch for the end of the run."""
@@ -134,7 +134,7 @@ class RunWaiter(Subscriber):
 
 async def _settle_all(pool: SessionPool) -> None:
     """Wait until all sessions have finished their queues, except those that wait for an approval."""
-    while running := [one for one in pool.sessions if one.busy and one.pending is None]:
+    while running := [one for one in pool.sessions if one.worker.busy and one.approvals.pending is None]:
         async with asyncio.TaskGroup() as waits:
             for session in running:
                 waits.create_task(_settle(session))
@@ -233,7 +233,7 @@ class SessionOpener:
         config = self._parts.config(now.agent or DEFAULT_AGENT, None, None)
         recorded = {name: getattr(now, name) for name in RECORDED}
         config = side_config(resumed(config, recorded, self._parts.flags.keys() - _CHOSEN))
-        past = past_of(session.transcript.messages, session.totals)
+        past = past_of(session.history.transcript.messages, session.history.totals)
         return open_unrecorded(OpenRequest(config=config, past=past), self._parts.resources)
 
     def check(self, session_id: str, wanted: Configured) -> None:

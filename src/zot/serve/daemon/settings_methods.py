@@ -96,7 +96,7 @@ class SettingsMethods:
             check_idle(session, "another provider cannot be used")
             changed = msgspec.structs.replace(session.agent.configured(), **changes)
             await asyncio.to_thread(self._choices.check, session_id, changed)
-            await session.record(changed)
+            await session.worker.record(changed)
         self._choices.chosen(session_id)
         await self._pool.reopen(session_id)
 
@@ -105,7 +105,7 @@ class SettingsMethods:
             changes = session.agent.locked != asked.locked
             if changes:
                 check_idle(session, "the lock cannot be changed")
-                await session.record(LockChanged(asked.locked))
+                await session.worker.record(LockChanged(asked.locked))
         if changes:
             self._choices.chosen(asked.session_id)
             await self._pool.reopen(asked.session_id)

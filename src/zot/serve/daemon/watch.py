@@ -58,7 +58,7 @@ class ForeignRunWatcher:
         """Return the feeds of followed sessions that do not run in this process."""
         pool = self._daemon.sessions.pool
         followed = {one for connection in self._daemon.connections for one in connection.followed}
-        running = {one for one in followed if (session := pool.session(one)) is not None and session.busy}
+        running = {one for one in followed if (session := pool.session(one)) is not None and session.worker.busy}
         return {session_id: self._daemon.sessions.feed(session_id) for session_id in followed - running}
 
     async def _check(self, feeds: Mapping[str, SessionFeed], since: str) -> None:

@@ -226,7 +226,7 @@ class RequestRun(Subscriber):
     def kill(self) -> None:
         """Kill the processes of its tools, from any thread."""
         if self._session is not None:
-            self._session.kill()
+            self._session.tools.kill()
 
     def expire(self) -> None:
         """Cancel the request from any thread; kill its tools' processes at once, even if the loop hangs."""
@@ -267,9 +267,9 @@ class RequestRun(Subscriber):
                 self.waits = False
                 self._session = await self._opening(self._asked)
                 self._once = _once(self._session, self._asked)
-            self._session.subscribe(self)
+            self._session.history.subscribe(self)
             if self._listener is not None:
-                self._session.subscribe(self._listener)
+                self._session.history.subscribe(self._listener)
             self._session.agent.check_fit(self._request.prompt or "")
             answer, replayed = await self._run(self._session, self._once)
         except Exception as problem:  # The outermost boundary: every request gets an answer.
