@@ -21,7 +21,7 @@ PYTHONS ?= $(shell $(PYTHON) scripts/pythons.py)
 # How much of the faults is tried: "--sample 50", "--only prompt".
 FAULTS ?=
 
-.PHONY: demo test test-all test-quick check attacks bench clean format lab-agents faults mutants lock docs
+.PHONY: demo test test-all test-quick check attacks bench clean format lab-agents faults mutants lock docs release
 
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
@@ -92,6 +92,10 @@ docs: $(STAMP)
 # After a change of constraints.txt.
 lock: $(STAMP)
 	@$(BIN)/python scripts/lock.py
+
+# Builds the wheel and the sdist, checks both, installs them with each extra from the index. Uploads nothing.
+release: $(STAMP)
+	@$(BIN)/python scripts/release.py
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache

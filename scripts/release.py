@@ -1,0 +1,115 @@
+"""Build the wheel and the sdist, check them, install both in fresh environments, and stop before uploading.
+
+python scripts/release.py            `make release`
+python scripts/release.py --build    only build and check; installs nothing
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+import venv
+import zipfile
+from pathlib import Path
+
+from packaging.metadata import Metadata
+
+ROOT = Path(__file__).parent.parent
+DIST = ROOT / "dist"
+DISTRIBUTION = "zot-agent"
+#: The files without which an installed zot does not work.
+_IN_WHEEL = ("zot/py.typed", "zot/cli.py", "zot/providers/catalogue.json")
+#: Minutes, on a slow network.
+_PATIENCE_S = 600
+
+
+def version() -> str:
+    """Return the version in the source."""
+    [found] = re.findall(r'__version__ = "(.+?)"', (ROOT / "src" / "zot" / "version.py").read_text())
+    return str(found)
+
+
+def changes(of: str, text: str) -> str:
+    """Return the section of a version in the changelog. Exit if it is missing, empty, or dated "unreleased"."""
+    section = re.search(rf"^## {re.escape(of)}\b(.*?)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    if section is None or not section[2].strip():
+        sys.exit(f"CHANGELOG.md has no section for {of}: add '## {of} (DATE)' with the changes that users see")
+    if "unreleased" in section[1]:
+        print(f"note: CHANGELOG.md still calls {of} unreleased; write the date before you upload")
+    return section[2].strip()
+
+
+def build(into: Path) -> tuple[Path, Path]:
+    """Build the wheel and the sdist without isolation, with the pinned backend; return both."""
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-d", str(into), "-t", "sdist", "-t", "wheel"],
+        cwd=ROOT,
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        timeout=_PATIENCE_S,
+    )
+    stem = f"{DISTRIBUTION.replace('-', '_')}-{version()}"
+    return into / f"{stem}-py3-none-any.whl", into / f"{stem}.tar.gz"
+
+
+def check(wheel: Path, sdist: Path) -> Metadata:
+    """Check names, metadata and contents as an index would; return the metadata. Exit with the reason."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        [path] = [name for name in names if name.endswith(".dist-info/METADATA")]
+        raw = archive.read(path)
+    metadata = Metadata.from_email(raw, validate=True)
+    with tarfile.open(sdist) as packed:
+        member = packed.extractfile(f"{sdist.name.removesuffix('.tar.gz')}/PKG-INFO")
+        assert member is not None
+        in_sdist = Metadata.from_email(member.read(), validate=True)
+    problems = [f"the wheel lacks {name}" for name in _IN_WHEEL if name not in names]
+    problems += [f"the wheel has {name}" for name in names if name.startswith("tests/") or "__pycache__" in name]
+    if (metadata.name, str(metadata.version)) != (DISTRIBUTION, version()):
+        problems.append(f"the wheel is named {metadata.name} {metadata.version}")
+    if (in_sdist.name, in_sdist.version) != (metadata.name, metadata.version):
+        problems.append("the sdist and the wheel differ in name or version")
+    if metadata.description_content_type != "text/markdown" or not metadata.description:
+        problems.append("the description is not the README")
+    if problems:
+        sys.exit("\n".join(problems))
+    return metadata
+
+
+def install(requirement: str, into: Path) -> str:
+    """Install a requirement in a fresh environment; return what its `zot --version` prints."""
+    venv.create(into, with_pip=True)
+    pip = [str(into / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, requirement], check=True, timeout=_PATIENCE_S)
+    done = subprocess.run(
+        [str(into / "bin" / "zot"), "--version"], check=True, capture_output=True, text=True, timeout=60
+    )
+    return done.stdout.strip()
+
+
+def main() -> None:
+    """Build, check, install, and say what is left to do."""
+    section = changes(version(), (ROOT / "CHANGELOG.md").read_text())
+    for old in DIST.glob("*"):
+        old.unlink()
+    wheel, sdist = build(DIST)
+    metadata = check(wheel, sdist)
+    print(f"built and checked: {wheel.name}, {sdist.name}")
+    if "--build" not in sys.argv[1:]:
+        extras = sorted(metadata.provides_extra or [])
+        requirements = [str(wheel), str(sdist), *(f"{wheel}[{extra}]" for extra in extras)]
+        with tempfile.TemporaryDirectory() as place:
+            for number, requirement in enumerate(requirements):
+                said = install(requirement, Path(place) / str(number))
+                print(f"installed {Path(requirement).name}: {said}")
+                if said != f"zot {version()}":
+                    sys.exit(f"it should print: zot {version()}")
+    print(f"\nChanges in {version()}:\n\n{section}\n\nNothing was uploaded. To publish, upload both files in dist/.")
+
+
+if __name__ == "__main__":
+    main()
