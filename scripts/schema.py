@@ -50,26 +50,38 @@ _SEQ_AND_RUN = {
 
 
 class Started(msgspec.Struct, frozen=True):
+    """The run has started."""
+
     started: bool
 
 
 class Pong(msgspec.Struct, frozen=True):
+    """zot answers."""
+
     pong: bool
 
 
 class Chosen(msgspec.Struct, frozen=True):
+    """The model in use from the next model call on."""
+
     model: str
 
 
 class Transcript(msgspec.Struct, frozen=True):
+    """The messages of the conversation."""
+
     messages: tuple[ShownMessage, ...]
 
 
 class Models(msgspec.Struct, frozen=True):
+    """The models known for the provider."""
+
     models: tuple[rpc.ModelData, ...]
 
 
 class Commands(msgspec.Struct, frozen=True):
+    """The slash commands of extensions."""
+
     commands: tuple[CommandInfo, ...]
 
 
@@ -102,7 +114,7 @@ def schema() -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "zot RPC v1",
-        "description": "Each line in either direction is one of these objects. docs/reference/rpc.md says what they mean.",
+        "description": _described("rpc"),
         "anyOf": [{"$ref": _REF.format(name=name)} for name in ("FromClient", "FromZot")],
         "$defs": {
             "FromClient": _one_of("What a client may send.", commands),
@@ -158,7 +170,7 @@ def extension_schema() -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "zot extension protocol v1",
-        "description": "Each line in either direction is one of these objects. docs/reference/extensions.md says what they mean.",
+        "description": _described("extensions"),
         "anyOf": [{"$ref": _REF.format(name=name)} for name in ("FromExtension", "ToExtension")],
         "$defs": {
             "FromExtension": _one_of("What an extension may send.", [*said]),
@@ -193,16 +205,16 @@ def daemon_schema() -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "zot daemon, protocol version 1",
-        "description": "Each line in either direction is one of these objects. docs/reference/daemon.md says what they mean. "
+        "description": _described("daemon") + " "
         "A connection whose `initialize` has `protocol_version` spells all keys in snake_case instead.",
         "anyOf": [{"$ref": _REF.format(name=name)} for name in ("FromClient", "FromDaemon")],
         "$defs": {
             "FromClient": {
-                "description": "What a client may send; without an id it is not answered.",
+                "description": "What a client may send. The daemon does not answer a message without an id.",
                 "anyOf": [_call(method, kind) for method, kind in zip(methods, params, strict=True)],
             },
             "FromDaemon": {
-                "description": "What the daemon sends. What a result looks like goes by the method that was called.",
+                "description": "What the daemon sends. The method that was called determines the result.",
                 "anyOf": [_answer("result", {"type": "object"}), _answer("error", error), *told],
             },
             **{f"result of {method.name}": ref for method, ref in zip(methods, results, strict=True)},
@@ -268,6 +280,10 @@ def _data_of(command: type[Command], data: type[msgspec.Struct]) -> dict[str, An
         "if": {"properties": {"command": {"const": command.__struct_config__.tag}}},
         "then": {"properties": {"data": {"$ref": _REF.format(name=data.__name__)}}},
     }
+
+
+def _described(page: str) -> str:
+    return f"Each line in either direction is one of these objects. docs/reference/{page}.md explains them."
 
 
 def _one_of(description: str, kinds: list[Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""docs/reference/client.md: its programs and commands work as they are written, and everything there is has its place."""
+"""docs/reference/client.md: its programs and commands work as written, and it describes every member and flag."""
 
 from __future__ import annotations
 

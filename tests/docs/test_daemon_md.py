@@ -1,4 +1,4 @@
-"""docs/reference/daemon.md leaves nothing out: every method, update and error; and what its conversations say can be said."""
+"""docs/reference/daemon.md describes every method, update and error, and its conversations are well-formed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every conversation in docs/reference/rpc.md and docs/reference/tools.md is held with the real program; the former leaves nothing out."""
+"""Every conversation in docs/reference/rpc.md and tools.md runs as written, and rpc.md describes every part of RPC."""
 
 from __future__ import annotations
 

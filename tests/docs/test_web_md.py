@@ -1,4 +1,4 @@
-"""docs/reference/web.md: its programs run, its configuration is taken, and what it says of statuses and numbers is so."""
+"""docs/reference/web.md: its programs run, its configuration is valid, and its statuses and limits are true."""
 
 from __future__ import annotations
 

@@ -10,6 +10,8 @@ from zot.wire.spelling import Spelled
 
 
 class ClientName(Spelled, frozen=True):
+    """The name and version of the client's program."""
+
     name: str = ""
     version: str = ""
 
