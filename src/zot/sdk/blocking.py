@@ -55,7 +55,7 @@ class BlockingRuntime:
     def prompt(self, text: str, images: Sequence[ImageBlock] = ()) -> Iterator[AgentEvent]:
         """Start a prompt and yield its events as they happen. Leaving the loop early cancels the prompt.
 
-        Raise RuntimeBusy while another one runs.
+        Raise RuntimeBusy while another one runs, UserError if it is empty.
         """
 
         async def start() -> Events:
@@ -72,7 +72,7 @@ class BlockingRuntime:
                 self._wait(events.aclose())
 
     def compact(self) -> str:
-        """Summarise the conversation and return the summary. Raise what made it fail, or RunCancelled."""
+        """Replace all but the newest messages by a summary and return it. Raise what made it fail, or RunCancelled."""
 
         async def compact() -> str:
             async with self._inner.compact() as events:
@@ -86,7 +86,7 @@ class BlockingRuntime:
         return self._wait(compact())
 
     def undo_compact(self) -> None:
-        """Restore the messages that the newest compaction replaced, before later ones. Raise UserError if none."""
+        """Restore the messages that the newest compaction replaced. Raise UserError if there is none."""
         self._wait(self._inner.undo_compact())
 
     def steer(self, text: str, images: Sequence[ImageBlock] = ()) -> None:
@@ -120,7 +120,7 @@ class BlockingRuntime:
         return self._call(lambda runtime: runtime.messages)
 
     def set_messages(self, messages: Sequence[Message]) -> None:
-        """Make ``messages`` the conversation. Raise UserError while busy.
+        """Replace the conversation by ``messages``. Raise UserError while busy.
 
         In a recorded session this takes effect before the next prompt; if it fails, the next call raises the reason.
         """
@@ -141,7 +141,10 @@ class BlockingRuntime:
         return self._wait(self._inner.commands())
 
     def run_command(self, name: str, args: str = "") -> CommandAnswer:
-        """Run a command of an extension and return the action it asks for, without taking it. Raise UserError."""
+        """Run a command of an extension and return the action it asks for, which the caller carries out.
+
+        Raise UserError if there is no such command, or with the error that the extension reports.
+        """
         return self._wait(self._inner.run_command(name, args))
 
     def send_key(self, panel_id: str, key: str, text: str = "") -> None:

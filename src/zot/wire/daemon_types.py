@@ -215,7 +215,7 @@ class RewoundFile(Spelled, frozen=True):
 
 
 class Rewound(Spelled, frozen=True):
-    """The number of messages that are left, the restored files, and the row that a rewind to undoes this one."""
+    """The number of messages that are left, and the restored files. A rewind to the row ``undo`` undoes this one."""
 
     session_id: str
     message_count: int
