@@ -33,7 +33,7 @@ _BEGIN, _END = "<!-- generated: python scripts/reference.py -->\n", "<!-- end of
 
 #: The sections of the page: what `zot` exports, by purpose, and the types of results.
 SECTIONS: dict[str, tuple[Any, ...]] = {
-    "Runtime": (zot.Runtime, zot.BlockingRuntime, zot.Events, zot.run),
+    "In process": (zot.Runtime, zot.BlockingRuntime, zot.Events, zot.run),
     "Settings": (zot.Config,),
     "Client of the daemon": (zot.Client, zot.ClientSession, zot.ClientTurn),
     "Messages": (zot.Message, zot.TextBlock, zot.ImageBlock, zot.show, ShownMessage),
@@ -71,7 +71,7 @@ def api() -> str:
         parts.append(f"## {title}\n")
         parts += [_described(value) for value in values]
     parts.append(
-        "## Events\n\nThe classes of `zot.events`; `zot.AgentEvent` is their union."
+        "## Event classes\n\nThe classes of `zot.events`; `zot.AgentEvent` is their union."
         " In [zot RPC](rpc.md#events) each is a frame with the same fields.\n"
     )
     parts.append("| Class | Fields | Meaning |\n| --- | --- | --- |")

@@ -234,7 +234,7 @@ class Client:
     async def session(
         self, session_id: str | None = None, agent: str = "default", cwd: str | None = None
     ) -> ClientSession:
-        """Return the session with this id; create it, with this agent and directory, if there is none. Raise RpcError."""
+        """Return the session with this id; if there is none, create it with this agent and ``cwd``. Raise RpcError."""
         params = {"agentAlias": agent, "sessionId": session_id or _new_id(), "cwd": cwd}
         # Repeatable: with an id, the daemon creates the session only once.
         opened = await self.ask("session/new", params, Opened, is_repeatable=True)
