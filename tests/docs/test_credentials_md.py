@@ -1,4 +1,4 @@
-"""Every command line in docs/reference/credentials.md prints what stands below it, and no name, provider or flag is left out."""
+"""docs/reference/credentials.md: its commands print what it shows; it has every provider, variable and flag."""
 
 from __future__ import annotations
 

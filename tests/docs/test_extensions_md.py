@@ -1,4 +1,4 @@
-"""docs/reference/extensions.md says what is so: its conversations, and every frame and field. So do the pages of the SDKs."""
+"""docs/reference/extensions.md has every frame and field, and its conversations hold. The SDK pages have every name."""
 
 from __future__ import annotations
 
