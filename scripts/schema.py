@@ -114,7 +114,7 @@ def schema() -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "zot RPC v1",
-        "description": _described("rpc"),
+        "description": "Each line in either direction is one of these objects: see docs/reference/rpc.md.",
         "anyOf": [{"$ref": _REF.format(name=name)} for name in ("FromClient", "FromZot")],
         "$defs": {
             "FromClient": _one_of("What a client may send.", commands),
@@ -170,7 +170,7 @@ def extension_schema() -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "zot extension protocol v1",
-        "description": _described("extensions"),
+        "description": "Each line in either direction is one of these objects: see docs/reference/extensions.md.",
         "anyOf": [{"$ref": _REF.format(name=name)} for name in ("FromExtension", "ToExtension")],
         "$defs": {
             "FromExtension": _one_of("What an extension may send.", [*said]),
@@ -205,7 +205,7 @@ def daemon_schema() -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "zot daemon, protocol version 1",
-        "description": _described("daemon") + " "
+        "description": "Each line in either direction is one of these objects: see docs/reference/daemon.md. "
         "A connection whose `initialize` has `protocol_version` spells all keys in snake_case instead.",
         "anyOf": [{"$ref": _REF.format(name=name)} for name in ("FromClient", "FromDaemon")],
         "$defs": {
@@ -280,10 +280,6 @@ def _data_of(command: type[Command], data: type[msgspec.Struct]) -> dict[str, An
         "if": {"properties": {"command": {"const": command.__struct_config__.tag}}},
         "then": {"properties": {"data": {"$ref": _REF.format(name=data.__name__)}}},
     }
-
-
-def _described(page: str) -> str:
-    return f"Each line in either direction is one of these objects. docs/reference/{page}.md explains them."
 
 
 def _one_of(description: str, kinds: list[Any]) -> dict[str, Any]:

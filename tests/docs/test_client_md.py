@@ -1,4 +1,4 @@
-"""docs/reference/client.md: its programs and commands work as written, and it describes every member and flag."""
+"""reference/client.md: its programs and commands work as written, and it describes every member."""
 
 from __future__ import annotations
 

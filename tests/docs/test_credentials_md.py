@@ -1,4 +1,4 @@
-"""docs/reference/credentials.md: its commands print what it shows; it has every provider, variable and flag."""
+"""reference/credentials.md: its command lines print what it shows, and it has every provider and flag."""
 
 from __future__ import annotations
 

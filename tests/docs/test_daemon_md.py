@@ -1,4 +1,4 @@
-"""docs/reference/daemon.md describes every method, update and error, and its conversations are well-formed."""
+"""reference/daemon.md describes every method, update and error; its conversations are valid."""
 
 from __future__ import annotations
 

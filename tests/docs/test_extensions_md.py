@@ -1,4 +1,4 @@
-"""docs/reference/extensions.md has every frame and field, and its conversations hold. The SDK pages have every name."""
+"""reference/extensions.md: its conversations happen, and it has every frame and field. So do the pages of the SDKs."""
 
 from __future__ import annotations
 

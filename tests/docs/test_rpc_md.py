@@ -1,4 +1,4 @@
-"""Every conversation in docs/reference/rpc.md and tools.md runs as written, and rpc.md describes every part of RPC."""
+"""The conversations of reference/rpc.md and tools.md happen with the real program; rpc.md describes everything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/reference/web.md: its programs run, its configuration is valid, and its statuses and limits are true."""
+"""reference/web.md: its programs run, its configuration works, its statuses and limits are right."""
 
 from __future__ import annotations
 
