@@ -49,26 +49,38 @@ _SEQ_AND_RUN = {
 
 
 class Started(msgspec.Struct, frozen=True):
+    """The run has started."""
+
     started: bool
 
 
 class Pong(msgspec.Struct, frozen=True):
+    """zot answers."""
+
     pong: bool
 
 
 class Chosen(msgspec.Struct, frozen=True):
+    """The model in use from the next model call on."""
+
     model: str
 
 
 class Transcript(msgspec.Struct, frozen=True):
+    """The messages of the conversation."""
+
     messages: tuple[ShownMessage, ...]
 
 
 class Models(msgspec.Struct, frozen=True):
+    """The models known for the provider."""
+
     models: tuple[rpc.ModelData, ...]
 
 
 class Commands(msgspec.Struct, frozen=True):
+    """The slash commands of extensions."""
+
     commands: tuple[CommandInfo, ...]
 
 
@@ -197,11 +209,11 @@ def daemon_schema() -> dict[str, Any]:
         "anyOf": [{"$ref": _REF.format(name=name)} for name in ("FromClient", "FromDaemon")],
         "$defs": {
             "FromClient": {
-                "description": "What a client may send; without an id it is not answered.",
+                "description": "What a client may send. The daemon does not answer a message without an id.",
                 "anyOf": [_call(method, kind) for method, kind in zip(methods, params, strict=True)],
             },
             "FromDaemon": {
-                "description": "What the daemon sends. What a result looks like goes by the method that was called.",
+                "description": "What the daemon sends. The method that was called determines the result.",
                 "anyOf": [_answer("result", {"type": "object"}), _answer("error", error), *told],
             },
             **{f"result of {method.name}": ref for method, ref in zip(methods, results, strict=True)},

@@ -234,14 +234,14 @@ class Client:
     async def session(
         self, session_id: str | None = None, agent: str = "default", cwd: str | None = None
     ) -> ClientSession:
-        """Return the session with this id, or a new one, whose directory is ``cwd``. Raise RpcError."""
+        """Return the session with this id; if there is none, create it with this agent and ``cwd``. Raise RpcError."""
         params = {"agentAlias": agent, "sessionId": session_id or _new_id(), "cwd": cwd}
         # Repeatable: with an id, the daemon creates the session only once.
         opened = await self.ask("session/new", params, Opened, is_repeatable=True)
         return await self.attach(opened.session_id)
 
     async def attach(self, session_id: str) -> ClientSession:
-        """Return an existing session, without changing it. Raise RpcError."""
+        """Return an existing session, whatever its agent. A closed one can only be read. Raise RpcError."""
         attached = await self._answered(
             lambda answered: self._peer.attach(session_id, None, answered), Attached, self._answer_s
         )

@@ -52,10 +52,7 @@ OF_PROVIDER = ("base_url", "api", "api_key", "script", "replay")
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings of a Runtime. Every field has a default; None means the usual behaviour.
-
-    Without a ``provider``, it is the first that has a key.
-    """
+    """Settings of a Runtime, all optional. Without a ``provider``, it is the first that has a key."""
 
     agent: str = DEFAULT_AGENT
     provider: str = ""

@@ -73,7 +73,7 @@ class Runtime:
         await self.close()
 
     def prompt(self, text: str, images: Sequence[ImageBlock] = ()) -> Events:
-        """Start a prompt and return its events. Raise RuntimeBusy while another one runs."""
+        """Start a prompt and return its events. Raise RuntimeBusy while another one runs, UserError if it is empty."""
         session = self._idle()
         inbox = Inbox(session, can_approve=self._config.approvals)
         return Events(inbox, session.prompt(text, images, observer=inbox))
@@ -91,13 +91,13 @@ class Runtime:
         return Answer(outcome.text, outcome.usage, outcome.held_back)
 
     def compact(self) -> Events:
-        """Start to summarise the conversation and return the events. Raise RuntimeBusy while a prompt runs."""
+        """Start to replace all but the newest messages by a summary; return the events. Raise RuntimeBusy if busy."""
         session = self._idle()
         inbox = Inbox(session, can_approve=self._config.approvals)
         return Events(inbox, session.compact(inbox))
 
     async def undo_compact(self) -> None:
-        """Restore the messages that the newest compaction replaced, before later ones. Raise UserError if none."""
+        """Restore the messages that the newest compaction replaced. Raise UserError if there is none."""
         completion = EditCompletion()
         self._idle().undo_compact(completion)
         await completion.over
@@ -136,7 +136,7 @@ class Runtime:
         return tuple(self._open().history.transcript.messages)
 
     def set_messages(self, messages: Sequence[Message]) -> None:
-        """Make ``messages`` the conversation. Raise UserError while busy.
+        """Replace the conversation by ``messages``. Raise UserError while busy.
 
         In a recorded session this takes effect before the next prompt; if it fails, the next call raises the reason.
         """
@@ -157,7 +157,10 @@ class Runtime:
         return await self._open().commands()
 
     async def run_command(self, name: str, args: str = "") -> CommandAnswer:
-        """Run a command of an extension and return the action it asks for, without taking it. Raise UserError."""
+        """Run a command of an extension and return the action it asks for, which the caller carries out.
+
+        Raise UserError if there is no such command, or with the error that the extension reports.
+        """
         return await self._open().run_command(name, args)
 
     def send_key(self, panel_id: str, key: str, text: str = "") -> None:

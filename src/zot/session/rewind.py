@@ -122,8 +122,10 @@ class RestoredFile(msgspec.Struct, frozen=True):
 
 
 class Rewound(msgspec.Struct, frozen=True):
-    """The result of a rewind: the number of ``messages`` now, the restored files, and the row that a rewind to
-    undoes it."""
+    """The result of a rewind: how many ``messages`` are left, the restored files, and the row ``undo``.
+
+    A rewind to that row undoes this one.
+    """
 
     messages: int
     files: tuple[RestoredFile, ...]

@@ -97,6 +97,8 @@ def dialect_of(spelling: Spelling, features: Collection[str]) -> Dialect:
 
 
 class ClientName(Spelled, frozen=True):
+    """The name and version of the client's program."""
+
     name: str = ""
     version: str = ""
 
