@@ -105,7 +105,7 @@ def file_name(block: Block) -> str | None:
 
 
 def follow(page: Path, reader: Reader) -> None:
-    """Save and type everything that a page shows, in its order; ``...`` stands for any output."""
+    """Save and type everything that a page shows, in its order; ``...`` matches any output."""
     for block in all_blocks(page.read_text()):
         name = file_name(block)
         if name is not None:

@@ -99,7 +99,7 @@ def service() -> Iterator[Heard]:
 
 @contextmanager
 def supervised(command: str, env: Mapping[str, str], cwd: Path, **popen: object) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a service as systemd does; go on when it says that it is ready. It must end well on SIGTERM."""
+    """Start a service as systemd does and wait until it reports that it is ready. It must end well on SIGTERM."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear:
         ear.bind(str(cwd / "notify"))
         ear.settimeout(PATIENCE_S)
