@@ -256,12 +256,32 @@ def test_a_client_survives_a_daemon_that_is_killed_and_hears_how_its_turn_ended(
     assert (process.returncode, errors) == (130, b"")
 
 
-def test_a_client_tells_its_own_turn_from_those_of_others(client: Command, place: Place, session: str) -> None:
+def test_a_client_sends_a_prompt_that_a_stopping_daemon_returns_to_the_next_one(
+    client: Command, place: Place, session: str
+) -> None:
     with started(client, place, place.socket, session, "!slow 2000 0.01") as first:
         until(first, b"w1 ")
         with started(client, place, place.socket, session, "!echo second") as second:
             assert eventually(lambda: place.call("session/state", sessionId=session)["queued"] == 1)
-            first.send_signal(signal.SIGINT)
+            place.stop()
+            place.start()
+            assert second.communicate(timeout=2 * PATIENCE_S) == (b"second\n", b"")
+        assert first.wait(2 * PATIENCE_S) == 130
+    assert prompts(place, session) == ["!slow 2000 0.01", "!echo second"]
+
+
+def test_a_client_tells_its_own_turn_from_those_of_others(client: Command, place: Place, session: str) -> None:
+    def queued(number: int) -> bool:
+        return place.call("session/state", sessionId=session)["queued"] == number
+
+    with started(client, place, place.socket, session, "!slow 2000 0.01") as first:
+        until(first, b"w1 ")
+        with started(client, place, place.socket, session, "!echo second") as second:
+            assert eventually(lambda: queued(1))
+            with started(client, place, place.socket, session, "!echo third") as third:
+                assert eventually(lambda: queued(2))
+                first.send_signal(signal.SIGINT)
+                assert third.communicate(timeout=2 * PATIENCE_S) == (b"third\n", b"")
             assert second.communicate(timeout=2 * PATIENCE_S) == (b"second\n", b"")
         assert first.wait(2 * PATIENCE_S) == 130
 

@@ -26,7 +26,6 @@ const (
 	reconnectFor = 30 * time.Second // how long a lost daemon is tried again
 	settleFor    = 2 * time.Second  // how long an idle session may be silent before a prompt without a trace counts as lost
 	stopping     = -32005           // the daemon is stopping and has not begun this: ask the next one
-	turnFailed   = -32603           // its turn_complete has said why
 )
 
 var errLost = errors.New("the connection was lost")
@@ -168,7 +167,7 @@ func (r *Run) follow(c *connection) (*Update, error) {
 				r.sent = false
 				time.Sleep(500 * time.Millisecond)
 				return nil, errLost
-			case frame.Error != nil && (frame.ID <= open || frame.ID == prompt && frame.Error.Code != turnFailed):
+			case frame.Error != nil && (frame.ID <= open || frame.ID == prompt):
 				return nil, errors.New(frame.Error.Message)
 			case frame.ID == open && frame.Method == "":
 				if !r.opened {
@@ -209,9 +208,10 @@ func (r *Run) handle(c *connection, update Update) bool {
 			c.send("session/approve", params) // an error means that another client was first
 		}
 	}
-	if update.Seq != 0 {
-		r.cursor = update.Seq
+	if update.Seq == 0 {
+		return false // it is not on record: the answer to the prompt counts
 	}
+	r.cursor = update.Seq
 	return update.Type == "turn_complete" && update.PromptID == r.promptID
 }
 

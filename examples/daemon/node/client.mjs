@@ -116,9 +116,7 @@ class Run {
     }
     if (!this.sent) {
       this.sent = true;
-      connection.call("session/prompt", { sessionId, prompt: this.prompt, promptId }).catch((error) => {
-        if (error.code !== -32603) this.refuse(error); // -32603: the turn failed, which its turn_complete has said
-      });
+      connection.call("session/prompt", { sessionId, prompt: this.prompt, promptId }).catch(this.refuse);
     }
     return Promise.race([this.completed, refused]);
   }
@@ -133,7 +131,8 @@ class Run {
       const params = { sessionId: this.session, requestId: update.requestId, decision };
       this.connection.call("session/approve", params).catch(() => {}); // another client was first, or it is asked again
     }
-    if (update.seq !== undefined) this.cursor = update.seq;
+    if (update.seq === undefined) return; // it is not on record: the answer to the prompt counts
+    this.cursor = update.seq;
     if (update.type === "turn_complete" && update.promptId === this.promptId) this.complete(update);
   }
 

@@ -57,7 +57,7 @@ follow() {
     eval "$line"
     case $kind:$id in
       answer:open) opened ;;
-      error:prompt) [ "$code" = -32603 ] || refused ;; # -32603: the turn failed, which its turn_complete has said
+      error:prompt) refused ;;
       error:hello | error:open | error:) fail 1 "$text" ;;
       answer:* | error:*) ;; # of approve and cancel
       *) update ;;
@@ -101,7 +101,8 @@ update() {
         ;;
     esac
   fi
-  cursor=${seq:-$cursor}
+  [ -n "$seq" ] || return # it is not on record: the answer to the prompt counts
+  cursor=$seq
   if [ "$kind:$prompt_id" = "turn_complete:$our_id" ]; then
     echo
     case $outcome in
