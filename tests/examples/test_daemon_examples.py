@@ -105,7 +105,7 @@ Cut: TypeAlias = Callable[[bytes], int | None]
 
 
 class Proxy:
-    """A socket before the daemon's. It cuts its first connection where a rule tells it to, and serves all later ones."""
+    """A socket before the daemon's. It cuts its first connection where a rule tells it to, and serves later ones."""
 
     def __init__(self, place: Place, *, to_client: Cut | None = None, to_daemon: Cut | None = None) -> None:
         self._target = place.socket
