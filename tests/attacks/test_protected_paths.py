@@ -22,7 +22,7 @@ from zot.runtime.toolbox import Toolbox
 from zot.tools.base import ToolContext
 from zot.tools.bash import Bash
 from zot.tools.file_access import LockedPaths
-from zot.tools.process import Child, Command, Groups
+from zot.tools.process import Child, Groups, Program
 from zot.tools.sandbox import Sandbox
 
 from .privilege import NOBODY, as_nobody, needs_root
@@ -158,7 +158,7 @@ async def test_what_an_aborted_command_has_planted_does_not_stay(tmp_path: Path)
 class LateStart(Groups):
     """Never reports an evil command as started: when that is cancelled, the command has done its work."""
 
-    async def spawn(self, command: Command) -> Child:
+    async def spawn(self, command: Program) -> Child:
         child = await super().spawn(command)
         if not any(b"evil" in os.fsencode(word) for word in command.argv):  # The sandbox tries what this machine has.
             return child

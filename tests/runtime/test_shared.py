@@ -22,7 +22,7 @@ from zot.runtime.open import OpenRequest, open_session
 from zot.runtime.shared import SharedResources
 from zot.session.session import Session
 from zot.store import Configured
-from zot.tools.process import Command
+from zot.tools.process import Program
 
 PATH = {"PATH": os.environ["PATH"]}
 
@@ -101,14 +101,14 @@ async def test_the_processes_of_all_sessions_end_with_the_resources(house: House
     await house.resources.close()
     assert living(mark) == []
     with pytest.raises(ChildProcessError, match="nothing can be started any more"):
-        await house.resources.processes("late").spawn(Command(["true"], "/", {}))
+        await house.resources.processes("late").spawn(Program(["true"], "/", {}))
 
 
 async def test_nothing_is_started_first_when_all_has_ended() -> None:
     resources = SharedResources()
     resources.kill()
     with pytest.raises(ChildProcessError, match="nothing can be started any more"):
-        await resources.processes("late").spawn(Command(["true"], "/", {}))
+        await resources.processes("late").spawn(Program(["true"], "/", {}))
     await resources.close()
 
 

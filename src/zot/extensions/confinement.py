@@ -14,7 +14,7 @@ from zot.extensions.manifest import FILE_NAME, Manifest, data_directories, progr
 from zot.extensions.permissions import CWD, Permissions, allows
 from zot.files import make_directory
 from zot.tools.mounts import Places, closing, in_path, is_in, link, mounts, private, run_by, system
-from zot.tools.process import Command, Processes
+from zot.tools.process import Processes, Program
 from zot.tools.protection import ProtectedFiles
 from zot.tools.sandbox import (
     SandboxSupport,
@@ -68,8 +68,8 @@ class Confinement:
         self._trying = asyncio.Lock()
 
     async def confine(
-        self, command: Command, place: ExtensionPlace, manifest: Manifest, permissions: Permissions
-    ) -> Command:
+        self, command: Program, place: ExtensionPlace, manifest: Manifest, permissions: Permissions
+    ) -> Program:
         """Return the command that runs an extension confined.
 
         Raise NoSandbox if this system cannot confine anything, or UserError if the permissions cannot be granted.

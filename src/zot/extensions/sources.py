@@ -23,7 +23,7 @@ from zot.extensions.peer import ExtensionDeadlines, ExtensionPeer, Unconfined
 from zot.extensions.permissions import LACKING
 from zot.files import make_directory
 from zot.text import printable
-from zot.tools.process import Child, Command, Processes, Streams
+from zot.tools.process import Child, Processes, Program, Streams
 from zot.wire import extension as wire
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class ProgramSource:
             await asyncio.to_thread(self._snapshot.make, self.manifest)
         permissions = self.manifest.permissions
         env = environment(self.settings.env, permissions)
-        command = Command(command_line(self.manifest, self._code), self._code, env)
+        command = Program(command_line(self.manifest, self._code), self._code, env)
         advice = ""
         if permissions is not None:
             try:
@@ -163,7 +163,7 @@ class ProgramSource:
             os.close(theirs)
         return ExtensionProcess(child, outbox, grace_s=self.settings.deadlines.terminate_s, advice=advice)
 
-    async def _spawn(self, command: Command) -> Child:
+    async def _spawn(self, command: Program) -> Child:
         try:
             return await self.settings.processes().spawn(command)
         except OSError as problem:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from zot.providers.base import Transport
     from zot.providers.http import SharedHttpTransport
     from zot.runtime.key_command import KeyCommand
-    from zot.tools.process import Child, Command, Processes
+    from zot.tools.process import Child, Processes, Program
 
 T = TypeVar("T")
 
@@ -138,7 +138,7 @@ class BorrowedProcesses:
         self._used: Processes | None = None
         self._closed = False
 
-    async def spawn(self, command: Command) -> Child:
+    async def spawn(self, command: Program) -> Child:
         """See `Processes`."""
         self._check_open()
         self._used = self._resources.launcher()

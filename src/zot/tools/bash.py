@@ -14,7 +14,7 @@ from zot.errors import ToolFailed
 from zot.messages import TextBlock
 from zot.tools.base import Output, ToolContext, decode_args, to_utf8
 from zot.tools.command_output import OutputCollector, Spills
-from zot.tools.process import Child, Command, Groups, Processes
+from zot.tools.process import Child, Groups, Processes, Program
 from zot.tools.specs import BASH_MIN_TIMEOUT_S, BASH_TIMEOUT_S, bash
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Bash:
         return f"[moved away, because --lock protects it: {', '.join(moved)}]\n" if moved else ""
 
     async def _start(self, argv: Sequence[str | bytes], context: ToolContext) -> Child:
-        command = Command(argv, context.cwd, context.env, context.owners)
+        command = Program(argv, context.cwd, context.env, context.owners)
         try:
             if self._sandbox is not None:
                 command = await self._sandbox.confine(command, self._processes)

@@ -15,7 +15,7 @@ from typing import Any
 
 from zot.tools.guardian_process.kernel import hide_memory, raise_priority
 from zot.tools.guardian_process.spawn_request import SpawnRequest, encode_request
-from zot.tools.process import CLOSE_GRACE_S, REAP_S, Child, Command, Groups, Processes, end_each, kill_orphans, resolve
+from zot.tools.process import CLOSE_GRACE_S, REAP_S, Child, Groups, Processes, Program, end_each, kill_orphans, resolve
 
 #: Error of a command that no keeper took.
 ENDED = "the guardian ended before it could take it"
@@ -81,7 +81,7 @@ class Guardian:
         self._starting = asyncio.Semaphore(_MAX_STARTING)
         self._closed = False
 
-    async def spawn(self, command: Command) -> Child:
+    async def spawn(self, command: Program) -> Child:
         """See `Processes`."""
         variables = {os.fsencode(name): os.fsencode(value) for name, value in command.env.items()}
         words = [os.fsencode(word) for word in command.argv]
@@ -127,7 +127,7 @@ class Guardian:
         """See `Processes`."""
         return any(owner is None or owner in child.owners for child in self._children)
 
-    async def _begin(self, command: Command, request: bytes) -> GuardedChild:
+    async def _begin(self, command: Program, request: bytes) -> GuardedChild:
         """Start a command through a keeper, by its encoded ``request``. Leaves no process on failure."""
         control = self._idle_keeper() or self._new_keeper()
         self._wake()

@@ -41,8 +41,8 @@ class Streams(NamedTuple):
     errors: int
 
 
-class Command(NamedTuple):
-    """Program to start, with its directory and exactly its environment.
+class Program(NamedTuple):
+    """Program to start, with its arguments, its directory and its whole environment.
 
     Without ``streams`` it has no input, and its standard error is part of its output. It ends at the latest with the
     first of its ``owners``. A sandbox gets its ``seccomp`` filter on the descriptor SECCOMP_FD.
@@ -59,7 +59,7 @@ class Command(NamedTuple):
 class Processes(Protocol):
     """Starts commands and tracks running ones. Belongs to one event loop."""
 
-    async def spawn(self, command: Command) -> Child:
+    async def spawn(self, command: Program) -> Child:
         """Start a program, which leads a new session and process group. Raise OSError or ValueError.
 
         It has no descriptors but its streams. When cancelled, leaves no process.
@@ -226,7 +226,7 @@ class Groups:
         self._children: set[GroupChild] = set()
         self._closed = False
 
-    async def spawn(self, command: Command) -> Child:
+    async def spawn(self, command: Program) -> Child:
         """See `Processes`."""
         if self._closed:
             raise ChildProcessError("nothing can be started any more: this has been closed")
@@ -269,7 +269,7 @@ class Groups:
         return any(child.runs() for child in self._children if owner is None or owner in child.owners)
 
 
-def _popen(command: Command, output: int) -> subprocess.Popen[bytes]:
+def _popen(command: Program, output: int) -> subprocess.Popen[bytes]:
     words, streams, inherited = [*command.argv], command.streams, list[int]()
     if command.seccomp:
         # Without a keeper the descriptor keeps its own number.

@@ -18,7 +18,7 @@ from zot.errors import ToolFailed
 from zot.files import make_directory
 from zot.tools.guardian_process.spawn_request import SECCOMP_FD
 from zot.tools.mounts import locked_mounts
-from zot.tools.process import Command, Processes
+from zot.tools.process import Processes, Program
 from zot.tools.protection import ProtectedFiles
 from zot.tools.seccomp import seccomp_filter
 
@@ -106,7 +106,7 @@ class Sandbox:
         self._variables = frozenset(variables)
         self._support: SandboxSupport | None = None
 
-    async def confine(self, command: Command, processes: Processes) -> Command:
+    async def confine(self, command: Program, processes: Processes) -> Program:
         """Return the command that runs ``command`` in this sandbox, which ``processes`` try at first.
 
         Raise ToolFailed if this system cannot confine it, or OSError.
@@ -136,7 +136,7 @@ class Sandbox:
         passed = ENVIRONMENT | self._variables | (_PROXIES if self.net else frozenset())
         return {name: value for name, value in env.items() if name in passed or name.startswith("LC_")}
 
-    def _wrap(self, command: Command, bwrap: str, support: SandboxSupport) -> Command:
+    def _wrap(self, command: Program, bwrap: str, support: SandboxSupport) -> Program:
         cwd, path, home = command.cwd, command.env.get("PATH", os.defpath), command.env.get("HOME", "")
         self._make_hidden(cwd)
         protected = {} if self._protected is None else self._protected.mounts()
@@ -153,7 +153,7 @@ class Sandbox:
                 with suppress(OSError):  # if zot cannot create it, the command cannot either
                     make_directory(directory)
 
-    async def _supported(self, command: Command, bwrap: str, processes: Processes) -> SandboxSupport:
+    async def _supported(self, command: Program, bwrap: str, processes: Processes) -> SandboxSupport:
         """Find out what works here for ``command``. Raise ToolFailed if commands cannot be confined at all."""
         found = await find_support(bwrap, processes, command.env, () if self.net else (_NO_NET,))
         if isinstance(found, str):
@@ -195,7 +195,7 @@ async def _try_protections(
 ) -> SandboxSupport | str:
     async def problem(*works: Protection) -> str:
         everything = [("--ro-bind", "/", "/"), ("--dev", "/dev"), ("--proc", "/proc")]
-        nothing, support = Command(_NOTHING, "/", env), SandboxSupport(works)
+        nothing, support = Program(_NOTHING, "/", env), SandboxSupport(works)
         trial = sandboxed(nothing, bwrap=bwrap, mounts=everything, options=options, support=support)
         return await failure(trial, processes)
 
@@ -229,7 +229,7 @@ def _owner(place: str) -> int:
         return 0
 
 
-async def failure(command: Command, processes: Processes) -> str:
+async def failure(command: Program, processes: Processes) -> str:
     """Run an empty ``command`` in a sandbox, and return why it fails; "" if it works.
 
     Needed because a kernel or a container may forbid sandboxes, which looks like a failure of the command itself.
@@ -282,13 +282,13 @@ def _around(path: str, directories: Sequence[str]) -> str:
 
 
 def sandboxed(
-    command: Command,
+    command: Program,
     *,
     bwrap: str,
     mounts: Sequence[tuple[str, ...]],
     options: Sequence[str] = (),
     support: SandboxSupport,
-) -> Command:
+) -> Program:
     """Return the command that runs ``command`` in a sandbox where it sees only ``mounts``.
 
     ``options`` are passed to bubblewrap. By default it does not die with its parent, since background jobs outlive the
