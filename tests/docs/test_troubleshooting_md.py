@@ -67,7 +67,7 @@ def test_no_message_is_explained_twice_and_each_has_an_explanation() -> None:
     ("command", "message"),
     [
         (["rpc"], "no key for anthropic: set"),
-        (["-p", "hi", "--provder", "lab"], "unknown flag '--provder'"),
+        (["-p", "hi", "--provder", "lab"], "unknown flag --provder"),
         (["rpc", "--provider", "lab", "--policy", "bash"], "'bash' is not a rule"),
         (["rpc", "--provider", "lab", "--tools", "grep"], "unknown tool 'grep'"),
         (
