@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,6 @@ from zot.tools.bash import Bash
 from zot.tools.paths import LockedPaths
 from zot.tools.process import Child, Groups
 
-from .privilege import NOBODY, as_nobody, needs_root
 from .sandboxed import locked
 
 ALL = [path for paths in PROTECTED.values() for path in paths]
@@ -309,32 +306,19 @@ async def test_a_new_bare_repository_below_is_none_any_more(tmp_path: Path) -> N
     assert not (tmp_path / "old" / "hooks" / "x").exists()
 
 
-@needs_root
 @needs("bwrap")
-def test_a_directory_that_a_command_made_read_only_keeps_nothing() -> None:
-    work = Path(tempfile.mkdtemp())
-    os.chown(work, NOBODY, NOBODY)
-    try:
-        command = (
-            "mkdir -p .vscode .config/fish; echo evil | tee .vscode/tasks.json .config/fish/x; chmod 555 .config ."
-        )
-        as_nobody(lambda: locked(command, work, groups=True))
-        assert not (work / ".vscode").exists()
-        assert not (work / ".config" / "fish").exists()
-    finally:
-        shutil.rmtree(work)
+async def test_a_directory_that_a_command_made_read_only_keeps_nothing(tmp_path: Path) -> None:
+    command = "mkdir -p .vscode .config/fish; echo evil | tee .vscode/tasks.json .config/fish/x; chmod 555 .config ."
+    await locked(command, tmp_path)
+    assert not (tmp_path / ".vscode").exists()
+    assert not (tmp_path / ".config" / "fish").exists()
+    tmp_path.chmod(0o700)
 
 
-@needs_root
 @needs("bwrap")
-def test_a_directory_that_a_command_made_unreadable_hides_no_repository() -> None:
-    work = Path(tempfile.mkdtemp())
-    os.chown(work, NOBODY, NOBODY)
-    try:
-        as_nobody(lambda: locked("mkdir -p a/b; git init -q a/b/c; chmod 111 a/b a", work, groups=True))
-        assert not (work / "a" / "b" / "c" / ".git").exists()
-    finally:
-        shutil.rmtree(work)
+async def test_a_directory_that_a_command_made_unreadable_hides_no_repository(tmp_path: Path) -> None:
+    await locked("mkdir -p a/b; git init -q a/b/c; chmod 111 a/b a", tmp_path)
+    assert not (tmp_path / "a" / "b" / "c" / ".git").exists()
 
 
 async def _no_progress(text: str) -> None:
