@@ -17,7 +17,7 @@ from zot.tools.process import Groups, Processes
 from zot.tools.sandbox import PROTECTIONS, SandboxSupport, find_support
 from zot.tools.seccomp import seccomp_filter
 
-from .privilege import needs_no_rights, needs_root, thorough
+from .privilege import needs_root, thorough
 from .sandboxed import locked
 
 #: Prints what each system call answers: 0, or the number of the error. None of them may work.
@@ -210,15 +210,6 @@ async def test_what_a_bubblewrap_cannot_do_is_said_and_the_rest_is_used(
     assert {one.name for one in found.lacking} == {"user namespace", "system call filter"}
     assert {*found.works, *found.lacking} == {*PROTECTIONS}
     assert "lacks the system call filter: commands can use all system calls" in caplog.text
-
-
-@needs_no_rights
-async def test_the_run_without_rights_has_none() -> None:
-    """Else nothing below would show what holds a user without them."""
-    status = Path("/proc/self/status").read_text().splitlines()
-    capabilities = {line for line in status if line.startswith(("CapPrm:", "CapEff:", "CapAmb:"))}
-    assert {int(line.split()[1], 16) for line in capabilities} == {0}
-    assert not os.access("/", os.W_OK)
 
 
 @needs("bwrap")
