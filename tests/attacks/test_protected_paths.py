@@ -321,6 +321,80 @@ async def test_a_directory_that_a_command_made_unreadable_hides_no_repository(tm
     assert not (tmp_path / "a" / "b" / "c" / ".git").exists()
 
 
+BELOW = [path for path in ALL if not path.startswith(".git/")]
+
+
+@needs("bwrap")
+async def test_in_a_directory_below_it_stays_as_it_is(clone: Path) -> None:
+    before = _contents(clone)
+    ways = ("echo evil > {0}", "echo evil > {0}/file", "echo evil > {0}/new", "rm -rf {0}", "mv {0} {0}.old")
+    lines = [way.format(f"work/{path}") for path in BELOW for way in ways]
+    (clone.parent / "attack.sh").write_text("\n".join([*lines, "echo done"]))
+    text = await locked("sh attack.sh 2>&1 | tail -1", clone.parent)
+    assert "\ndone\n" in text
+    assert {name: content for name, content in _contents(clone).items() if "zot-quarantine" not in name} == before
+
+
+@needs("bwrap")
+async def test_in_a_directory_below_what_was_not_there_is_moved_away(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    places = [f"{place}/{path}" for place in ("old", "new/deep") for path in [*BELOW, ".VSCode"]]
+    commands = [f"mkdir -p $(dirname {path}); echo evil > {path}" for path in places]
+    (tmp_path / "attack.sh").write_text("\n".join(commands))
+    text = await locked(
+        "sh attack.sh; mkdir -p src/git src/fish; echo good | tee src/git/a src/fish/b src/head", tmp_path
+    )
+    assert [path for path in places if os.path.lexists(tmp_path / path)] == []
+    assert "new/deep/.npmrc" in text
+    kept = {name for name, content in _contents(tmp_path).items() if content == "good\n"}
+    assert kept == {"src/git/a", "src/fish/b", "src/head"}
+
+
+@needs("bwrap")
+async def test_packages_bring_such_files_along_and_can_be_removed(tmp_path: Path) -> None:
+    for package in ("node_modules/a", "sub/node_modules/a", ".venv/lib/site-packages/a"):
+        (tmp_path / package / ".vscode").mkdir(parents=True)
+    text = await locked("rm -rf node_modules sub .venv; mkdir -p node_modules/b; touch node_modules/b/.npmrc", tmp_path)
+    assert "[exit 0]" in text
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()] == [
+        "node_modules/b/.npmrc"
+    ]
+
+
+@needs("bwrap")
+async def test_a_directory_is_not_replaced_by_one_with_other_protected_files(tmp_path: Path) -> None:
+    for path in ("sub/.vscode", "sub/.git/hooks", "sub/.git/objects", "sub/.git/refs", ".config/git"):
+        (tmp_path / path).mkdir(parents=True)
+    (tmp_path / "sub" / ".npmrc").write_text("mine")
+    paths = ("sub/.vscode/tasks.json", "sub/.git/hooks/post-checkout", "sub/.git/config", "sub/.npmrc", ".config/git/x")
+    made = "; ".join(f"mkdir -p $(dirname {path}); echo evil > {path}" for path in paths)
+    await locked(f"mv sub sub2; mv .config config2; {made}", tmp_path)
+    assert [path for path in paths if (tmp_path / path).exists() and (tmp_path / path).read_text() == "evil\n"] == []
+
+
+@needs("bwrap")
+async def test_a_protected_link_below_leads_to_nothing_that_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / ".vscode").symlink_to("../conf")
+    await locked("echo evil > conf/tasks.json; echo evil > sub/.vscode/tasks.json", tmp_path)
+    assert [*(tmp_path / "conf").iterdir()] == []
+
+
+@needs("bwrap")
+@pytest.mark.parametrize("other", ["notes.txt", "deep/down/notes", ".git/COMMIT_EDITMSG"])
+@pytest.mark.parametrize("path", [".git/config", ".git/hooks/post-checkout", ".vscode/tasks.json", "sub/.npmrc"])
+async def test_another_name_of_a_protected_file_is_as_protected(path: str, other: str, tmp_path: Path) -> None:
+    """An archive can bring hard links along."""
+    for one in (path, other):
+        (tmp_path / one).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / path).write_text("mine\n")
+    (tmp_path / other).hardlink_to(tmp_path / path)
+    text = await locked(f"echo evil >> {other}; ln {path} again; echo evil >> again", tmp_path)
+    assert "Read-only file system" in text
+    assert (tmp_path / path).read_text() == "mine\n"
+
+
 async def _no_progress(text: str) -> None:
     del text
 

@@ -45,6 +45,15 @@ REPOSITORY: Final = ".git"
 IN_REPOSITORY: Final = tuple(path for path in PROTECTED["git"] if path.startswith(f"{REPOSITORY}/"))
 
 
+#: The protected paths that count in every directory, by their last name in lower case. Those of repositories are apart.
+IN_DIRECTORIES: Final[dict[str, str]] = {
+    path.rpartition("/")[2].casefold(): path.casefold()
+    for paths in PROTECTED.values()
+    for path in paths
+    if path not in IN_REPOSITORY
+}
+
+
 def protected_paths(more: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the protected paths relative to the working directory; ``more`` are the user's.
 
