@@ -13,18 +13,24 @@ from typing import Any
 import pytest
 
 from extensions.stage import Extension, Stage, results
+from optional import needs
 from zot.agent.approvals import Approvals
 from zot.config.commands import COMMAND_SETS, in_command_set, is_tame_repository, plain_words, risk_of
 from zot.config.policy import Policy, Private, Rule, subject_of
 from zot.errors import ConfigError
 from zot.messages import CallBlock
-from zot.tools.base import undeclared_argument
+from zot.tools.base import ToolContext, undeclared_argument
+from zot.tools.bash import Bash
 
 SETS = [*(f"bash:@{name}=allow" for name in COMMAND_SETS), "*=deny"]
 
 
 def action(rules: list[str], tool: str, args: dict[str, Any], cwd: str | Path = "/w") -> str:
     return Policy.parse(rules).action(tool, subject_of(args, str(cwd), tool))
+
+
+async def _no_progress(text: str) -> None:
+    del text
 
 
 def bash(rules: list[str], command: str, cwd: str | Path = "/w") -> str:
@@ -161,6 +167,9 @@ def spoil_hook(repo: Path) -> None:
     hook.parent.mkdir(exist_ok=True)
     hook.write_text("#!/bin/sh\ntouch pwned\n")
     hook.chmod(0o755)
+    # With the content of the index and another time, so that git has something to refresh.
+    (repo / "a.txt").write_text("one\n")
+    os.utime(repo / "a.txt", (1, 1))
 
 
 def spoil_submodule(repo: Path) -> None:
@@ -335,6 +344,21 @@ def test_a_worktree_of_a_tame_repository_is_tame(repo: Path) -> None:
     assert bash(SETS, "git status", repo.parent / "tree") == "allow"
     hostile_config("[core]\n\tfsmonitor = x\n")(repo)
     assert bash(SETS, "git status", repo.parent / "tree") == "deny"
+
+
+@needs("bwrap")
+@pytest.mark.parametrize("lock", [False, True])
+async def test_the_status_of_a_repository_writes_nothing_into_it(repo: Path, *, lock: bool) -> None:
+    """Not even the index, which git refreshes when the times of files have changed."""
+    git(repo, "checkout", "a.txt")
+    os.utime(repo / "a.txt", (1, 1))
+    index = (repo / ".git" / "index").read_bytes()
+    env = {"PATH": os.environ["PATH"], "HOME": str(repo.parent)}
+    assert bash(SETS, "git status", repo) == "allow"
+    await Bash(lock=lock).run({"command": "git status"}, ToolContext(str(repo), env, _no_progress))
+    assert (repo / ".git" / "index").read_bytes() == index
+    git(repo, "status")
+    assert (repo / ".git" / "index").read_bytes() != index
 
 
 def test_git_is_not_read_and_rewritten_under_one_policy(repo: Path) -> None:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 TIMEOUT_GRACE_S = 2.0
 ABORT_GRACE_S = 0.5
 _MAX_SHOWN_JOBS = 50
+#: Set for every command: `git status` then reports without rewriting the index, and leaves no lock in the way.
+_ENVIRONMENT = {"GIT_OPTIONAL_LOCKS": "0"}
 
 
 class BashArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -122,6 +124,7 @@ class Bash:
         return f"[moved away, because --lock protects it: {', '.join(moved)}]\n" if moved else ""
 
     async def _start(self, argv: Sequence[str | bytes], context: ToolContext) -> Child:
+        context = msgspec.structs.replace(context, env={**context.env, **_ENVIRONMENT})
         try:
             if self._sandbox is not None:
                 return await self._sandbox.spawn(argv, self._processes, context)
