@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
 import subprocess
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 
 from extensions.stage import Extension, Stage, results
 from optional import needs
+from shell import Shell
 from zot.agent.approvals import Approvals
 from zot.config.commands import COMMAND_SETS, in_command_set, is_tame_repository, plain_words, risk_of
 from zot.config.policy import Policy, Private, Rule, subject_of
@@ -339,6 +342,56 @@ def test_what_the_sets_allow_runs_nothing_and_writes_nothing(repo: Path) -> None
     assert files() == before
 
 
+def _file_that_names_it(repo: Path, other: Path) -> None:
+    shutil.rmtree(repo / ".git")
+    (repo / ".git").write_text(f"gitdir: {other}/.git\n")
+
+
+def _link_to_it(repo: Path, other: Path) -> None:
+    shutil.rmtree(repo / ".git")
+    (repo / ".git").symlink_to(other / ".git")
+
+
+def _common_directory(repo: Path, other: Path) -> None:
+    (repo / ".git" / "commondir").write_text(f"{other}/.git\n")
+
+
+def _alternates(repo: Path, other: Path) -> None:
+    (repo / ".git" / "objects" / "info").mkdir(exist_ok=True)
+    (repo / ".git" / "objects" / "info" / "alternates").write_text(f"{other}/.git/objects\n")
+
+
+def _linked_objects(repo: Path, other: Path) -> None:
+    shutil.rmtree(repo / ".git" / "objects")
+    (repo / ".git" / "objects").symlink_to(other / ".git" / "objects")
+
+
+def _linked_packs(repo: Path, other: Path) -> None:
+    git(other, "gc", "-q")
+    for path in (other / ".git" / "objects" / "pack").iterdir():
+        (repo / ".git" / "objects" / "pack" / path.name).symlink_to(path)
+
+
+@pytest.mark.parametrize(
+    "lead", [_file_that_names_it, _link_to_it, _common_directory, _alternates, _linked_objects, _linked_packs]
+)
+def test_a_repository_that_leads_to_another_one_is_not_read(
+    lead: Callable[[Path, Path], None], repo: Path, tmp_path: Path
+) -> None:
+    """The user's other repositories are outside of the directory; an archive can bring such a `.git` along."""
+    other = tmp_path / "other"
+    shutil.copytree(repo, other)
+    (other / "secret").write_text("s3cret\n")
+    git(other, "add", "secret")
+    git(other, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "second")
+    named = ["git", "rev-parse", "HEAD:secret"]
+    found = subprocess.run(named, cwd=other, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
+    lead(repo, other)
+    told = subprocess.run(["git", "cat-file", "-p", found], cwd=repo, check=True, capture_output=True, timeout=60)
+    assert told.stdout == b"s3cret\n"  # So it would lead there.
+    assert bash(SETS, f"git cat-file -p {found}", repo) == "deny"
+
+
 def test_a_worktree_of_a_tame_repository_is_tame(repo: Path) -> None:
     git(repo, "worktree", "add", "-q", "../tree")
     assert bash(SETS, "git status", repo.parent / "tree") == "allow"
@@ -560,6 +613,16 @@ async def test_an_interceptor_adds_no_argument_that_the_tool_does_not_declare(tm
 )  # fmt: skip
 def test_patterns_that_allow_more_than_they_seem_to_are_known(pattern: str) -> None:
     assert risk_of(pattern) != ""
+
+
+def test_the_check_of_a_configuration_names_them(shell: Shell, tmp_path: Path) -> None:
+    home = tmp_path / "claw"
+    home.mkdir()
+    rules = ["bash:git log*=allow", "bash:@git-read=allow", "bash:git push*=ask"]
+    (home / "config.toml").write_text(f"[agents.default]\npolicy = {json.dumps(rules)}\n")
+    told = shell.run("config", "check", "--config-dir", str(home))
+    assert told.err.count("warning: ") == 1
+    assert "bash:git log*=allow" in told.err
 
 
 @pytest.mark.parametrize("pattern", ["@git-read", "@search", "ls", "ls -l", "cat *", "pytest tests", "grep *"])

@@ -321,6 +321,33 @@ async def test_a_directory_that_a_command_made_unreadable_hides_no_repository(tm
     assert not (tmp_path / "a" / "b" / "c" / ".git").exists()
 
 
+@needs("bwrap", "git")
+async def test_the_next_step_of_a_rebase_runs_nothing_that_was_planted(tmp_path: Path) -> None:
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "GIT_CONFIG_NOSYSTEM": "1", "GIT_EDITOR": "true"}
+    work = tmp_path / "work"
+    work.mkdir()
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(work), "-c", "user.name=x", "-c", "user.email=x@x", *words]
+        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False).stdout
+
+    git("init", "-q", "-b", "main")
+    for branch, text in (("main", "0"), ("side", "1"), ("main", "2")):
+        git("checkout", "-q", "-B" if branch == "side" else "-q", branch)
+        (work / "f").write_text(text)
+        git("add", "f")
+        git("commit", "-qm", text)
+    git("rebase", "side", "--exec", "touch ../mine")
+    todo = work / ".git" / "rebase-merge" / "git-rebase-todo"
+    assert "exec touch ../mine" in todo.read_text()
+    await locked("echo 3 > f; git add f", work)
+    assert todo.exists()
+    text = await locked(f"echo ' x touch {tmp_path}/ran' >> .git/rebase-merge/git-rebase-todo", work)
+    assert "moved away, because --lock protects it: .git/rebase-merge/git-rebase-todo" in text
+    git("rebase", "--continue")
+    assert not (tmp_path / "ran").exists()
+
+
 BELOW = [path for path in ALL if not path.startswith(".git/")]
 
 

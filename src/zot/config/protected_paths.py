@@ -16,6 +16,7 @@ PROTECTED: Final[dict[str, tuple[str, ...]]] = {
         ".git/config", ".git/config.worktree", ".git/commondir", ".git/hooks", ".git/modules", ".git/worktrees",
         ".gitconfig", ".config/git", ".husky", ".pre-commit-config.yaml", ".lfsconfig",
     ),
+    "other version control": (".hg/hgrc", ".hg/hgrc-not-shared", ".hg/sharedpath", ".jj/repo/config.toml"),
     "zot and other agents": (
         ".zot", ".claude", ".codex", ".cursor", ".gemini", ".opencode", ".mcp.json", ".aider.conf.yml",
     ),
@@ -31,7 +32,7 @@ PROTECTED: Final[dict[str, tuple[str, ...]]] = {
     ),
     "other programs": (
         ".ssh", ".netrc", ".npmrc", ".yarnrc", ".yarnrc.yml", ".pypirc", ".gdbinit", ".lldbinit", ".pdbrc",
-        ".tmux.conf", ".screenrc",
+        ".tmux.conf", ".screenrc", ".sqliterc",
     ),
 }  # fmt: skip
 #: Only in the working directory itself: with this file, git takes any directory for a repository.

@@ -40,6 +40,9 @@ _MAX_NAMED = 100
 _IN_BARE = tuple(path.removeprefix(f"{REPOSITORY}/") for path in IN_REPOSITORY)
 _BARE = "HEAD"
 _MAKE_BARE = (_BARE, "objects", "refs", "commondir")
+#: Commands that a person's next `git rebase --continue` runs.
+_REBASE = f"{REPOSITORY}/rebase-merge/git-rebase-todo"
+_EXECUTES = re.compile(rb"^[ \t]*(?:x|exec)[ \t].*", re.M)
 #: Clocks of file systems are coarser than others.
 _TICK_S = 0.1
 
@@ -63,6 +66,8 @@ class ProtectedFiles:
         #: Directories with a repository or another protected path, and its name in it; None before the survey.
         self._found: set[tuple[str, str]] | None = None
         self._linked: list[str] | None = None
+        #: Commands in the to-do lists of rebases that began before, by path.
+        self._rebases: dict[str, frozenset[bytes]] = {}
         self._surveyed_at = 0.0
 
     def survey(self) -> None:
@@ -98,6 +103,7 @@ class ProtectedFiles:
         for place in ("", *(place for place, mark in self._found or () if mark == REPOSITORY)):
             _make_hooks(os.path.join(self._root, place))
         self._before = self._look()
+        self._rebases = self._rebase_commands()
         places: Places = {}
         for names, seen in self._before.items():
             place = os.path.join(self._root, *names)
@@ -125,12 +131,23 @@ class ProtectedFiles:
             names[: seen[0]] for names, seen in self._look().items() if seen is not None and seen != self._before[names]
         ]
         found += [(*place.split("/"), mark) for place, mark in self._new_below()]
+        planted = [todo for todo, now in self._rebase_commands().items() if now - self._rebases.get(todo, frozenset())]
+        found += [tuple(todo.split("/")) for todo in planted]
         moved: list[str] = []
         for path in found:
             with suppress(OSError):  # moved already with another path, or not ours to move
                 self._move(path)
                 moved.append("/".join(path))
         return moved
+
+    def _rebase_commands(self) -> dict[str, frozenset[bytes]]:
+        """Return the commands that rebases in progress will run, by the path of the list they are in."""
+        places = [place for place, mark in self._found or () if mark == REPOSITORY]
+        commands: dict[str, frozenset[bytes]] = {}
+        for path in (_REBASE, *(f"{place}/{_REBASE}" for place in places)):
+            with suppress(OSError):
+                commands[path] = frozenset(_EXECUTES.findall(read_content(os.path.join(self._root, path))))
+        return commands
 
     def _new_below(self) -> Iterator[tuple[str, str]]:
         if self._found is None:
