@@ -21,7 +21,7 @@ PYTHONS ?= $(shell $(PYTHON) scripts/pythons.py)
 # How much of the faults is tried: "--sample 50", "--only prompt".
 FAULTS ?=
 
-.PHONY: demo test test-all test-quick check attacks bench clean format lab-agents faults mutants lock release
+.PHONY: demo test test-all test-quick check attacks bench clean format lab-agents faults mutants lock docs release
 
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
@@ -87,6 +87,10 @@ $(STAMP): pyproject.toml requirements.lock
 # Otherwise every worker compiles every test the first time. What is wrong with one is said when it is run.
 $(COMPILED): $(STAMP)
 	@find $(TESTS) -name 'test_*.py' | xargs -P $(CORES) -n 128 env $(PYTEST) --collect-only -qq >$@ 2>&1 || true
+
+# The documentation as a site with search, in build/docs. Checks links and anchors, and that nothing is loaded from the network.
+docs: $(STAMP)
+	@$(BIN)/python scripts/docs.py
 
 # After a change of constraints.txt.
 lock: $(STAMP)

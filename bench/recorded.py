@@ -123,7 +123,7 @@ async def _flood(config: Config) -> float:
         session.prompt(f"!flood {_FLOOD}")
         await getattr(session, "worker", session).finish()  # In earlier checkouts it is a method of the session.
         elapsed = perf_counter() - start
-        assert session.last_seq > _FLOOD
+        assert session.store.last_seq > _FLOOD
     return elapsed
 
 

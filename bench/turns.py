@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from time import perf_counter, process_time
 from typing import Any
 
+from zot.agent import loop
 from zot.agent.loop import Agent
 from zot.journal.journal import Journal
 from zot.messages import TextBlock, ToolSpec
@@ -115,21 +116,30 @@ class Look:
         return (TextBlock(_RESULT),)
 
 
-async def _key() -> str:
-    return "key"
+class _Key:
+    """A key source; earlier checkouts call it instead of `read`."""
+
+    async def read(self) -> str:
+        return "key"
+
+    def renew(self, refused: str) -> bool:
+        return False
+
+    __call__ = read
+
+
+def _agent(service: Service) -> Agent:
+    settings: dict[str, Any] = {"model_id": None, "system": "You help with code.", "cwd": "/", "env": {}}
+    if hasattr(loop, "AgentSettings"):
+        return Agent(service, catalogue("anthropic"), loop.AgentSettings(**settings), tools=[Look()])
+    return Agent(service, catalogue("anthropic"), tools=[Look()], **settings)  # In earlier checkouts.
 
 
 async def main(turns: int, path: str | None) -> dict[str, list[float]]:
     """Return how long each turn took, and how much memory was used meanwhile."""
     journal = None if path is None else await Journal.open(path)
-    agent = Agent(
-        Service("bench", AnthropicMessages(base_url="http://model", origin="bench"), InstantModel(), key=_key),
-        catalogue("anthropic"),
-        model_id=None,
-        system="You help with code.",
-        tools=[Look()],
-        cwd="/",
-        env={},
+    agent = _agent(
+        Service("bench", AnthropicMessages(base_url="http://model", origin="bench"), InstantModel(), key=_Key())
     )
     session = Session(agent, None if journal is None else await journal.record("bench"))
     finish = getattr(session, "worker", session).finish  # In earlier checkouts it is a method of the session.

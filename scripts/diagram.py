@@ -1,4 +1,4 @@
-"""Write docs/explanation/architecture.svg: the packages of zot in layers, drawn from the import table of the architecture test.
+"""Write docs/explanation/architecture.svg: the packages in layers, drawn from the import table of the tests.
 
 An arrow leads from a package to one that it may import. Arrows that follow from others are left out.
 

@@ -49,9 +49,9 @@ AREAS: dict[str, tuple[str, ...]] = {
     "serve/streams.py serve/rpc.py serve/stdio.py": (
         "serve/test_stdio.py", "serve/test_lifetime.py", "serve/test_abort.py",
     ),
-    "serve/daemon/endpoint.py client/endpoint.py": ("serve/daemon/test_claim.py", "serve/daemon/test_handover.py"),
+    "serve/daemon/claim.py client/endpoint.py": ("serve/daemon/test_claim.py", "serve/daemon/test_handover.py"),
     "tools/guardian.py tools/process.py tools/guardian_process/*.py": ("tools/test_guardian.py", "tools/test_bash.py"),
-    "extensions/peer.py extensions/connection.py extensions/manager.py extensions/supervisor.py": (
+    "extensions/peer.py extensions/peer_connection.py extensions/manager.py extensions/supervisor.py": (
         "extensions/test_peer.py", "extensions/test_host.py", "extensions/test_joining.py",
         "serve/daemon/test_guards.py",
     ),
@@ -59,7 +59,7 @@ AREAS: dict[str, tuple[str, ...]] = {
     "wire/lines.py wire/jsonrpc.py": ("wire/test_lines.py", "wire/test_jsonrpc.py"),
 }  # fmt: skip
 #: Modules that send signals to processes by their number.
-DANGEROUS = ("tools/", "serve/daemon/endpoint.py", "client/endpoint.py")
+DANGEROUS = ("tools/", "serve/daemon/claim.py", "client/endpoint.py")
 
 _COPIED = ("src", "tests", "docs", "examples", "scripts", "sdk", "bench")
 _NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parent.parent
 DIST = ROOT / "dist"
 DISTRIBUTION = "zot-agent"
 #: The files without which an installed zot does not work.
-_IN_WHEEL = ("zot/py.typed", "zot/cli.py", "zot/providers/catalogue.json")
+_IN_WHEEL = ("zot/py.typed", "zot/cli.py", "zot/providers/catalogue.json", "data/share/man/man1/zot.1")
 #: Minutes, on a slow network.
 _PATIENCE_S = 600
 
@@ -67,7 +67,7 @@ def check(wheel: Path, sdist: Path) -> Metadata:
         member = packed.extractfile(f"{sdist.name.removesuffix('.tar.gz')}/PKG-INFO")
         assert member is not None
         in_sdist = Metadata.from_email(member.read(), validate=True)
-    problems = [f"the wheel lacks {name}" for name in _IN_WHEEL if name not in names]
+    problems = [f"the wheel lacks {end}" for end in _IN_WHEEL if not any(name.endswith(end) for name in names)]
     problems += [f"the wheel has {name}" for name in names if name.startswith("tests/") or "__pycache__" in name]
     if (metadata.name, str(metadata.version)) != (DISTRIBUTION, version()):
         problems.append(f"the wheel is named {metadata.name} {metadata.version}")

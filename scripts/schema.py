@@ -23,7 +23,6 @@ from zot.messages import ShownMessage
 from zot.panels import CommandAnswer, CommandInfo
 from zot.wire import (
     daemon,
-    daemon_greeting,
     daemon_types,
     extension,
     host,
@@ -50,26 +49,38 @@ _SEQ_AND_RUN = {
 
 
 class Started(msgspec.Struct, frozen=True):
+    """The run has started."""
+
     started: bool
 
 
 class Pong(msgspec.Struct, frozen=True):
+    """zot answers."""
+
     pong: bool
 
 
 class Chosen(msgspec.Struct, frozen=True):
+    """The model in use from the next model call on."""
+
     model: str
 
 
 class Transcript(msgspec.Struct, frozen=True):
+    """The messages of the conversation."""
+
     messages: tuple[ShownMessage, ...]
 
 
 class Models(msgspec.Struct, frozen=True):
+    """The models known for the provider."""
+
     models: tuple[rpc.ModelData, ...]
 
 
 class Commands(msgspec.Struct, frozen=True):
+    """The slash commands of extensions."""
+
     commands: tuple[CommandInfo, ...]
 
 
@@ -102,7 +113,7 @@ def schema() -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "zot RPC v1",
-        "description": "Each line in either direction is one of these objects. docs/reference/rpc.md says what they mean.",
+        "description": "Each line in either direction is one of these objects: see docs/reference/rpc.md.",
         "anyOf": [{"$ref": _REF.format(name=name)} for name in ("FromClient", "FromZot")],
         "$defs": {
             "FromClient": _one_of("What a client may send.", commands),
@@ -158,7 +169,7 @@ def extension_schema() -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "zot extension protocol v1",
-        "description": "Each line in either direction is one of these objects. docs/reference/extensions.md says what they mean.",
+        "description": "Each line in either direction is one of these objects: see docs/reference/extensions.md.",
         "anyOf": [{"$ref": _REF.format(name=name)} for name in ("FromExtension", "ToExtension")],
         "$defs": {
             "FromExtension": _one_of("What an extension may send.", [*said]),
@@ -193,16 +204,16 @@ def daemon_schema() -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "zot daemon, protocol version 1",
-        "description": "Each line in either direction is one of these objects. docs/reference/daemon.md says what they mean. "
+        "description": "Each line in either direction is one of these objects: see docs/reference/daemon.md. "
         "A connection whose `initialize` has `protocol_version` spells all keys in snake_case instead.",
         "anyOf": [{"$ref": _REF.format(name=name)} for name in ("FromClient", "FromDaemon")],
         "$defs": {
             "FromClient": {
-                "description": "What a client may send; without an id it is not answered.",
+                "description": "What a client may send. The daemon does not answer a message without an id.",
                 "anyOf": [_call(method, kind) for method, kind in zip(methods, params, strict=True)],
             },
             "FromDaemon": {
-                "description": "What the daemon sends. What a result looks like goes by the method that was called.",
+                "description": "What the daemon sends. The method that was called determines the result.",
                 "anyOf": [_answer("result", {"type": "object"}), _answer("error", error), *told],
             },
             **{f"result of {method.name}": ref for method, ref in zip(methods, results, strict=True)},
@@ -219,10 +230,10 @@ def render_daemon() -> str:
 def _answered(methods: Iterable[daemon.Method]) -> list[type[spelling.Spelled]]:
     """Return the structs that answers consist of, and no parameters do."""
     params = {method.params for method in methods}
-    modules = (daemon_greeting, daemon_types)
+    modules = (daemon, daemon_types)
     found = [kind for module in modules for kind in vars(module).values()]
     kinds = [kind for kind in found if isinstance(kind, type) and issubclass(kind, spelling.Spelled)]
-    given = {daemon_greeting.ClientName, daemon_types.Attachment, daemon_types.Overrides, spelling.Spelled, *params}
+    given = {daemon.ClientName, daemon_types.Attachment, daemon_types.Overrides, spelling.Spelled, *params}
     return [kind for kind in kinds if kind not in given]
 
 

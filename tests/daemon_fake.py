@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Self
 
-from zot.serve.daemon.endpoint import claim_endpoint
+from zot.serve.daemon.claim import claim_endpoint
 
 #: What a method is answered with: a result, or the number of an error.
 Answers = Mapping[str, "dict[str, Any] | int"]

@@ -18,8 +18,8 @@ from zot.journal import replay
 from zot.journal.journal import Journal
 from zot.runtime.shared import SharedResources
 from zot.serve.daemon.audit import Audit
+from zot.serve.daemon.claim import Claim, claim_endpoint
 from zot.serve.daemon.daemon import Daemon
-from zot.serve.daemon.endpoint import Claim, claim_endpoint
 from zot.serve.daemon.logs import LogFile
 from zot.serve.daemon.parts import DaemonParts
 from zot.serve.daemon.sockets import listen
@@ -69,7 +69,7 @@ class Running:
 
     async def events(self, session_id: str) -> list[tuple[int, Frame]]:
         """Return the events that are on record, with their numbers."""
-        found = await self.journal.reading(lambda connection: replay.events_after(connection, session_id, 0, 1 << 20))
+        found = await self.journal.reading(replay.events_after, session_id, 0, 1 << 20)
         from zot.encoding import encode
 
         return [(seq, json.loads(encode(event))) for seq, event in found]

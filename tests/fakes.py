@@ -11,14 +11,14 @@ import msgspec
 import claude
 from zot.agent.compaction import AutoCompact
 from zot.agent.hooks import ApprovalQuestion, Approver, CallDecision, Extensions, MessageDecision, NoExtensions
-from zot.agent.loop import Agent, Budget
+from zot.agent.loop import Agent, AgentSettings, Budget
 from zot.errors import AgentError, StoreFailed, UserError
 from zot.events import AgentEvent
 from zot.messages import CallBlock, ImageBlock, ToolSpec
 from zot.providers.anthropic import AnthropicMessages
-from zot.providers.base import Deadlines, HttpRequest, Model, Provider, Reasoning
+from zot.providers.base import Deadlines, FixedKey, HttpRequest, Model, Provider, Reasoning
 from zot.providers.models import Catalogue, catalogue
-from zot.providers.service import Service
+from zot.providers.service import RetryTiming, Service
 from zot.session.history import Batch, Subscriber
 from zot.session.queue import JobObserver
 from zot.session.session import Session
@@ -346,8 +346,7 @@ class SlowStore:
         raise NotImplementedError
 
 
-async def read_key() -> str:
-    return "sk-test-1234"
+KEY = FixedKey("sk-test-1234")
 
 
 async def no_sleep(seconds: float) -> None:
@@ -357,9 +356,13 @@ async def no_sleep(seconds: float) -> None:
 def service(transport: FakeTransport, **settings: Any) -> Service:
     """The real provider over a fake network: it never sleeps, and its dice always show the middle."""
     api = AnthropicMessages(base_url="https://api.test", origin="anthropic")
-    return Service(
-        "anthropic", api, transport, **{"key": read_key, "sleep": no_sleep, "jitter": lambda: 0.5, **settings}
-    )
+    given = {name: settings.pop(name) for name in RetryTiming.__struct_fields__ if name in settings}
+    return Service("anthropic", api, transport, **{"key": KEY, "retries": at_once(**given), **settings})
+
+
+def at_once(**timing: Any) -> RetryTiming:
+    """Retries that never sleep, and whose dice always show the middle."""
+    return RetryTiming(**{"sleep": no_sleep, "jitter": lambda: 0.5, **timing})
 
 
 def open_session(
@@ -379,24 +382,26 @@ def open_session(
     agent = Agent(
         service(provider) if isinstance(provider, FakeTransport) else provider,
         Catalogue("anthropic", tuple(models)),
-        model_id=model,
-        system="You are a test.",
+        AgentSettings(
+            model_id=model,
+            system="You are a test.",
+            cwd="/",
+            env={},
+            max_steps=max_steps,
+            budget=budget or Budget(),
+            reasoning=reasoning,
+            auto_compact=auto_compact or AutoCompact(),
+        ),
         tools=tools,
-        cwd="/",
-        env={},
-        max_steps=max_steps,
-        budget=budget,
-        reasoning=reasoning,
         extensions=extensions,
         approver=approver,
-        auto_compact=auto_compact,
     )
     return Session(agent, store, now=lambda: NOON)
 
 
 def listen(session: Session, points: Points | None = None) -> Listener:
     listener = Listener(points)
-    session.subscribe(listener)
+    session.history.subscribe(listener)
     return listener
 
 
@@ -408,7 +413,7 @@ async def finish(session: Session) -> None:
 async def talk(session: Session, text: str = "hi", images: Sequence[ImageBlock] = ()) -> list[AgentEvent]:
     """Run one prompt to its end and return what happened."""
     listener = Listener()
-    unsubscribe = session.subscribe(listener)
+    unsubscribe = session.history.subscribe(listener)
     session.prompt(text, images)
     await finish(session)
     unsubscribe()

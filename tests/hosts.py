@@ -77,7 +77,7 @@ class Hosts:
     async def _events(self, session: str) -> list[AgentEvent]:
         journal = await Journal.open(self.home / "journal.db")
         try:
-            found = await journal.reading(lambda connection: replay.events_after(connection, session, 0, 1 << 20))
+            found = await journal.reading(replay.events_after, session, 0, 1 << 20)
         finally:
             await journal.close()
         return [event for _, event in found]

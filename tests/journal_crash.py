@@ -15,7 +15,7 @@ from zot.errors import SessionBusy, StoreFailed
 from zot.events import TextDelta
 from zot.journal.journal import Journal, can_be_written, open_read_only
 from zot.journal.queries import rows_after
-from zot.journal.repair import check_file
+from zot.journal.repair import check_contents, check_file
 
 CRASHES = 40
 CONTENDERS = 20
@@ -153,7 +153,7 @@ async def write_until_full(path: str) -> None:
     record.append([TextDelta("z")], run=2)
     await record.settled()
     record.end()
-    say("problems", (await journal.check()).problems)
+    say("problems", (await journal.reading(check_contents)).problems)
     await journal.close()
 
 
@@ -177,7 +177,7 @@ async def write_read_only(path: str) -> None:
         say("failed", problem)
     seen = await open_read_only(path)
     sessions = await seen.sessions()
-    rows = await seen.reading(lambda connection: rows_after(connection, sessions[0].number, 0, 10))
+    rows = await seen.reading(rows_after, sessions[0].number, 0, 10)
     say("seen", can_be_written(path), sessions[0].id, len(rows))
     await seen.close()
     say("checked", check_file(path).problems)

@@ -46,4 +46,4 @@ class Restarting:
     async def recorded(self, session_id: str) -> list[tuple[int, AgentEvent]]:
         """Return every event that is on record, with its number."""
         journal = self.running.journal
-        return [*await journal.reading(lambda connection: replay.events_after(connection, session_id, 0, 1 << 20))]
+        return [*await journal.reading(replay.events_after, session_id, 0, 1 << 20)]

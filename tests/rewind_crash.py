@@ -12,14 +12,15 @@ from pathlib import Path
 import claude
 from fakes import FakeTransport, service, talk
 from tools.meddled import Meddled
-from zot.agent.loop import Agent
+from zot.agent.loop import Agent, AgentSettings
 from zot.journal.journal import Journal
 from zot.providers.models import catalogue
 from zot.session.session import Session
 from zot.session.transcripts import RewindTarget, TranscriptPast
+from zot.session.worker import NoToolResources
 from zot.tools.base import Tool
 from zot.tools.checkpoints import Restorer
-from zot.tools.paths import UnrestrictedPaths
+from zot.tools.file_access import UnrestrictedPaths
 from zot.tools.write import Write
 
 
@@ -42,6 +43,16 @@ class Doomed(Restorer):
         return done
 
 
+class FileTools(NoToolResources):
+    """Tools whose files ``restorer`` restores."""
+
+    def __init__(self, restorer: Restorer) -> None:
+        self._restorer = restorer
+
+    def files(self) -> Restorer:
+        return self._restorer
+
+
 async def session_with(
     files: Restorer, path: str, cwd: str, *tools: Tool, transport: FakeTransport | None = None
 ) -> Session:
@@ -51,15 +62,11 @@ async def session_with(
     agent = Agent(
         service(transport or FakeTransport()),
         catalogue("anthropic"),
-        model_id=None,
-        system="",
+        AgentSettings(system="", cwd=cwd, env={}),
         tools=tools,
-        cwd=cwd,
-        env={},
     )
-    return Session(
-        agent, record, past=TranscriptPast(past.changes, past.rows, release=journal.close), files=lambda: files
-    )
+    past_of_session = TranscriptPast(past.changes, past.rows, release=journal.close)
+    return Session(agent, record, tools=FileTools(files), past=past_of_session)
 
 
 async def rewind(path: str, cwd: str, after: int) -> None:

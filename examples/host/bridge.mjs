@@ -7,7 +7,7 @@ const timeoutMs = 1000 * Number(process.env.BRIDGE_TIMEOUT_S ?? 30);
 const again = new Set(["TIMEOUT", "PROVIDER_DOWN"]); // after a pause also "PROVIDER_RATE_LIMIT"
 const [session, message, ...flags] = process.argv.slice(2);
 const key = randomUUID(); // better: the id of the message in its chat
-// Start zot for one request and return its answer. It ends by itself, in time.
+// Start zot for one request and return its answer. zot ends by itself, in time.
 async function ask() {
   const request = { request_id: randomUUID(), session_id: session, prompt: message, idempotency_key: key,
                     timeout_ms: Math.floor(timeoutMs * 0.9) };
@@ -20,7 +20,7 @@ async function ask() {
 const cannot = (problem) => ({ error_code: "INTERNAL", error_message: `zot cannot be run: ${problem.message}` });
 
 let answer = await ask().catch(cannot);
-if (again.has(answer.error_code)) answer = await ask().catch(cannot); // the same key: it goes on where it was
+if (again.has(answer.error_code)) answer = await ask().catch(cannot); // the same key: zot continues where it stopped
 if (answer.ok) {
   console.log(answer.text);
 } else {

@@ -13,7 +13,7 @@ key = str(uuid.uuid4())  # better: the id of the message in its chat
 
 
 def ask() -> dict:
-    """Start zot for one request and return its answer. It ends by itself, in time."""
+    """Start zot for one request and return its answer. zot ends by itself, in time."""
     request = {"request_id": str(uuid.uuid4()), "session_id": session, "prompt": message, "idempotency_key": key}
     command = [os.environ.get("ZOT", "zot"), "host", "--protocol", "v1", "--bridge-compat", "--single-request", *flags]
     data = json.dumps({**request, "timeout_ms": timeout_ms}).encode()
@@ -24,7 +24,7 @@ def ask() -> dict:
 
 
 answer = ask()  # one object, whatever the exit code is
-if answer["error_code"] in AGAIN:  # the same key: it goes on where it was
+if answer["error_code"] in AGAIN:  # the same key: zot continues where it stopped
     answer = ask()
 print(answer["text"] if answer["ok"] else "Sorry, I cannot answer right now.")
 sys.exit(None if answer["ok"] else f"{answer['error_code']}: {answer['error_message']}")

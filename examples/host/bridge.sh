@@ -5,7 +5,7 @@ session=$1 message=$2
 shift 2
 key=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n') # better: the id of the message in its chat
 
-# Start zot for one request and print its answer. It ends by itself, in time.
+# Start zot for one request and print its answer. zot ends by itself, in time.
 ask() {
   jq -cn --arg session "$session" --arg message "$message" --arg key "$key" --arg id "$RANDOM$RANDOM" \
     --argjson seconds "${BRIDGE_TIMEOUT_S:-30}" \
@@ -15,7 +15,7 @@ ask() {
 
 answer=$(ask "$@") # one object, whatever the exit code is
 case $(jq -r .error_code <<<"$answer") in # after a pause also PROVIDER_RATE_LIMIT
-  TIMEOUT | PROVIDER_DOWN) answer=$(ask "$@") ;; # the same key: it goes on where it was
+  TIMEOUT | PROVIDER_DOWN) answer=$(ask "$@") ;; # the same key: zot continues where it stopped
 esac
 if [ "$(jq -r .ok <<<"$answer")" = true ]; then
   jq -r .text <<<"$answer"

@@ -13,7 +13,7 @@ from zot.messages import text_of
 
 
 def show(event: zot.AgentEvent) -> None:
-    """Print what is worth seeing. `zot.events` has all there is."""
+    """Print the events that people care about. `zot.events` has all of them."""
     match event:
         case TextDelta(delta=delta):
             print(delta, end="", flush=True)
@@ -34,7 +34,7 @@ def show(event: zot.AgentEvent) -> None:
 
 async def main(prompt: str = "!bash echo hello", provider: str = "lab") -> None:
     async with zot.Runtime(provider=provider) as runtime:
-        # A handler, not KeyboardInterrupt: the prompt still says how it ended, and the runtime can go on.
+        # A handler, not KeyboardInterrupt: the prompt still reports how it ended, and the runtime stays usable.
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, runtime.cancel)
         async for event in runtime.prompt(prompt):
             show(event)

@@ -15,28 +15,36 @@ _INTERRUPTED = 130
 #: Answered from this file alone: start-up budget.
 _ANSWERED_HERE = (["--version"], ["-V"], ["--help"], ["-h"], ["help"])
 _USAGE = """\
-usage: zot COMMAND [flags]
+Usage: zot [COMMAND] [flags]
 
-  zot              talk to the agent in this terminal
-  zot -p PROMPT    print the answer; what is piped in follows the prompt
-  zot --json PROMPT  print every event of it as a line of JSON
-  zot rpc          speak zot RPC v1 (newline-delimited JSON) on standard input and output
-  zot sessions     list, show, search, export, import, fork, rename and delete what is kept
-  zot host         answer one request of a chat bridge (host protocol v1) with one JSON object
-  zot daemon       serve many sessions to many clients (JSON-RPC 2.0); zot daemon status, stop, logs, audit
-  zot attach       follow a session of the daemon, and type into it
-  zot call METHOD  call a method of the daemon, with parameters as JSON
-  zot lab serve    serve a scripted model over HTTP, for tests; zot lab check looks for mistakes in a script
-  zot login NAME   store the key of a provider; zot logout NAME forgets it
-  zot doctor       what is set up, what is missing, and if the model service can be reached
-  zot config       what is configured, and where each setting comes from; zot config check looks for mistakes
-  zot models       which models there are, what they hold and what they cost
-  zot skills list  which skills there are; trust and untrust those of a project
-  zot ext          list, install, remove, switch, trust, begin and try extensions
-  zot prompt       print the system prompt
-  zot --version    print the version
+A coding agent that other programs embed.
 
-`zot COMMAND --help` says more. `--provider lab` needs no key and no network."""
+Talk to the agent:
+  zot                     Talk to the agent in this terminal.
+  zot -p PROMPT           Answer one prompt and exit; piped input follows the prompt.
+  zot --json PROMPT       Answer one prompt; print every event as a line of JSON.
+  zot attach [SESSION]    Follow a session of the daemon and type into it.
+
+Serve other programs:
+  zot rpc                 Serve one session over standard input and output (zot RPC v1).
+  zot host                Answer one request of a chat bridge (host protocol v1).
+  zot daemon              Serve many sessions to many clients; manage the running daemon.
+  zot call METHOD [JSON]  Call a method of the daemon.
+  zot lab serve           Serve a scripted model over HTTP, for tests.
+
+Set up and manage:
+  zot login PROVIDER      Store a provider's key; zot logout PROVIDER deletes it.
+  zot doctor              Check the set-up: keys, services, sandbox, extensions.
+  zot config              Show the effective settings and their sources; check config.toml.
+  zot models              List models, their windows and prices.
+  zot sessions            List, show, search, export, fork, rewind and delete sessions.
+  zot ext                 Install, create, test and trust extensions.
+  zot skills              List and trust skills.
+  zot prompt              Print the system prompt.
+  zot completion SHELL    Print a completion script for bash, zsh or fish.
+
+Flags of a command: zot COMMAND --help. Without a key: zot -p "show me" --provider lab
+Exit codes: 0 done, 1 failed, 2 wrong usage."""
 
 
 def main() -> None:
@@ -79,7 +87,7 @@ def _hold_signals() -> None:
 def _check_output(argv: Sequence[str]) -> None:
     """Exit if standard output is closed; only commands that serve a protocol can run without it."""
     serves = argv[:1] in (["rpc"], ["--rpc"], ["host"], ["daemon"])
-    if sys.stdout is None and (not serves or "--help" in argv or "-h" in argv):
+    if sys.stdout is None and (not serves or not {"--help", "--help-all", "-h"}.isdisjoint(argv)):
         if sys.stderr is not None:
             sys.stderr.write("zot: standard output is closed\n")
         _exit(1)
@@ -127,7 +135,7 @@ def run(argv: Sequence[str]) -> int:
     if command is None and word.startswith("-") and not _misplaced(argv):
         return _run("terminal.report_missing_prompt", argv)
     if command is None:
-        sys.stderr.write(f"zot: {_misread(argv)}\n{_USAGE}\n" if word else f"{_USAGE}\n")
+        sys.stderr.write(f"zot: {_misread(argv)}\nTry: zot --help\n" if word else f"{_USAGE}\n")
         return 2
     return _run(command, rest)
 
@@ -140,7 +148,10 @@ def _is_host(argv: Sequence[str]) -> bool:
 def _misread(argv: Sequence[str]) -> str:
     """Return why a command line without a leading command is wrong."""
     if not argv[0].startswith("-"):
-        return f"unknown command {argv[0]!r}"
+        from zot.text import did_you_mean  # Imported lazily: only mistakes need it.
+
+        near = did_you_mean(argv[0], [name for name in _COMMANDS if name.isalpha()])
+        return f"unknown command {argv[0]!r}{near or f'; to ask the agent: zot -p {argv[0]!r}'}"
     return f"the command comes first: zot {_misplaced(argv)} {argv[0]} ..."
 
 
@@ -167,6 +178,7 @@ _COMMANDS: Mapping[str, str] = {
     "skills": "skills",
     "ext": "ext",
     "prompt": "prompt",
+    "completion": "completion",
 }
 
 

@@ -11,6 +11,11 @@ if TYPE_CHECKING:
 NOT_ON_WINDOWS = "zot does not run on Windows; it needs Linux or macOS, and also runs in WSL"
 
 
+#: Raised for a user's file that is not there. A directory that may not be searched counts as empty: it belongs to
+#: another user. After any other error the file may exist, and must not be ignored.
+ABSENT = (FileNotFoundError, NotADirectoryError, PermissionError)
+
+
 class AgentError(Exception):
     """Base class of the errors zot raises on purpose. Its text can be shown to a user."""
 
@@ -33,7 +38,7 @@ class MalformedFile(ConfigError):
 
 
 class InvalidConfigFile(ConfigError):
-    """A configuration file is invalid. ``problems`` has one entry for each wrong field."""
+    """config.toml is invalid. ``path`` is the file, ``problems`` has one entry for each wrong field. Not in the SDK."""
 
     def __init__(self, message: str, *, path: str, problems: tuple[str, ...]) -> None:
         super().__init__(message)
@@ -42,7 +47,7 @@ class InvalidConfigFile(ConfigError):
 
 
 class NoSuchAgent(ConfigError):
-    """The configuration names no such agent."""
+    """config.toml describes no such agent. The SDK does not read that file."""
 
 
 class DirectoryGone(ConfigError):
@@ -54,7 +59,7 @@ class DirectoryGone(ConfigError):
 
 
 class UsageError(ConfigError):
-    """An invalid command line, whatever the configuration: exit code 2."""
+    """An invalid command line, whatever the configuration: exit code 2. Not in the SDK."""
 
 
 class KeyMissing(ConfigError):
@@ -66,7 +71,7 @@ class RuntimeBusy(UserError):
 
 
 class RuntimeClosed(UserError):
-    """The Runtime is closed."""
+    """The Runtime has been closed."""
 
 
 class Stopping(RuntimeClosed):
@@ -81,7 +86,7 @@ class Stopping(RuntimeClosed):
 
 
 class QueueFull(UserError):
-    """A session's prompt queue is full."""
+    """A session's prompt queue is full: 32 prompts wait."""
 
 
 class SessionBusy(UserError):
@@ -98,7 +103,7 @@ class SessionBusy(UserError):
 
 
 class DaemonRunning(UserError):
-    """The endpoint belongs to another daemon. ``pid`` is its process, 0 if unknown."""
+    """Another daemon owns the endpoint. ``pid`` is its process, 0 if unknown. In `zot daemon` only."""
 
     def __init__(self, message: str, *, pid: int = 0) -> None:
         super().__init__(message)
@@ -118,11 +123,11 @@ class NoSuchSession(UserError):
 
 
 class TooManySessions(UserError):
-    """The limit of open sessions is reached."""
+    """The limit of open sessions is reached. In `zot daemon` only."""
 
 
 class PromptTooLong(UserError):
-    """A prompt alone does not fit the model's window.
+    """A prompt alone does not fit the model's window. In `zot host` only.
 
     ``needed`` is its estimated size in tokens, ``limit`` the most it may have.
     """
@@ -138,7 +143,7 @@ class EmptySummary(UserError):
 
 
 class RewindRefused(UserError):
-    """Files cannot be restored. ``files`` names them."""
+    """Files cannot be restored, and nothing was changed. ``files`` names them."""
 
     def __init__(self, message: str, *, files: tuple[str, ...]) -> None:
         super().__init__(message)
@@ -204,7 +209,7 @@ def explained(problem: BaseException, log: logging.Logger, doing: str) -> AgentE
 
 
 class NoAnswer(AgentError):
-    """A run finished without a usable answer."""
+    """A run ended without a usable answer: cut off at the length limit, or blank. In `zot host` and `zot -p` only."""
 
 
 class RunCancelled(AgentError):
@@ -212,7 +217,7 @@ class RunCancelled(AgentError):
 
 
 class StepsExhausted(AgentError):
-    """A run reached its limit of model calls before it was done."""
+    """A run reached its limit of model calls, ``max_steps``, before it was done."""
 
 
 class BudgetExhausted(AgentError):
@@ -245,11 +250,11 @@ class AnswerRejected(AgentError):
 
 
 class TurnBlocked(AgentError):
-    """An extension blocked the model call."""
+    """An extension blocked the model call, so the run ended."""
 
 
 class ProtocolError(AgentError):
-    """A peer sent an invalid frame. Costs that frame, not the connection.
+    """A peer sent an invalid frame. It costs that frame, not the connection. Programs do not see this exception.
 
     ``frame_id`` is the frame's raw id, b"" if it had none; ``frame_type`` the type it claimed.
     """
@@ -261,11 +266,11 @@ class ProtocolError(AgentError):
 
 
 class ToolFailed(AgentError):
-    """A tool could not do what the model asked; the model receives this text as the result."""
+    """A tool failed; the model receives this text as the result. Programs do not see this exception."""
 
 
 class StoreFailed(AgentError):
-    """Rows could not be recorded, so they must not be shown."""
+    """Events could not be recorded, so the run ended."""
 
 
 class UnmarkedRows(StoreFailed):
@@ -318,7 +323,7 @@ class Overloaded(ProviderError):
 
 
 class ContextTooLong(ProviderError):
-    """The conversation does not fit the model's window; compacting helps."""
+    """The conversation does not fit the model's window, and automatic compaction is off; `compact` helps."""
 
 
 class BadRequest(ProviderError):

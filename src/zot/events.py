@@ -5,7 +5,7 @@ Each event is a frozen struct tagged with its name in zot RPC v1, so the native 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any, Final, Literal, TypeAlias
 
@@ -13,6 +13,7 @@ import msgspec
 
 from zot.encoding import decoder
 from zot.messages import Counters, ShownBlock, ShownImage, Stop, TextBlock
+from zot.text import printable
 
 
 class Event(msgspec.Struct, frozen=True, gc=False, tag_field="type", omit_defaults=True):
@@ -32,32 +33,44 @@ class UserMessage(Event, tag="user_message", frozen=True, gc=False):
 
 
 class TurnStart(Event, tag="turn_start", frozen=True, gc=False):
+    """A model call starts. ``step`` counts the model calls of the run, from 1."""
+
     step: int
 
 
 class AssistantStart(Event, tag="assistant_start", frozen=True, gc=False):
-    pass
+    """The model starts to answer. Its deltas follow."""
 
 
 class TextDelta(Event, tag="text_delta", frozen=True, gc=False):
+    """The next piece of the model's text. Join the pieces; `assistant_message` repeats the whole text."""
+
     delta: str
 
 
 class ThinkingDelta(Event, tag="thinking_delta", frozen=True, gc=False):
+    """The next piece of the model's thinking. It is not part of `assistant_message`."""
+
     delta: str
 
 
 class ToolUseStart(Event, tag="tool_use_start", frozen=True, gc=False):
+    """The model starts to write a call of the tool ``name``. `tool_call` follows when the call is complete."""
+
     id: str
     name: str
 
 
 class ToolUseArgs(Event, tag="tool_use_args", frozen=True, gc=False):
+    """The next piece of a tool call's arguments, as JSON text."""
+
     id: str
     delta: str
 
 
 class ToolUseEnd(Event, tag="tool_use_end", frozen=True, gc=False):
+    """The model has written the tool call ``id`` to its end."""
+
     id: str
 
 
@@ -94,17 +107,26 @@ class Usage(Event, tag="usage", frozen=True, gc=False):
 
 
 class AssistantMessage(Event, tag="assistant_message", frozen=True, gc=False):
+    """The model's complete reply. Omitted if it is empty or an extension blocked it."""
+
     content: tuple[ShownBlock, ...]
     time: str
 
 
 class ToolCall(Event, tag="tool_call", frozen=True, gc=False):
+    """A complete tool call, before it runs.
+
+    ``args`` is null if the model wrote no JSON object; the tool does not run then.
+    """
+
     id: str
     name: str
     args: dict[str, Any] | None
 
 
 class ToolProgress(Event, tag="tool_progress", frozen=True, gc=False):
+    """Output of a running tool, as it is written."""
+
     id: str
     text: str
 
@@ -125,15 +147,19 @@ class ToolResult(Event, tag="tool_result", frozen=True, gc=False):
 
 
 class TurnEnd(Event, tag="turn_end", frozen=True, gc=False):
+    """A model call ended. ``stop`` is the reason; ``error`` is present if the call failed."""
+
     stop: Stop
     error: str | None = None
 
 
 class Done(Event, tag="done", frozen=True, gc=False):
-    pass
+    """The run ended, whatever its outcome. Nothing of it follows."""
 
 
 class Error(Event, tag="error", frozen=True, gc=False):
+    """The run failed, for the reason in ``message``. `done` follows."""
+
     message: str
 
 
@@ -157,6 +183,8 @@ class Retry(Event, tag="retry", frozen=True, gc=False):
 
 
 class ApprovalRequest(Event, tag="approval_request", frozen=True, gc=False):
+    """A tool call waits for a decision until ``deadline``. Answer with ``id``; ``summary`` is one line to show."""
+
     id: str
     tool: str
     args: dict[str, Any]
@@ -323,3 +351,9 @@ def text(events: Iterable[AgentEvent]) -> str:
 def _decoder() -> msgspec.json.Decoder[AgentEvent]:
     # Built on first use: callers that only encode events do not pay for it.
     return decoder(AgentEvent)
+
+
+def notice_lines(events: Sequence[AgentEvent]) -> str:
+    """Return the extensions' notices among ``events`` as lines for standard error."""
+    notices = [event for event in events if isinstance(event, ExtNotify)]
+    return "".join(f"[{one.extension}] {one.level}: {printable(one.message)}\n" for one in notices)

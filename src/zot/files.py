@@ -12,12 +12,15 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
 from zot.encoding import explain
-from zot.errors import NOT_ON_WINDOWS, ConfigError, MalformedFile, UserError
+from zot.errors import ABSENT, NOT_ON_WINDOWS, ConfigError, MalformedFile, UserError
+
+if TYPE_CHECKING:
+    import hashlib
 
 if sys.platform == "win32":
     # Every session needs this module. Without the check, `fcntl` or `os.O_NONBLOCK` would fail obscurely.
@@ -32,9 +35,10 @@ MAX_BYTES = 16 * 1024 * 1024
 
 _SLICE_BYTES = 1024 * 1024
 _MAX_PIPED_BYTES = 64 * 1024 * 1024
-_OPEN_DIRECTORY = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
+#: Sufficient to open files inside, even of an unreadable directory.
+OPEN_DIRECTORY = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
 #: The kernel's own limit.
-_MAX_LINKS = 40
+MAX_LINKS = 40
 _OPEN = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 #: Longest wait for another zot process that changes the same file; it holds the lock for milliseconds.
@@ -69,13 +73,10 @@ def load(
 
 
 def is_there(path: str) -> bool:
-    """True if a user's file exists, or a link of its name. Raise ConfigError if that cannot be determined.
-
-    A directory that may not be searched counts as empty: it belongs to another user.
-    """
+    """True if a user's file exists, or a link of its name. Raise ConfigError if that cannot be determined."""
     try:
         os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
+    except ABSENT:
         return False
     except (OSError, ValueError) as problem:
         reason = problem.strerror if isinstance(problem, OSError) else problem
@@ -171,7 +172,7 @@ def open_beneath(directory: str, path: str) -> int:
     that is put in the way meanwhile is not followed. Raise OSError: for what leads out, lies on another file system,
     such as that of processes, or is no regular file.
     """
-    way = [os.open(directory, _OPEN_DIRECTORY)]
+    way = [os.open(directory, OPEN_DIRECTORY)]
     try:
         device = os.fstat(way[0]).st_dev
         left, links = _path_names(path), 0
@@ -181,13 +182,13 @@ def open_beneath(directory: str, path: str) -> int:
                 if len(way) == 1:
                     raise OSError(errno.EXDEV, "leads out of its directory", path)
                 os.close(way.pop())
-            elif (target := _link_target(name, way[-1])) is not None:
+            elif (target := link_target(name, way[-1])) is not None:
                 links += 1
-                if links > _MAX_LINKS or target.startswith("/"):
+                if links > MAX_LINKS or target.startswith("/"):
                     raise OSError(errno.ELOOP, "leads out of its directory", path)
                 left += _path_names(target)
             elif left:
-                way.append(os.open(name, _OPEN_DIRECTORY | os.O_NOFOLLOW, dir_fd=way[-1]))
+                way.append(os.open(name, OPEN_DIRECTORY | os.O_NOFOLLOW, dir_fd=way[-1]))
             else:
                 return _open_regular(name, way[-1], device)
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
@@ -207,10 +208,12 @@ def _open_regular(name: str, directory: int, device: int) -> int:
     raise OSError(errno.EINVAL, "not a regular file", name)
 
 
-def _link_target(name: str, directory: int) -> str | None:
-    """Return the target of a symbolic link; None if it is none. Raise OSError."""
+def link_target(name: str, directory: int) -> str | None:
+    """Return the target of a symbolic link; None if there is no link of this name. Raise OSError."""
     try:
         return os.readlink(name, dir_fd=directory)
+    except FileNotFoundError:
+        return None
     except OSError as problem:
         if problem.errno == errno.EINVAL:  # not a link
             return None
@@ -249,6 +252,13 @@ def make_directory(path: str) -> None:
     except FileExistsError:  # created meanwhile, or not a directory: using it will fail
         return
     os.chmod(path, 0o700)  # The umask may have removed our own permissions.
+
+
+def sha256(data: bytes = b"") -> hashlib._Hash:
+    """Return the SHA-256 hash of ``data``, to which more can be added."""
+    import hashlib  # Imported lazily: it loads OpenSSL, and few sessions read files or have images.
+
+    return hashlib.sha256(data)
 
 
 def write_new(path: str, pieces: Iterable[bytes]) -> None:

@@ -23,10 +23,14 @@ class Block(msgspec.Struct, frozen=True, gc=False, tag_field="type", omit_defaul
 
 
 class TextBlock(Block, tag="text", frozen=True, gc=False):
+    """Text."""
+
     text: str
 
 
 class ImageBlock(Block, tag="image", frozen=True, gc=False):
+    """An image with its bytes."""
+
     mime_type: str
     data: bytes
 
@@ -57,6 +61,8 @@ class CallBlock(Block, tag="tool_call", frozen=True, gc=False):
 
 
 class ResultBlock(Block, tag="tool_result", frozen=True, gc=False):
+    """The result of the tool call ``call_id``."""
+
     call_id: str
     is_error: bool
     content: tuple[TextBlock | ImageBlock, ...]
@@ -80,17 +86,23 @@ class Message(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class ShownImage(Block, tag="image", frozen=True, gc=False):
+    """An image: its type and its size in ``bytes``, without its content."""
+
     mime_type: str
     bytes: int
 
 
 class ShownCall(Block, tag="tool_call", frozen=True, gc=False):
+    """A tool call. ``args`` is null if the model wrote no JSON object."""
+
     id: str
     name: str
     args: dict[str, Any] | None
 
 
 class ShownResult(Block, tag="tool_result", frozen=True, gc=False):
+    """The result of the tool call ``call_id``."""
+
     call_id: str
     is_error: bool
     content: tuple[TextBlock | ShownImage, ...]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from zot.errors import UserError
 from zot.events import AgentEvent, PanelClosed, PanelOpened, PanelRendered
 
 
@@ -79,3 +80,15 @@ class OpenPanels:
         """Forget all panels and return the events that close them."""
         closed, self._open = [PanelClosed(one.extension, one.panel_id) for one in self._open.values()], {}
         return [*closed]
+
+
+class SessionPanels(OpenPanels):
+    """The open panels of a session, and the way back to their extensions. Without extensions, none is ever open."""
+
+    def send_key(self, panel_id: str, key: str, text: str = "") -> None:
+        """Send a key to an open panel. Raise UserError if there is no such panel or key."""
+        raise UserError(f"no panel {panel_id!r} is open")
+
+    def close(self, panel_id: str) -> None:
+        """Close a panel. Raise UserError if it is not open."""
+        raise UserError(f"no panel {panel_id!r} is open")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 #: Matches escapes of lone surrogates; all other escapes are captured in the group, so none is misread.
 _ESCAPE = (
@@ -13,6 +14,9 @@ _ESCAPE = (
 
 #: Characters that a terminal obeys or hides: C0 and C1 controls, direction marks, surrogates; not LF and not TAB.
 _INVISIBLE = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+
+#: Two swapped letters of three, as in rcp for rpc, are this much alike.
+_ALIKE = 0.66
 
 
 def escaped(text: str) -> str:
@@ -82,3 +86,12 @@ def replace_surrogates(text: str) -> str:
 def replace_surrogate_escapes(json: bytes) -> bytes:
     """Return JSON text with every escape of a lone surrogate replaced by an escape of U+FFFD."""
     return re.sub(_ESCAPE, lambda escape: escape[1] or rb"\ufffd", json)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return "; did you mean X?" if ``word`` resembles a known one, else ""."""
+    from difflib import get_close_matches  # Imported lazily: only mistakes need it.
+
+    bare = {one.lstrip("-/"): one for one in known}  # The signs of a flag or slash command would count as likeness.
+    near = get_close_matches(word.lstrip("-/"), [*bare], n=1, cutoff=_ALIKE)
+    return f"; did you mean {bare[near[0]]}?" if near else ""

@@ -66,7 +66,7 @@ class House:
             if isinstance(event, ApprovalRequest):
                 requests.append(event)
                 if left:
-                    self.session.approve(event.id, left.pop(0))
+                    self.session.approvals.answer(event.id, left.pop(0))
 
         self.listener.on_event = answer
         return requests
@@ -180,9 +180,9 @@ async def test_the_first_answer_counts_and_a_stale_one_is_an_error() -> None:
     await house.results()
     for request_id in (requests[0].id, "approval_99", ""):
         with pytest.raises(UserError, match="is waiting"):
-            house.session.approve(request_id, "reject")
+            house.session.approvals.answer(request_id, "reject")
     with pytest.raises(UserError, match="is not a decision"):
-        house.session.approve("approval_1_1", "yes")
+        house.session.approvals.answer("approval_1_1", "yes")
 
 
 async def test_an_abort_ends_the_wait_and_the_call_does_not_run() -> None:
@@ -191,7 +191,7 @@ async def test_an_abort_ends_the_wait_and_the_call_does_not_run() -> None:
     assert await house.results() == ["aborted before it finished"] * 2
     assert (house.ran, kinds(house.listener.events)[-2:]) == ([], ["turn_end aborted", "done"])
     with pytest.raises(UserError):
-        house.session.approve("approval_1_1", "allow_once")
+        house.session.approvals.answer("approval_1_1", "allow_once")
 
 
 async def test_a_person_is_shown_what_an_extension_made_of_the_call_and_that_runs() -> None:
@@ -212,7 +212,7 @@ async def test_reading_calls_run_side_by_side_and_answer_in_order() -> None:
     async def look(args: dict[str, Any], context: ToolContext) -> Output:
         async with asyncio.timeout(5):
             await barrier.wait()
-        await context.progress("looking")
+        await context.reporter.progress("looking")
         log.append("look")
         return (TextBlock(args["at"]),)
 
@@ -274,7 +274,7 @@ async def writing(path: str, approver: Approvals, on_request: str, between: Call
             if not asked:
                 between()
             asked.append(event.id)
-            session.approve(event.id, on_request)
+            session.approvals.answer(event.id, on_request)
 
     listener.on_event = answer
     session.prompt("go")
@@ -371,7 +371,7 @@ async def test_what_nobody_decided_is_recorded_and_told_to_who_comes_too_late(
     first = next(event for event in house.listener.events if isinstance(event, ApprovalAnswer))
     assert (first.id, first.decision, first.by) == ("approval_1_1", decision, "")
     with pytest.raises(UserError, match=rf"'approval_1_1' is waiting: {told}$"):
-        house.session.approve("approval_1_1", "allow_once")
+        house.session.approvals.answer("approval_1_1", "allow_once")
 
 
 async def test_an_answer_that_cannot_be_recorded_does_not_count() -> None:
@@ -391,16 +391,16 @@ async def test_an_answer_that_cannot_be_recorded_does_not_count() -> None:
         listener.can_approve = True
         session.prompt("go")
         async with asyncio.timeout(20):
-            while session.pending is None:
+            while session.approvals.pending is None:
                 await asyncio.sleep(0)
         appends = store.appends
         if fails_at:
             with pytest.raises(StoreFailed) as problem:
-                session.approve("approval_1_1", "allow_once")
+                session.approvals.answer("approval_1_1", "allow_once")
             refused.append(problem.value)
-            assert (session.pending is not None, ran) == (True, ["work"])
-            session.approve("approval_1_1", "reject")
+            assert (session.approvals.pending is not None, ran) == (True, ["work"])
+            session.approvals.answer("approval_1_1", "reject")
         else:
-            session.approve("approval_1_1", "allow_once")
+            session.approvals.answer("approval_1_1", "allow_once")
         await finish(session)
     assert (ran, len(refused)) == (["work"], 1)

@@ -72,7 +72,7 @@ async def test_a_conversation_is_not_compacted_without_budget() -> None:
     await finish(session)
     assert kinds(listener.events) == ["error", "done"]
     assert len(transport.requests) == 3
-    assert len(session.transcript) == 6
+    assert len(session.history.transcript) == 6
 
 
 async def test_an_unknown_price_does_not_use_up_money_but_its_tokens_count() -> None:

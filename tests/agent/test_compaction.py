@@ -45,7 +45,7 @@ async def compacted(messages: list[Message]) -> tuple[list[Message], dict[str, A
     await finish(session)
     assert CompactDone("They talked.") in listener.events
     body: dict[str, Any] = json.loads(transport.bodies[0])
-    return list(session.transcript.messages), body
+    return list(session.history.transcript.messages), body
 
 
 async def test_the_newest_messages_stay_as_they_are() -> None:
@@ -107,7 +107,7 @@ async def test_a_compacted_conversation_can_be_compacted_again() -> None:
     session.compact()
     await finish(session)
     assert CompactDone("fine") in listener.events
-    assert len(session.transcript) == KEEP_MESSAGES + 1
+    assert len(session.history.transcript) == KEEP_MESSAGES + 1
 
 
 async def test_a_second_summary_takes_the_place_of_the_first() -> None:
@@ -117,12 +117,12 @@ async def test_a_second_summary_takes_the_place_of_the_first() -> None:
     for _ in range(2):
         session.compact()
         await finish(session)
-        session.replace_messages([*session.transcript.messages, user("and more")])
+        session.replace_messages([*session.history.transcript.messages, user("and more")])
     text = json.loads(transport.bodies[1])["messages"][0]["content"][0]["text"]
     assert text.startswith("<notes>\nThey talked.\n</notes>\n\n<conversation>\n[user]\nsaid 3\n</conversation>\n\n")
     assert "keep what still holds" in text
-    assert session.transcript.messages[0] == user("## Context Summary (compacted)\n\nThey talked more.")
-    assert len(session.transcript) == KEEP_MESSAGES + 2
+    assert session.history.transcript.messages[0] == user("## Context Summary (compacted)\n\nThey talked more.")
+    assert len(session.history.transcript) == KEEP_MESSAGES + 2
 
 
 async def test_a_summary_alone_is_not_summarised_again() -> None:
@@ -165,7 +165,7 @@ async def test_the_request_for_a_summary_fits_whatever_must_be_summarised(
     first = int(text.split("[user]\n")[1].split()[0])
     assert (first > 0, f"(the oldest {first} messages are left out)" in text) == (is_cut, is_cut)
     assert ("characters left out ...]" in text) == is_shortened
-    assert len(session.transcript) == KEEP_MESSAGES + 1
+    assert len(session.history.transcript) == KEEP_MESSAGES + 1
 
 
 _part = st.sampled_from(["user", "turn", "text"])
@@ -201,7 +201,7 @@ def _kept(messages: list[Message]) -> list[Message] | None:
         session.replace_messages(messages)
         session.compact()
         await finish(session)
-        after = list(session.transcript.messages)
+        after = list(session.history.transcript.messages)
         return None if after == messages else after[1:]
 
     return asyncio.run(run())
@@ -214,7 +214,7 @@ async def test_a_short_conversation_is_left_alone(count: int) -> None:
     session.replace_messages([user("x") for _ in range(count)])
     session.compact()
     await finish(session)
-    assert (transport.requests, len(session.transcript)) == ([], count)
+    assert (transport.requests, len(session.history.transcript)) == ([], count)
 
 
 async def test_what_a_compaction_used_counts_even_if_nothing_came_of_it() -> None:
@@ -224,4 +224,4 @@ async def test_what_a_compaction_used_counts_even_if_nothing_came_of_it() -> Non
     session.compact()
     await finish(session)
     assert kinds(listener.events) == ["usage", "error", "done"]
-    assert session.totals.input > 0
+    assert session.history.totals.input > 0

@@ -54,7 +54,7 @@ async def test_calls_run_one_after_the_other_in_the_models_order() -> None:
 
     async def note(args: dict[str, Any], context: ToolContext) -> Output:
         order.append(f"begin {args['n']}")
-        await context.progress("...")
+        await context.reporter.progress("...")
         order.append(f"end {args['n']}")
         return ()
 

@@ -100,7 +100,7 @@ async def test_what_fits_is_left_alone() -> None:
     transport = FakeTransport()
     session = open_small(transport, messages)
     assert kinds(await talk(session)) == QUIET
-    assert list(session.transcript.messages)[:10] == messages
+    assert list(session.history.transcript.messages)[:10] == messages
 
 
 async def test_what_does_not_fit_is_summarised_before_the_model_is_asked() -> None:
@@ -113,9 +113,9 @@ async def test_what_does_not_fit_is_summarised_before_the_model_is_asked() -> No
     assert events[3] == CompactDone("They talked.", auto=True)
     assert [event.auto for event in events if isinstance(event, Usage)] == [True, False]
     summary = said("user", TextBlock("## Context Summary (compacted)\n\nThey talked."))
-    assert list(session.transcript.messages)[:4] == [summary, *messages[-3:]]
+    assert list(session.history.transcript.messages)[:4] == [summary, *messages[-3:]]
     assert MessagesReplaced(0, 5, (summary,), "compaction") in store.rows
-    assert session.totals.input == 200
+    assert session.history.totals.input == 200
 
 
 async def test_old_output_of_tools_goes_first_and_the_model_is_not_asked() -> None:
@@ -127,7 +127,7 @@ async def test_old_output_of_tools_goes_first_and_the_model_is_not_asked() -> No
     events = await talk(session)
     assert asked(transport) == ["answer"]
     assert events[2] == CompactDone("", auto=True, pruned=3)
-    after = list(session.transcript.messages)[: len(messages)]
+    after = list(session.history.transcript.messages)[: len(messages)]
     assert after[7:] == new
     assert len(new) == KEEP_RECENT
     assert after[1::2][:3] == old[::2]
@@ -145,7 +145,7 @@ async def test_an_image_in_old_output_becomes_a_note() -> None:
     await talk(session)
     await talk(session)
     note = "[an image was here: image/png, 4 bytes]"
-    assert session.transcript.messages[2].content == (
+    assert session.history.transcript.messages[2].content == (
         ResultBlock("i", False, (TextBlock(f"{note}\n{note}\na picture"),)),
     )
 
@@ -157,7 +157,7 @@ async def test_where_output_is_not_enough_everything_old_is_summarised() -> None
     events = await talk(session)
     assert asked(transport) == ["summary", "answer"]
     assert CompactDone("They talked.", auto=True) in events
-    assert len(session.transcript) == 1 + KEEP_MESSAGES + 1
+    assert len(session.history.transcript) == 1 + KEEP_MESSAGES + 1
 
 
 @pytest.mark.parametrize(("tokens", "summaries"), [(1000, 0), (4900, 1)])
@@ -182,9 +182,9 @@ async def test_what_the_user_asked_for_stays_as_it_was_said() -> None:
     session = open_small(transport, [], tools=[FakeTool("look", look)])
     await talk(session, "Find it.")
     assert asked(transport) == [*["answer"] * 5, "summary", "answer", "answer"]
-    roles = [message.role for message in session.transcript.messages]
+    roles = [message.role for message in session.history.transcript.messages]
     assert roles == ["user", "user", "assistant", "tool", "assistant", "tool", "assistant", "tool", "assistant"]
-    assert session.transcript.messages[1] == said("user", TextBlock("Find it."))
+    assert session.history.transcript.messages[1] == said("user", TextBlock("Find it."))
 
 
 async def test_new_output_is_shortened_if_nothing_else_helps() -> None:
@@ -247,7 +247,7 @@ async def test_it_can_be_switched_off() -> None:
     await finish(session)
     assert asked(transport) == ["answer"]
     assert isinstance(job.error, ContextTooLong)
-    assert len(session.transcript) == 10
+    assert len(session.history.transcript) == 10
 
 
 # When the service found it too long.
@@ -342,7 +342,7 @@ async def test_an_abort_while_it_is_summarised_ends_the_run() -> None:
     points.act = session.abort
     events = await talk(session)
     assert events[1:] == [*events[1:2], TurnEnd("aborted"), Done()]
-    assert list(session.transcript.messages)[:-1] == messages
+    assert list(session.history.transcript.messages)[:-1] == messages
 
 
 async def test_an_empty_summary_is_no_reason_to_try_for_ever() -> None:
@@ -355,7 +355,7 @@ async def test_an_empty_summary_is_no_reason_to_try_for_ever() -> None:
     assert asked(transport) == ["summary", "answer"]
     assert job.error is None
     assert kinds(listener.events)[-2:] == ["turn_end end_turn", "done"]
-    assert len(session.transcript) == 10
+    assert len(session.history.transcript) == 10
 
 
 async def test_a_failing_summary_fails_the_turn() -> None:
@@ -363,7 +363,7 @@ async def test_a_failing_summary_fails_the_turn() -> None:
     session = open_small(transport, [user(800) for _ in range(8)])
     events = await talk(session)
     assert kinds(events)[1:] == ["turn_start", "turn_end error", "error", "done"]
-    assert len(session.transcript) == 9
+    assert len(session.history.transcript) == 9
 
 
 async def test_a_summary_counts_towards_the_budget() -> None:
@@ -395,7 +395,7 @@ async def test_a_compaction_can_be_undone_and_what_came_after_stays() -> None:
     session = open_small(FakeTransport([SUMMARY]), messages)
     await talk(session)
     session.undo_compact()
-    after = list(session.transcript.messages)
+    after = list(session.history.transcript.messages)
     assert (after[:8], [message.role for message in after[8:]]) == (messages, ["user", "assistant"])
 
 

@@ -14,10 +14,7 @@ from zot.tools.base import ToolContext
 from zot.tools.bash import Bash
 from zot.tools.guardian import open_processes
 from zot.tools.process import Groups, Processes
-
-
-async def _no_progress(text: str) -> None:
-    del text
+from zot.tools.sandbox import Sandbox
 
 
 async def locked(
@@ -33,9 +30,9 @@ async def locked(
     """Run a command under the lock and return all that it said, whether or not it failed."""
     processes: Processes = Groups() if groups else open_processes()
     around = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nowhere", MARK: os.environ.get(MARK, ""), **(env or {})}
-    tool = Bash(processes, lock=True, hidden=hidden, lock_net=net, lock_env=(MARK,), protected=protected)
+    tool = Bash(processes, sandbox=Sandbox(hidden=hidden, net=net, variables=(MARK,), protected=protected))
     try:
-        output = await tool.run({"command": command}, ToolContext(str(cwd), around, _no_progress))
+        output = await tool.run({"command": command}, ToolContext(str(cwd), around))
         return "".join(block.text for block in output if isinstance(block, TextBlock))
     except ToolFailed as problem:
         return str(problem)

@@ -24,16 +24,13 @@ from zot.errors import ConfigError
 from zot.messages import CallBlock
 from zot.tools.base import ToolContext, undeclared_argument
 from zot.tools.bash import Bash
+from zot.tools.sandbox import Sandbox
 
 SETS = [*(f"bash:@{name}=allow" for name in COMMAND_SETS), "*=deny"]
 
 
 def action(rules: list[str], tool: str, args: dict[str, Any], cwd: str | Path = "/w") -> str:
     return Policy.parse(rules).action(tool, subject_of(args, str(cwd), tool))
-
-
-async def _no_progress(text: str) -> None:
-    del text
 
 
 def bash(rules: list[str], command: str, cwd: str | Path = "/w") -> str:
@@ -408,7 +405,7 @@ async def test_the_status_of_a_repository_writes_nothing_into_it(repo: Path, *, 
     index = (repo / ".git" / "index").read_bytes()
     env = {"PATH": os.environ["PATH"], "HOME": str(repo.parent)}
     assert bash(SETS, "git status", repo) == "allow"
-    await Bash(lock=lock).run({"command": "git status"}, ToolContext(str(repo), env, _no_progress))
+    await Bash(sandbox=Sandbox() if lock else None).run({"command": "git status"}, ToolContext(str(repo), env))
     assert (repo / ".git" / "index").read_bytes() == index
     git(repo, "status")
     assert (repo / ".git" / "index").read_bytes() != index

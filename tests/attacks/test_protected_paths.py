@@ -6,9 +6,7 @@ import asyncio
 import json
 import os
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,8 +19,9 @@ from zot.runtime.shared import SharedResources
 from zot.runtime.toolbox import Toolbox
 from zot.tools.base import ToolContext
 from zot.tools.bash import Bash
-from zot.tools.paths import LockedPaths
-from zot.tools.process import Child, Groups
+from zot.tools.file_access import LockedPaths
+from zot.tools.process import Child, Groups, Program
+from zot.tools.sandbox import Sandbox
 
 from .sandboxed import locked
 
@@ -156,9 +155,9 @@ async def test_what_an_aborted_command_has_planted_does_not_stay(tmp_path: Path)
 class LateStart(Groups):
     """Never reports an evil command as started: when that is cancelled, the command has done its work."""
 
-    async def spawn(self, argv: Sequence[str | bytes], **options: Any) -> Child:
-        child = await super().spawn(argv, **options)
-        if not any(b"evil" in os.fsencode(word) for word in argv):  # The sandbox tries what this machine has.
+    async def spawn(self, command: Program) -> Child:
+        child = await super().spawn(command)
+        if not any(b"evil" in os.fsencode(word) for word in command.argv):  # The sandbox tries what this machine has.
             return child
         try:
             await asyncio.Event().wait()
@@ -170,8 +169,8 @@ class LateStart(Groups):
 
 @needs("bwrap")
 async def test_what_a_command_has_planted_does_not_stay_if_its_start_is_aborted(tmp_path: Path) -> None:
-    tool = Bash(LateStart(), lock=True)
-    context = ToolContext(str(tmp_path), {"PATH": os.environ["PATH"]}, _no_progress)
+    tool = Bash(LateStart(), sandbox=Sandbox())
+    context = ToolContext(str(tmp_path), {"PATH": os.environ["PATH"]})
     async with asyncio.timeout(60):
         running = asyncio.create_task(tool.run({"command": "echo evil > .envrc; : > done; sleep 60"}, context))
         await _until(tmp_path / "done")
@@ -207,7 +206,7 @@ async def test_what_zot_itself_would_run_next_time_stays_as_it_is(tmp_path: Path
     config = resolve({"provider": "lab", **settings}, env)
     resources = SharedResources()
     toolbox = Toolbox(config, resources, cwd=str(work), key="k")
-    context = ToolContext(str(work), env, _no_progress)
+    context = ToolContext(str(work), env)
     bash, write = toolbox.tools
     attack = "for f in tools/ext/run.py settings/config.toml; do echo evil > $f; done; mv tools t; true"
     await bash.run({"command": attack}, context)
@@ -229,10 +228,10 @@ async def test_a_job_in_the_background_plants_nothing_that_outlives_the_session(
     toolbox = Toolbox(config, resources, cwd=str(work), key="k")
     command = "(while [ ! -e go ]; do sleep 0.01; done; echo evil > .envrc; : > done; "
     command += "while [ ! -e more ]; do sleep 0.01; done; echo evil > .profile; : > done2; sleep 60) & echo up"
-    await toolbox.tools[0].run({"command": command}, ToolContext(str(work), env, _no_progress))
+    await toolbox.tools[0].run({"command": command}, ToolContext(str(work), env))
     (work / "go").touch()
     await _until(work / "done")
-    await toolbox.tools[0].run({"command": "true"}, ToolContext(str(work), env, _no_progress))
+    await toolbox.tools[0].run({"command": "true"}, ToolContext(str(work), env))
     assert not (work / ".envrc").exists(), "the next command does not take it for what was there before"
     (work / "more").touch()
     await _until(work / "done2")
@@ -420,10 +419,6 @@ async def test_another_name_of_a_protected_file_is_as_protected(path: str, other
     text = await locked(f"echo evil >> {other}; ln {path} again; echo evil >> again", tmp_path)
     assert "Read-only file system" in text
     assert (tmp_path / path).read_text() == "mine\n"
-
-
-async def _no_progress(text: str) -> None:
-    del text
 
 
 async def _until(path: Path) -> None:

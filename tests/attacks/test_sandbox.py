@@ -13,7 +13,7 @@ import pytest
 
 from optional import needs
 from zot.tools.guardian import Guardian
-from zot.tools.process import Groups, Processes
+from zot.tools.process import Groups, Processes, Program
 from zot.tools.sandbox import PROTECTIONS, SandboxSupport, find_support
 from zot.tools.seccomp import seccomp_filter
 
@@ -120,7 +120,7 @@ async def test_a_sandbox_gets_a_session_keyring_of_its_own() -> None:
     )
 
     async def keyring(processes: Processes, seccomp: bytes) -> bytes:
-        child = await processes.spawn([_python(), "-c", program], cwd="/", env={}, seccomp=seccomp)
+        child = await processes.spawn(Program([_python(), "-c", program], "/", {}, seccomp=seccomp))
         said = b""
         while data := await child.read():
             said += data

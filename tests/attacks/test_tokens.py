@@ -169,11 +169,12 @@ async def test_nobody_approves_what_they_prompted_themselves(tmp_path: Path) -> 
                 "jsonrpc": "2.0", "id": "run", "method": "session/prompt",
                 "params": {"sessionId": "t", "prompt": "!script call bash {\"command\":\"true\"} ;; --- ;; say done"},
             }))  # fmt: skip
-            await until(lambda: face.daemon.pool.session("t").pending is not None)  # type: ignore[union-attr]
-            session = face.daemon.pool.session("t")
+            pool = face.daemon.sessions.pool
+            await until(lambda: pool.session("t").approvals.pending is not None)  # type: ignore[union-attr]
+            session = pool.session("t")
             assert session is not None
-            assert session.pending is not None
-            request = session.pending.id
+            assert session.approvals.pending is not None
+            request = session.approvals.pending.id
             assert "default" in session.worker.approvals.prompted_by
             assert await code_of(client, "session/approve", sessionId="t", requestId=request, decision="reject") is None
 
@@ -193,11 +194,11 @@ async def test_who_steers_a_run_counts_as_one_who_prompted_it(tmp_path: Path) ->
                 await code_of(client, "session/approve", sessionId="s", requestId=request, decision="allow_once")
                 is None
             )
-            session = face.daemon.pool.session("s")
+            session = face.daemon.sessions.pool.session("s")
             assert session is not None
-            await until(lambda: session.pending is not None and session.pending.id != request)
-            assert session.pending is not None
-            second = {"sessionId": "s", "requestId": session.pending.id, "decision": "allow_once"}
+            await until(lambda: session.approvals.pending is not None and session.approvals.pending.id != request)
+            assert session.approvals.pending is not None
+            second = {"sessionId": "s", "requestId": session.approvals.pending.id, "decision": "allow_once"}
             assert await code_of(client, "session/approve", **second) == NOT_OWNED
 
 

@@ -16,8 +16,8 @@ from zot.config.skills import discover as discover_skills
 from zot.config.trust import TrustStore, copy_hashed, coverage, fingerprint
 from zot.errors import UserError
 from zot.extensions.manifest import changeable, load, trust_summary
-from zot.extensions.snapshot import Snapshot
-from zot.runtime.extension_discovery import locate_extensions
+from zot.extensions.sources import Snapshot
+from zot.runtime.extensions import locate_extensions
 
 #: Says which code it is and where; ends when it is told to crash, so that it is started again.
 SCRIPT = """

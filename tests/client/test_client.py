@@ -91,14 +91,18 @@ def test_a_prompt_whose_answer_was_lost_is_not_sent_again(home: Path) -> None:
     async def conversation() -> None:
         async with Restarting(home) as daemon, daemon.client(settle_s=0.05) as client:
             session = await client.session("s")
-            run = daemon.running.daemon.handlers["session/prompt"]
+            sessions = daemon.running.daemon.sessions
+            run = sessions.handlers["session/prompt"]
 
             async def run_and_break(connection: ClientConnection, asked: Any) -> Any:
                 deferred = await run(connection, asked)
                 daemon.cut()
                 return deferred
 
-            daemon.running.daemon.handlers = {**daemon.running.daemon.handlers, "session/prompt": run_and_break}
+            daemon.running.daemon.sessions.handlers = {
+                **daemon.running.daemon.sessions.handlers,
+                "session/prompt": run_and_break,
+            }
             assert (await session.prompt("!echo once").result()).content == "once"
             assert [entry.content for entry in await session.messages()] == ["!echo once", "once"]
 
@@ -113,12 +117,12 @@ def test_a_prompt_that_never_arrived_is_said_to_be_lost(home: Path) -> None:
             async def lose(connection: ClientConnection, asked: Any) -> None:
                 daemon.cut()
 
-            usual = daemon.running.daemon.handlers
-            daemon.running.daemon.handlers = {**usual, "session/prompt": lose}
+            usual = daemon.running.daemon.sessions.handlers
+            daemon.running.daemon.sessions.handlers = {**usual, "session/prompt": lose}
             with pytest.raises(zot.PromptLost) as lost:
                 await session.prompt("!echo lost").result()
             assert lost.value.was_sent
-            daemon.running.daemon.handlers = usual
+            daemon.running.daemon.sessions.handlers = usual
             assert (await session.prompt("!echo found").result()).content == "found"
 
     held(conversation())
@@ -213,7 +217,7 @@ def test_a_daemon_that_does_not_come_back_is_given_up(home: Path) -> None:
 
 def test_without_a_daemon_there_is_no_client(tmp_path: Path) -> None:
     async def conversation() -> None:
-        with pytest.raises(zot.ConnectionLost, match=r"no daemon is running at .*none\.sock; start one with"):
+        with pytest.raises(zot.ConnectionLost, match=r"No daemon is running at .*none\.sock\. Start one with"):
             async with zot.Client.connect(socket=str(tmp_path / "none.sock")):
                 pass
 

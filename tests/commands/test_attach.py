@@ -84,7 +84,7 @@ def test_a_call_prints_the_result_and_its_updates_before(kept: Kept) -> None:
         (["nonsense"], "zot: nonsense: error -32601: Unknown method: nonsense", 1),
         (["session/prompt", "[]"], "zot: the parameters are no JSON object: ", 2),
         ([], "zot: say one method, and its parameters", 2),
-        (["status", "--socket", "/nowhere/at.all"], "zot: no daemon is running at /nowhere/at.all\n", 3),
+        (["status", "--socket", "/no"], "zot: No daemon is running at /no. Start one with: zot daemon\n", 3),
     ],
 )  # fmt: skip
 def test_a_call_that_fails_says_why_and_how(kept: Kept, argv: list[str], err: str, code: int) -> None:
@@ -206,7 +206,7 @@ def test_a_session_is_named_by_its_beginning_and_told_from_its_first_event(kept:
 def test_without_a_daemon_there_is_nothing_to_attach_to(kept: Kept, tmp_path: Path) -> None:
     said = kept.run("attach", "--socket", str(tmp_path / "none"))
     assert (said.out, said.code) == ("", 3)
-    assert said.err == f"zot: no daemon is running at {tmp_path / 'none'}; start one with: zot daemon\n"
+    assert said.err == f"zot: No daemon is running at {tmp_path / 'none'}. Start one with: zot daemon\n"
 
 
 @pytest.mark.parametrize("argv", [("call", "status"), ("attach", "--new")], ids=lambda argv: argv[0])

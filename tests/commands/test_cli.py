@@ -59,10 +59,18 @@ def test_on_windows_one_sentence_says_that_zot_does_not_run_there(monkeypatch: p
         runpy.run_path(files.__file__)
 
 
-def test_an_unknown_command_shows_the_known_ones() -> None:
-    done = zot("frobnicate")
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("rcp", "; did you mean rpc?"),
+        ("deamon", "; did you mean daemon?"),
+        ("frobnicate", "; to ask the agent: zot -p 'frobnicate'"),
+    ],
+)
+def test_an_unknown_command_is_answered_with_the_one_that_was_meant(word: str, hint: str) -> None:
+    done = zot(word)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("zot: unknown command 'frobnicate'\nusage: zot COMMAND")
+    assert done.stderr == f"zot: unknown command {word!r}{hint}\nTry: zot --help\n"
 
 
 def test_an_error_cannot_take_the_terminal_over(tmp_path: Path) -> None:
@@ -75,15 +83,15 @@ def test_an_error_cannot_take_the_terminal_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ((), "say what zot skills should do; zot skills"),
-        (("frobnicate",), "zot skills cannot 'frobnicate'; zot skills"),
-        (("trust",), "zot skills trust takes DIR; zot skills trust"),
-        (("list", "more"), "zot skills list takes no words; zot skills list"),
+        ((), "zot skills needs a subcommand: list, trust, untrust. Try: zot skills"),
+        (("lits",), "zot skills has no subcommand 'lits'; did you mean list? Try: zot skills"),
+        (("trust",), "zot skills trust takes DIR. Try: zot skills trust"),
+        (("list", "more"), "zot skills list takes no words. Try: zot skills list"),
     ],
 )
 def test_skills_used_wrongly_are_explained(words: tuple[str, ...], told: str) -> None:
     done = quick(" ".join(["skills", *words]))
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"zot: {told} --help tells more\n")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"zot: {told} --help\n")
 
 
 def test_names_that_speak_to_a_terminal_are_listed_escaped(tmp_path: Path) -> None:
@@ -143,8 +151,8 @@ def test_wrong_usage_is_exit_code_two_everywhere(words: str) -> None:
         ("--provider lab", "say what to do with it: zot -p PROMPT answers a prompt, with the flags before or after "
          "it"),
         ("--provider lba", "--provider lba: unknown provider 'lba'; known: anthropic, deepseek, gemini, groq, kimi, "
-         "lab, mistral, ollama, openai, openrouter, xai"),
-        ("--polcy x", "unknown flag '--polcy'; --help lists the known ones"),
+         "lab, mistral, ollama, openai, openrouter, xai; did you mean lab?"),
+        ("--polcy x", "unknown flag --polcy; did you mean --policy?"),
         ("--model x rpc", "the command comes first: zot rpc --model ..."),
         ("--json hi --features seq,more", "--features seq,more: there is no feature 'more'; known: seq, thinking, "
          "retries, prices, approvals, compaction, extensions"),

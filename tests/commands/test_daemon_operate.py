@@ -22,11 +22,11 @@ from harness import PATIENCE_S, eventually, read_some
 from offspring import Child
 from zot.client.endpoint import owner
 from zot.commands.daemon import main
-from zot.commands.daemon_status import GROUP, DaemonStatus, read_status
+from zot.commands.daemon_manage import GROUP, DaemonStatus, read_status
 from zot.config.paths import locate
 from zot.errors import UserError
 from zot.serve.daemon.audit import Audit, Identity
-from zot.serve.daemon.endpoint import Claim, claim_endpoint
+from zot.serve.daemon.claim import Claim, claim_endpoint
 from zot.serve.daemon.logs import LogFile
 
 HELLO = {"protocolVersion": 1, "serverVersion": "9.8.7", "serverPid": 4242}
@@ -124,7 +124,7 @@ def test_where_it_keeps_its_files_is_told_by_the_daemon_itself(operator: Operato
 
 
 def test_without_a_daemon_the_exit_code_is_3(operator: Operator) -> None:
-    assert operator.run("status") == Said(f"no daemon is running at {operator.path}\n", 3)
+    assert operator.run("status") == Said(f"No daemon is running at {operator.path}. Start one with: zot daemon\n", 3)
     claim_endpoint(operator.path).release()
     assert operator.run("status").code == 3
     told = operator.run("status", "--json")
@@ -190,7 +190,7 @@ def test_stop_asks_politely_and_waits_for_the_end(operator: Operator) -> None:
 
 
 def test_stop_without_a_daemon_has_nothing_to_do(operator: Operator) -> None:
-    assert operator.run("stop") == Said(f"no daemon is running at {operator.path}\n", 3)
+    assert operator.run("stop") == Said(f"No daemon is running at {operator.path}.\n", 3)
     assert operator.run("stop", "--json") == Said('{"stopped":false,"pid":null}\n', 3)
 
 
@@ -303,7 +303,7 @@ def test_the_audit_log_is_shown_and_verified(operator: Operator) -> None:
 def test_wrong_usage_is_told(operator: Operator, capsys: pytest.CaptureFixture[str]) -> None:
     for argv in (["status", "now"], ["stop", "--timeout", "0"], ["logs", "--json"], ["audit", "burn"]):
         assert main(argv) == 2
-        assert f"zot daemon {argv[0]} --help tells more" in capsys.readouterr().err
+        assert f"Try: zot daemon {argv[0]} --help" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", GROUP.subcommands)

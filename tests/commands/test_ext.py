@@ -361,6 +361,7 @@ def test_one_of_a_project_runs_once_it_is_trusted_and_not_after_it_changed(ext: 
     enough = "both is installed, which is trust enough: only those of a project have to be trusted"
     assert ext.ext("trust", "both") == ("", f"zot: {enough}\n", 1)
     assert ext.ext("trust", "none") == ("", "zot: there is no extension 'none' here; there are: none\n", 1)
+    assert ext.ext("remove", "bohts").err.endswith("; did you mean both?\n")
 
 
 def test_a_log_is_read_and_followed_into_the_next_file(ext: Ext) -> None:
@@ -407,13 +408,16 @@ def followed(process: subprocess.Popen[bytes], end: bytes) -> bool:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ("", "say what zot ext should do"),
-        ("frob", "zot ext cannot 'frob'"),
+        (
+            "",
+            "zot ext needs a subcommand: list, install, remove, enable, disable, logs, trust, untrust, new, test, run",
+        ),
+        ("frob", "zot ext has no subcommand 'frob'"),
         ("list more", "zot ext list takes no words"),
         ("install", "zot ext install takes PATH|GIT-URL"),
-        ("logs x --nothing", "unknown flag '--nothing'; --help lists the known ones"),
+        ("logs x --nothing", "unknown flag --nothing; --help-all lists every flag"),
     ],
 )
 def test_wrong_usage_is_explained(ext: Ext, words: str, why: str) -> None:
     command = " ".join(["zot ext", *words.split()[:1]]).removesuffix(" frob")
-    assert ext.ext(*words.split()) == ("", f"zot: {why}; {command} --help tells more\n", 2)
+    assert ext.ext(*words.split()) == ("", f"zot: {why}. Try: {command} --help\n", 2)

@@ -84,7 +84,7 @@ def test_what_is_begun_can_be_installed_and_nothing_is_written_over(shell: Ext) 
     assert shell.ext("install", "some/place").code == 0
     wrong = "'../one' cannot be a name: letters, digits, dots, dashes and underscores can, at most 64"
     assert shell.ext("new", "../one") == ("", f"zot: {wrong}\n", 1)
-    choice = "--lang cobol: must be one of python, typescript, shell, go; zot ext new --help tells more"
+    choice = "--lang cobol: must be one of python, typescript, shell, go. Try: zot ext new --help"
     assert shell.ext("new", "one", "--lang", "cobol") == ("", f"zot: {choice}\n", 2)
 
 
@@ -359,3 +359,13 @@ def test_a_script_of_zot_python_is_run_as_by_python_itself(shell: Ext) -> None:
     assert "ok     said hello as one" in said.out
     assert f'  File "{directory}/main.py", line 9, in <module>' in said.err
     assert "RuntimeError: seen" in said.err
+
+
+@pytest.mark.parametrize("command", ["run", "test"])
+def test_an_extension_that_runs_without_a_sandbox_is_announced(shell: Ext, command: str) -> None:
+    script = 'say("hello", name="one")\nsay("ready")\nfor line in sys.stdin:\n    if "shutdown" in line: break\n'
+    put(shell, f'{script}say("shutdown_ack")\n', permissions={})
+    (shell.cwd / "bin").mkdir()
+    shell.env["PATH"] = str(shell.cwd / "bin")  # It has no bubblewrap.
+    said = shell.run("ext", command, "--unsandboxed-ext", "one")
+    assert (said.code, said.err.partition(":")[2].partition(":")[0]) == (0, " runs without a sandbox")

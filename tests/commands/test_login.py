@@ -193,7 +193,7 @@ def test_without_a_home_there_is_nowhere_to_store(command: str) -> None:
 @pytest.mark.parametrize("command", ["login", "logout", "doctor"])
 def test_help_is_given(home: Home, command: str) -> None:
     code, said, errors = home.run(command, "--help")
-    assert (code, said.startswith(f"usage: zot {command}"), errors) == (0, True, "")
+    assert (code, said.startswith(f"Usage: zot {command}"), errors) == (0, True, "")
 
 
 # At a terminal.

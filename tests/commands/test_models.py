@@ -97,7 +97,7 @@ def test_what_the_service_lists_is_marked_in_the_table() -> None:
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["--live"], "say whom to ask: zot models --live --provider NAME"),
+        (["--live"], "--live needs a provider: zot models --live --provider NAME"),
         (["--provider", "anthropic", "--live"], "no key for anthropic: set ANTHROPIC_API_KEY, "),
         (["--provider", "acme"], "--provider acme: unknown provider 'acme'; known: "),
         (["gpt-5"], "zot models takes no words, only flags: 'gpt-5'"),

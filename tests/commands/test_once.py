@@ -102,6 +102,12 @@ def test_without_a_prompt_there_is_nothing_to_do(tmp_path: Path, typed: bytes | 
     assert ask(tmp_path, "-p", typed=typed) == ("", told, 2)
 
 
+def test_a_missing_prompt_is_reported_before_a_missing_key(tmp_path: Path) -> None:
+    env = environment({"ZOT_HOME": str(tmp_path / "kept")})
+    done = forked.run(["-p", "--provider", "anthropic"], cwd=tmp_path, env=env, given=b"")
+    assert (done.returncode, done.stderr) == (2, b"zot: there is no prompt: give it as words, or on standard input\n")
+
+
 def test_more_input_than_we_take_is_refused(tmp_path: Path) -> None:
     out, err, code = ask(tmp_path, "-p", "x", typed=b"y" * (10 * 1024 * 1024 + 1))
     assert (out, err, code) == ("", "zot: standard input has more than 10 MiB\n", 1)
@@ -144,7 +150,7 @@ def test_without_an_answer_the_exit_code_says_so(tmp_path: Path, prompt: str, me
     ("argv", "message", "code"),
     [
         (("-p", "x", "--model", "nope"), "unknown model 'nope' (provider 'lab'); known: lab-1", 1),
-        (("-p", "x", "--wat"), "unknown flag '--wat'; --help lists the known ones", 2),
+        (("-p", "x", "--wat"), "unknown flag --wat; --help-all lists every flag", 2),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, argv: tuple[str, ...], message: str, code: int) -> None:
@@ -156,7 +162,7 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, argv: tuple[str, ...]
     [
         (("-p", "x"), "--print and --json exclude each other", 2),
         (("x", "--model", "nope"), "unknown model 'nope' (provider 'lab'); known: lab-1", 1),
-        (("x", "--wat"), "unknown flag '--wat'; --help lists the known ones", 2),
+        (("x", "--wat"), "unknown flag --wat; --help-all lists every flag", 2),
         ((), "there is no prompt: give it as words, or on standard input", 2),
         (("x", "-c"), "there is no session of {} to continue; zot sessions list --all shows the others", 1),
     ],
@@ -214,7 +220,8 @@ def test_a_second_signal_is_no_success(tmp_path: Path, how: str, numbers: tuple[
 
 
 def test_the_model_is_not_heard_while_nobody_reads(tmp_path: Path) -> None:
-    process = start(tmp_path, "--json", "!flood 150000")
+    # So much that a process which handles the signal late, on a busy machine, is not through with it.
+    process = start(tmp_path, "--json", "!flood 1500000")
     assert process.stdout is not None
     begun = b""
     while b'"text_delta"' not in begun:
@@ -223,7 +230,7 @@ def test_the_model_is_not_heard_while_nobody_reads(tmp_path: Path) -> None:
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=PATIENCE_S)
     text = [json.loads(line).get("delta", "") for line in (begun + out).splitlines() if b'"text_delta"' in line]
-    assert 0 < len("".join(text)) < 100_000
+    assert 0 < len("".join(text)) < 1_000_000
     assert (process.returncode, err) == (128 + signal.SIGTERM, b"")
 
 

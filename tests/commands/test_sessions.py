@@ -34,12 +34,13 @@ def test_where_nothing_was_ever_kept_nothing_is_made(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ((), "say what zot sessions should do"),
-        (("frob",), "zot sessions cannot 'frob'"),
+        ((), "zot sessions needs a subcommand: list, show, search, export, import, fork, rewind, diff, rename, "
+             "delete, gc, check, backup"),
+        (("frob",), "zot sessions has no subcommand 'frob'"),
         (("list", "x"), "zot sessions list takes no words"),
         (("show",), "zot sessions show takes ID"),
         (("show", ""), "zot sessions show takes ID"),
-        (("list", "--frob"), "unknown flag '--frob'; --help lists the known ones"),
+        (("list", "--frob"), "unknown flag --frob; --help-all lists every flag"),
         (("gc", "--older-than", "soon"),
          "--older-than soon: must be a number of hours, days or weeks, such as 12h, 30d or 4w"),
         (("gc", "--older-than", "99999999999999w"), "--older-than 99999999999999w: must be a century at most"),
@@ -52,14 +53,14 @@ def test_wrong_usage_is_exit_code_two(shell: Shell, argv: tuple[str, ...], messa
     shell.home.mkdir()
     (shell.home / "journal.db").touch()
     command = " ".join(["zot sessions", *argv[: argv[:1] != ("frob",)]])
-    assert shell.sessions(*argv) == ("", f"zot: {message}; {command} --help tells more\n", 2)
+    assert shell.sessions(*argv) == ("", f"zot: {message}. Try: {command} --help\n", 2)
 
 
 @pytest.mark.parametrize("argv", [("--help",), ("-h",), ("list", "--help"), ("gc", "-h")])
 def test_help_is_given(shell: Shell, argv: tuple[str, ...]) -> None:
     out, err, code = shell.sessions(*argv)
     assert (err, code) == ("", 0)
-    assert out.startswith("usage: zot sessions ")
+    assert out.startswith("Usage: zot sessions ")
 
 
 def test_a_list_has_the_sessions_of_the_directory(shell: Shell) -> None:
@@ -295,7 +296,7 @@ def test_ids_and_titles_are_shown_as_what_they_are(shell: Shell) -> None:
 
 def test_a_rewind_that_does_not_say_where_to_is_called_in_a_wrong_way(shell: Shell) -> None:
     shell.ask("!echo Yes", "--session", "s")
-    told = "zot: zot sessions rewind needs either --messages or --at; zot sessions rewind --help tells more\n"
+    told = "zot: zot sessions rewind needs either --messages or --at. Try: zot sessions rewind --help\n"
     assert shell.sessions("rewind", "s") == ("", told, 2)
     assert shell.sessions("rewind", "s", "--messages", "1", "--at", "1") == ("", told, 2)
 

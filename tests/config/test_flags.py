@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from zot.config.flags import Flag, choice, dollars, parse, positive, usage
+from zot.config.flags import Flag, Manual, choice, dollars, parse, positive
 from zot.errors import ConfigError
 
 FLAGS = (
@@ -55,9 +55,10 @@ def test_a_command_line_is_understood(argv: list[str], settings: dict[str, Any],
 @pytest.mark.parametrize(
     ("argv", "problem"),
     [
-        (["--nonsense"], "unknown flag '--nonsense'; --help lists the known ones"),
-        (["--nonsense=1"], "unknown flag '--nonsense'; --help lists the known ones"),
-        (["-x"], "unknown flag '-x'; --help lists the known ones"),
+        (["--nonsense"], "unknown flag --nonsense; --help-all lists every flag"),
+        (["--nonsense=1"], "unknown flag --nonsense; --help-all lists every flag"),
+        (["-x"], "unknown flag -x; --help-all lists every flag"),
+        (["--modle", "x"], "unknown flag --modle; did you mean --model?"),
         (["--no-tools=yes"], "--no-tools takes no value"),
         (["--model"], "--model needs a value: --model ID"),
         (["-m"], "-m needs a value: -m ID"),
@@ -78,19 +79,55 @@ def test_a_wrong_flag_says_what_is_wrong(argv: list[str], problem: str) -> None:
     assert str(caught.value) == problem
 
 
-def test_help_lists_every_flag() -> None:
-    assert usage("zot x", "Does x.", FLAGS) == (
-        "usage: zot x [flags]\n"
-        "\n"
-        "Does x.\n"
-        "\n"
-        "flags:\n"
-        "  -m, --model ID                   the model\n"
-        "  --max-steps N                    how many\n"
-        "  --level LEVEL                    how much\n"
-        "  --cost USD                       what it may cost\n"
-        "  --append TEXT                    more (repeatable)\n"
-        "  --no-tools                       none\n"
-        "  -a, --again [ID]                 one, or the newest\n"
-        "  --no-utensils                    the same"
+MANUAL = Manual(
+    "zot x WORD",
+    "Do x.",
+    (
+        Flag("--model", "Use this model.", value="ID", short="-m", group="Model"),
+        Flag("--append", "Add text.", value="TEXT", many=True),
+        Flag("--rarely", "Do what few people need, " + "at length " * 8 + "here.", group="Model", advanced=True),
+        Flag("--with-a-very-long-name", "Explain it.", value="SOMETHING-LONG"),
+    ),
+    (Flag("--foreign", "accepted only"),),
+    (("zot x 1", "Do it once."),),
+    {0: "Done.", 2: "Wrong usage."},
+)
+
+
+def test_help_shows_common_flags_by_group_with_examples_and_exit_codes() -> None:
+    assert (
+        MANUAL.text()
+        == """\
+Usage: zot x WORD [flags]
+
+Do x.
+
+Model:
+  -m, --model ID                  Use this model.
+
+Flags:
+  --append TEXT                   Add text. Repeatable.
+  --with-a-very-long-name SOMETHING-LONG
+                                  Explain it.
+
+Help:
+  -h, --help                      Show the common flags and examples.
+  --help-all                      Show every flag.
+
+1 more flag: zot x --help-all
+
+Examples:
+  zot x 1
+      Do it once.
+
+Exit codes:
+  0    Done.
+  2    Wrong usage."""
     )
+
+
+def test_all_of_the_help_has_every_flag_but_accepted_foreign_ones() -> None:
+    text = MANUAL.text(everything=True)
+    assert "  --rarely" in text
+    assert " more flag" not in text
+    assert "--foreign" not in text

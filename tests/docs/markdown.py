@@ -12,16 +12,25 @@ class Block(NamedTuple):
     text: str
     line: int
     heading: str
+    language: str
 
     def id(self) -> str:
         """Return what names it in a test run."""
         return f"{self.heading}, line {self.line}"
 
 
+def all_blocks(page: str) -> list[Block]:
+    """Return the blocks of a page, in their order."""
+    found = re.finditer(r"^```([^\n]*)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    return [
+        Block(match[2], page.count("\n", 0, match.start()) + 1, _heading(page[: match.start()]), match[1])
+        for match in found
+    ]
+
+
 def blocks(page: str, language: str) -> list[Block]:
     """Return the blocks in ``language``."""
-    found = re.finditer(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    return [Block(match[1], page.count("\n", 0, match.start()) + 1, _heading(page[: match.start()])) for match in found]
+    return [block for block in all_blocks(page) if block.language == language]
 
 
 def anchors(page: str) -> set[str]:

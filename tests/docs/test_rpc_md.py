@@ -1,4 +1,4 @@
-"""Every conversation in docs/reference/rpc.md and docs/reference/tools.md is held with the real program; the former leaves nothing out."""
+"""The conversations of reference/rpc.md and tools.md happen with the real program; rpc.md describes everything."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from harness import PATIENCE_S, Zot, environment, play
 from zot import events
-from zot.commands.rpc import _FLAGS
+from zot.commands.rpc import MANUAL
 from zot.wire import rpc
 from zot.wire.rpc_greeting import FEATURES
 
@@ -58,7 +58,7 @@ def test_every_event_is_described_with_its_fields(event: type[events.Event]) -> 
     assert {*re.findall("`(.*?)`", row)} == {*event.__struct_fields__} - {"price_known", "reasoning", "auto", "pruned"}
 
 
-@pytest.mark.parametrize("flag", [flag.name for flag in _FLAGS])
+@pytest.mark.parametrize("flag", [flag.name for flag in MANUAL.flags])
 def test_every_flag_is_described(flag: str) -> None:
     assert re.search(rf"`{flag}[ `]", TEXT)
 
@@ -66,6 +66,42 @@ def test_every_flag_is_described(flag: str) -> None:
 @pytest.mark.parametrize("feature", FEATURES)
 def test_every_feature_is_described(feature: str) -> None:
     assert f"\n| `{feature}` |" in TEXT
+
+
+def test_the_grammar_describes_what_happens(zot: Callable[..., Zot]) -> None:
+    [grammar] = blocks(TEXT, "grammar")
+    run, compact = (re.compile(expression(grammar.text, name)) for name in ("run", "compact"))
+    scenes = ["!tools", "!say 2 ok", "!cut", "!status 401", "!length", "!bash echo hi", "!loop true", "!stall"]
+    with zot("--max-steps", "3") as process:
+        for scene in scenes:
+            process.send({"type": "prompt", "message": scene})
+            if scene == "!stall":
+                process.until(type="turn_start")
+                process.send({"type": "abort"})
+            process.until(type="done")
+        process.send({"type": "compact"})
+        process.finish()
+    frames = [frame for frame in process.frames if frame.get("command") != "abort"]
+    said = "".join(frame["type"] + (f"{{{frame['stop']}}} " if "stop" in frame else " ") for frame in frames)
+    runs = [f"{part}done " for part in re.split(r"\bdone ", said) if part]
+    assert len(runs) == len(scenes) + 1
+    for one in runs[:-1]:
+        assert run.fullmatch(one), one
+        assert not run.fullmatch(one.replace("user_message ", "", 1))
+    assert compact.fullmatch(runs[-1])
+
+
+def expression(grammar: str, name: str) -> str:
+    """Return the regular expression for a rule of the grammar, over the names of frames, each followed by a blank."""
+    joined = re.sub(r"\n +", " ", re.sub("#.*", "", grammar))
+    rules = {left.strip(): right for left, right in (line.split("=") for line in joined.strip().splitlines())}
+
+    signs = {"(": "(?:", ")": ")", "[": "(?:", "]": ")?", "|": "|", "*": "*", "turn_end": r"(?:turn_end\{\w+\} )"}
+    parts = [
+        signs.get(part) or (expression(grammar, part) if part in rules else f"(?:{re.escape(part)} )")
+        for part in re.findall(r"[a-z_]+(?:{[a-z]+})?|[()\[\]|*]", rules[name])
+    ]
+    return f"(?:{''.join(parts)})"
 
 
 def hold(text: str, start: Callable[..., Zot]) -> None:

@@ -1,4 +1,4 @@
-"""docs/reference/web.md: its programs run, its configuration is taken, and what it says of statuses and numbers is so."""
+"""reference/web.md: its programs run, its configuration works, its statuses and limits are right."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_the_configuration_is_taken() -> None:
 
 def test_every_number_is_described() -> None:
     gauges = dict.fromkeys(("clients", "sessions", "running", "journal_bytes", "rss_bytes", "uptime_seconds"), 0.0)
-    names = re.findall(r"^# TYPE (\S+)", Metrics().told(gauges), re.MULTILINE)
+    names = re.findall(r"^# TYPE (\S+)", Metrics().exposition(gauges), re.MULTILINE)
     assert len(names) == 15
     assert [name for name in names if f"`{name}`" not in TEXT] == []
 

@@ -95,7 +95,7 @@ def test_weather_has_a_tool_and_a_command(start: Start) -> None:
     [tool] = weather.peer.tools
     assert tool.schema["properties"]["unit"] == {
         "type": "string", "enum": ["celsius", "fahrenheit"], "default": "celsius",
-        "description": "What the temperature is told in.",
+        "description": "The unit of the temperature.",
     }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from zot.extensions.connection import RemoteCarrier
+from zot.extensions.sources import RemoteCarrier
 
 
 class Remote:
@@ -16,7 +16,7 @@ class Remote:
     def __init__(self, **replies: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
         self.heard: list[dict[str, Any]] = []
         self.hung_up_on = False
-        self.link = RemoteCarrier(self._told, self._hung_up)
+        self.link = RemoteCarrier(self)
         self._replies = {"shutdown": lambda frame: {"type": "shutdown_ack"}, **replies}
         self._news = asyncio.Event()
 
@@ -33,7 +33,8 @@ class Remote:
             self._news.clear()
             await self._news.wait()
 
-    def _told(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
+        """Receive lines from zot, and answer them."""
         for line in data.split(b"\n")[:-1]:
             frame = json.loads(line)
             self.heard.append(frame)
@@ -42,5 +43,6 @@ class Remote:
                 asyncio.get_running_loop().create_task(self.says(reply))
         self._news.set()
 
-    def _hung_up(self) -> None:
+    def hang_up(self) -> None:
+        """Note the end of the connection."""
         self.hung_up_on = True

@@ -90,7 +90,7 @@ class Stage(Subscriber):
         await self._deadline.__aenter__()
         self._resources = SharedResources()
         self.session: Session = await open_session(OpenRequest(config=self._config), self._resources)
-        self.session.subscribe(self)
+        self.session.history.subscribe(self)
         return self
 
     async def __aexit__(self, *problem: Any) -> None:

@@ -16,7 +16,7 @@ import zot
 from harness import MARK, living
 from optional import needs
 from zot.config.config import Config
-from zot.runtime.extension_discovery import find_extensions
+from zot.runtime.extensions import find_extensions
 
 from .stage import Extension, Stage, results
 
@@ -294,7 +294,8 @@ async def test_one_that_says_nothing_may_lack_what_it_did_not_declare(place: Pla
 async def test_nothing_of_it_is_left_and_it_has_time_to_end(place: Place) -> None:
     script = """
 import signal, subprocess
-subprocess.Popen(["sh", "-c", "trap '' TERM; sleep 600; sleep 600"], start_new_session=True)
+stubborn = ["sh", "-c", "trap '' TERM; sleep 600 & echo up; wait; sleep 600"]
+subprocess.Popen(stubborn, start_new_session=True, stdout=subprocess.PIPE).stdout.readline()
 def ended(*_):
     open("data/ended", "w").write("gracefully")
     os._exit(0)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from zot.errors import NoSuchCommand, RunCancelled, UserError
-from zot.extensions.connection import ExtensionProcess
 from zot.extensions.peer import BURST
+from zot.extensions.sources import ExtensionProcess
 from zot.messages import timestamp
 from zot.session.transcripts import endings, past_message
 
@@ -131,7 +131,7 @@ async def test_a_message_is_held_back_until_it_was_decided_about(tmp_path: Path)
     )
     async with Stage(tmp_path, guard) as stage:
         events = await stage.prompt("say se ;; say cret")
-        [_, message] = stage.session.transcript.messages
+        [_, message] = stage.session.history.transcript.messages
     assert [event["delta"] for event in events if event["type"] == "text_delta"] == ["[redacted]"]
     [shown] = [event for event in events if event["type"] == "assistant_message"]
     assert shown["content"] == [{"type": "text", "text": "[redacted]"}]
@@ -169,7 +169,7 @@ async def test_why_a_message_was_blocked_is_kept_with_the_session(tmp_path: Path
     async with Stage(tmp_path, guard, kept=True) as stage:
         await stage.prompt("say hi")
         ended = endings(await stage.session.store.changes_with_failures())
-        past = [past_message(message, ended) for message in stage.session.transcript.messages]
+        past = [past_message(message, ended) for message in stage.session.history.transcript.messages]
     assert [(message.content, message.stop, message.error) for message in past[1:]] == [
         ((), "end_turn", "held back by guard: secret")
     ]
@@ -218,11 +218,11 @@ async def test_a_command_says_what_is_to_be_done(tmp_path: Path) -> None:
 async def test_a_panel_is_open_until_either_side_closes_it(tmp_path: Path) -> None:
     async with Stage(tmp_path, Extension(tmp_path, "menu", PANEL)) as stage:
         await stage.session.run_command("open", "")
-        stage.session.extensions.send_key("p", "rune", "x")
+        stage.session.extensions.panels.send_key("p", "rune", "x")
         await stage.until(lambda: len(stage.events) == 2)
-        stage.session.extensions.close_panel("p")
+        stage.session.extensions.panels.close("p")
         with pytest.raises(UserError, match="no panel 'p' is open"):
-            stage.session.extensions.send_key("p", "up", "")
+            stage.session.extensions.panels.send_key("p", "up", "")
     about = {"extension": "menu", "panel_id": "p"}
     assert stage.events == [
         {"type": "panel_open", **about, "title": "T", "lines": ["one"], "footer": "f"},
@@ -256,7 +256,7 @@ async def test_who_does_not_keep_up_misses_notices_but_no_panel(tmp_path: Path) 
         assert typed(stage.events)[-1] == "panel_open"
         heard = len(stage.notices())
         stage.full = True
-        stage.session.extensions.close_panel("p")
+        stage.session.extensions.panels.close("p")
         await stage.session.run_command("open", "")
     assert len(stage.notices()) == heard > 0
     assert [kind for kind in typed(stage.events) if kind != "ext_notify"] == ["panel_open", "panel_close"] * 2
@@ -281,7 +281,7 @@ async def test_a_panel_is_not_taken_from_the_extension_that_has_it(tmp_path: Pat
         await stage.session.run_command("open", "")
         with pytest.raises(UserError, match="extension menu has a panel 'p' open; close that first"):
             await stage.session.run_command("show", "")
-        stage.session.extensions.close_panel("p")
+        stage.session.extensions.panels.close("p")
         assert (await stage.session.run_command("show", "")).extension == "other"
 
 
@@ -344,7 +344,7 @@ async def test_of_a_panel_that_changes_too_fast_the_newest_content_is_shown(tmp_
     )
     async with Stage(tmp_path, Extension(tmp_path, "menu", hasty)) as stage:
         await stage.session.run_command("open", "")
-        stage.session.extensions.send_key("p", "up", "")
+        stage.session.extensions.panels.send_key("p", "up", "")
         await stage.until(lambda: stage.events[-1].get("lines") == ["4999"])
     rendered = [int(event["lines"][0]) for event in stage.events if event["type"] == "panel_render"]
     assert rendered == sorted(rendered)

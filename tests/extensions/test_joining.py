@@ -19,8 +19,8 @@ from zot.config.config import Config
 from zot.encoding import encode
 from zot.errors import AgentError, UserError
 from zot.events import AgentEvent, ExtNotify
-from zot.extensions.connection import MAX_UNREAD_BYTES, RemoteCarrier
 from zot.extensions.peer import BURST
+from zot.extensions.sources import MAX_UNREAD_BYTES
 from zot.messages import CallBlock, ImageBlock, ResultBlock, TextBlock, show, text_of
 from zot.panels import CommandAnswer, CommandInfo
 from zot.runtime.extensions import manager_of, open_extensions
@@ -83,7 +83,7 @@ async def test_one_that_connects_says_hello_offers_and_is_told_to_end(tmp_path: 
         await remote.says(hello(), LOOKUP, GREET, {"type": "subscribe", "events": ["session_start"]}, READY)
         await extensions.ready()
         (tool,) = extensions.tools()
-        context = ToolContext(str(tmp_path), {}, progress=_unshown)
+        context = ToolContext(str(tmp_path), {})
         assert await tool.run({"q": "it"}, context) == (TextBlock("it"),)
         assert tool.spec.extension == "afar"
         assert extensions.commands() == [CommandInfo("greet", "say hi", "afar")]
@@ -243,7 +243,7 @@ async def test_a_result_that_is_an_error_keeps_its_images(tmp_path: Path) -> Non
         manager_of(stage.session.agent.extensions).join("afar", remote.link)
         await remote.says(hello(), LOOKUP, READY)
         told = await stage.prompt("call lookup {} ;; --- ;; say done")
-        kept = stage.session.transcript.messages[2].content
+        kept = stage.session.history.transcript.messages[2].content
     [result] = [event for event in told if event["type"] == "tool_result"]
     assert result["is_error"]
     assert [block["type"] for block in result["content"]] == ["text", "image"]
@@ -271,14 +271,14 @@ async def test_who_decides_about_messages_decides_about_what_is_shown_of_a_summa
         stage.session.compact()
         await stage.session.worker.finish()
         [summary] = [event["summary"] for event in stage.events if event["type"] == "compact_done"]
-        first = stage.session.transcript.messages[0]
+        first = stage.session.history.transcript.messages[0]
     assert summary == shown
     assert text_of(show(first).content) == f"## Context Summary (compacted)\n\n{shown}"
     assert "Summary: " in text_of(first.content).removeprefix("## Context Summary (compacted)")
 
 
 async def test_whoever_talks_faster_than_it_is_heard_waits() -> None:
-    link = RemoteCarrier(lambda data: None, lambda: None)
+    link = Remote().link
     await link.bring(b"x" * MAX_UNREAD_BYTES)
     bringing = asyncio.ensure_future(link.bring(b"y"))
     await asyncio.sleep(0)
@@ -290,7 +290,7 @@ async def test_whoever_talks_faster_than_it_is_heard_waits() -> None:
 
 
 async def test_whoever_was_lost_does_not_wait_to_be_heard() -> None:
-    link = RemoteCarrier(lambda data: None, lambda: None)
+    link = Remote().link
     await link.bring(b"x" * MAX_UNREAD_BYTES)
     bringing = asyncio.ensure_future(link.bring(b"y"))
     await asyncio.sleep(0)
@@ -312,7 +312,7 @@ async def test_the_end_of_one_that_has_said_much_is_noticed_at_once(tmp_path: Pa
         await extension.settled()
         (tool,) = extensions.tools()
         watch = Stopwatch()
-        asked = asyncio.ensure_future(tool.run({"q": "it"}, ToolContext(str(tmp_path), {}, progress=_unshown)))
+        asked = asyncio.ensure_future(tool.run({"q": "it"}, ToolContext(str(tmp_path), {})))
         await remote.hears("tool_call")
         await remote.says(*[{"type": "notify", "message": "hey"}] * 5000)
         remote.link.hung_up()
@@ -350,7 +350,3 @@ async def test_an_answer_that_has_arrived_counts_although_its_deadline_has_come(
         await remote.says(hello(), {"type": "subscribe", "intercept": ["tool_call"]}, READY)
         await extension.settled()
         assert (await extensions.tool_called(CALL, {})).refusal == "not today"
-
-
-async def _unshown(text: str) -> None:
-    del text

@@ -124,7 +124,7 @@ def test_an_extension_says_hello_registers_and_is_ready() -> None:
         Settled(said=True),
     ]
     assert (talk.peer.hello, talk.peer.commands, talk.peer.tools) == (hello, (command,), (tool,))
-    assert talk.peer.state is PeerState.READY
+    assert talk.peer.phase.state is PeerState.READY
     assert talk.peer.next_deadline() is None
 
 
@@ -153,7 +153,7 @@ def test_it_has_thirty_seconds_for_hello_and_is_then_terminated_and_killed() -> 
 def test_what_does_not_begin_with_a_good_hello_is_broken(line: Any, reason: str) -> None:
     talk = Talk()
     assert talk.says(line, HELLO) == [PeerBroken(reason), Terminate()]
-    assert talk.peer.state is PeerState.CLOSING
+    assert talk.peer.phase.state is PeerState.CLOSING
 
 
 def test_it_has_three_seconds_for_ready_and_may_miss_them() -> None:
@@ -163,7 +163,7 @@ def test_it_has_three_seconds_for_ready_and_may_miss_them() -> None:
     assert talk.peer.next_deadline() == 103.0
     assert talk.wait(1) == [Settled(said=False)]
     assert talk.says(READY) == []
-    assert talk.peer.state is PeerState.READY
+    assert talk.peer.phase.state is PeerState.READY
 
 
 def test_with_only_commands_and_panels_it_is_not_waited_for_beyond_a_moment_of_silence() -> None:
@@ -374,7 +374,7 @@ def test_each_kind_of_question_has_its_deadline() -> None:
     ]  # fmt: skip
     late = "did not answer within 60 s: tool lookup"
     assert talk.wait(30) == [RequestTimedOut("tool", late), failed_call(call, f"extension g {late}")]
-    assert talk.peer.running
+    assert talk.peer.phase.running
 
 
 def test_deadlines_can_be_set() -> None:
@@ -388,8 +388,8 @@ def test_late_double_and_invented_answers_are_only_noted() -> None:
     talk = Talk(HELLO, LOOKUP, READY)
     answered, late, aborted, waiting = (talk.calls() for _ in range(4))
     talk.says({"type": "tool_result", "id": answered})
-    talk.peer.give_up(aborted)
-    talk.peer.give_up("nothing")
+    talk.peer.requests.give_up(aborted)
+    talk.peer.requests.give_up("nothing")
     talk.now += 60
     talk.peer.expire(talk.now)
     other = talk.calls()
@@ -472,7 +472,7 @@ def test_too_many_bad_lines_are_the_end() -> None:
     assert isinstance(answered, ToolAnswered)
     assert answered.id == call
     assert [broken, terminate] == [PeerBroken("wrote 100 bad lines"), Terminate()]
-    assert not talk.peer.running
+    assert not talk.peer.phase.running
     assert talk.peer.call_tool("lookup", {}, 0) == failed_call("2", "extension g is not running")
 
 
@@ -496,7 +496,7 @@ def test_an_extension_that_ends_fails_what_waits_at_once() -> None:
         PeerEnded("was killed by signal 9", wanted=False),
     ]
     assert talk.peer.end("again", talk.now) == []
-    assert (talk.says(READY), talk.peer.state, talk.peer.next_deadline()) == ([], PeerState.CLOSED, None)
+    assert (talk.says(READY), talk.peer.phase.state, talk.peer.next_deadline()) == ([], PeerState.CLOSED, None)
     assert talk.peer.notify(wire.Event("turn_start")) == b""
 
 

@@ -115,7 +115,7 @@ async def test_a_bad_extension_costs_only_itself(tmp_path: Path, kind: str) -> N
 
 
 async def test_one_that_does_not_read_is_not_told_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zot.extensions.connection.MAX_UNSENT_BYTES", 200_000)
+    monkeypatch.setattr("zot.extensions.sources.MAX_UNSENT_BYTES", 200_000)
     deaf = Extension(
         tmp_path,
         "deaf",

@@ -20,11 +20,12 @@ from harness import PATIENCE_S
 from zot.errors import JournalDamaged, NoSuchSession, SessionBusy, StoreFailed, UserError
 from zot.events import AssistantMessage, ConversationReplaced, Done, TextDelta, ToolResult, TurnEnd, Usage, UserMessage
 from zot.journal.journal import Journal
+from zot.journal.queries import create
 from zot.journal.record import Record
-from zot.journal.repair import CheckReport
+from zot.journal.repair import CheckReport, check_contents
 from zot.journal.search import Hit
-from zot.messages import Counters, ImageBlock, Message, ResultBlock, TextBlock
-from zot.serve.daemon.catalog import SessionCatalog
+from zot.messages import Counters, ImageBlock, Message, ResultBlock, TextBlock, timestamp
+from zot.serve.daemon.feed import RecordedEvents
 from zot.store import Configured, MessageAdded, MessagesReplaced, Row
 
 NOON = "2026-01-01T12:00:00.000Z"
@@ -131,7 +132,7 @@ async def test_a_page_of_what_clients_saw_costs_the_same_wherever_it_is(
         return await reading(watched)
 
     monkeypatch.setattr(journal, "reading", counted)
-    past = SessionCatalog(journal).past("a")
+    past = RecordedEvents(journal, "a")
     for number in range(pages):
         after = number * page * 2
         told = [[(after + at - 1, Done()), (after + at, ConversationReplaced(0))] for at in range(4, page * 2 + 1, 4)]
@@ -172,16 +173,16 @@ async def test_the_list_says_what_a_person_wants_to_know(journal: Journal) -> No
 async def test_the_newest_of_a_directory_is_found(journal: Journal) -> None:
     assert await journal.newest("/w", but="not:") is None
     for session_id, cwd in (("a", "/w"), ("b", "/w"), ("c", "/x"), ("d", "/half \udcff"), ("not:e", "/w")):
-        await journal.create(session_id, cwd=cwd)
+        await journal.record(session_id, cwd=cwd)
     newest = [await journal.newest(cwd, but="not:") for cwd in ("/w", "/x", "/half \udcff", "/nowhere")]
     assert [found and found.id for found in newest] == ["b", "c", "d", None]
     assert [found.id for found in await journal.sessions(cwd="/w")] == ["not:e", "b", "a"]
 
 
 async def test_what_is_not_there_is_said(journal: Journal) -> None:
-    await journal.create("a")
+    await journal.record("a")
     with pytest.raises(UserError, match="'a' already"):
-        await journal.create("a")
+        await journal.writing(create, "a", cwd="", title="", now=timestamp())
     with pytest.raises(NoSuchSession, match="'b'"):
         await journal.record("b", create=False)
     with pytest.raises(NoSuchSession):
@@ -211,7 +212,7 @@ async def test_a_fork_has_the_rows_up_to_its_point_and_goes_its_own_way(journal:
     await journal.delete("a")
     last = await (await journal.record("at 6")).read(0, 99)
     assert last == [*enumerate(rows, 1), (7, Done())]
-    assert (await journal.check()).problems == ()
+    assert (await journal.reading(check_contents)).problems == ()
 
 
 async def test_an_image_is_stored_once_and_goes_with_its_last_session(journal: Journal, tmp_path: Path) -> None:
@@ -453,7 +454,7 @@ async def test_a_process_has_one_journal_for_a_file(tmp_path: Path) -> None:
     await tell(other, "a", HI)
     await other.close()
     with pytest.raises(StoreFailed, match="is closed"):
-        await other.create("b")
+        await other.record("b")
 
 
 async def test_a_journal_that_is_closed_has_written_everything(tmp_path: Path) -> None:
@@ -515,7 +516,7 @@ async def test_a_file_of_the_first_version_goes_on(tmp_path: Path) -> None:
     assert not await journal.is_closed("s")
     await record.begin()
     record.end()
-    assert await journal.check() == CheckReport(1, 1, ())
+    assert await journal.reading(check_contents) == CheckReport(1, 1, ())
     assert journal.notices == []
     await journal.close()
 
@@ -542,7 +543,7 @@ async def test_a_thousand_open_sessions_need_no_descriptor_each(journal: Journal
     for record in records[:100]:
         record.append([Done()], run=1)
     await asyncio.gather(*(record.settled() for record in records))
-    assert await journal.check() == CheckReport(1000, 100, ())
+    assert await journal.reading(check_contents) == CheckReport(1000, 100, ())
 
 
 def _create_many(connection: sqlite3.Connection) -> None:
@@ -612,7 +613,7 @@ async def test_the_epoch_changes_if_the_machine_went_down_in_a_run(journal: Jour
     record = await journal.record("a")
     await record.begin()
     await journal.writing(boot_elsewhere)
-    journal.leases.let_go(record.number)
+    journal.leases.release(record.number)
     assert (await journal.record("a")).epoch == 2
     assert (await journal.record("a")).epoch == 2
 

@@ -30,7 +30,7 @@ from zot.journal.chunks import Chunk
 from zot.journal.journal import Journal
 from zot.journal.lease import mark_damaged
 from zot.journal.queries import put
-from zot.journal.repair import check_file
+from zot.journal.repair import check_contents, check_file
 from zot.journal.writer import Writer
 from zot.messages import CallBlock, ImageBlock, Message, ResultBlock, TextBlock
 from zot.session.recovery import Interrupted, inspect
@@ -61,7 +61,7 @@ async def test_what_was_safe_survives_a_kill_at_every_append(tmp_path: Path) -> 
     assert len(rows) >= max(numbers)
     # No number was given twice to rows that anybody heard of.
     assert numbers == sorted(set(numbers))
-    assert (record.epoch, (await journal.check()).problems) == (1, ())
+    assert (record.epoch, (await journal.reading(check_contents)).problems) == (1, ())
     await journal.close()
 
 
@@ -173,7 +173,7 @@ async def test_the_end_of_the_writer_ends_every_wait(tmp_path: Path) -> None:
         with pytest.raises(StoreFailed, match=r"cannot be written any more \(a bug\): restart zot"):
             await record.settled()
         with pytest.raises(StoreFailed, match="any more"):
-            await journal.create("b")
+            await journal.record("b")
         with pytest.raises(StoreFailed, match="any more"):
             await (await journal.record("a")).begin()
         record.end()
@@ -335,9 +335,10 @@ async def check_damaged(path: Path, everything: dict[str, list[tuple[int, Row]]]
         assert strangers == [], what
         if gone and not journal.notices:
             # A page that lies about what it has; nobody can see that who reads the rows that are there.
-            assert any("missing" in problem or "the file" in problem for problem in (await journal.check()).problems), (
-                what
-            )
+            assert any(
+                "missing" in problem or "the file" in problem
+                for problem in (await journal.reading(check_contents)).problems
+            ), what
         record, past = await journal.resume(session_id)
         transcript = Transcript()
         for change in past.changes:
@@ -359,11 +360,11 @@ async def check_damaged(path: Path, everything: dict[str, list[tuple[int, Row]]]
             record.end()
         apply(transcript, ending)
         assert repaired(transcript.messages) == list(transcript.messages), what
-    report = await journal.check()
+    report = await journal.reading(check_contents)
     if any("the file" in problem for problem in report.problems):
         # Where nobody has looked yet; now somebody has.
         await journal.salvage(JournalDamaged(report.problems[0]))
-        report = await journal.check()
+        report = await journal.reading(check_contents)
     assert [problem for problem in report.problems if "the file" in problem or "cannot be read" in problem] == [], what
     await journal.close()
     return lost
@@ -465,7 +466,7 @@ async def test_what_was_lost_is_a_problem_until_it_was_repaired_and_then_history
         journal = await Journal.open(path)
         await journal.salvage(JournalDamaged("a page is damaged"))
         saved.append([notice for notice in journal.notices if "rows were lost" in notice])
-        report = await journal.check()
+        report = await journal.reading(check_contents)
         await journal.close()
         assert report.problems == ()
         (told,) = report.repaired
@@ -502,11 +503,11 @@ async def test_whoever_dies_while_a_file_is_replaced_leaves_the_rest_to_the_next
 async def test_rows_of_another_version_are_no_damage(tmp_path: Path) -> None:
     journal = await Journal.open(tmp_path / "journal.db")
     record = await journal.record("one")
-    await journal.writing(lambda connection: put(connection, Chunk(record.number, 0, 1, 1, 1, b'{"type":"sung"}\n')))
+    await journal.writing(put, Chunk(record.number, 0, 1, 1, 1, b'{"type":"sung"}\n'))
     with pytest.raises(StoreFailed, match="row 1 cannot be understood, another zot wrote them") as caught:
         await journal.resume("one")
     assert not isinstance(caught.value, JournalDamaged)
-    report = await journal.check()
+    report = await journal.reading(check_contents)
     assert (report.problems, report.damaged, report.rows) == ((), False, 1)
     assert [told.startswith("session 'one': row 1 cannot be understood") for told in report.unknown] == [True]
     assert journal.notices == []

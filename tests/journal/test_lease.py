@@ -24,7 +24,7 @@ leases = Leases(sys.argv[1])
 leases.share()
 for line in sys.stdin:
     if line != "fork\\n":
-        print(leases.take(int(line)), flush=True)
+        print(leases.acquire(int(line)), flush=True)
     elif os.fork() == 0:
         print("forked", flush=True)
         os.read(0, 1)
@@ -40,7 +40,7 @@ class Holder:
             [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def take(self, number: int) -> bool:
+    def acquire(self, number: int) -> bool:
         return self._ask(f"{number}") == "True"
 
     def fork(self) -> None:
@@ -76,48 +76,48 @@ def path(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_session_has_one_writer_in_a_process(path: Path) -> None:
     with closing(Leases(str(path))) as leases:
-        assert [leases.take(1), leases.take(2), leases.take(1)] == [True, True, False]
-        leases.let_go(1)
-        assert [leases.take(1), sorted(leases.held)] == [True, [1, 2]]
+        assert [leases.acquire(1), leases.acquire(2), leases.acquire(1)] == [True, True, False]
+        leases.release(1)
+        assert [leases.acquire(1), sorted(leases.held)] == [True, [1, 2]]
 
 
 def test_letting_go_of_what_is_not_held_takes_it_from_nobody(path: Path) -> None:
     with holding(path) as holder, closing(Leases(str(path))) as leases:
-        assert holder.take(1)
-        leases.let_go(1)
-        assert not leases.take(1)
+        assert holder.acquire(1)
+        leases.release(1)
+        assert not leases.acquire(1)
 
 
 def test_a_session_has_one_writer_among_processes(path: Path) -> None:
     with holding(path) as holder, closing(Leases(str(path))) as leases:
-        assert holder.take(1)
-        assert [leases.take(1), leases.take(2)] == [False, True]
-        assert not holder.take(2)
-        leases.let_go(2)
-        assert holder.take(2)
+        assert holder.acquire(1)
+        assert [leases.acquire(1), leases.acquire(2)] == [False, True]
+        assert not holder.acquire(2)
+        leases.release(2)
+        assert holder.acquire(2)
 
 
 def test_a_killed_process_holds_nothing(path: Path) -> None:
     with holding(path) as holder, closing(Leases(str(path))) as leases:
-        assert holder.take(7)
-        assert not leases.take(7)
+        assert holder.acquire(7)
+        assert not leases.acquire(7)
         holder.kill()
-        assert leases.take(7)
+        assert leases.acquire(7)
 
 
 def test_a_child_of_the_writer_does_not_keep_its_lease(path: Path) -> None:
     leases = Leases(str(path))
-    assert leases.take(1)
+    assert leases.acquire(1)
     with subprocess.Popen(["cat"], close_fds=False, stdin=subprocess.PIPE) as started:
         leases.close()
         with closing(Leases(str(path))) as others:
-            assert others.take(1)
+            assert others.acquire(1)
         started.kill()
 
 
 def test_a_forked_child_does_not_keep_its_lease_either(path: Path) -> None:
     leases = Leases(str(path))
-    assert leases.take(1)
+    assert leases.acquire(1)
     go, let_go = os.pipe()
     there, is_there = os.pipe()
     forked = os.fork()
@@ -129,7 +129,7 @@ def test_a_forked_child_does_not_keep_its_lease_either(path: Path) -> None:
     assert os.read(there, 1) == b"."
     leases.close()
     with closing(Leases(str(path))) as others:
-        assert others.take(1)
+        assert others.acquire(1)
     for descriptor in (let_go, go, there, is_there):
         os.close(descriptor)
     assert os.waitpid(forked, 0) == (forked, 0)
@@ -137,30 +137,30 @@ def test_a_forked_child_does_not_keep_its_lease_either(path: Path) -> None:
 
 def test_a_forked_child_does_not_keep_the_lease_of_a_killed_parent(path: Path) -> None:
     with holding(path) as holder, closing(Leases(str(path))) as leases:
-        assert holder.take(1)
+        assert holder.acquire(1)
         holder.fork()
-        assert not leases.take(1)
+        assert not leases.acquire(1)
         holder.kill()
-        assert leases.take(1)
+        assert leases.acquire(1)
 
 
 def test_who_replaces_the_journal_has_it_alone(path: Path) -> None:
     with closing(Leases(str(path))) as leases:
         with holding(path) as holder:
-            assert holder.take(1)
+            assert holder.acquire(1)
             assert leases.share()
             assert not leases.own()
         assert leases.own()
         with holding(path) as holder:
             # It was told to share and could not; sessions are another matter.
-            assert holder.take(1)
+            assert holder.acquire(1)
             assert leases.share()
 
 
 def test_a_thousand_sessions_need_one_descriptor(path: Path) -> None:
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
     with closing(Leases(str(path))) as leases:
-        assert all(leases.take(number) for number in range(1, 1001))
+        assert all(leases.acquire(number) for number in range(1, 1001))
         if before:
             assert len(os.listdir("/proc/self/fd")) == before + 1
 
@@ -168,12 +168,12 @@ def test_a_thousand_sessions_need_one_descriptor(path: Path) -> None:
 def test_a_removed_lock_file_is_noticed(path: Path) -> None:
     with closing(Leases(str(path))) as leases:
         path.unlink()
-        assert leases.take(1)
+        assert leases.acquire(1)
         with holding(path) as holder:
-            assert not holder.take(1)
+            assert not holder.acquire(1)
             path.unlink()
             with pytest.raises(StoreFailed, match="was removed while a session runs"):
-                leases.take(2)
+                leases.acquire(2)
 
 
 def test_what_was_safe_is_remembered(path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from apis import APIS
 
-from fakes import PATIENCE_S, PNG, FakeTool, kinds, no_sleep, open_session, read_key, talk
+from fakes import KEY, PATIENCE_S, PNG, FakeTool, at_once, kinds, no_sleep, open_session, talk
 from zot.agent.compaction import AutoCompact
 from zot.config.vendors import ApiName
 from zot.encoding import encode
@@ -56,8 +56,8 @@ class Conversation:
         self.errors: list[ProviderError] = []
         self.ran: list[str] = []
         service = _Watched(
-            "lab", self._spoken.api(base_url), self, key=read_key, deadlines=Deadlines(silence_s=silence_s),
-            sleep=no_sleep, jitter=lambda: 0.5,
+            "lab", self._spoken.api(base_url), self, key=KEY, deadlines=Deadlines(silence_s=silence_s),
+            retries=at_once(),
         )  # fmt: skip
         service.errors = self.errors
         self.session: Session = open_session(

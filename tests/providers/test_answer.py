@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zot.errors import ConnectionFailed, StreamBroken
-from zot.providers.http_connection import MAX_HEAD_BYTES, MAX_HEADERS, MAX_INTERIM, Progress, ResponseParser
+from zot.providers.http import MAX_HEAD_BYTES, MAX_HEADERS, MAX_INTERIM, Progress, ResponseParser
 
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 

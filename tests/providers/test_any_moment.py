@@ -12,6 +12,7 @@ import pytest
 from apis import APIS
 
 from fakes import (
+    KEY,
     PNG,
     Answer,
     Doorman,
@@ -20,11 +21,10 @@ from fakes import (
     Guard,
     Points,
     Reports,
+    at_once,
     finish,
     listen,
-    no_sleep,
     open_session,
-    read_key,
 )
 from grammar import At, Grammar
 from zot.config.vendors import ApiName
@@ -90,11 +90,11 @@ class Conversation:
         tools = [FakeTool("look", self._look), FakeTool("break", self._break)]
         guard = Guard(holds=holds, points=self.points)
         api = self.spoken.api(origin="test")
-        service = Service("test", api, self.transport, key=read_key, sleep=no_sleep, jitter=lambda: 0.5)
+        service = Service("test", api, self.transport, key=KEY, retries=at_once())
         return open_session(service, tools=tools, extensions=guard, approver=Doorman(), reasoning="low")
 
     async def _look(self, args: dict[str, Any], context: ToolContext) -> Output:
-        await context.progress("looking")
+        await context.reporter.progress("looking")
         await self.points.reach()
         if args.get("steer"):
             self.session.steer("a word in between", [PNG], observer=Reports(started=lambda: self.accepted("steer")))

@@ -11,7 +11,7 @@ from apis import APIS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fakes import NOON, PATIENCE_S, PNG, FakeTool, no_sleep, open_session, read_key, talk
+from fakes import KEY, NOON, PATIENCE_S, PNG, FakeTool, at_once, open_session, talk
 from zot.agent.compaction import AutoCompact
 from zot.config.vendors import ApiName
 from zot.messages import CallBlock, ImageBlock, Message, ResultBlock, TextBlock, ThinkingBlock
@@ -100,7 +100,7 @@ async def converse(api: Api, messages: list[Message], limit: int) -> list[bytes]
         return (TextBlock("." * 3000),)
 
     transport = Recording()
-    service = Service("lab", api, transport, key=read_key, sleep=no_sleep, jitter=lambda: 0.5)
+    service = Service("lab", api, transport, key=KEY, retries=at_once())
     session = open_session(service, tools=[FakeTool("look", look)], auto_compact=AutoCompact(at=limit), max_steps=6)
     session.replace_messages(messages)
     async with asyncio.timeout(PATIENCE_S):

@@ -9,8 +9,7 @@ from local_server import OK, Peer, answering, fetch, networked, post, serving
 
 from zot.errors import ConnectionFailed, Stalled, StreamBroken
 from zot.providers.base import Deadlines
-from zot.providers.http import HttpTransport
-from zot.providers.http_connection import PAUSE_BYTES, READ_BYTES
+from zot.providers.http import PAUSE_BYTES, READ_BYTES, HttpTransport
 
 ONE_READ = 256 * 1024
 #: What the system itself may hold between the two ends, at most.

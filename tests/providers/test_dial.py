@@ -15,11 +15,11 @@ import pytest
 from asking import ask, user
 from local_server import OK, LocalServer, Peer, fetch, headers_of, networked, post, serving
 
-from fakes import read_key
+from fakes import KEY
 from zot.errors import ConnectionFailed, ConnectionImpossible
 from zot.providers.anthropic import AnthropicMessages
 from zot.providers.base import Deadlines
-from zot.providers.connect import client_context
+from zot.providers.http import client_context
 from zot.providers.service import Service
 
 TLS = Path(__file__).parent / "tls"
@@ -146,7 +146,7 @@ async def test_a_handshake_that_is_not_answered_is_reported_as_such_and_not_trie
     """A server that speaks plain http often waits for the end of a line, which never comes."""
     async with serving(say_nothing) as server, networked(TRUSTED) as transport:
         api = AnthropicMessages(base_url=server.url(scheme="https").rstrip("/"), origin="anthropic")
-        asked = Service("anthropic", api, transport, key=read_key, deadlines=Deadlines(connect_s=0.3))
+        asked = Service("anthropic", api, transport, key=KEY, deadlines=Deadlines(connect_s=0.3))
         call = asked.call(ask(user("hi")), Mock(side_effect=AssertionError("it was tried again")))
         with pytest.raises(ConnectionImpossible) as problem:
             await asyncio.wait_for(call.open(), 30)

@@ -6,7 +6,7 @@ import pytest
 
 from zot.config.address import Origin
 from zot.errors import ConnectionFailed
-from zot.providers.connect import Proxy, find_proxy
+from zot.providers.http import Proxy, find_proxy
 
 HTTP = Origin("http", "api.example.com", 80)
 HTTPS = Origin("https", "api.example.com", 443)

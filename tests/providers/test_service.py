@@ -6,14 +6,14 @@ import asyncio
 import itertools
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
 from apis import APIS
 
 import claude
-from fakes import FINE, PATIENCE_S, Answer, FakeTransport, Piece, Points, read_key, service
+from fakes import FINE, KEY, PATIENCE_S, Answer, FakeResponse, FakeTransport, Piece, Points, service
 from zot.config.vendors import ApiName
 from zot.errors import (
     AuthFailed,
@@ -28,8 +28,8 @@ from zot.errors import (
 )
 from zot.events import TextDelta
 from zot.messages import Message, TextBlock
-from zot.providers.base import Deadlines, EncodedMessages, ModelRequest, ReplyStream, StreamEvent
-from zot.providers.service import Service
+from zot.providers.base import Deadlines, EncodedMessages, HttpRequest, ModelRequest, ReplyStream, StreamEvent
+from zot.providers.service import ReadDeadline, Service
 
 REQUEST = ModelRequest(
     model="claude-sonnet-4-5",
@@ -203,7 +203,7 @@ async def test_what_is_no_answer_at_all_is_shown(kind: str, pieces: list[bytes],
 @pytest.mark.parametrize("page", [b"<h1>Welcome</h1>", b"data: welcome\n\n", b"{}"])
 async def test_a_page_is_no_answer_through_any_api(api: ApiName, page: bytes) -> None:
     transport = FakeTransport([Answer([page], headers={"content-type": "text/html"})])
-    stream = Service("test", APIS[api].api(), transport, key=read_key).call(REQUEST, Heard())
+    stream = Service("test", APIS[api].api(), transport, key=KEY).call(REQUEST, Heard())
     with pytest.raises(StreamBroken, match=r"^test: http 200: not a stream of events but text/html, which begins: "):
         await everything(stream)
     assert len(transport.requests) == 1
@@ -239,12 +239,17 @@ NO_CREDIT = Answer([b'{"error":{"message":"Your credit balance is too low to acc
     ("answer", "asked"), [(refused(401), 2), (WRONG_KEY, 2), (refused(400), 1), (refused(403), 1), (NO_CREDIT, 1)]
 )
 async def test_another_key_is_tried_where_the_key_was_wrong(answer: Answer, asked: int) -> None:
-    keys, transport = iter(["old", "new"]), FakeTransport([answer, FINE])
+    class Renewed:
+        keys = iter(["old", "new"])
 
-    async def key() -> str:
-        return next(keys)
+        async def read(self) -> str:
+            return next(self.keys)
 
-    stream = call(transport, key=key, renew=lambda _: True)
+        def renew(self, refused: str) -> bool:
+            return True
+
+    transport = FakeTransport([answer, FINE])
+    stream = call(transport, key=Renewed())
     if asked == 1:
         with pytest.raises(ProviderError):
             await everything(stream)
@@ -327,7 +332,7 @@ async def test_we_wait_as_long_as_the_service_asks(headers: dict[str, str], slep
 async def test_we_wait_until_the_time_that_the_service_names() -> None:
     heard = Heard()
     transport = FakeTransport([refused(429, retry_after="Thu, 01 Jan 1970 00:02:00 GMT"), FINE])
-    await everything(call(transport, heard, clock=lambda: 90.0))
+    await everything(call(transport, heard, now=lambda: 90.0))
     assert heard.slept == [30.0]
 
 
@@ -470,6 +475,41 @@ async def test_deadlines_are_those_that_were_given() -> None:
         await everything(stream)
 
 
+async def test_a_stall_leaves_no_request_for_cancellation() -> None:
+    stream = call(FakeTransport([Answer([claude.start(), None])]), deadlines=Deadlines(silence_s=0.001))
+    with pytest.raises(Stalled):
+        await everything(stream)
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+class Aborted(FakeTransport):
+    """Its answers are aborted, too, while their silence is being ended."""
+
+    async def send(self, request: HttpRequest, deadlines: Deadlines) -> FakeResponse:
+        response = await super().send(request, deadlines)
+        read, running = response.read, asyncio.current_task()
+
+        async def aborted() -> bytes:
+            try:
+                return await read()
+            finally:
+                if running is not None and response.reads > 1:
+                    running.cancel()
+
+        response.read = aborted  # type: ignore[method-assign]
+        return response
+
+
+async def test_an_abort_at_the_moment_of_a_stall_is_an_abort() -> None:
+    stream = call(Aborted([Answer([claude.start(), None])]), deadlines=Deadlines(silence_s=0.001))
+    task = asyncio.create_task(everything(stream))
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.wait({task})
+    assert task.cancelled()
+
+
 async def test_a_refusal_is_read_up_to_a_limit() -> None:
     transport = FakeTransport([Answer(itertools.repeat(b"x" * 10_000), status=400)])
     with pytest.raises(ProviderError, match="http 400: xxx"):
@@ -576,7 +616,7 @@ async def test_an_answer_is_whole_with_its_last_event_whatever_becomes_of_the_co
 ) -> None:
     words = APIS[api].words
     transport = FakeTransport([Answer([*words.reply(words.text("Hel", "lo")), fault])])
-    stream = Service("test", APIS[api].api(), transport, key=read_key).call(REQUEST, Heard())
+    stream = Service("test", APIS[api].api(), transport, key=KEY).call(REQUEST, Heard())
     assert await everything(stream, patience_s=30) == [TextDelta("Hel"), TextDelta("lo")]
     assert stream.reply().content == (TextBlock("Hello"),)
     stream.close()
@@ -589,6 +629,58 @@ async def test_an_answer_that_is_cut_before_its_last_event_is_no_success(api: Ap
     pieces: list[Piece] = [*words.reply(words.text("Hel", "lo"))]
     last = max(at for at, piece in enumerate(pieces) if isinstance(piece, bytes) and piece.strip())
     transport = FakeTransport([Answer([*pieces[:last], StreamBroken("the answer was cut short")])])
-    stream = Service("test", APIS[api].api(), transport, key=read_key).call(REQUEST, Heard())
+    stream = Service("test", APIS[api].api(), transport, key=KEY).call(REQUEST, Heard())
     with pytest.raises(StreamBroken, match="cut short"):
         await everything(stream)
+
+
+# The deadline of reads.
+
+
+class SlowResponse:
+    """An `HttpResponse` whose next bytes arrive when the test says so."""
+
+    status = 200
+    headers: Mapping[str, str] = {}
+
+    def __init__(self) -> None:
+        self.arrived: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    async def read(self) -> bytes:
+        return await self.arrived
+
+    def close(self) -> None:
+        self.arrived.cancel()
+
+
+async def test_each_read_has_its_own_deadline_whatever_those_before_had() -> None:
+    deadline, loop = ReadDeadline(), asyncio.get_running_loop()
+    async with asyncio.timeout(PATIENCE_S):
+        for at_once in (SlowResponse(), SlowResponse()):
+            at_once.arrived.set_result(b"first")
+            assert await deadline.read(at_once, loop.time() + 0.02) == b"first"
+        later = SlowResponse()
+        loop.call_later(0.06, later.arrived.set_result, b"later")  # The timer of the first fires meanwhile.
+        assert await deadline.read(later, loop.time() + 600) == b"later"
+        began = loop.time()
+        with pytest.raises(TimeoutError):
+            await deadline.read(SlowResponse(), began + 0.02)
+        assert loop.time() - began >= 0.019
+        again = SlowResponse()
+        again.arrived.set_result(b"again")
+        assert await deadline.read(again, loop.time() + 600) == b"again"
+    deadline.close()
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+async def test_a_cancelled_read_is_no_stall() -> None:
+    deadline, loop = ReadDeadline(), asyncio.get_running_loop()
+    reading = loop.create_task(deadline.read(SlowResponse(), loop.time() + 600))
+    await asyncio.sleep(0)
+    reading.cancel()
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.wait([reading])
+    assert reading.cancelled()
+    deadline.close()

@@ -22,6 +22,7 @@ from zot.runtime.open import OpenRequest, open_session
 from zot.runtime.shared import SharedResources
 from zot.session.session import Session
 from zot.store import Configured
+from zot.tools.process import Program
 
 PATH = {"PATH": os.environ["PATH"]}
 
@@ -89,7 +90,7 @@ async def test_a_session_that_closes_ends_its_own_commands_and_those_of_others_g
     assert results(await talk(second, "!bash echo still here")) == [
         "$ echo still here\n\nstill here\n\n[exit 0]  Took 0.0s"
     ]
-    second.kill()
+    second.tools.kill()
     assert eventually(lambda: living(theirs) == [])
     assert "nothing can be started any more" in results(await talk(second, "!bash true"))[0]
 
@@ -100,14 +101,14 @@ async def test_the_processes_of_all_sessions_end_with_the_resources(house: House
     await house.resources.close()
     assert living(mark) == []
     with pytest.raises(ChildProcessError, match="nothing can be started any more"):
-        await house.resources.processes("late").spawn(["true"], cwd="/", env={})
+        await house.resources.processes("late").spawn(Program(["true"], "/", {}))
 
 
 async def test_nothing_is_started_first_when_all_has_ended() -> None:
     resources = SharedResources()
     resources.kill()
     with pytest.raises(ChildProcessError, match="nothing can be started any more"):
-        await resources.processes("late").spawn(["true"], cwd="/", env={})
+        await resources.processes("late").spawn(Program(["true"], "/", {}))
     await resources.close()
 
 
@@ -118,7 +119,7 @@ async def test_a_session_rests_when_nothing_of_it_runs(house: House) -> None:
     session.prompt("!bash sleep 60 >/dev/null & echo $!")
     assert [session.is_resting] == [False]
     await session.worker.finish()
-    assert (session.busy, session.is_resting) == (False, False)
+    assert (session.worker.busy, session.is_resting) == (False, False)
     [pid] = [int(line) for line in results(heard.events)[0].split("\n") if line.isdigit()]
     os.kill(pid, signal.SIGKILL)
     async with asyncio.timeout(PATIENCE_S):
@@ -257,7 +258,7 @@ async def test_a_session_that_others_had_meanwhile_is_established_behind_them(ho
     first, second = await house.open(agent="a"), await house.open(agent="b")
     await talk(first, "!echo one")
     await second.establish()
-    assert len(second.transcript) == 2
+    assert len(second.history.transcript) == 2
     assert house.resumed == []
     await house.open(agent="c")
     assert [recorded.agent for recorded in house.resumed] == ["b"]

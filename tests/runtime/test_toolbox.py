@@ -36,7 +36,7 @@ class Locked:
         self.resources = SharedResources()
         config = Config(provider="lab", lock=True, skills=(str(self.own),), env=env)
         self.toolbox = Toolbox(config, self.resources, cwd=self.cwd, key="key")
-        self.context = ToolContext(self.cwd, env, self._progress)
+        self.context = ToolContext(self.cwd, env)
 
     async def call(self, name: str, **args: Any) -> str:
         """The text of a result, whether it failed or not."""
@@ -47,9 +47,6 @@ class Locked:
             return str(problem)
         assert isinstance(block, TextBlock)
         return block.text
-
-    async def _progress(self, text: str) -> None:
-        return
 
 
 @pytest.fixture
@@ -94,4 +91,5 @@ async def test_a_spill_file_can_be_read(locked: Locked) -> None:
     assert await locked.call("read", path=path, offset=50_000, limit=1) == (
         "50000\n[lines 50000-50000 of 100000; continue with offset=50001]\n"
     )
+    assert "\n100000\n" in await locked.call("bash", command=f"tail -1 {path}")
     assert (await locked.call("write", path=path, content="x")).endswith("locked tools do not touch it")

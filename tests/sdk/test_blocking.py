@@ -8,7 +8,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from inspect import signature
 from pathlib import Path
+from queue import Queue
 
 import pytest
 
@@ -232,3 +234,80 @@ def test_one_prompt_is_answered_with_what_a_guard_lets_through(tmp_path: Path) -
     assert zot.run("!echo private", **settings).text == "[redacted]"
     blocked = zot.run("!script say the se ;; say cret", **settings)
     assert (blocked.text, blocked.held_back) == ("", "no")
+
+
+MENU = """
+hello("commands", "panels")
+say("register_command", name="open", description="Open a panel.")
+say("ready")
+for frame in frames():
+    if frame["type"] == "command_invoked":
+        panel = {"id": "p", "title": "T", "lines": ["one"]}
+        say("command_response", id=frame["id"], action="open_panel", open_panel=panel)
+    elif frame["type"] == "panel_key":
+        say("panel_render", panel_id="p", title="T", lines=[frame["key"]])
+    elif frame["type"] == "shutdown":
+        break
+"""
+
+
+def test_commands_and_panels_of_extensions_work_as_in_runtime(tmp_path: Path) -> None:
+    menu = str(Extension(tmp_path, "menu", MENU).directory)
+    env = {"ZOT_HOME": str(tmp_path / "home"), "PATH": os.environ["PATH"]}
+    heard: Queue[AgentEvent] = Queue()
+    with zot.BlockingRuntime(provider="lab", cwd=str(tmp_path), ext=(menu,), env=env) as runtime:
+        assert [(one.name, one.extension) for one in runtime.commands()] == [("open", "menu")]
+        runtime.listen(heard.put)
+        assert runtime.run_command("open").panel_id == "p"
+        assert isinstance(heard.get(timeout=PATIENCE_S), events.PanelOpened)
+        runtime.send_key("p", "down")
+        assert heard.get(timeout=PATIENCE_S) == events.PanelRendered("menu", "p", "T", ("down",))
+        runtime.close_panel("p")
+        assert heard.get(timeout=PATIENCE_S) == events.PanelClosed("menu", "p")
+        with pytest.raises(zot.UserError, match="no panel 'p' is open"):
+            runtime.send_key("p", "down")
+
+
+def test_a_listener_receives_events_until_it_unsubscribes(runtime: zot.BlockingRuntime) -> None:
+    heard: list[AgentEvent] = []
+    stop = runtime.listen(heard.append)
+    seen = list(runtime.prompt("!say 1 Hello"))
+    assert heard == seen
+    stop()
+    runtime.run("!echo more")
+    assert heard == seen
+    runtime.close()
+    stop()
+
+
+def test_a_listener_may_cancel_but_not_wait(runtime: zot.BlockingRuntime) -> None:
+    problems: list[str] = []
+
+    def hear(event: AgentEvent) -> None:
+        if isinstance(event, TextDelta):
+            for wait in (runtime.commands, runtime.close):
+                try:
+                    wait()
+                except zot.UserError as problem:
+                    problems.append(str(problem))
+            runtime.cancel()
+
+    runtime.listen(hear)
+    with pytest.raises(zot.RunCancelled):
+        runtime.run("!stall-mid")
+    assert problems == ["a listener cannot wait for its own runtime: call this from another thread"] * 2
+
+
+@pytest.mark.parametrize("name", sorted(name for name in dir(zot.Runtime) if not name.startswith("_")))
+def test_every_member_of_runtime_is_there_with_the_same_parameters(name: str) -> None:
+    theirs, ours = getattr(zot.Runtime, name), getattr(zot.BlockingRuntime, name)
+    assert isinstance(theirs, property) == isinstance(ours, property)
+    if not isinstance(theirs, property):
+        assert signature(theirs).parameters == signature(ours).parameters
+
+
+def test_there_is_no_member_that_runtime_lacks() -> None:
+    ours, theirs = (
+        {name for name in dir(kind) if not name.startswith("_")} for kind in (zot.BlockingRuntime, zot.Runtime)
+    )
+    assert ours == theirs

@@ -87,9 +87,9 @@ async def hold(
                 await asyncio.sleep(0)
         else:
             server.take(json.dumps({"id": number, **step}).encode())
-            assert (reader.grammar.at is not At.IDLE) == session.busy
+            assert (reader.grammar.at is not At.IDLE) == session.worker.busy
     async with asyncio.timeout(PATIENCE_S):
-        while session.busy:
+        while session.worker.busy:
             # What stalls must be ended; what does not gets time to go on to its end.
             for _ in range(50):
                 await asyncio.sleep(0)
@@ -111,7 +111,7 @@ def test_any_schedule_is_served_in_order_and_comes_to_its_end(
     started = sum(bool(frame.get("data") == {"started": True}) for frame in reader.frames)
     steered = sum(frame.get("command") == "steer" for frame in reader.frames)
     assert started - steered <= reader.grammar.runs <= started, "each run that began has ended"
-    assert_every_call_has_its_result(session.transcript.messages)
+    assert_every_call_has_its_result(session.history.transcript.messages)
     assert session.state().busy is False
 
 

@@ -31,10 +31,10 @@ def start(
 @pytest.mark.parametrize(
     ("argv", "told"),
     [
-        ("--with-skills", "--with-skills has no effect: skills are used unless --no-skill is given"),
-        ("--with-skill", "--with-skill has no effect: skills are used unless --no-skill is given"),
-        ("--no-yolo", "--no-yolo has no effect: no confirmation is asked for; --policy says what tools may do"),
-        ("--list-models", "--list-models has no effect: zot models lists them"),
+        ("--with-skills", "--with-skills has no effect: skills are loaded unless --no-skill is given"),
+        ("--with-skill", "--with-skill has no effect: skills are loaded unless --no-skill is given"),
+        ("--no-yolo", "--no-yolo has no effect: zot asks for no confirmation by default; use --policy to limit tools"),
+        ("--list-models", "--list-models has no effect: use: zot models"),
         ("hello there", "'hello' has no effect: prompts are read from standard input"),
     ],
 )
@@ -52,7 +52,7 @@ def test_what_has_no_effect_here_is_named_and_served_all_the_same(
 WRONG = {
     "an unknown provider": (["--provider", "acme"], r"unknown provider 'acme'; known: .*anthropic.*lab"),
     "an unknown model": (["--provider", "lab", "--model", "gpt-5"], r"unknown model 'gpt-5'.*known: .*lab-1"),
-    "an unknown flag": (["--provider", "lab", "--frobnicate"], r"unknown flag '--frobnicate'"),
+    "an unknown flag": (["--provider", "lab", "--frobnicate"], r"unknown flag --frobnicate"),
     "an unknown tool": (["--provider", "lab", "--tools", "read,teleport"], r"unknown tool 'teleport'; known: .*bash"),
     "a flag without its value": (["--provider"], r"--provider needs a value"),
     "a switch with a value": (["--provider", "lab", "--no-tools=yes"], r"--no-tools takes no value"),
@@ -232,9 +232,9 @@ def test_tools_are_loaded_for_their_first_call() -> None:
     prompt = b'{"type":"prompt","message":"%s"}\n'
     spoken = loaded_at("write", "rpc", "--provider", "lab", given=prompt % b"!script say hi")
     looked = loaded_at("write", "rpc", "--provider", "lab", given=prompt % b"!read nowhere")
-    tools = {"bash", "edit", "guardian", "kept", "paths", "process", "read", "skill", "write"}
+    tools = {"bash", "command_output", "edit", "file_access", "guardian", "process", "read", "skill", "write"}
     assert {f"zot.tools.{name}" for name in tools} & spoken == set()
-    assert {f"zot.tools.{name}" for name in tools} & looked == {"zot.tools.paths", "zot.tools.read"}
+    assert {f"zot.tools.{name}" for name in tools} & looked == {"zot.tools.file_access", "zot.tools.read"}
 
 
 def test_a_stored_key_is_looked_up_by_two_small_modules_and_its_command_not_run(tmp_path: Path) -> None:
@@ -261,15 +261,15 @@ def test_the_version_is_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("argv", [["--help"], ["rpc", "--help"], ["rpc", "-h"]])
 def test_help_is_given(tmp_path: Path, argv: list[str]) -> None:
     done = start(tmp_path, *argv)
-    assert done.stdout.startswith(b"usage: zot")
+    assert done.stdout.startswith(b"Usage: zot")
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-@pytest.mark.parametrize("argv", [[], ["frobnicate"]])
-def test_wrong_usage_is_exit_code_two(tmp_path: Path, argv: list[str]) -> None:
+@pytest.mark.parametrize(("argv", "hint"), [([], b"Usage: zot"), (["frobnicate"], b"Try: zot --help")])
+def test_wrong_usage_is_exit_code_two(tmp_path: Path, argv: list[str], hint: bytes) -> None:
     done = start(tmp_path, *argv)
     assert (done.returncode, done.stdout) == (2, b"")
-    assert b"usage: zot" in done.stderr
+    assert hint in done.stderr
 
 
 def loaded_when_greeted(directory: Path) -> set[str]:
@@ -302,7 +302,7 @@ def loaded_when_greeted(directory: Path) -> set[str]:
 
 def test_a_daemon_greets_before_it_loads_what_any_other_method_needs(tmp_path: Path) -> None:
     loaded = loaded_when_greeted(tmp_path)
-    assert "zot.wire.daemon_greeting" in loaded
+    assert "zot.wire.daemon" in loaded
     dear = {
         "hashlib",
         "json",
@@ -316,16 +316,16 @@ def test_a_daemon_greets_before_it_loads_what_any_other_method_needs(tmp_path: P
     assert loaded & dear == set()
     needed = {
         "zot.cli", "zot.client", "zot.client.endpoint", "zot.commands", "zot.commands.daemon",
-        "zot.commands.daemon_claim", "zot.commands.daemon_serve", "zot.config", "zot.config.agents",
+        "zot.serve.daemon.main", "zot.config", "zot.config.agents",
         "zot.config.config", "zot.config.file",
         "zot.config.flags", "zot.config.paths", "zot.config.vendors", "zot.encoding", "zot.errors", "zot.events",
         "zot.files", "zot.journal", "zot.journal.answers", "zot.journal.chunks", "zot.journal.journal",
         "zot.journal.lease", "zot.journal.queries", "zot.journal.record", "zot.journal.schema", "zot.journal.writer",
         "zot.messages", "zot.providers", "zot.runtime", "zot.runtime.open", "zot.runtime.shared",
         "zot.serve", "zot.serve.daemon", "zot.serve.daemon.audit", "zot.serve.daemon.backlog",
-        "zot.serve.daemon.connection", "zot.serve.daemon.daemon", "zot.serve.daemon.endpoint",
+        "zot.serve.daemon.connection", "zot.serve.daemon.daemon", "zot.serve.daemon.claim",
         "zot.serve.daemon.lifecycle", "zot.serve.daemon.logs", "zot.serve.daemon.metrics", "zot.serve.daemon.parts",
         "zot.serve.daemon.sockets", "zot.serve.stdio", "zot.store", "zot.text", "zot.version", "zot.wire",
-        "zot.wire.daemon", "zot.wire.daemon_greeting", "zot.wire.jsonrpc", "zot.wire.lines", "zot.wire.spelling",
+        "zot.wire.daemon", "zot.wire.jsonrpc", "zot.wire.lines", "zot.wire.spelling",
     }  # fmt: skip
     assert {name for name in loaded if name.startswith("zot.")} - needed == set()

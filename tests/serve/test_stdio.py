@@ -316,7 +316,7 @@ NO_MEMORY = {
         1,
     ),
     "host": (
-        "import zot.serve.host.output as module\n"
+        "import zot.serve.host.stream as module\n"
         "def fail(*_): raise MemoryError\n"
         "module.write_all = fail\n"
         "argv = ['host', '--single-request', 'false', '--provider', 'lab']\n",

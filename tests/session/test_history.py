@@ -90,14 +90,14 @@ async def test_a_run_is_not_over_before_its_end_is_safe() -> None:
     session.prompt("one", observer=Reports(started=lambda: started.append("one")))
     session.prompt("two", observer=Reports(started=lambda: started.append("two")))
     await until_quiet()
-    assert (started, session.busy) == (["one"], True)
+    assert (started, session.worker.busy) == (["one"], True)
     store.commit()
     await until_quiet()
     assert started == ["one", "two"]
     assert kinds(listener.events).count("done") == 1
     store.commit()
     await finish(session)
-    assert (kinds(listener.events).count("done"), session.busy) == (2, False)
+    assert (kinds(listener.events).count("done"), session.worker.busy) == (2, False)
     assert sorted(set(store.runs)) == [1, 2]
 
 
@@ -133,7 +133,7 @@ async def test_what_the_disk_loses_is_not_shown_and_ends_the_run(moment: str) ->
         await finish(session)
     assert listener.events == [Error("the disk is gone"), Done()]
     assert isinstance(job.error, StoreFailed)
-    assert not session.busy
+    assert not session.worker.busy
 
 
 @pytest.mark.parametrize("answer", [claude.reply(claude.text("a", "b")), AuthFailed("no")], ids=["said", "refused"])

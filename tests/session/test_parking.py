@@ -19,7 +19,7 @@ from fakes import NOON, PATIENCE_S, FakeTool, FakeTransport, Guard, Listener, fi
 from harness import Zot
 from zot.agent.approvals import Approvals
 from zot.agent.hooks import CallDecision
-from zot.agent.loop import Agent
+from zot.agent.loop import Agent, AgentSettings
 from zot.agent.transcript import repaired
 from zot.config.config import Config, Overrides
 from zot.config.policy import Policy
@@ -68,11 +68,8 @@ class House:
         agent = Agent(
             service(FakeTransport([list(reply) for reply in replies])),
             catalogue("anthropic"),
-            model_id=None,
-            system="You are a test.",
+            AgentSettings(system="You are a test.", cwd="/", env={}),
             tools=[FakeTool("bash", self._run), FakeTool("note", self._run)],
-            cwd="/",
-            env={},
             extensions=self.guard,
             approver=Approvals(Policy.parse(self.rules), cwd="/", timeout_s=600),
         )
@@ -80,7 +77,7 @@ class House:
             agent, record, now=lambda: NOON, past=TranscriptPast(past.changes, past.rows, record.totals, journal.close)
         )
         self.listener = listen(session)
-        await session.recover(WaitingRuns.RESUME if parks else WaitingRuns.LEAVE, clock=clock)
+        await session.worker.recover(WaitingRuns.RESUME if parks else WaitingRuns.LEAVE, clock=clock)
         return session
 
     async def die_with(self, rows: Sequence[Row], session_id: str) -> None:
@@ -103,7 +100,7 @@ class House:
 
     async def _run(self, args: dict[str, Any], context: ToolContext) -> Output:
         self.ran.append(args.get("command") or args["path"])
-        await context.progress("working")
+        await context.reporter.progress("working")
         return (TextBlock(f"did {self.ran[-1]}"),)
 
 
@@ -120,9 +117,9 @@ def changing(command: str) -> Callable[[CallBlock, dict[str, Any]], CallDecision
 async def asked(session: Session) -> ApprovalRequest:
     """Wait for the question, and return it."""
     async with asyncio.timeout(PATIENCE_S):
-        while session.pending is None:
+        while session.approvals.pending is None:
             await asyncio.sleep(0)
-        return session.pending
+        return session.approvals.pending
 
 
 def parted(rows: Sequence[Row]) -> tuple[list[Row], ApprovalRequest]:
@@ -150,7 +147,7 @@ async def whole_run(house: House) -> list[Row]:
     session = await house.live(ASKING, ANSWERED)
     session.prompt("go")
     request = await asked(session)
-    session.approve(request.id, "allow_once", by="alice")
+    session.approvals.answer(request.id, "allow_once", by="alice")
     await finish(session)
     await session.close()
     house.ran.clear()
@@ -170,16 +167,16 @@ async def test_a_run_that_dies_at_any_row_goes_on_or_is_ended_and_nothing_is_don
         await house.die_with(prefix, name)
         session = await house.live(ANSWERED, ANSWERED, session_id=name)
         waits, goes_on = length == question + 1, length in (question + 1, question + 2)
-        assert (session.pending == prefix[-1], session.busy) == (waits, goes_on), length
+        assert (session.approvals.pending == prefix[-1], session.worker.busy) == (waits, goes_on), length
         if waits:
-            session.approve("approval_1_1", "allow_once", by="alice")
+            session.approvals.answer("approval_1_1", "allow_once", by="alice")
         await finish(session)
         after = await house.rows(name)
         assert after[:length] == prefix
         assert house.ran == (["make", "b"] if goes_on else []), length
         if goes_on:
             assert after == whole, length
-        messages = list(session.transcript.messages)
+        messages = list(session.history.transcript.messages)
         assert repaired(messages) == messages
         if any(not isinstance(row, Change) for row in prefix):
             assert (after[-1], after.count(Done())) == (Done(), 1)
@@ -200,11 +197,16 @@ async def test_a_session_that_is_taken_up_waits_with_the_same_question_until_the
     assert house.ran == ["a"]
     again = await house.live(ANSWERED)
     state = again.state()
-    assert (again.pending, state.state, state.pending, again.busy) == (request, "waiting_approval", request, True)
+    assert (again.approvals.pending, state.state, state.pending, again.worker.busy) == (
+        request,
+        "waiting_approval",
+        request,
+        True,
+    )
     await again.close(parks=True)
     third = await house.live(ANSWERED)
-    assert third.pending == request
-    third.approve(request.id, "reject", by="bob")
+    assert third.approvals.pending == request
+    third.approvals.answer(request.id, "reject", by="bob")
     assert third.state().state == "running"
     await finish(third)
     assert third.state().state == "idle"
@@ -218,7 +220,7 @@ async def test_a_session_that_is_taken_up_waits_with_the_same_question_until_the
     assert results(rows) == [("c1", "did a"), ("c2", refused), ("c3", "did b")]
     assert [row.step for row in rows if isinstance(row, TurnStart)] == [1, 2]
     with pytest.raises(UserError, match=r"'approval_1_1' is waiting: the answer was reject, by bob$"):
-        third.approve(request.id, "allow_once")
+        third.approvals.answer(request.id, "allow_once")
     await third.close()
 
 
@@ -227,14 +229,14 @@ async def test_steps_are_counted_on_and_a_restart_of_the_machine_costs_nothing(
 ) -> None:
     session = await house.live(ASKING, ASKING)
     session.prompt("go")
-    session.approve((await asked(session)).id, "allow_once")
+    session.approvals.answer((await asked(session)).id, "allow_once")
     request = await asked(session)
     assert request.id == "approval_1_2"
     await session.close(parks=True)
     monkeypatch.setattr("zot.journal.record.boot_id", lambda: "another")
     again = await house.live(ANSWERED)
-    assert again.pending == request
-    again.approve(request.id, "allow_once")
+    assert again.approvals.pending == request
+    again.approvals.answer(request.id, "allow_once")
     await finish(again)
     await again.close()
     assert [row.step for row in await house.rows() if isinstance(row, TurnStart)] == [1, 2, 3]
@@ -271,7 +273,7 @@ async def test_a_deadline_that_passes_while_it_waits_again_is_a_refusal_and_the_
     await house.die_with([*before, request], "late")
     almost = datetime.fromisoformat(request.deadline).timestamp() - 0.01
     session = await house.live(ANSWERED, session_id="late", clock=lambda: almost)
-    assert session.pending == request
+    assert session.approvals.pending == request
     await finish(session)
     after = await house.rows("late")
     late = f"not run: no person approved it by {request.deadline}"
@@ -286,7 +288,7 @@ async def test_a_deadline_that_passed_before_it_is_taken_up_ends_the_run(house: 
     await house.die_with([*before, request], "late")
     deadline = datetime.fromisoformat(request.deadline).timestamp()
     session = await house.live(session_id="late", clock=lambda: deadline)
-    assert (session.pending, session.busy, house.ran) == (None, False, [])
+    assert (session.approvals.pending, session.worker.busy, house.ran) == (None, False, [])
     after = await house.rows("late")
     too_late = f"not run: no person approved it by {request.deadline}"
     assert results(after) == [("c1", "did a"), ("c2", too_late), ("c3", LOST)]
@@ -300,7 +302,7 @@ async def test_what_was_allowed_always_still_is_in_the_next_life_and_not_in_a_fo
     request = await asked(session)
     await session.close(parks=True)
     again = await house.live(ANSWERED)
-    again.approve(request.id, "allow_always")
+    again.approvals.answer(request.id, "allow_always")
     await finish(again)
     fork = await again.fork("t")
     await again.close()
@@ -326,11 +328,11 @@ async def test_what_an_extension_makes_of_the_call_now_is_asked_about_if_it_is_s
     await same.close(parks=True)
     house.guard.on_call = changing("make odd")
     other = await house.live(ANSWERED)
-    assert other.pending == request
-    other.approve(request.id, "allow_always")
+    assert other.approvals.pending == request
+    other.approvals.answer(request.id, "allow_always")
     second = await asked(other)
     assert (second.id, second.args) == ("approval_1_2", {"command": "make odd"})
-    other.approve(second.id, "allow_once")
+    other.approvals.answer(second.id, "allow_once")
     await finish(other)
     assert house.ran == ["a", "make odd", "b"]
     await other.close()
@@ -343,7 +345,7 @@ async def test_what_an_extension_makes_of_the_call_again_runs_without_another_qu
     request = await asked(session)
     await session.close(parks=True)
     again = await house.live(ANSWERED)
-    again.approve(request.id, "allow_once")
+    again.approvals.answer(request.id, "allow_once")
     await finish(again)
     assert house.ran == ["a", "make safe", "b"]
     assert kinds(house.listener.events).count("approval_request") == 0
@@ -361,11 +363,11 @@ async def test_a_path_that_leads_elsewhere_than_the_person_was_shown_is_asked_ab
     (house.path / "link").unlink()
     (house.path / "link").symlink_to("other")
     again = await house.live(ANSWERED)
-    again.approve(request.id, "allow_always")
+    again.approvals.answer(request.id, "allow_always")
     second = await asked(again)
     place = str(house.path).removeprefix("/")
     assert (request.summary, second.summary) == (f"note: {place}/shown/x", f"note: {place}/other/x")
-    again.approve(second.id, "reject")
+    again.approvals.answer(second.id, "reject")
     await finish(again)
     assert house.ran == []
     await again.close()
@@ -382,8 +384,8 @@ async def test_rules_that_have_changed_since_hold_but_never_against_a_refusal(
     await house.die_with([*before, request], "t")
     house.rules = [rule]
     session = await house.live(ANSWERED, session_id="t")
-    assert (session.pending, house.ran) == (request, [])
-    session.approve(request.id, decision)
+    assert (session.approvals.pending, house.ran) == (request, [])
+    session.approvals.answer(request.id, decision)
     await finish(session)
     assert house.ran == [*ran, "b"]
     await session.close()
@@ -397,7 +399,7 @@ async def test_a_face_that_does_not_park_leaves_the_question_until_it_is_prompte
     await asked(session)
     await session.close(parks=True)
     other = await house.live(ANSWERED, parks=False)
-    assert (other.pending, other.busy) == (None, False)
+    assert (other.approvals.pending, other.worker.busy) == (None, False)
     assert isinstance((await house.rows())[-1], ApprovalRequest)
     other.prompt("never mind")
     await finish(other)
@@ -423,7 +425,7 @@ async def test_a_session_that_was_not_begun_here_goes_on_with_nothing(house: Hou
     for name, at in (("asked", answer), ("answered", answer + 1)):
         await journal.fork("s", name, at=at)
         session = await house.live(session_id=name)
-        assert (session.pending, session.busy, house.ran) == (None, False, [])
+        assert (session.approvals.pending, session.worker.busy, house.ran) == (None, False, [])
         assert (await house.rows(name))[-1] == Done()
         await session.close()
     await journal.close()
@@ -453,10 +455,10 @@ async def test_a_question_waits_also_while_nobody_listens_who_could_answer(house
     session.prompt("go")
     request = await asked(session)
     session.worker.approver_left()
-    assert session.pending == request
-    session.approve(request.id, "allow_once")
+    assert session.approvals.pending == request
+    session.approvals.answer(request.id, "allow_once")
     with pytest.raises(UserError, match=r"is waiting: the answer was allow_once$"):
-        session.approve(request.id, "reject")
+        session.approvals.answer(request.id, "reject")
     await finish(session)
     assert results(await house.rows())[1] == ("c2", "did make")
     await session.close()
@@ -478,9 +480,9 @@ async def test_a_process_that_was_killed_while_it_waited_is_gone_on_with_by_anot
     config, overrides = Config(**settings, env={"ZOT_HOME": str(home)}), Overrides(frozenset(settings))
     session = await open_session(OpenRequest(config=config, overrides=overrides, keeps_approvals=True), resources)
     listener = listen(session)
-    assert session.pending is not None
-    assert session.pending.id == request["id"]
-    session.approve(request["id"], "allow_once")
+    assert session.approvals.pending is not None
+    assert session.approvals.pending.id == request["id"]
+    session.approvals.answer(request["id"], "allow_once")
     await finish(session)
     assert [path.read_text() for path in tmp_path.rglob("made")] == ["hi\n"]
     assert kinds(listener.events)[0] == "approval_answer"
@@ -497,8 +499,8 @@ async def test_a_setting_that_another_process_records_leaves_a_waiting_run_to_be
     request = await asked(first)
     await first.close(parks=True)
     other = await house.live(parks=False)
-    await other.record(LockChanged(True))
+    await other.worker.record(LockChanged(True))
     await other.close()
     later = await house.live()
-    assert later.pending == request
+    assert later.approvals.pending == request
     await later.close(parks=True)

@@ -21,7 +21,7 @@ from fakes import NOON, PATIENCE_S, PNG, FakeTransport, service, talk
 from grammar import Grammar
 from harness import Zot, environment
 from zot.agent.hooks import MessageDecision, NoExtensions
-from zot.agent.loop import Agent
+from zot.agent.loop import Agent, AgentSettings
 from zot.errors import AgentError, SessionBusy, UserError
 from zot.events import Done, Error, TurnEnd, UserMessage
 from zot.journal.journal import Journal
@@ -259,12 +259,7 @@ async def kept_session(home: Path, transport: FakeTransport, models: Catalogue |
     agent = Agent(
         service(transport),
         models or catalogue("anthropic"),
-        model_id=None,
-        system="You are a test.",
-        tools=[],
-        cwd="/",
-        env={},
-        reasoning="low",
+        AgentSettings(system="You are a test.", cwd="/", env={}, reasoning="low"),
         extensions=Rewriting(),
     )
     return Session(
@@ -300,7 +295,7 @@ async def test_a_run_that_somebody_else_left_without_an_end_gets_one_although_so
     tmp_path: Path,
 ) -> None:
     session = await kept_session(tmp_path, FakeTransport([claude.reply(claude.text("Well."))]))
-    await session.recover()
+    await session.worker.recover()
     journal = await Journal.open(tmp_path / "journal.db")
     other = await journal.record("s")
     await other.begin()

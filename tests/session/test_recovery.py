@@ -75,7 +75,7 @@ async def one_run() -> Moments:
     """Return the rows of a run with two calls and an answer in pieces."""
 
     async def work(args: dict[str, Any], context: ToolContext) -> Output:
-        await context.progress("working")
+        await context.reporter.progress("working")
         return (TextBlock("worked"),)
 
     calls = claude.reply(
@@ -190,6 +190,6 @@ async def test_a_question_of_a_real_session_is_parked_at_the_moment_it_is_asked(
         waiting = found(store.rows)
         assert isinstance(waiting, WaitingForApproval)
         assert waiting.request == store.rows[-1]
-        session.approve("approval_1_1", "allow_once")
+        session.approvals.answer("approval_1_1", "allow_once")
         await finish(session)
     assert kinds(listener.events)[-1] == "done"

@@ -23,11 +23,12 @@ from rewind_crash import session_with
 from zot import RestoredFile, RewindRefused
 from zot.errors import SessionBusy, ToolFailed, UserError
 from zot.journal.journal import Journal
+from zot.journal.repair import check_contents
 from zot.session.transcripts import RewindTarget
 from zot.store import FileChanged
-from zot.tools.base import ToolContext
+from zot.tools.base import CallReporter, ToolContext
 from zot.tools.checkpoints import MAX_KEPT_BYTES, Restorer
-from zot.tools.paths import UnrestrictedPaths
+from zot.tools.file_access import UnrestrictedPaths
 from zot.tools.write import Write
 
 
@@ -292,7 +293,7 @@ async def test_a_change_at_the_last_moment_undoes_what_was_put_back(
         await session.rewind(RewindTarget(messages=0))
     assert refused.value.files == (("c.txt", "b.txt") if twice else ("c.txt",))
     assert files(work) == {"a.txt": b"one", "b.txt": b"by hand" if twice else b"one", "c.txt": b"by hand"}
-    assert len(session.transcript) == 12
+    assert len(session.history.transcript) == 12
     await session.close()
 
 
@@ -372,15 +373,15 @@ async def test_what_somebody_writes_while_a_change_is_recorded_is_not_overwritte
         (work / "a.txt").write_text("one")
     rows = []
 
-    async def writing(row: FileChanged) -> None:
-        rows.append((row.path, row.before is None, sorted(row.contents.values())))
-        (work / "a.txt").write_text("by hand")
+    class Meddling(CallReporter):
+        keeps_changes = True
 
-    async def progress(text: str) -> None:
-        raise AssertionError(text)
+        async def writing(self, change: FileChanged) -> None:
+            rows.append((change.path, change.before is None, sorted(change.contents.values())))
+            (work / "a.txt").write_text("by hand")
 
     with pytest.raises(ToolFailed, match="by another program at the same time"):
-        await Write().run({"path": "a.txt", "content": "two"}, ToolContext(str(work), {}, progress, writing=writing))
+        await Write().run({"path": "a.txt", "content": "two"}, ToolContext(str(work), {}, reporter=Meddling()))
     assert files(work) == {"a.txt": b"by hand"}
     assert rows == [("a.txt", not existed, [b"one", b"two"] if existed else [b"two"])]
 
@@ -395,7 +396,7 @@ async def test_contents_are_kept_once_as_long_as_somebody_refers_to_them(
         await open_runtime.rewind(messages=8)
     journal = await Journal.open(home / "journal.db")
     try:
-        assert (await journal.check()).problems == ()
+        assert (await journal.reading(check_contents)).problems == ()
         assert await journal.reading(lambda it: it.execute("SELECT count(*) FROM blobs").fetchone()) == (2,)
         await journal.fork("s", "t", at=(await journal.record("s")).last_seq)
         await journal.delete("s")
@@ -419,7 +420,7 @@ async def test_a_lost_content_is_refused_and_noticed(
     async with talking(runtime(), "!write a.txt one", "!edit a.txt one two") as open_runtime:
         journal = await Journal.open(home / "journal.db")
         await journal.writing(lambda it: it.execute("DELETE FROM blobs WHERE data = ?", (b"one",)))
-        assert "an image or file near row" in (await journal.check()).problems[0]
+        assert "an image or file near row" in (await journal.reading(check_contents)).problems[0]
         await journal.close()
         with pytest.raises(RewindRefused, match=r"a\.txt: what it was is lost"):
             await open_runtime.rewind(messages=4)

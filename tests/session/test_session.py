@@ -31,7 +31,7 @@ from fakes import (
     open_session,
     talk,
 )
-from zot.agent.hooks import MessageDecision, NoBackgroundProcesses
+from zot.agent.hooks import MessageDecision
 from zot.agent.transcript import repaired
 from zot.errors import (
     AgentError,
@@ -83,6 +83,7 @@ from zot.providers.base import Model
 from zot.session.history import Batch
 from zot.session.queue import MAX_QUEUE
 from zot.session.session import Session
+from zot.session.worker import NoToolResources
 from zot.store import MessageAdded, MessagesReplaced, Row
 from zot.tools.base import Output, ToolContext
 
@@ -103,7 +104,7 @@ def user(text: str) -> UserMessage:
 
 
 async def shout(args: dict[str, Any], context: ToolContext) -> Output:
-    await context.progress("shouting")
+    await context.reporter.progress("shouting")
     return (TextBlock(str(args)),)
 
 
@@ -150,7 +151,7 @@ async def test_a_prompt_with_a_tool_is_told_in_order() -> None:
         TurnEnd("end_turn"),
         Done(),
     ]
-    assert session.transcript.messages == [
+    assert session.history.transcript.messages == [
         Message("user", (TextBlock("hi"),), NOON),
         Message(
             "assistant",
@@ -167,7 +168,7 @@ async def test_images_are_shown_as_a_count_and_kept_as_they_are() -> None:
     session = open_session(FakeTransport())
     events = await talk(session, "look", [PNG])
     assert events[0] == UserMessage((TextBlock("look"), ShownImage("image/png", 4)), NOON)
-    assert session.transcript.messages[0].content == (TextBlock("look"), PNG)
+    assert session.history.transcript.messages[0].content == (TextBlock("look"), PNG)
 
 
 async def test_an_image_alone_is_a_prompt() -> None:
@@ -189,7 +190,7 @@ async def test_a_reply_cut_off_at_the_limit_loses_its_calls() -> None:
 async def test_a_reply_that_says_nothing_leaves_nothing() -> None:
     session = open_session(FakeTransport([claude.reply()]))
     assert (await talk(session))[2:] == [AssistantStart(), usage(), TurnEnd("end_turn"), Done()]
-    assert len(session.transcript) == 1
+    assert len(session.history.transcript) == 1
 
 
 async def test_calls_are_run_whatever_the_stop_reason_says_and_without_calls_it_is_the_end() -> None:
@@ -242,7 +243,10 @@ async def test_an_error_inside_the_answer_keeps_what_was_said(pieces: list[Any],
     assert events[2:] == [
         AssistantStart(), *deltas, counted, *message, TurnEnd("error", error), Error(error), Done(),
     ]  # fmt: skip
-    assert [message.role for message in session.transcript.messages] == ["user", *(["assistant"] if said else [])]
+    assert [message.role for message in session.history.transcript.messages] == [
+        "user",
+        *(["assistant"] if said else []),
+    ]
 
 
 async def test_a_refusing_model_is_an_error_that_keeps_what_it_said() -> None:
@@ -327,7 +331,7 @@ async def test_held_text_is_shown_once_as_it_was_decided_and_the_model_keeps_its
         AssistantMessage((TextBlock("a word"), ShownCall("c1", "shout", {})), NOON),
         ToolCall("c1", "shout", {}),
     ]
-    said = session.transcript.messages[1]
+    said = session.history.transcript.messages[1]
     assert said.content == (ThinkingBlock("Hm", "s"), TextBlock("a secret"), CallBlock("c1", "shout", {}))
     assert said.shown_text == "a word"
     assert guard.asked[0] == ("message", "a secret")
@@ -375,8 +379,8 @@ async def test_held_text_is_not_shown_after_an_abort(moment: str) -> None:
     session.abort()
     await finish(session)
     assert kinds(listener.events)[2:] == ["assistant_start", "usage", "turn_end aborted", "done"]
-    assert session.transcript.messages[-1].content == (TextBlock("a secret"),)
-    assert session.transcript.messages[-1].shown_text == ""
+    assert session.history.transcript.messages[-1].content == (TextBlock("a secret"),)
+    assert session.history.transcript.messages[-1].shown_text == ""
 
 
 # Aborting.
@@ -422,11 +426,11 @@ async def test_an_abort_ends_the_run_in_every_phase(script: list[Any], ready: st
     before = len(listener.events)
     session.abort()
     session.abort()
-    assert session.busy
+    assert session.worker.busy
     assert session.worker.aborting
     await finish(session)
     assert kinds(listener.events)[before:] == [*ending, "done"]
-    assert (job.aborted, job.error, session.busy, session.worker.aborting) == (True, None, False, False)
+    assert (job.aborted, job.error, session.worker.busy, session.worker.aborting) == (True, None, False, False)
 
 
 async def test_a_second_abort_does_not_interrupt_the_clean_up_after_the_first() -> None:
@@ -472,7 +476,7 @@ async def test_an_abort_keeps_what_was_said_and_drops_the_half_written_call() ->
         TurnEnd("aborted"),
         Done(),
     ]
-    assert session.transcript.messages[-1] == Message(
+    assert session.history.transcript.messages[-1] == Message(
         "assistant", (TextBlock("half an answer"),), NOON, origin="anthropic"
     )
 
@@ -596,7 +600,7 @@ async def test_an_empty_prompt_is_refused(text: str) -> None:
     for ask in (session.prompt, session.steer):
         with pytest.raises(UserError, match="the prompt is empty"):
             ask(text)
-    assert not session.busy
+    assert not session.worker.busy
 
 
 # Steering.
@@ -752,7 +756,7 @@ async def test_a_message_is_stored_before_the_event_that_shows_it() -> None:
         "user", "UserMessage", "assistant", "AssistantMessage", "tool", "ToolResult", "assistant", "AssistantMessage",
     ]  # fmt: skip
     replayed = [row.message for row in store.rows if isinstance(row, MessageAdded)]
-    assert replayed == list(session.transcript.messages)
+    assert replayed == list(session.history.transcript.messages)
 
 
 async def test_what_could_not_be_stored_ends_the_run_and_is_not_shown() -> None:
@@ -787,7 +791,7 @@ async def test_a_store_that_is_broken_for_good_still_lets_everybody_hear_the_end
     job = session.prompt("hi")
     await finish(session)
     assert listener.events[-2:] == [Error("the disk is gone"), Done()]
-    assert (kinds(listener.events).count("done"), session.busy) == (1, False)
+    assert (kinds(listener.events).count("done"), session.worker.busy) == (1, False)
     assert isinstance(job.error, StoreFailed)
 
 
@@ -800,7 +804,7 @@ async def test_a_store_that_failed_in_the_middle_leaves_a_conversation_that_goes
     await finish(session)
     store.mend()
     assert (await talk(session, "again"))[-2:] == [TurnEnd("end_turn"), Done()]
-    assert repaired(session.transcript.messages) == list(session.transcript.messages)
+    assert repaired(session.history.transcript.messages) == list(session.history.transcript.messages)
 
 
 # Subscribers.
@@ -836,7 +840,7 @@ async def test_a_slow_subscriber_pauses_the_run_and_loses_nothing() -> None:
 async def test_who_stops_listening_hears_nothing_more() -> None:
     session = open_session(FakeTransport())
     listener = listen(session)
-    stop = session.subscribe(second := type(listener)())
+    stop = session.history.subscribe(second := type(listener)())
     await talk(session)
     stop()
     await talk(session)
@@ -853,14 +857,19 @@ async def test_costs_add_up_to_the_bit() -> None:
     counted = [event for event in events if isinstance(event, Usage)]
     once = 0.00031499999999999996
     assert counted[0] == Usage(100, 1, 0, 0, once, Counters(100, 1, 0, 0, once))
-    assert counted[2].cumulative == session.totals == Counters(300, 3, 0, 0, once + once + once)
+    assert counted[2].cumulative == session.history.totals == Counters(300, 3, 0, 0, once + once + once)
 
 
 async def test_an_unknown_price_is_no_price() -> None:
     models = [Model("m", "acme", 1000, 100, reasoning=False)]
     session = open_session(FakeTransport(), models=models, model="m")
     counted = next(event for event in await talk(session) if isinstance(event, Usage))
-    assert (counted.cost_usd, counted.price_known, counted.cost, session.totals.cost) == (0.0, False, None, None)
+    assert (counted.cost_usd, counted.price_known, counted.cost, session.history.totals.cost) == (
+        0.0,
+        False,
+        None,
+        None,
+    )
 
 
 async def test_a_call_is_charged_to_the_model_that_was_asked() -> None:
@@ -907,7 +916,7 @@ async def test_clearing_forgets_the_conversation_but_not_its_cost() -> None:
     await talk(session, "remember me")
     session.clear()
     session.clear()
-    assert (len(session.transcript), session.totals.input) == (0, 100)
+    assert (len(session.history.transcript), session.history.totals.input) == (0, 100)
     await talk(session, "who am I?")
     assert b"remember me" not in transport.bodies[1]
 
@@ -918,7 +927,7 @@ async def test_messages_can_be_replaced_and_the_store_says_how() -> None:
     await talk(session)
     stored = len(store.rows)
     session.replace_messages(long_talk())
-    assert list(session.transcript.messages) == long_talk()
+    assert list(session.history.transcript.messages) == long_talk()
     assert store.rows[stored:] == [MessagesReplaced(0, 2, tuple(long_talk()))]
 
 
@@ -941,11 +950,11 @@ async def test_a_compact_is_told_counted_and_ends_with_done() -> None:
     session.compact()
     await finish(session)
     assert listener.events == [usage(), CompactDone("They talked."), Done()]
-    assert [message.content for message in session.transcript.messages] == [
+    assert [message.content for message in session.history.transcript.messages] == [
         (TextBlock("## Context Summary (compacted)\n\nThey talked."),),
         *(message.content for message in long_talk()[2:]),
     ]
-    assert session.totals.input == 100
+    assert session.history.totals.input == 100
 
 
 @pytest.mark.parametrize(
@@ -970,7 +979,7 @@ async def test_a_compact_that_fails_says_so_and_changes_nothing(
     session.compact()
     await finish(session)
     assert listener.events[-2:] == [Error(error), Done()]
-    assert list(session.transcript.messages) == messages
+    assert list(session.history.transcript.messages) == messages
 
 
 async def test_an_aborted_compact_says_so_and_changes_nothing() -> None:
@@ -983,7 +992,7 @@ async def test_an_aborted_compact_says_so_and_changes_nothing() -> None:
     session.abort()
     await finish(session)
     assert kinds(listener.events)[-2:] == ["turn_end aborted", "done"]
-    assert list(session.transcript.messages) == long_talk()
+    assert list(session.history.transcript.messages) == long_talk()
 
 
 # The end.
@@ -1042,7 +1051,7 @@ async def test_finish_waits_for_everything_that_was_accepted() -> None:
         session.prompt(text)
     await finish(session)
     assert kinds(listener.events).count("done") == 3
-    assert not session.busy
+    assert not session.worker.busy
 
 
 async def test_a_job_knows_how_it_ended() -> None:
@@ -1053,12 +1062,12 @@ async def test_a_job_knows_how_it_ended() -> None:
 
 
 async def test_an_abort_is_heard_even_if_what_it_left_running_cannot_be_ended() -> None:
-    class Stubborn(NoBackgroundProcesses):
+    class Stubborn(NoToolResources):
         async def end(self, owner: str) -> None:
             raise ChildProcessError("it does not end")
 
     agent = open_session(FakeTransport([None])).agent
-    session = Session(agent, background=Stubborn())
+    session = Session(agent, tools=Stubborn())
     listener = listen(session)
     session.prompt("hi")
     session.abort()
@@ -1069,7 +1078,7 @@ async def test_an_abort_is_heard_even_if_what_it_left_running_cannot_be_ended() 
 async def test_an_abort_between_the_last_turn_and_done_is_an_abort_that_ends_what_was_left_running() -> None:
     ended: list[str] = []
 
-    class Jobs(NoBackgroundProcesses):
+    class Jobs(NoToolResources):
         async def end(self, owner: str) -> None:
             ended.append(owner)
 
@@ -1081,9 +1090,9 @@ async def test_an_abort_between_the_last_turn_and_done_is_an_abort_that_ends_wha
             if self.events[-1] == TurnEnd("end_turn"):
                 asyncio.get_running_loop().call_soon(session.abort)
 
-    session = Session(open_session(FakeTransport()).agent, background=Jobs(), key="s")
+    session = Session(open_session(FakeTransport()).agent, tools=Jobs(), key="s")
     listener = Late()
-    session.subscribe(listener)
+    session.history.subscribe(listener)
     job = session.prompt("hi")
     await finish(session)
     assert kinds(listener.events)[-3:] == ["turn_end end_turn", "turn_end aborted", "done"]

@@ -13,7 +13,7 @@ from zot.tools.base import ToolContext
 from zot.tools.guardian import Guardian
 from zot.tools.process import Groups, Processes
 
-from .shells import Shell, left
+from .shells import ProgressTo, Shell, left
 
 
 @pytest.fixture
@@ -27,7 +27,9 @@ def context(tmp_path: Path, heard: list[str]) -> ToolContext:
     async def progress(text: str) -> None:
         heard.append(text)
 
-    return ToolContext(cwd=str(tmp_path), env={"PATH": os.environ["PATH"], "LC_ALL": "C"}, progress=progress)
+    return ToolContext(
+        cwd=str(tmp_path), env={"PATH": os.environ["PATH"], "LC_ALL": "C"}, reporter=ProgressTo(progress)
+    )
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from zot.tools.files import FileLocation, Replaced
+from zot.tools.file_access import FileLocation, Replaced
 
 
 class Meddled:

@@ -12,14 +12,25 @@ from typing import Any
 import msgspec
 
 from zot.errors import ToolFailed
-from zot.tools.base import Output, ToolContext
+from zot.tools.base import CallReporter, Output, ToolContext
 from zot.tools.bash import Bash
 from zot.tools.process import Processes
+from zot.tools.sandbox import Sandbox
 
 from .calls import PATIENCE_S, answer, refusal
 
 #: In the environment of everything a shell starts: sessions and parents can be changed, this cannot.
 MARK = "ZOT_TEST_CALL"
+
+
+class ProgressTo(CallReporter):
+    """Passes the text that a running call shows to a function."""
+
+    def __init__(self, show: Callable[[str], Awaitable[None]]) -> None:
+        self._show = show
+
+    async def progress(self, text: str) -> None:
+        await self._show(text)
 
 
 class Shell:
@@ -31,8 +42,14 @@ class Shell:
         self._mark = mark
 
     def tool(self, **options: Any) -> Bash:
-        """Return the tool. A sandbox passes the mark, too, by which what it leaves is found."""
-        return Bash(self.processes, **{"lock_env": (MARK,), **options} if options.get("lock") else options)
+        """Return the tool. With ``lock`` it has a sandbox, which passes the mark of its processes, too."""
+        if not options.pop("lock", False):
+            return Bash(self.processes, **options)
+        spills = options.get("spills")
+        sandbox = Sandbox(
+            hidden=options.pop("hidden", ()), shown=() if spills is None else (spills.directory,), variables=(MARK,)
+        )
+        return Bash(self.processes, sandbox=sandbox, **options)
 
     async def run(self, command: str, tool: Bash | None = None, **args: Any) -> str:
         """The text of a command that works."""
@@ -52,14 +69,14 @@ class Shell:
             if not first.done():
                 first.set_result(text.split("\n", 1)[0])
 
-        context = msgspec.structs.replace(self.context, progress=progress, owners=owners)
+        context = msgspec.structs.replace(self.context, reporter=ProgressTo(progress), owners=owners)
         call = asyncio.create_task((tool or self.tool()).run({"command": command}, context))
         events: set[asyncio.Future[Any]] = {first, call}
         await asyncio.wait(events, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
         return first.result() if first.done() else "", call
 
     def heard_by(self, progress: Callable[[str], Awaitable[None]]) -> Shell:
-        return Shell(self.processes, msgspec.structs.replace(self.context, progress=progress), self._mark)
+        return Shell(self.processes, msgspec.structs.replace(self.context, reporter=ProgressTo(progress)), self._mark)
 
     def left(self) -> list[str]:
         return left(self._mark)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from zot.tools.files import keep
+from zot.tools.file_access import keep
 
 THEIRS = (1234, 5678)
 

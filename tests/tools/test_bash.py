@@ -14,7 +14,7 @@ import pytest
 from pace import Stopwatch
 from zot.tools.base import ToolContext
 from zot.tools.bash import ABORT_GRACE_S, Bash
-from zot.tools.process import Groups, Streams
+from zot.tools.process import Groups, Program, Streams
 
 from .calls import PATIENCE_S, answer, eventually, refusal
 from .shells import Shell, outcome, untimed
@@ -333,9 +333,8 @@ async def test_a_program_reads_and_complains_where_it_is_told_to(shell: Shell) -
     (reads, we_write), (we_read, complains) = os.pipe(), os.pipe()
     with open(we_write, "wb") as given, open(we_read, "rb") as complaints:
         streams = Streams(reads, complains)
-        child = await shell.processes.spawn(
-            ["/bin/sh", "-c", "cat; echo no >&2"], cwd="/", env={"PATH": os.environ["PATH"]}, streams=streams
-        )
+        argv, env = ["/bin/sh", "-c", "cat; echo no >&2"], {"PATH": os.environ["PATH"]}
+        child = await shell.processes.spawn(Program(argv, "/", env, streams=streams))
         for fd in streams:
             os.close(fd)
         given.write(b"said\n")
@@ -351,13 +350,13 @@ async def test_a_program_without_a_slash_is_looked_for_in_its_own_path(shell: Sh
     program = tmp_path / "hello"
     program.write_text("#!/bin/sh\necho hello\n")
     program.chmod(0o755)
-    child = await shell.processes.spawn(["hello"], cwd="/", env={"PATH": f"/nowhere:{tmp_path}"})
+    child = await shell.processes.spawn(Program(["hello"], "/", {"PATH": f"/nowhere:{tmp_path}"}))
     assert await child.read() == b"hello\n"
     assert await child.read() == b""
     assert child.status() == 0
     child.release()
     with pytest.raises(FileNotFoundError):
-        await shell.processes.spawn(["hello"], cwd="/", env={"PATH": "/nowhere"})
+        await shell.processes.spawn(Program(["hello"], "/", {"PATH": "/nowhere"}))
 
 
 def replaced(context: ToolContext, **changes: Any) -> ToolContext:

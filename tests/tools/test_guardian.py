@@ -223,9 +223,10 @@ async def test_what_is_marked_inside_of_a_marked_process_has_a_mark_of_its_own(k
 NESTED = """if True:
     import asyncio, os
     from zot.tools.guardian import Guardian
+    from zot.tools.process import Program
     async def main():
         guardian = Guardian()
-        child = await guardian.spawn(["/bin/grep", "realtime.timeout", "/proc/self/limits"], cwd="/", env={})
+        child = await guardian.spawn(Program(["/bin/grep", "realtime.timeout", "/proc/self/limits"], "/", {}))
         os.write(1, await child.read())
         await guardian.close()
     asyncio.run(main())
@@ -282,7 +283,7 @@ def test_it_loads_next_to_nothing() -> None:
     assert {name for name in loaded if name.startswith("zot")} == {
         "zot", "zot.tools", "zot.tools.guardian_process", "zot.tools.guardian_process.keeper",
         "zot.tools.guardian_process.kernel", "zot.tools.guardian_process.main",
-        "zot.tools.guardian_process.request", "zot.tools.guardian_process.tree",
+        "zot.tools.guardian_process.spawn_request", "zot.tools.guardian_process.tree",
     }  # fmt: skip
     assert not loaded & {"asyncio", "msgspec", "typing", "subprocess", "site"}
 
@@ -290,10 +291,11 @@ def test_it_loads_next_to_nothing() -> None:
 FORKING_HOST = r"""if True:
     import asyncio, os, sys
     from zot.tools.guardian import Guardian
+    from zot.tools.process import Program
     async def main():
         guardian = Guardian()
         env = {"ZOT_TEST_CALL": sys.argv[1], "PATH": os.environ["PATH"]}
-        child = await guardian.spawn(["/bin/sh", "-c", "setsid sleep 60 & echo up; sleep 60"], cwd="/", env=env)
+        child = await guardian.spawn(Program(["/bin/sh", "-c", "setsid sleep 60 & echo up; sleep 60"], "/", env))
         await child.read()
         if os.fork() == 0:
             os.execv("/bin/sleep", ["sleep", "60"]) if sys.argv[2] == "exec" else os.read(0, 1)
@@ -331,13 +333,14 @@ def _is_fork(pid: int) -> bool:
 SECRETIVE_HOST = r"""if True:
     import asyncio, os, sys, time
     from zot.tools.guardian import Guardian
+    from zot.tools.process import Program
     from zot.tools.guardian import protect_process
     async def main():
         if sys.argv[1] == "protected":
             protect_process()
         guardian = Guardian()
         command = f"tr '\\0' '\\n' < /proc/{os.getpid()}/environ"
-        child = await guardian.spawn(["/bin/sh", "-c", command], cwd="/", env={"PATH": os.environ["PATH"]})
+        child = await guardian.spawn(Program(["/bin/sh", "-c", command], "/", {"PATH": os.environ["PATH"]}))
         while data := await child.read():
             os.write(1, data)
         await guardian.close()
@@ -382,7 +385,7 @@ async def test_a_keeper_that_falls_silent_before_the_command_runs_is_not_waited_
     ours, theirs = socket.socketpair()
     reads, writes = os.pipe()
     keeper = subprocess.Popen(["sleep", "60"])
-    child = GuardedChild(ours, reads, (), lambda *_: None)
+    child = GuardedChild(Guardian(), ours, reads, ())
     theirs.send(f"taken {keeper.pid} 0\n".encode())
     try:
         async with asyncio.timeout(PATIENCE_S):

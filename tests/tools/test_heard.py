@@ -184,17 +184,18 @@ def test_a_spill_ends_at_its_limit(tmp_path: Path) -> None:
 def test_two_hundred_megabytes_of_output_do_not_grow_memory(tmp_path: Path) -> None:
     program = r"""if True:
         import asyncio, re, sys
-        from zot.tools.base import ToolContext
+        from zot.tools.base import CallReporter, ToolContext
         from zot.tools.bash import Bash
         from zot.tools.guardian import Guardian
         from zot.tools.command_output import Spills
         heard = 0
-        async def progress(text):
-            global heard
-            heard += len(text)
+        class Counter(CallReporter):
+            async def progress(self, text):
+                global heard
+                heard += len(text)
         async def main():
             guardian = Guardian()
-            context = ToolContext(cwd=sys.argv[1], env={"PATH": sys.argv[2]}, progress=progress)
+            context = ToolContext(cwd=sys.argv[1], env={"PATH": sys.argv[2]}, reporter=Counter())
             bash = Bash(guardian, spills=Spills(sys.argv[1], "s"))
             [block] = await bash.run({"command": "yes | head -c 200000000"}, context)
             await guardian.close()

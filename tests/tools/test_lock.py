@@ -17,7 +17,7 @@ import pytest
 from zot.errors import ToolFailed
 from zot.tools.base import Tool, ToolContext
 from zot.tools.edit import Edit
-from zot.tools.paths import LockedPaths, LockedPathsForReading, Paths, UnrestrictedPaths
+from zot.tools.file_access import LockedPaths, LockedPathsForReading, Paths, UnrestrictedPaths
 from zot.tools.read import Read
 from zot.tools.write import Write
 

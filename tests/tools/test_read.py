@@ -11,7 +11,7 @@ import pytest
 
 from zot.messages import ImageBlock
 from zot.tools.base import ToolContext
-from zot.tools.paths import LockedPaths, UnrestrictedPaths
+from zot.tools.file_access import LockedPaths, UnrestrictedPaths
 from zot.tools.read import Read
 
 from .calls import PATIENCE_S, answer, refusal

@@ -17,7 +17,7 @@ import pytest
 
 from zot.tools.base import ToolContext
 from zot.tools.edit import Edit
-from zot.tools.paths import LockedPaths, UnrestrictedPaths
+from zot.tools.file_access import LockedPaths, UnrestrictedPaths
 from zot.tools.read import Read
 from zot.tools.read_state import ReadState
 from zot.tools.write import Write
@@ -211,7 +211,7 @@ def test_a_write_that_fails_half_way_leaves_the_old_file_and_nothing_else(tmp_pa
         from zot.tools.write import Write
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-        context = ToolContext(cwd=sys.argv[1], env={}, progress=asyncio.sleep)
+        context = ToolContext(cwd=sys.argv[1], env={})
         try:
             asyncio.run(Write().run({"path": "a.txt", "content": "x" * 5000}, context))
         except ToolFailed as exc:

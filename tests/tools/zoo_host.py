@@ -7,7 +7,7 @@ import sys
 from contextlib import suppress
 
 from zot.errors import ToolFailed
-from zot.tools.base import ToolContext
+from zot.tools.base import CallReporter, ToolContext
 from zot.tools.bash import Bash
 from zot.tools.guardian import open_processes
 
@@ -20,12 +20,13 @@ async def main(cwd: str, mark: str, commands: list[str]) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
 
     async def run(command: str, up: asyncio.Event) -> None:
-        async def progress(text: str) -> None:
-            up.set()
+        class Up(CallReporter):
+            async def progress(self, text: str) -> None:
+                up.set()
 
         env = {"PATH": os.environ["PATH"], "ZOT_TEST_CALL": mark}
         with suppress(ToolFailed):
-            await bash.run({"command": command}, ToolContext(cwd=cwd, env=env, progress=progress))
+            await bash.run({"command": command}, ToolContext(cwd=cwd, env=env, reporter=Up()))
 
     ups = [asyncio.Event() for _ in commands]
     calls = [asyncio.create_task(run(command, up)) for command, up in zip(commands, ups, strict=True)]

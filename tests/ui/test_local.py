@@ -44,7 +44,7 @@ async def talk(conversation: LocalConversation, text: str) -> Listener:
     await conversation.prompt(text)
     async with asyncio.timeout(PATIENCE_S):
         # The last event comes shortly before the session is idle.
-        while not any(isinstance(event, Done) for event in listener.events) or conversation._session.busy:
+        while not any(isinstance(event, Done) for event in listener.events) or conversation._session.worker.busy:
             await asyncio.sleep(0.01)
     stop()
     return listener

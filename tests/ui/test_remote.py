@@ -17,7 +17,7 @@ from ui.terminal.stage import Stage
 from zot.errors import EpochChanged, UserError
 from zot.events import AgentEvent, ApprovalRequest, Done, Error, TextDelta
 from zot.session.history import Batch, Subscriber
-from zot.ui.conversation import AllowedCall, Conversation, Home, ModelInfo, Untrusted
+from zot.ui.conversation import AllowedCall, Home, ModelInfo, OpenedConversation, Untrusted
 from zot.ui.remote import ClientHome
 from zot.ui.terminal.app import ZotApp
 from zot.wire.jsonrpc import RpcError
@@ -262,14 +262,7 @@ def test_the_terminal_shows_a_session_of_the_daemon(home: Path) -> None:
         async with Restarting(home) as daemon, daemon.client() as client:
             there = ClientHome(client, cwd=str(home))
             talk = await there.open()
-
-            async def begin() -> Home:
-                return there
-
-            async def first(_: Home) -> Conversation:
-                return talk
-
-            app = ZotApp(begin, first)
+            app = ZotApp(OpenedConversation(there, talk))
             async with app.run_test(size=(80, 24)) as pilot:
                 stage = Stage(app, pilot, there)  # type: ignore[arg-type]  # It only keeps it.
                 await stage.sees("lab-1")
@@ -299,14 +292,7 @@ def test_the_terminal_says_that_there_is_no_connection_keeps_what_is_typed_and_g
         async with daemon.client(reconnect_s=math.inf) as client:
             there = ClientHome(client, cwd=str(home))
             talk = await there.open()
-
-            async def begin() -> Home:
-                return there
-
-            async def first(_: Home) -> Conversation:
-                return talk
-
-            app = ZotApp(begin, first)
+            app = ZotApp(OpenedConversation(there, talk))
             async with app.run_test(size=(80, 24)) as pilot:
                 stage = Stage(app, pilot, there)  # type: ignore[arg-type]  # It only keeps it.
                 await stage.sees("ready")

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from zot.messages import Counters, ShownCall, ShownImage, ShownMessage, ShownResult, TextBlock
 from zot.wire import daemon, host, jsonrpc
-from zot.wire import daemon_greeting as greeting
 from zot.wire import daemon_types as messages
 from zot.wire import daemon_types as server
 from zot.wire import daemon_types as session
@@ -76,6 +75,8 @@ def test_before_initialize_only_that_can_be_called() -> None:
 
 
 def test_an_unknown_method_is_named_but_not_at_any_length() -> None:
+    with pytest.raises(RpcError, match=r"^Unknown method: session/promt; did you mean session/prompt\?$"):
+        find("session/promt", initialized=True, grant=OPERATOR)
     with pytest.raises(RpcError, match=r"^Unknown method: foo/bar$"):
         find("foo/bar", initialized=True, grant=OPERATOR)
     with pytest.raises(RpcError) as caught:
@@ -119,7 +120,7 @@ def test_another_version_is_refused_with_both(name: str) -> None:
 
 def test_the_environment_of_a_client_is_not_even_taken_in() -> None:
     asked = read("initialize", {"env": {"API_KEY": "secret"}, "tui_id": "tui_1", "tuiSig": 5})
-    assert asked == greeting.Initialize()
+    assert asked == daemon.Initialize()
     assert "secret" not in repr(asked)
 
 
@@ -200,7 +201,7 @@ def test_a_request_of_the_host_protocol_is_one_here_too() -> None:
 
 
 def test_an_answer_is_spelled_as_the_connection_is() -> None:
-    result = greeting.Initialized(protocol_version=1, server_version="0.8.1", server_pid=7, capabilities=("status",))
+    result = daemon.Initialized(protocol_version=1, server_version="0.8.1", server_pid=7, capabilities=("status",))
     assert encode_result_in(Spelling.CAMEL, ONE, result) == (
         b'{"jsonrpc":"2.0","result":{"protocolVersion":1,"serverVersion":"0.8.1","serverPid":7,'
         b'"capabilities":["status"],"features":[]},"id":1}\n'

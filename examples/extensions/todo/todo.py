@@ -77,7 +77,7 @@ def change(action: Literal["list", "add", "done"], text: str = "") -> str:
 
     Args:
         action: What to do: list everything, add something, or mark something as done.
-        text: What to add, or the exact text of what is done.
+        text: The item to add, or the exact text of the one that is done.
     """
     with lock:
         items = load()

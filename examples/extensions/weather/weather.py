@@ -16,7 +16,7 @@ def current(city: str, unit: Literal["celsius", "fahrenheit"] = "celsius") -> st
 
     Args:
         city: The name of the city.
-        unit: What the temperature is told in.
+        unit: The unit of the temperature.
     """
     if city.lower() not in CELSIUS:
         raise zot.ext.ToolError(f"no weather for {city}; there is one for {', '.join(sorted(CELSIUS))}")

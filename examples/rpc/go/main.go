@@ -2,7 +2,7 @@
 //
 //	go run . "say hello" --provider lab
 //
-// What follows the prompt is passed on to `zot rpc`. $ZOT is the program (default: zot).
+// Further arguments are passed on to `zot rpc`. $ZOT is the program (default: zot).
 package main
 
 import (

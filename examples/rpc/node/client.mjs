@@ -3,7 +3,7 @@
 //
 //     node client.mjs "say hello" --provider lab
 //
-// What follows the prompt is passed on to `zot rpc`. $ZOT is the program (default: zot).
+// Further arguments are passed on to `zot rpc`. $ZOT is the program (default: zot).
 
 import { spawn } from "node:child_process";
 
@@ -24,7 +24,7 @@ class Zot {
     this.lines = this.#split();
   }
 
-  /** Start a prompt; `events` has what comes of it. */
+  /** Start a prompt; `events` yields its events. */
   prompt(message) {
     this.#send({ id: "prompt", type: "prompt", message });
   }

@@ -3,7 +3,7 @@
 
     python3 client.py "say hello" --provider lab
 
-What follows the prompt is passed on to `zot rpc`. $ZOT is the program (default: zot).
+Further arguments are passed on to `zot rpc`. $ZOT is the program (default: zot).
 """
 
 import json
@@ -29,7 +29,7 @@ class Zot:
         self._writing = threading.Lock()
 
     def prompt(self, message):
-        """Start a prompt; `events` has what comes of it."""
+        """Start a prompt; `events` yields its events."""
         self._send({"id": "prompt", "type": "prompt", "message": message})
 
     def abort(self):
@@ -54,7 +54,7 @@ class Zot:
                 self.process.stdin.write(json.dumps(command).encode() + b"\n")
                 self.process.stdin.flush()
         except (OSError, ValueError):
-            pass  # It does not listen any more: `events` finds the end of its output and says so.
+            pass  # zot has ended: `events` reaches the end of its output and raises.
 
     def __enter__(self):
         return self

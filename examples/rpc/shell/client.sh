@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Print what `zot rpc` answers to one prompt. Needs bash and jq.
+# Print the answer of `zot rpc` to one prompt. Needs bash and jq.
 #
 #     ./client.sh "say hello" --provider lab
 #
-# What follows the prompt is passed on to `zot rpc`. $ZOT is the program (default: zot).
+# Further arguments are passed on to `zot rpc`. $ZOT is the program (default: zot).
 #
-# Without the care that is taken below, it is one line:
+# Without error handling it is one line:
 #
 #     echo '{"type":"prompt","message":"hello"}' | zot rpc --provider lab |
 #       jq --unbuffered -rj 'select(.type == "text_delta").delta'
@@ -23,7 +23,7 @@ ask() {
   jq -cn --arg message "$message" '{id: "prompt", type: "prompt", message: $message}'
 }
 
-# The text, as it comes; at the end what went wrong, as an exit code and on stderr.
+# The text, as it comes; at the end any error, as an exit code and on stderr.
 show() {
   jq --unbuffered -nrj '
     foreach (inputs, {type: "end"}) as $frame ({};
@@ -43,7 +43,7 @@ show() {
     )'
 }
 
-# The input of zot ends right behind the prompt. It runs what it was given to its end, then exits.
+# zot's input ends after the prompt. zot runs the prompt to its end, then exits.
 #
-# Ctrl+C reaches every program of the pipeline. zot aborts the prompt and says so; `show` ignores it, to hear that.
+# Ctrl+C reaches every program of the pipeline. zot aborts the prompt and reports it; `show` ignores the signal, to read that.
 ask | "${ZOT:-zot}" rpc "$@" | (trap '' INT && show)

@@ -266,7 +266,7 @@ class PendingApprovals:
             run, request, question, timeout_s, f"not run: no person approved it within {timeout_s:g} s"
         )
         try:
-            run.asked(request)
+            run.approval_requested(request)
             return ApprovalVerdict(question, self._refusal(await self._outcome(self._open), self._open.refusal))
         finally:
             self._open = None
@@ -306,7 +306,11 @@ class PendingApprovals:
         return ApprovalVerdict(reopened.question or ApprovalQuestion(waiting.call, waiting.request.args, ""), refusal)
 
     def answer(self, request_id: str, decision: str, by: str = "") -> None:
-        """Record a person's decision. Raise UserError if it is invalid or no such question is open, or StoreFailed."""
+        """Answer an approval request; ``by`` names the person. The first answer counts and is recorded.
+
+        Raise UserError if the request is not open, with its outcome if that is known, or if the decision is unknown;
+        StoreFailed.
+        """
         if decision not in get_args(Decision):
             raise UserError(f"{decision!r} is not a decision; it is one of {', '.join(get_args(Decision))}")
         waiting = self._open
@@ -318,7 +322,7 @@ class PendingApprovals:
             allowed = None
             if decision == "allow_always" and waiting.question is not None:
                 allowed = self._approver.remember(waiting.question)
-            waiting.run.decided(answer, *([allowed] if allowed is not None else []))
+            waiting.run.approval_answered(answer, *([allowed] if allowed is not None else []))
         except BaseException:
             waiting.is_taken = False
             raise
@@ -347,7 +351,7 @@ class PendingApprovals:
         if waiting.request.id not in self._answers:
             answer = ApprovalAnswer(waiting.request.id, decision)
             self._remember(answer)
-            waiting.run.decided(answer)
+            waiting.run.approval_answered(answer)
         return decision
 
     def _remember(self, answer: ApprovalAnswer) -> None:

@@ -337,7 +337,7 @@ async def summarise(agent: Agent, run: Run, messages: Sequence[Message], *, wind
 async def _shown(agent: Agent, run: Run, text: str) -> str:
     if not agent.extensions.holds_messages:
         return text
-    await run.recorder.settled()
+    await run.recorder.store.settled()
     decision = await agent.extensions.message_written(text)
     return decision.text if decision.refusal is None else f"(held back: {decision.refusal})"
 
@@ -415,23 +415,30 @@ class ContextCompactor:
         self._run = run
         self._tools = tools
 
-    async def before(self) -> None:
+    async def before(self) -> int:
         """Make room if the estimated request would not fit. If no room can be made, the service decides.
 
-        Raise ContextExhausted if the service finds even a part of it too long, or ProviderError.
+        Return the estimated tokens of the request. Raise ContextExhausted if the service finds even a part of it too
+        long, or ProviderError.
         """
+        need = self._need()
         if not self._agent.auto_compact.on or self._run.cramped:
-            return
-        need, limit = self._need(), self._agent.gauge.limit(self._agent.model, self._agent.auto_compact.at)
-        if need > limit:
-            self._run.cramped = not await self._free(need, limit)
+            return need
+        limit = self._agent.gauge.limit(self._agent.model, self._agent.auto_compact.at)
+        if need <= limit:
+            return need
+        self._run.cramped = not await self._free(need, limit)
+        return self._need()
 
-    async def after(self, refusal: ProviderError) -> None:
-        """Make room after a refusal for length, once in a run. Raise ``refusal``, or ContextExhausted."""
+    async def after(self, refusal: ProviderError) -> int:
+        """Make room after a refusal for length, once in a run. Return the estimated tokens of the request now.
+
+        Raise ``refusal``, or ContextExhausted.
+        """
         need, window = self._need(), self._window()
         if isinstance(refusal, ContextTooLong):
             if refusal.status != _TOO_MANY_BYTES:
-                self._agent.gauge.refused(self._agent.asked, need)
+                self._agent.gauge.refused(self._agent.called_model, need)
         elif not (isinstance(refusal, BadRequest) and need > _SUSPECT * window):
             raise refusal
         if not self._agent.auto_compact.on:
@@ -447,6 +454,7 @@ class ContextCompactor:
             is_shorter = False
         if not is_shorter:
             raise self._exhausted(need, refusal) from refusal
+        return self._need()
 
     async def _free(self, need: int, limit: int) -> bool:
         """Shorten the conversation from ``need`` to ``limit`` tokens, or at least noticeably.
@@ -494,7 +502,8 @@ class ContextCompactor:
         return said if self._weigh(said) <= _MAX_REQUEST * limit else []
 
     def _need(self) -> int:
-        return self._agent.need(self._run.recorder.transcript, self._tools)
+        agent = self._agent
+        return agent.gauge.need(agent.system, self._tools, self._run.recorder.transcript.messages)
 
     def _weigh(self, messages: Sequence[Message]) -> float:
         return self._agent.gauge.weigh(messages)

@@ -1,4 +1,4 @@
-"""Interfaces through which extensions, approvers and background jobs take part in a run."""
+"""Interfaces through which extensions and approvers take part in a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zot.store import GuardSet, PermissionGranted
 from zot.tools.base import Tool
 
 if TYPE_CHECKING:
-    from zot.panels import CommandAnswer, CommandInfo, OpenPanels
+    from zot.panels import CommandAnswer, CommandInfo, SessionPanels
 
 
 class CallDecision(msgspec.Struct, frozen=True):
@@ -64,14 +64,8 @@ class Extensions(Protocol):
     async def run_command(self, name: str, args: str) -> CommandAnswer:
         """Run a command. Raise NoSuchCommand if no extension has it, UserError if it fails."""
 
-    def send_key(self, panel_id: str, key: str, text: str) -> None:
-        """Send a key to an open panel. Raise UserError if there is no such panel or key."""
-
-    def close_panel(self, panel_id: str) -> None:
-        """Close a panel. Raise UserError if it is not open."""
-
     @property
-    def panels(self) -> OpenPanels:
+    def panels(self) -> SessionPanels:
         """The panels that are open now."""
 
     @property
@@ -170,17 +164,11 @@ class NoExtensions:
     async def run_command(self, name: str, args: str) -> CommandAnswer:
         raise NoSuchCommand(f"there is no command named {name!r}; no extension has any")
 
-    def send_key(self, panel_id: str, key: str, text: str) -> None:
-        raise UserError(f"no panel {panel_id!r} is open")
-
-    def close_panel(self, panel_id: str) -> None:
-        raise UserError(f"no panel {panel_id!r} is open")
-
     @property
-    def panels(self) -> OpenPanels:
-        from zot.panels import OpenPanels  # Imported lazily: needed only with extensions.
+    def panels(self) -> SessionPanels:
+        from zot.panels import SessionPanels  # Imported lazily: needed only with extensions.
 
-        return OpenPanels()
+        return SessionPanels()
 
     def text_held(self) -> None:
         return
@@ -223,35 +211,3 @@ class AllowAll:
 
     def forget(self, allowed: PermissionGranted) -> PermissionGranted:
         raise UserError("that is not remembered")
-
-
-class BackgroundProcesses(Protocol):
-    """Processes that tools have left running."""
-
-    @property
-    def holds(self) -> bool:
-        """True while `close` would end or remove anything."""
-
-    async def end(self, owner: str) -> None:
-        """End the processes of ``owner``, a run or a session."""
-
-    async def close(self) -> None:
-        """End all processes. Idempotent."""
-
-    def kill(self) -> None:
-        """Kill all processes at once, from any thread: zot is about to exit."""
-
-
-class NoBackgroundProcesses:
-    """No background processes."""
-
-    holds = False
-
-    async def end(self, owner: str) -> None:
-        return
-
-    async def close(self) -> None:
-        return
-
-    def kill(self) -> None:
-        return

@@ -10,7 +10,7 @@ import msgspec
 
 from zot.agent.compaction import AutoCompact, ContextCompactor, ContextEstimator, answer_tokens, min_tokens
 from zot.agent.hooks import AllowAll, ApprovalQuestion, Approver, Extensions, MessageDecision, NoExtensions
-from zot.agent.run import Run
+from zot.agent.run import Run, RunPhase
 from zot.agent.tool_calls import CallRunner
 from zot.agent.transcript import Transcript
 from zot.errors import (
@@ -77,6 +77,28 @@ def _dollars(amount: float) -> str:
     return text[:-4] + text[-4:].rstrip("0")
 
 
+class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of an agent: its model (None for the provider's first), system prompt, directory and limits."""
+
+    model_id: str | None = None
+    system: str
+    cwd: str
+    #: The environment of its tools.
+    env: Mapping[str, str]
+    reasoning: Reasoning = "off"
+    max_steps: int = 50
+    budget: Budget = Budget()
+    auto_compact: AutoCompact = AutoCompact()
+    #: The form that its answers must have.
+    expected: Expected | None = None
+    #: The name of the configured agent.
+    name: str = ""
+    #: Untrusted users talk to it.
+    guarded: bool = False
+    #: Its tools are confined to the directory.
+    locked: bool = False
+
+
 class Agent:
     """A model with tools and settings. ``catalogue`` has the models to choose from."""
 
@@ -84,47 +106,32 @@ class Agent:
         self,
         provider: Provider,
         catalogue: Catalogue,
+        settings: AgentSettings,
         *,
-        model_id: str | None,
-        system: str,
-        tools: Sequence[Tool],
-        cwd: str,
-        env: Mapping[str, str],
-        max_steps: int = 50,
-        budget: Budget | None = None,
-        reasoning: Reasoning = "off",
+        tools: Sequence[Tool] = (),
         extensions: Extensions | None = None,
         approver: Approver | None = None,
-        expected: Expected | None = None,
-        auto_compact: AutoCompact | None = None,
-        name: str = "",
-        guarded: bool = False,
-        locked: bool = False,
     ) -> None:
-        """``name`` is the name of the configured agent; ``guarded`` means that untrusted users talk to it.
-
-        ``locked`` confines its tools to the directory.
-        """
-        self.name = name
-        self.guarded = guarded
-        self.locked = locked
+        self.name = settings.name
+        self.guarded = settings.guarded
+        self.locked = settings.locked
         self.provider = provider
         self.catalogue = catalogue
-        self.model: Model = catalogue.find(model_id)
+        self.model: Model = catalogue.find(settings.model_id)
         #: The model of the newest call, which is charged for its usage even if another was chosen meanwhile.
-        self.asked = self.model
-        self.cwd = cwd
+        self.called_model = self.model
+        self.cwd = settings.cwd
         self.extensions = extensions or NoExtensions()
-        self.system = system
+        self.system = settings.system
         self._tools = {tool.spec.name: tool for tool in tools}
-        self._max_steps = max_steps
-        self._budget = budget or Budget()
-        self.reasoning = reasoning
+        self._max_steps = settings.max_steps
+        self._budget = settings.budget
+        self.reasoning = settings.reasoning
         self.approver = approver or AllowAll()
-        self._expected = expected
-        self._calls = CallRunner(self.extensions, self.approver, cwd=cwd, env=env)
+        self._expected = settings.expected
+        self._calls = CallRunner(self.extensions, self.approver, cwd=settings.cwd, env=settings.env)
         self._encoded = EncodedMessages()
-        self.auto_compact = auto_compact or AutoCompact()
+        self.auto_compact = settings.auto_compact
         #: Estimates the share of the window that the conversation takes.
         self.gauge = ContextEstimator()
 
@@ -161,10 +168,11 @@ class Agent:
         """
         await self.extensions.ready()
         while True:
-            question = await self._calls.run(run, self._offered())
-            if question is not None:
-                return question
-            if run.answered and not steer(run) and not self._complain(run):
+            if run.phase is RunPhase.USING_TOOLS:
+                question = await self._calls.run(run, self._offered())
+                if question is not None:
+                    return question
+            if run.phase is RunPhase.ANSWERED and not steer(run) and not self._complain(run):
                 return None
             if run.step >= self._max_steps:
                 raise StepsExhausted(f"stopped after {self._max_steps} steps, the limit set by max-steps")
@@ -183,23 +191,13 @@ class Agent:
         run.prompt(complaint)
         return True
 
-    async def _turn(self, run: Run) -> None:
-        """Call the model once. Its tool calls are then open in the transcript."""
-        run.turn_started()
-        if self.extensions.attentive:
-            await run.recorder.settled()
-        reason = await self.extensions.turn_starting(run.step)
-        if reason is not None:
-            raise TurnBlocked(reason)
-        await self._ask(run, self._offered())
-
     async def ask_plainly(self, system: str, messages: Sequence[Message], run: Run, *, max_tokens: int) -> ModelReply:
         """Ask the model for text alone: no tools; nothing is shown or recorded except usage.
 
         Raise BudgetExhausted, ProviderError and the like.
         """
         self._budget.check(run.recorder.totals)
-        self.asked = self.model
+        self.called_model = self.model
         request = ModelRequest(
             model=self.model.id,
             system=system,
@@ -247,43 +245,56 @@ class Agent:
         if text is not None:
             run.withdraw_prompt(text)
 
-    def need(self, transcript: Transcript, tools: Sequence[ToolSpec]) -> int:
-        """Return the estimated tokens of the next request."""
-        return self.gauge.need(self.system, tools, transcript.messages)
-
-    async def _ask(self, run: Run, tools: Mapping[str, Tool]) -> None:
-        """Make one model call and record its reply."""
-        specs, transcript = tuple(tool.spec for tool in tools.values()), run.recorder.transcript
+    async def _turn(self, run: Run) -> None:
+        """Call the model once and record its reply. Its tool calls are then open in the transcript."""
+        run.turn_started()
+        if self.extensions.attentive:
+            await run.recorder.store.settled()
+        reason = await self.extensions.turn_starting(run.step)
+        if reason is not None:
+            raise TurnBlocked(reason)
+        specs, transcript = tuple(tool.spec for tool in self._offered().values()), run.recorder.transcript
         with closing(await self._opened(run, specs)) as call:
-            holding = self.extensions.holds_messages
-            run.reply_started(call.reply, holding=holding)
+            withheld = self.extensions.holds_messages
+            run.reply_started(call, withheld=withheld)
             try:
                 while events := await call.read():
                     if run.received(events):
-                        await run.recorder.settled()  # The notice must follow the rows before it.
+                        await run.recorder.store.settled()  # The notice must follow the rows before it.
                         self.extensions.text_held()
                     await run.recorder.drain()
             except ContextTooLong:
                 # Too late to retry: the answer has begun. The next prompt makes room first.
-                self.gauge.refused(self.asked, self.need(transcript, specs))
+                need = self.gauge.need(self.system, specs, transcript.messages)
+                self.gauge.refused(self.called_model, need)
                 raise
             reply = call.reply()
-        decision = await self._decide(run, reply) if holding else None
+        decision = await self._decide(run, reply) if withheld else None
         run.reply_ended(reply, decision)
         self.gauge.measured(reply.counters, self.system, specs, transcript.messages)
 
     async def _opened(self, run: Run, tools: tuple[ToolSpec, ...]) -> ReplyStream:
         """Return a model call whose answer has begun, after making room for it if needed."""
         relief = ContextCompactor(self, run, tools)
-        await relief.before()
+        need = await relief.before()
         while True:
             self._budget.check(run.recorder.totals)  # Making room costs tokens too.
-            call = self.provider.call(self._request(run.recorder.transcript, tools), run.retrying)
+            self.called_model = self.model
+            request = ModelRequest(
+                model=self.model.id,
+                system=self.system,
+                messages=run.recorder.transcript.messages,
+                tools=tools,
+                max_tokens=answer_tokens(self.model, need),
+                reasoning=self.reasoning if self.model.reasoning else "off",
+                encoded=self._encoded,
+            )
+            call = self.provider.call(request, run.retrying)
             try:
                 await call.open()
             except ProviderError as refusal:
                 call.close()
-                await relief.after(refusal)
+                need = await relief.after(refusal)
             except BaseException:
                 call.close()
                 raise
@@ -294,22 +305,13 @@ class Agent:
         text = text_of(reply.content)
         if not text:
             return MessageDecision("")
-        await run.recorder.settled()
+        await run.recorder.store.settled()
         return await self.extensions.message_written(text)
-
-    def _request(self, transcript: Transcript, tools: tuple[ToolSpec, ...]) -> ModelRequest:
-        self.asked = self.model
-        return ModelRequest(
-            model=self.model.id,
-            system=self.system,
-            messages=transcript.messages,
-            tools=tools,
-            max_tokens=answer_tokens(self.model, self.need(transcript, tools)),
-            reasoning=self.reasoning if self.model.reasoning else "off",
-            encoded=self._encoded,
-        )
 
     def _offered(self) -> Mapping[str, Tool]:
         """Return the tools the model may call now, by name; a built-in tool wins over an extension's."""
-        provided = {tool.spec.name: tool for tool in self.extensions.tools()}
-        return {**self._tools, **{name: tool for name, tool in provided.items() if name not in self._tools}}
+        provided = self.extensions.tools()
+        if not provided:
+            return self._tools
+        others = {tool.spec.name: tool for tool in provided if tool.spec.name not in self._tools}
+        return {**self._tools, **others}

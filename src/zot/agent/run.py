@@ -51,9 +51,9 @@ from zot.messages import (
     text_of,
     timestamp,
 )
-from zot.providers.base import ModelReply, StreamEvent
-from zot.store import CallStarted, Change, FileChanged, MessageAdded, MessagesReplaced
-from zot.tools.base import Output
+from zot.providers.base import ModelReply, ReplyStream, StreamEvent
+from zot.store import CallStarted, Change, FileChanged, MessageAdded, MessagesReplaced, Store
+from zot.tools.base import CallReporter, Output
 
 ABORTED_RESULT = "aborted before it finished"
 
@@ -76,17 +76,11 @@ class Recorder(Protocol):
         """The session's usage so far."""
 
     @property
-    def keeps(self) -> bool:
-        """True if rows can be read back later."""
+    def store(self) -> Store:
+        """The rows, where callers can wait until they are safe. They are appended by `emit` alone."""
 
     async def drain(self) -> None:
         """Wait until the subscribers that must not miss events have caught up."""
-
-    async def settled(self) -> None:
-        """Wait until every event so far is safely recorded. Raise StoreFailed."""
-
-    async def synced(self) -> None:
-        """Wait until every event so far survives a power loss. Raise StoreFailed."""
 
 
 class RunPhase(enum.Enum):
@@ -94,8 +88,17 @@ class RunPhase(enum.Enum):
 
     BETWEEN = "between turns"
     ASKING = "asking the model"
-    RECEIVING = "hearing the model"
+    RECEIVING = "receiving the reply"
     USING_TOOLS = "using tools"
+    ANSWERED = "answered: the last reply left nothing to do"
+
+
+class ReplyText(enum.Enum):
+    """How the text of the current reply reaches clients."""
+
+    SHOWN = "shown as it arrives"
+    WITHHELD = "withheld until an extension decides"
+    ANNOUNCED = "withheld, and clients know"
 
 
 class Run:
@@ -106,13 +109,11 @@ class Run:
         #: Keys of the processes its tools leave running: the session's, and its own.
         self.owners = owners
         self.now = now
-        self._phase = RunPhase.BETWEEN
-        self._partial: Callable[[], ModelReply] | None = None
-        self._holding = False
-        self._has_held = False
-        #: Model calls made so far, and whether the last one left nothing to do.
+        self.phase = RunPhase.BETWEEN
+        self._partial: ReplyStream | None = None
+        self._text = ReplyText.SHOWN
+        #: Model calls made so far.
         self.step = 0
-        self.answered = False
         #: Corrections sent to the model about its answer.
         self.complaints = 0
         #: Whether the conversation was shortened because the service found it too long.
@@ -129,9 +130,9 @@ class Run:
         #: Whether a person was asked in this turn: then calls are recorded before they start.
         self._careful = False
 
-    def go_on(self, step: int) -> None:
+    def unpark(self, step: int) -> None:
         """Continue a parked run in its turn ``step``, with calls open."""
-        self._phase, self.step, self._careful = RunPhase.USING_TOOLS, step, True
+        self.phase, self.step, self._careful = RunPhase.USING_TOOLS, step, True
 
     def prompt(
         self, text: str, images: Sequence[ImageBlock] = (), *, channel: str = "", prompt_id: str = "", by: str = ""
@@ -162,7 +163,7 @@ class Run:
 
     def turn_started(self) -> None:
         """Record that a model call is about to be made."""
-        self._phase, self.answered = RunPhase.ASKING, False
+        self.phase = RunPhase.ASKING
         self.step += 1
         # Ids come from the model, and some models reuse them.
         self.decisions.clear()
@@ -175,43 +176,42 @@ class Run:
         """Record that the model service failed before it answered and will be retried."""
         self.recorder.emit([Retry(reason, attempt, round(delay_s * 1000))])
 
-    def reply_started(self, partial: Callable[[], ModelReply], *, holding: bool) -> None:
-        """Record that the model began to answer; ``partial`` returns its reply so far.
-
-        ``holding`` withholds its text.
-        """
-        self._phase, self._partial, self._holding, self._has_held = RunPhase.RECEIVING, partial, holding, False
+    def reply_started(self, call: ReplyStream, *, withheld: bool) -> None:
+        """Record that the model began to answer the ``call``; with ``withheld`` its text is not shown yet."""
+        self.phase, self._partial = RunPhase.RECEIVING, call
+        self._text = ReplyText.WITHHELD if withheld else ReplyText.SHOWN
         self.recorder.emit([AssistantStart()])
 
     def received(self, events: Sequence[StreamEvent]) -> bool:
         """Record more of the reply. Return True if text of it is withheld for the first time."""
-        shown = events
-        if self._holding:
-            shown = [event for event in events if not isinstance(event, TextDelta | ThinkingDelta)]
+        if self._text is ReplyText.SHOWN:
+            self.recorder.emit(events)
+            return False
+        shown = [event for event in events if not isinstance(event, TextDelta | ThinkingDelta)]
         if shown:
             self.recorder.emit(shown)
-        is_first = len(shown) < len(events) and not self._has_held
-        self._has_held |= is_first
-        return is_first
+        if len(shown) == len(events) or self._text is ReplyText.ANNOUNCED:
+            return False
+        self._text = ReplyText.ANNOUNCED
+        return True
 
     def reply_ended(self, reply: ModelReply, decision: MessageDecision | None) -> None:
         """Record the complete reply. Its tool calls are then open until each has a result."""
         content, stop = _settled(reply)
         calls = tuple(block for block in content if isinstance(block, CallBlock))
         self._say(reply, content, decision, *(ToolCall(call.id, call.name, call.args) for call in calls), TurnEnd(stop))
-        self._phase, self._partial = RunPhase.USING_TOOLS if calls else RunPhase.BETWEEN, None
-        self.answered = not calls
+        self.phase, self._partial = RunPhase.USING_TOOLS if calls else RunPhase.ANSWERED, None
 
     def open_calls(self) -> list[CallBlock]:
         """Return the calls without a result, in order."""
-        return self.recorder.transcript.unanswered() if self._phase is RunPhase.USING_TOOLS else []
+        return self.recorder.transcript.unanswered() if self.phase is RunPhase.USING_TOOLS else []
 
-    def asked(self, request: ApprovalRequest) -> None:
+    def approval_requested(self, request: ApprovalRequest) -> None:
         """Record that a person must decide about a call."""
         self._careful = True
         self.recorder.emit([request])
 
-    def decided(self, answer: ApprovalAnswer, *changes: Change) -> None:
+    def approval_answered(self, answer: ApprovalAnswer, *changes: Change) -> None:
         """Record the outcome of an approval request, with the ``changes`` that follow from it."""
         self.recorder.emit([answer], *changes)
 
@@ -221,21 +221,11 @@ class Run:
         Once a person was asked, each call is recorded by id. If a call is ``changing`` anything, all rows are
         synced first: after a power loss the transcript still shows the call, and it does not run again.
         """
-        if self._careful and self.recorder.keeps and calls:
+        if self._careful and self.recorder.store.keeps and calls:
             self.recorder.emit([], *(CallStarted(call.id) for call in calls))
-            await self.recorder.settled()
+            await self.recorder.store.settled()
         if changing:
-            await self.recorder.synced()
-
-    async def progressed(self, call: CallBlock, text: str) -> None:
-        """Show a running tool's progress. Waits for the subscribers that must see it."""
-        self.recorder.emit([ToolProgress(call.id, text)])
-        await self.recorder.drain()
-
-    async def writing(self, call: CallBlock, change: FileChanged) -> None:
-        """Record that a call is about to change a file. Waits until the old content is safe."""
-        self.recorder.emit([], msgspec.structs.replace(change, call=call.id))
-        await self.recorder.settled()
+            await self.recorder.store.synced()
 
     def result(self, call: CallBlock, output: Output, *, is_error: bool, extension: str = "") -> None:
         """Record a call's result; ``extension`` names the provider of the tool, "" for built-in ones."""
@@ -245,31 +235,31 @@ class Run:
 
     def spent(self, counters: Counters) -> None:
         """Record the usage of a model call that is not shown."""
-        self.recorder.emit([self._usage(counters, auto=self._phase is RunPhase.ASKING)])
+        self.recorder.emit([self._usage(counters, auto=self.phase is RunPhase.ASKING)])
 
     def compacted(self, change: MessagesReplaced, summary: str, *, pruned: int = 0) -> None:
         """Record a compaction. Inside a turn it was automatic."""
-        self.recorder.emit([CompactDone(summary, self._phase is RunPhase.ASKING, pruned)], change)
+        self.recorder.emit([CompactDone(summary, self.phase is RunPhase.ASKING, pruned)], change)
 
     def failed(self, error: AgentError) -> None:
         """End the run after a failure. The partial reply is kept."""
-        if self._phase is RunPhase.RECEIVING:
+        if self.phase is RunPhase.RECEIVING:
             self._say_partial()
         self._close_calls(f"not run: {error}")
         ending: list[AgentEvent] = []
-        if self._phase in (RunPhase.ASKING, RunPhase.RECEIVING):
+        if self.phase in (RunPhase.ASKING, RunPhase.RECEIVING):
             ending.append(TurnEnd("error", str(error)))
         if not isinstance(error, TurnBlocked):  # A block is no fault; the turn's end has the reason.
             ending.append(Error(str(error)))
-        self._phase = RunPhase.BETWEEN
+        self.phase = RunPhase.BETWEEN
         self.recorder.emit(ending)
 
     def aborted(self) -> None:
         """End the run on request. Emits `turn_end` in every phase."""
-        if self._phase is RunPhase.RECEIVING:
+        if self.phase is RunPhase.RECEIVING:
             self._say_partial()
         self._close_calls(ABORTED_RESULT)
-        self._phase = RunPhase.BETWEEN
+        self.phase = RunPhase.BETWEEN
         self.recorder.emit([TurnEnd("aborted")])
 
     def done(self) -> None:
@@ -279,9 +269,9 @@ class Run:
     def _say_partial(self) -> None:
         """Record and show an interrupted reply, without its tool calls."""
         assert self._partial is not None
-        reply, self._partial = self._partial(), None
+        reply, self._partial = self._partial.reply(), None
         content = tuple(block for block in reply.content if not isinstance(block, CallBlock))
-        held = MessageDecision("", refusal="") if self._holding else None
+        held = None if self._text is ReplyText.SHOWN else MessageDecision("", refusal="")
         self._say(reply, content, held)
 
     def _say(
@@ -328,6 +318,26 @@ class Run:
         """Give every open call a result: providers refuse a transcript with an open call."""
         for call in self.recorder.transcript.unanswered():
             self.result(call, (TextBlock(self.last_words.pop(call.id, text)),), is_error=True)
+
+
+class RecordedCall(CallReporter):
+    """Records and shows the reports of one ``call`` of a ``run``."""
+
+    def __init__(self, run: Run, call: CallBlock) -> None:
+        self._run = run
+        self._call = call
+        self.keeps_changes = run.recorder.store.keeps
+
+    async def progress(self, text: str) -> None:
+        self._run.recorder.emit([ToolProgress(self._call.id, text)])
+        await self._run.recorder.drain()
+
+    async def writing(self, change: FileChanged) -> None:
+        self._run.recorder.emit([], msgspec.structs.replace(change, call=self._call.id))
+        await self._run.recorder.store.settled()  # The old content must be safe before it is replaced.
+
+    def last_words(self, text: str) -> None:
+        self._run.last_words[self._call.id] = text
 
 
 def _settled(reply: ModelReply) -> tuple[tuple[TranscriptBlock, ...], Stop]:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from zot.agent.hooks import ApprovalQuestion, ApprovalVerdict, Approver, Extensions
-from zot.agent.run import Run
+from zot.agent.run import RecordedCall, Run
 from zot.errors import ToolFailed
 from zot.messages import CallBlock, TextBlock
 from zot.tools.base import Output, Tool, ToolContext, ToolFailedWithOutput, undeclared_argument
@@ -49,7 +49,7 @@ class CallRunner:
         """
         while calls := run.open_calls():
             # A call is recorded, and delivered to extensions, before it has any effect.
-            await run.recorder.settled()
+            await run.recorder.store.settled()
             group, question = await self._next_group(run, calls, tools)
             if question is not None and not group:
                 return question
@@ -101,14 +101,7 @@ class CallRunner:
         await run.beginning([call for call, _ in ready], changing=any(not tool.read_only for _, tool in ready))
         if len(group) == 1:
             ((call, prepared),) = group
-            context = ToolContext(
-                self._cwd,
-                self._env,
-                progress=lambda text: run.progressed(call, text),
-                owners=run.owners,
-                last_words=lambda text: run.last_words.update({call.id: text}),
-                writing=(lambda change: run.writing(call, change)) if run.recorder.keeps else None,
-            )
+            context = ToolContext(self._cwd, self._env, run.owners, RecordedCall(run, call))
             output, is_error = await self._outcome(prepared, context)
             run.result(call, output, is_error=is_error, extension=_extension(prepared))
             return
@@ -118,7 +111,7 @@ class CallRunner:
 
     async def _together(self, run: Run, group: Sequence[tuple[CallBlock, Prepared]]) -> list[tuple[Output, bool]]:
         """Run calls concurrently. They show no progress: it would appear among the results of the others."""
-        context = ToolContext(self._cwd, self._env, _no_progress, run.owners)
+        context = ToolContext(self._cwd, self._env, run.owners)
         try:
             async with asyncio.TaskGroup() as tasks:
                 running = [
@@ -158,7 +151,3 @@ def _answered(answer: ApprovalVerdict | None, verdict: ApprovalQuestion | str | 
     if answer.question.subject != verdict.subject:
         return "not run: the path leads elsewhere now than when it was approved"
     return None
-
-
-async def _no_progress(text: str) -> None:
-    del text

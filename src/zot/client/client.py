@@ -167,7 +167,7 @@ class Client:
         async def open_web() -> DaemonTransport:
             assert url is not None
             try:
-                from zot.client.websocket import WebLine  # Imported lazily: an extra.
+                from zot.client.web_line import WebLine  # Imported lazily: an extra.
             except ImportError:
                 raise ConfigError("a WebSocket needs the package websockets: install zot with the extra web") from None
             return await WebLine.open(url, token, answer_s)
@@ -190,7 +190,7 @@ class Client:
             if isinstance(problem, PermissionError):
                 raise ConnectionLost(f"the daemon{where} cannot be used: {problem.strerror}") from problem
             if isinstance(problem, FileNotFoundError | ConnectionRefusedError) and where:
-                raise ConnectionLost(f"no daemon is running{where}; start one with: zot daemon") from problem
+                raise ConnectionLost(f"No daemon is running{where}. Start one with: zot daemon") from problem
             raise ConnectionLost(f"there is no daemon{where}: {problem.strerror or problem}") from problem
         self._peer.refused, self._peer.wake = self._refuse, self._to_send.set
         self._owner = asyncio.create_task(self._keep(line), name="zot client")
@@ -234,14 +234,14 @@ class Client:
     async def session(
         self, session_id: str | None = None, agent: str = "default", cwd: str | None = None
     ) -> ClientSession:
-        """Return the session with this id, or a new one, whose directory is ``cwd``. Raise RpcError."""
+        """Return the session with this id; if there is none, create it with this agent and ``cwd``. Raise RpcError."""
         params = {"agentAlias": agent, "sessionId": session_id or _new_id(), "cwd": cwd}
         # Repeatable: with an id, the daemon creates the session only once.
         opened = await self.ask("session/new", params, Opened, is_repeatable=True)
         return await self.attach(opened.session_id)
 
     async def attach(self, session_id: str) -> ClientSession:
-        """Return an existing session, without changing it. Raise RpcError."""
+        """Return an existing session, whatever its agent. A closed one can only be read. Raise RpcError."""
         attached = await self._answered(
             lambda answered: self._peer.attach(session_id, None, answered), Attached, self._answer_s
         )

@@ -43,7 +43,10 @@ SETTLE_S = 1.0
 
 
 class ClientSession:
-    """A session of the daemon: its methods and its events. Created by `Client.session` and `Client.attach`."""
+    """A session of the daemon: its methods and its events. Created by `Client.session` and `Client.attach`.
+
+    ``id`` names it. ``opened`` is its state when it was opened; `follow` from ``opened_at`` yields everything since.
+    """
 
     def __init__(self, client: Client, attached: Attached, *, settle_s: float = SETTLE_S) -> None:
         self._client = client
@@ -177,7 +180,8 @@ class ClientSession:
 class ClientTurn:
     """The events of one turn, in order, ending with `done`. Iterate over it once.
 
-    The turn continues in the daemon when iteration stops. `ClientSession.cancel` ends it.
+    If the daemon refuses the prompt, iteration raises RpcError, and there is no `done`. The turn continues in the
+    daemon when iteration stops; `ClientSession.cancel` ends it.
     """
 
     def __init__(

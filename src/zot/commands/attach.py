@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from zot.client.client import RECONNECT_S, Client
 from zot.client.session import ClientSession
 from zot.commands.subcommands import FAILED, NOT_RUNNING, absolute_directory, print_note, write
-from zot.commands.terminal import can_show_screen, run_app
+from zot.commands.terminal import can_show_screen, load_app, run_app
 from zot.config import flags
 from zot.config.config import Config
 from zot.config.paths import locate
@@ -40,12 +40,12 @@ from zot.run_summary import CUT_OFF
 from zot.serve.streams import read_chunks
 from zot.text import escaped, printable, printable_line, shell_word
 from zot.ui.readable import match_session_id
-from zot.ui.terminal.call_text import beyond_summary, until
+from zot.ui.terminal.looks import beyond_summary, until
 from zot.wire.jsonrpc import RpcError
 from zot.wire.lines import MAX_LINE_BYTES, LineSplitter, TooLong
 
 if TYPE_CHECKING:
-    from zot.ui.conversation import Conversation, Home
+    from zot.ui.conversation import Home
     from zot.wire.daemon_types import SessionEntry
     from zot.wire.updates import TurnSummary
 
@@ -112,33 +112,47 @@ def _number(text: str) -> int:
     return int(text)
 
 
-_FLAGS = (
-    flags.Flag("--new", "a new session, in the current directory"),
-    flags.Flag("--agent", "of which agent it is, with --new (default)", value="NAME"),
-    flags.Flag("--cwd", "where a new session works, or one whose directory is gone", value="DIR"),
-    flags.Flag("--plain", "lines, also on a terminal that could show more"),
-    flags.Flag("--after", "show first what happened above this number; 0 is everything", value="N", parse=_number),
-    flags.MAX_LINE_FLAG,
-    flags.WAIT_FLAG,
-    *flags.PLACE_FLAGS,
-)
-_SUMMARY = """\
-Follow a session of the running daemon (the newest, if none is named; the beginning of its id is enough), and say
-something to it: each line is a prompt. When the input ends, it waits for the running turns.
+MANUAL = flags.Manual(
+    "zot attach [SESSION]",
+    """\
+Follow a session of the running daemon and type into it: each line is a prompt. Without SESSION, the newest one;
+the beginning of an id is enough. When the input ends, attach waits for the running turns.
 
-  /cancel             end the running turn
-  /approve [always]   allow the call that waits for an approval
-  /reject             refuse it
+  /cancel             cancel the running turn
+  /approve [always]   approve the tool call that waits
+  /reject             reject it
   /quit               leave; the run continues
-  /NAME WORDS         run a command of an extension
-  //WORDS             a prompt that begins with a slash"""
+  /NAME WORDS         run an extension's command
+  //WORDS             send a prompt that begins with a slash""",
+    (
+        flags.Flag("--new", "Create a session in the current directory."),
+        flags.Flag("--agent", "With --new: use this agent (default: default).", value="NAME"),
+        flags.Flag("--cwd", "Use this directory for a new session, or for one whose directory is gone.", value="DIR"),
+        flags.Flag("--plain", "Print lines instead of drawing a screen."),
+        flags.Flag("--after", "Replay the updates after this sequence number first; 0 replays all.", value="N",
+                   parse=_number),
+        flags.MAX_LINE_FLAG,
+        flags.WAIT_FLAG,
+        *flags.PLACE_FLAGS,
+    ),
+    examples=(
+        ("echo 'Run the tests' | zot attach --new", "Send one prompt to a new session and wait for the answer."),
+        ("zot attach 2026-11", "Join the session whose id begins like this."),
+    ),
+    exits={
+        0: "Every turn succeeded.",
+        1: "A turn failed, or the session does not exist.",
+        2: "Wrong usage.",
+        3: "No daemon is running.",
+    },
+)  # fmt: skip
 #: How long to wait for an event before looking whether the session is idle.
 _LOOK_S = 1.0
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
-    if (given := flags.parse_or_help(argv, "zot attach [SESSION]", _SUMMARY, _FLAGS)) is None:
+    if (given := flags.parse_or_help(argv, MANUAL)) is None:
         return 0
     settings, words = given
     if len(words) > 1 or (words and settings.get("new")):
@@ -211,23 +225,15 @@ def _has_screen(settings: dict[str, Any]) -> bool:
 
 async def _on_screen(client: Client, session: ClientSession, settings: dict[str, Any]) -> int:
     """Open the session in the full-screen terminal."""
-    from zot.ui.terminal.textual_patches import collect_rarely  # Imported lazily: an extra, and slow to load.
-
-    collect_rarely()
-    # Imported lazily: an extra, and slow to load.
+    # Imported lazily: a session shown in lines does not need them.
+    from zot.ui.conversation import OpenedConversation
     from zot.ui.remote import ClientHome
-    from zot.ui.terminal.app import ZotApp
 
     own = _own_home if _shares_home(settings) else None
     home = ClientHome(client, cwd=absolute_directory(None), own=own)
 
-    async def begin() -> Home:
-        return home
-
-    async def first(_: Home) -> Conversation:
-        return home.conversation(session)
-
-    code = await run_app(app := ZotApp(begin, first))
+    app = load_app()(OpenedConversation(home, home.conversation(session)))
+    code = await run_app(app)
     if app.left is not None:
         _print_attach_command(app.left.session, settings)
     return code

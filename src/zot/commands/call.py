@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from zot.client import endpoint
-from zot.client.call import CallRefused, DaemonLine
+from zot.client.calls import BlockingConnection, CallRefused
 from zot.client.endpoint import Patience, whose
 from zot.commands.subcommands import FAILED, NOT_RUNNING, print_note, write_bytes
 from zot.config import flags
@@ -20,22 +20,34 @@ from zot.encoding import UNREADABLE, explain
 from zot.errors import UsageError
 from zot.text import printable
 
-_FLAGS = (
-    flags.Flag("--updates", "print what the daemon says until it answers, one JSON object a line"),
-    flags.Flag("--timeout", "how long the answer may take (600)", value="SECONDS", parse=flags.seconds),
-    flags.WAIT_FLAG,
-    *flags.PLACE_FLAGS,
+MANUAL = flags.Manual(
+    "zot call METHOD [JSON]",
+    "Call a method of the running daemon and print the result. JSON is an object with the parameters; - reads it from "
+    "standard input.",
+    (
+        flags.Flag("--updates", "Print the daemon's notifications until the answer, one JSON object per line."),
+        flags.Flag("--timeout", "Wait this long for the answer (default: 600).", value="SECONDS", parse=flags.seconds),
+        flags.WAIT_FLAG,
+        *flags.PLACE_FLAGS,
+    ),
+    examples=(
+        ("zot call status", "Print which sessions are loaded."),
+        ("""zot call session/messages '{"sessionId":"ID"}'""", "Print the messages of a session."),
+    ),
+    exits={
+        0: "The method returned a result.",
+        1: "It returned an error.",
+        2: "Wrong usage.",
+        3: "No daemon is running.",
+    },
 )
-_SUMMARY = """\
-Call a method of the running daemon and print the result. JSON, an object, has the parameters; `-` reads standard
-input. The exit code is 0 for a result, 1 for an error, 2 for wrong usage, 3 if there is no daemon."""
 _TIMEOUT_S = 600.0
 _GREETING_S = 5.0
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
-    if (given := flags.parse_or_help(argv, "zot call METHOD [JSON]", _SUMMARY, _FLAGS)) is None:
+    if (given := flags.parse_or_help(argv, MANUAL)) is None:
         return 0
     settings, words = given
     if not 1 <= len(words) <= 2:
@@ -44,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
     path = find_socket(os.environ, socket=settings.get("socket"), config_dir=settings.get("config_dir"))
     try:
         patience = Patience(path, wait_s=settings.get("wait", 0.0))
-        line = DaemonLine(path, within_s=_GREETING_S, patience=patience)
+        line = BlockingConnection(path, within_s=_GREETING_S, patience=patience)
     except (FileNotFoundError, ConnectionRefusedError):
         print_note(_why_unreachable(path))
         return NOT_RUNNING
@@ -62,14 +74,14 @@ def _why_unreachable(path: str) -> str:
         if (pid := endpoint.owner(path)) is not None:
             who = f"process {pid}" if pid else "another process"
             return f"{who} is the daemon at {path}, but: {endpoint.GONE} {endpoint.STOP}"
-    return f"no daemon is running at {path}"
+    return f"No daemon is running at {path}. Start one with: zot daemon"
 
 
-def _call(line: DaemonLine, method: str, params: dict[str, Any], settings: dict[str, Any]) -> int:
+def _call(line: BlockingConnection, method: str, params: dict[str, Any], settings: dict[str, Any]) -> int:
     within_s: float = settings.get("timeout", _TIMEOUT_S)
     heard = _write_update if settings.get("updates") else _ignore
     try:
-        result = line.ask(method, params, within_s=within_s, heard=heard)
+        result = line.call(method, params, within_s=within_s, on_line=heard)
     except CallRefused as problem:
         data = "" if problem.data is None else f" {msgspec.json.encode(problem.data).decode()}"
         print_note(f"{printable(method)}: error {problem.code}: {printable(str(problem))}{data}")

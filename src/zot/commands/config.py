@@ -12,6 +12,7 @@ from msgspec.structs import asdict, replace
 from zot.commands.subcommands import CommandRequest, aligned, print_note, write, write_json
 from zot.config import flags
 from zot.config.agents import AgentConfigs
+from zot.config.commands import risk_of
 from zot.config.config import (
     AGENT_FLAGS,
     DEFAULT_AGENT,
@@ -24,6 +25,7 @@ from zot.config.config import (
 from zot.config.credentials import find
 from zot.config.file import FILE_NAME
 from zot.config.paths import given_config_dir
+from zot.config.policy import Rule
 from zot.config.vendors import VENDORS, endpoint
 from zot.errors import AgentError, ConfigError, InvalidConfigFile, UsageError
 from zot.providers.models import Model
@@ -35,15 +37,21 @@ _OTHER_NAMES = {"tools": "no_tools"}
 #: Not a setting: the environment that the others were read from.
 _HIDDEN = ("env",)
 
-_FLAGS = (*AGENT_FLAGS, flags.Flag("--json", "for programs"))
-_SUMMARY = """\
-Show every setting of an agent as it counts, and where it comes from: a flag, a variable, a table of config.toml or
-zot itself. The flags are those of `zot rpc`. Of a key it only says where it is.
+MANUAL = flags.Manual(
+    "zot config [agents | daemon | check]",
+    """\
+Show every effective setting of an agent and its source: a flag, a variable, a table of config.toml, or the default.
+The flags are those of `zot rpc`. Keys are never shown, only where they come from.
 
-  zot config           how the default agent works, or that of --agent
-  zot config agents    which agents there are
-  zot config daemon    how the daemon works
-  zot config check     what is wrong with config.toml; the exit code is 0 if nothing is, else 3"""
+  zot config           settings of the default agent, or of --agent
+  zot config agents    list the agents
+  zot config daemon    settings of the daemon
+  zot config check     check config.toml""",
+    (flags.Flag("--json", "Print JSON."), *AGENT_FLAGS),
+    examples=(("zot config check", "Find mistakes in config.toml before a program does."),),
+    exits={0: "Done; config.toml has no mistakes.", 1: "It could not be read.", 2: "Wrong usage.",
+           3: "zot config check found a mistake."},
+)  # fmt: skip
 _WIDTH = 70
 _INVALID = 3
 
@@ -174,12 +182,12 @@ def _api_key(config: Config, base_url: str) -> Setting:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
-    if (given := flags.parse_or_help(argv, "zot config [agents | daemon | check]", _SUMMARY, _FLAGS)) is None:
+    if (given := flags.parse_or_help(argv, MANUAL)) is None:
         return 0
     settings, words = given
     answer = _ANSWERS.get(" ".join(words))
     if answer is None:
-        raise UsageError(f"zot config cannot {words[0]!r}; it can show {', '.join(filter(None, _ANSWERS))}")
+        raise UsageError(f"zot config has no {words[0]!r}; it shows {', '.join(filter(None, _ANSWERS))}")
     return answer(CommandRequest(words, settings))
 
 
@@ -264,9 +272,6 @@ def _check(request: CommandRequest) -> int:
 
 def _warnings(agents: AgentConfigs) -> tuple[str, ...]:
     """Return the rules that allow commands to write files or run programs, although they look narrow."""
-    from zot.config.commands import risk_of
-    from zot.config.policy import Rule
-
     found = []
     for name in agents.names:
         for number, text in enumerate(agents.table(name).policy or ()):

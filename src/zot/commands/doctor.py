@@ -36,8 +36,7 @@ from zot.config.tokens import path_in as token_path_in
 from zot.config.vendors import VENDORS, Endpoint, Vendor, endpoint
 from zot.errors import AgentError, ConfigError, ProviderError, UsageError
 from zot.providers.base import Transport
-from zot.providers.connect import find_proxy
-from zot.providers.http import HttpTransport
+from zot.providers.http import HttpTransport, find_proxy
 from zot.providers.listing import Outcome, probe
 from zot.runtime.key_command import KeyCommand
 from zot.tools.guardian import open_processes
@@ -54,14 +53,19 @@ _STATUS: Mapping[Outcome, Literal["ok", "warn", "fail"]] = {
     "unreachable": "fail",
 }
 
-_FLAGS = (
-    *AGENT_FLAGS,
-    flags.Flag("--offline", "ask no service, and run no command that prints a key"),
-    flags.Flag("--json", "one JSON object"),
+MANUAL = flags.Manual(
+    "zot doctor",
+    """\
+Check the set-up and print one line per item: configuration, keys, sandbox, extensions, sessions, daemon.
+Asks each service that has a key whether it accepts the key. The flags of `zot rpc` choose the provider.""",
+    (
+        flags.Flag("--offline", "Contact no service, and run no command that prints a key."),
+        flags.Flag("--json", "Print one JSON object."),
+        *AGENT_FLAGS,
+    ),
+    examples=(("zot doctor --offline", "Check the set-up without network."),),
+    exits={0: "The chosen provider works.", 1: "It does not.", 2: "Wrong usage."},
 )
-_SUMMARY = """\
-Say what is set up and what is missing, one line each, and ask the services that have a key if they take it.
-The exit code is 0 if the provider that would be used works. The flags of zot rpc decide which one that is."""
 
 
 class DoctorCheck(msgspec.Struct, frozen=True):
@@ -354,7 +358,7 @@ def _disk(place: str) -> DoctorCheck:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
-    if (given := flags.parse_or_help(argv, "zot doctor", _SUMMARY, _FLAGS)) is None:
+    if (given := flags.parse_or_help(argv, MANUAL)) is None:
         return 0
     settings, words = given
     if words:

@@ -11,17 +11,14 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Literal
 
 from zot.commands.subcommands import CommandRequest, absolute_directory, print_note, write, write_json
 from zot.config.config import TOOL_NAMES, Config, keyless_environment, tool_environment, zot_home
 from zot.config.private_paths import private_paths
 from zot.errors import UserError
-from zot.extensions.authoring import Finding, ProtocolCheck, TestBench, build_of, scaffold
+from zot.extensions.authoring import BenchObserver, Finding, ProtocolCheck, TestBench, build_of, scaffold
 from zot.extensions.confinement import Confinement
-from zot.extensions.connection import Trace
 from zot.extensions.install import run_program
-from zot.extensions.launch import LaunchSettings, ProgramSource
 from zot.extensions.manifest import load
 from zot.extensions.peer import (
     CommandAnswered,
@@ -31,7 +28,10 @@ from zot.extensions.peer import (
     PeerEnded,
     PeerEvent,
     ProtocolViolation,
+    Unconfined,
 )
+from zot.extensions.peer_connection import Way
+from zot.extensions.sources import LaunchSettings, ProgramSource
 from zot.serve.streams import read_chunks
 from zot.text import printable
 from zot.tools.guardian import open_processes
@@ -78,9 +78,7 @@ async def _build(argv: list[str], place: str) -> bool:
 
 
 @asynccontextmanager
-async def bench_of(
-    request: CommandRequest, heard: Callable[[PeerEvent], None], trace: Trace = lambda way, data: None
-) -> AsyncIterator[TestBench]:
+async def bench_of(request: CommandRequest, observer: BenchObserver) -> AsyncIterator[TestBench]:
     """Yield the extension that the request names, running; end its processes afterwards. Raise ConfigError.
 
     Its standard error goes to ours.
@@ -102,7 +100,7 @@ async def bench_of(
             Confinement(lambda: processes, env, cwd=cwd, private=partial(private_paths, Config(), cwd)),
             bool(request.settings.get("unsandboxed_ext")),
         )
-        bench = TestBench(ProgramSource(manifest, where, around), errors, heard=heard, note=print_note, trace=trace)
+        bench = TestBench(ProgramSource(manifest, where, around), errors, observer)
         try:
             yield bench
         finally:
@@ -125,7 +123,7 @@ def run(request: CommandRequest) -> int:
 
 async def _run(request: CommandRequest) -> int:
     shown = _FramePrinter(json=request.json) if request.json or request.settings.get("trace") else _Printer()
-    async with bench_of(request, shown.on_peer_event, shown.trace) as bench:
+    async with bench_of(request, shown) as bench:
         typing = asyncio.create_task(_type(bench, shown, read_chunks(0)), name="zot ext run")
         ending = asyncio.create_task(bench.over(), name="zot ext end")
         on_signal(typing.cancel)
@@ -145,7 +143,7 @@ async def _run(request: CommandRequest) -> int:
 
 async def _type(bench: TestBench, shown: _Printer, chunks: AsyncIterator[bytes]) -> None:
     """Run typed commands, one after the other."""
-    await bench.settled()
+    await bench.observer.settled.wait()
     lines = LineSplitter()
     async for data in chunks:
         for line in lines.feed(data):
@@ -162,21 +160,22 @@ async def _run_line(bench: TestBench, shown: _Printer, line: bytes | TooLong) ->
         there = ", ".join(f"/{one}" for one in known) or "none"
         print_note(f"not a command: {printable(text)}; there are: {there}")
     else:
-        shown.answered(await bench.run_command(name, args))
+        shown.answered(await bench.connection.run_command(name, args))
 
 
-class _Printer:
+class _Printer(BenchObserver):
     """Prints an extension's notices and answers. ``failure`` is the final error; "" if there is none."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.failure = ""
-
-    def trace(self, way: Literal["<", ">"], data: bytes) -> None:
-        """Receive the bytes of frames."""
 
     def on_peer_event(self, peer_event: PeerEvent) -> None:
         """Receive an event of the extension."""
+        super().on_peer_event(peer_event)
         match peer_event:
+            case Unconfined(reason=reason):
+                print_note(reason)
             case Notified(level=level, message=message):
                 self._show(f"{level}: {message}")
             case ProtocolViolation(reason=reason):
@@ -211,7 +210,7 @@ class _FramePrinter(_Printer):
         self._json = json
         self._lines = {"<": LineSplitter(), ">": LineSplitter()}
 
-    def trace(self, way: Literal["<", ">"], data: bytes) -> None:
+    def on_bytes(self, way: Way, data: bytes) -> None:
         """Receive the bytes of frames."""
         for line in self._lines[way].feed(data):
             text = "(a line that is too long)" if isinstance(line, TooLong) else line.decode("utf-8", "replace")
@@ -237,20 +236,35 @@ def test(request: CommandRequest) -> int:
     return asyncio.run(_test(request))
 
 
-async def _test(request: CommandRequest) -> int:
-    def tell(finding: Finding) -> None:
-        if request.json:
+class _PrintedCheck(ProtocolCheck):
+    """A protocol check that prints each finding in a line."""
+
+    def __init__(self, *, json: bool) -> None:
+        super().__init__(taken=TOOL_NAMES)
+        self._json = json
+
+    def tell(self, finding: Finding) -> None:
+        """Print a finding."""
+        if self._json:
             write_json(finding)
         else:
             write(f"{finding.verdict:<5}  {finding.text}\n")
         sys.stdout.flush()
 
-    trial = ProtocolCheck(tell, taken=TOOL_NAMES)
+    def on_peer_event(self, peer_event: PeerEvent) -> None:
+        """Print that it is not confined; record the rest."""
+        super().on_peer_event(peer_event)
+        if isinstance(peer_event, Unconfined):
+            print_note(peer_event.reason)
+
+
+async def _test(request: CommandRequest) -> int:
+    trial = _PrintedCheck(json=request.json)
     testing = asyncio.current_task()
     assert testing is not None
     on_signal(testing.cancel)
     try:
-        async with bench_of(request, trial.on_peer_event) as bench:
+        async with bench_of(request, trial) as bench:
             await trial.run(bench, call_tools=bool(request.settings.get("call_tools")))
     except asyncio.CancelledError:
         raise UserError("interrupted") from None

@@ -30,8 +30,8 @@ from zot.extensions.discovery import Located, Source
 from zot.extensions.log import Note, log_path, note_in, problem, read
 from zot.extensions.manifest import Manifest, changeable, load, set_enabled, trust_summary
 from zot.extensions.permissions import Permissions
-from zot.runtime.extension_discovery import locate_extensions
-from zot.text import printable
+from zot.runtime.extensions import locate_extensions
+from zot.text import did_you_mean, printable
 from zot.tools.guardian import open_processes
 from zot.wire.lines import LineSplitter
 
@@ -87,7 +87,8 @@ def find_extension(
         fits = fits or [one for one in known if os.path.basename(one.directory) == name]
     if not fits:
         names = ", ".join(printable(one.name) for one in known) or "none"
-        raise UserError(f"there is no extension {name!r} here; there are: {names}")
+        near = did_you_mean(name, [one.name for one in known])
+        raise UserError(f"there is no extension {name!r} here; there are: {names}{near}")
     if len(fits) > 1:
         places = " or ".join(printable(one.directory) for one in fits)
         raise UserError(f"there are several extensions named {name!r}; say which: {places}")

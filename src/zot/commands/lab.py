@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
@@ -22,34 +23,41 @@ def _port(text: str) -> int:
     return number
 
 
-_CHECK_FLAGS = (flags.Flag("--script", "the script to look at", value="FILE"),)
 _FLAGS = (
-    flags.Flag("--script", "what to play; without it, the built-in demonstration", value="FILE"),
-    flags.Flag("--host", "where to listen (127.0.0.1)", value="ADDRESS"),
-    flags.Flag("--port", "which port; 0, the default, takes a free one", value="N", parse=_port),
-    flags.Flag("--log", "print a line per request on standard error: prompt, tools, scene, reply, faults"),
+    flags.Flag("--script", "Play this script (default: the built-in demonstration).", value="FILE"),
+    flags.Flag("--host", "Listen at this address (default: 127.0.0.1).", value="ADDRESS"),
+    flags.Flag("--port", "Listen at this port (default: 0, a free one).", value="N", parse=_port),
+    flags.Flag("--log", "Print a line per request to standard error: prompt, tools, scene, reply, faults."),
 )
-_CHECK_SUMMARY = "Look for mistakes in a lab script, and play nothing. The first one is reported with its line."
-_SUMMARY = """\
-Serve a scripted model that speaks Anthropic Messages, OpenAI Chat Completions, OpenAI Responses and Gemini.
-The base URL is printed on standard output. `zot lab check --script FILE` only looks for mistakes in a script."""
+MANUAL = flags.Manual(
+    "zot lab serve",
+    """\
+Serve a scripted model over HTTP as Anthropic Messages, OpenAI Chat Completions, OpenAI Responses and Gemini.
+Prints the base URL on standard output. `zot lab check --script FILE` only checks a script.""",
+    _FLAGS,
+    examples=(("zot lab serve --port 8123 --log", "Serve the demonstration, and log every request."),),
+    exits={0: "A signal ended it.", 1: "It could not listen, or the script has a mistake.", 2: "Wrong usage."},
+)
+CHECK_MANUAL = flags.Manual(
+    "zot lab check",
+    "Check a lab script and report the first mistake with its line. Plays nothing.",
+    (flags.Flag("--script", "Check this script.", value="FILE"),),
+    _FLAGS,
+    (("zot lab check --script demo.lab", "Check a script before a test relies on it."),),
+    {0: "The script has no mistakes.", 1: "It has one.", 2: "Wrong usage."},
+)
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
-    checks = "check" in argv
-    command, summary = ("zot lab check", _CHECK_SUMMARY) if checks else ("zot lab serve", _SUMMARY)
-    listed, unlisted = (_CHECK_FLAGS, _FLAGS) if checks else (_FLAGS, ())
-    if (given := flags.parse_or_help(argv, command, summary, listed, unlisted=unlisted)) is None:
+    if (given := flags.parse_or_help(argv, CHECK_MANUAL if "check" in argv else MANUAL)) is None:
         return 0
     settings, words = given
     if words not in (["serve"], ["check"]):
-        raise UsageError("say what lab should do: zot lab serve, or zot lab check --script FILE")
+        raise UsageError("name what to do: zot lab serve, or zot lab check --script FILE")
     script = Script.load(settings["script"]) if "script" in settings else demo()
     if words == ["check"]:
         return 0
-    import asyncio  # Imported lazily: `lab check` does not need it.
-
     log = _print_line if settings.get("log") else None
     return asyncio.run(_serve(script, settings.get("host", "127.0.0.1"), settings.get("port", 0), log))
 
@@ -60,10 +68,7 @@ def _print_line(line: str) -> None:
 
 async def _serve(script: Script, host: str, port: int, log: Callable[[str], None] | None) -> int:
     """Serve until a signal; return the exit code, 1 if the address could not be printed."""
-    # Imported lazily: `lab check` does not need them.
-    import asyncio
-
-    from zot.providers.lab.server import serve
+    from zot.providers.lab.server import serve  # Imported lazily: `lab check` does not need it.
 
     serving = asyncio.current_task()
     assert serving is not None

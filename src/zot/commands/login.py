@@ -22,21 +22,34 @@ from zot.providers.http import HttpTransport
 from zot.providers.listing import Probed, probe
 from zot.runtime.key_command import KeyCommand
 
-_FLAGS = (
-    flags.Flag("--command", "store this command, which prints the key, instead of a key", value="LINE"),
-    flags.Flag("--base-url", "for this server, which speaks the provider's API, and for no other", value="URL"),
-    flags.Flag("--no-probe", "store it without asking the service about it"),
+MANUAL = flags.Manual(
+    "zot login PROVIDER",
+    """\
+Store a provider's key in $ZOT_HOME/auth.json: ask for it without showing it, and check it with the service.
+If standard input is not a terminal, its first line is the key.""",
+    (
+        flags.Flag("--command", "Store this command, which prints the key, instead of a key.", value="LINE"),
+        flags.Flag("--base-url", "Bind the key to this server, which speaks the provider's API.", value="URL"),
+        flags.Flag("--no-probe", "Store the key without checking it."),
+    ),
+    examples=(
+        ("zot login anthropic", "Type or paste a key."),
+        ("zot login openai --command 'pass show openai'", "Run a password manager whenever the key is needed."),
+    ),
+    exits={0: "The key is stored.", 1: "Nothing was stored: the service refused the key.", 2: "Wrong usage."},
 )
-_SUMMARY = """\
-Ask for the key of PROVIDER without showing it, ask the service once if it takes it, store it in $ZOT_HOME/auth.json.
-If standard input is no terminal, its first line is the key."""
-_LOGOUT_SUMMARY = "Forget the key of PROVIDER, or the command that prints it, in $ZOT_HOME/auth.json."
+LOGOUT_MANUAL = flags.Manual(
+    "zot logout PROVIDER",
+    "Delete a provider's key, or the command that prints it, from $ZOT_HOME/auth.json.",
+    examples=(("zot logout anthropic", "Forget the key."),),
+    exits={0: "The key is deleted.", 1: "No key was stored.", 2: "Wrong usage."},
+)
 _MAX_KEY_BYTES = 16 * 1024
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code: 2 for wrong usage, 1 if nothing was stored."""
-    if (given := flags.parse_or_help(argv, "zot login PROVIDER", _SUMMARY, _FLAGS)) is None:
+    if (given := flags.parse_or_help(argv, MANUAL)) is None:
         return 0
     settings, words = given
     vendor = _one_provider("login", words)
@@ -51,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
 
 def logout(argv: Sequence[str]) -> int:
     """Run `zot logout`; return its exit code: 2 for wrong usage, 1 if nothing was stored."""
-    if (given := flags.parse_or_help(argv, "zot logout PROVIDER", _LOGOUT_SUMMARY, ())) is None:
+    if (given := flags.parse_or_help(argv, LOGOUT_MANUAL)) is None:
         return 0
     vendor = _one_provider("logout", given[1])
     home = _home_to_store_in()

@@ -16,12 +16,20 @@ from zot.providers.models import Model, Price, Rate
 from zot.runtime.providers import models_of
 
 _TAKEN = ("--provider", "--api-key", "--base-url", "--api", "--config-dir")
-_FLAGS = (
-    *(flag for flag in AGENT_FLAGS if flag.name in _TAKEN),
-    flags.Flag("--json", "one JSON object a line, for programs"),
-    flags.Flag("--live", "ask the provider which models it serves now"),
+MANUAL = flags.Manual(
+    "zot models",
+    "List the models of all providers, or of one: window, longest reply, prices.",
+    (
+        flags.Flag("--live", "Ask the provider which models it serves now; needs --provider."),
+        flags.Flag("--json", "Print one JSON object per line."),
+        *(flag for flag in AGENT_FLAGS if flag.name in _TAKEN),
+    ),
+    examples=(
+        ("zot models --provider anthropic", "List the models of one provider."),
+        ("zot models --live --provider ollama", "Ask a local server for its models."),
+    ),
+    exits={0: "Listed.", 1: "The service could not be asked.", 2: "Wrong usage."},
 )
-_SUMMARY = "Which models there are, what they hold and what they cost; of all providers, or of one."
 
 _HEAD = ("PROVIDER", "MODEL", "CONTEXT", "OUTPUT", "REASONING", "$IN", "$OUT", "$CACHE READ", "$CACHE WRITE", "AS OF")
 
@@ -43,14 +51,14 @@ class ModelLine(msgspec.Struct, frozen=True):
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
-    if (given := flags.parse_or_help(argv, "zot models", _SUMMARY, _FLAGS)) is None:
+    if (given := flags.parse_or_help(argv, MANUAL)) is None:
         return 0
     settings, words = given
     if words:
         raise UsageError(f"zot models takes no words, only flags: {words[0]!r}")
     as_json, live = settings.pop("json", False), settings.pop("live", False)
     if live and "provider" not in settings:
-        raise UsageError("say whom to ask: zot models --live --provider NAME")
+        raise UsageError("--live needs a provider: zot models --live --provider NAME")
     found = _ask(resolve(settings)) if live else [(model, None) for model in _all(settings)]
     sys.stdout.write("".join(_json(found) if as_json else _table(found, live=live)))
     return 0

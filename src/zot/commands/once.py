@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from zot.commands.subcommands import absolute_directory, find_session
 from zot.config import flags
 from zot.config.config import (
     AGENT_FLAGS,
@@ -30,9 +31,9 @@ from zot.journal.schema import is_there
 from zot.runtime.check import check
 from zot.runtime.open import HOSTED, OpenRequest, open_session
 from zot.runtime.shared import SharedResources
-from zot.serve.lifetime import Lifetime, close_in_time, flush, report_write_failure, wind_down
+from zot.serve.lifetime import Lifetime, close_in_time, flush, wind_down
 from zot.serve.once import EventLines, FinalText, OneRun, read_piped
-from zot.serve.stdio import claim, leave, leave_on_signals
+from zot.serve.stdio import claim, leave, leave_on_signals, report_write_failure
 from zot.serve.streams import StreamWriter
 from zot.session.session import Session, new_session_id
 from zot.ui.readable import one_line
@@ -82,10 +83,6 @@ async def _find_earlier(config: Config, name: str) -> str:
 
     The newest is never a host's session: it must not be continued by accident, without the host's policy.
     """
-
-    # Imported lazily: only `--continue` and `--resume` need it.
-    from zot.commands.subcommands import absolute_directory, find_session
-
     path, cwd = journal_path(config), absolute_directory(config.cwd)
     nothing = NoSuchSession(f"there is no session of {cwd} to continue; zot sessions list --all shows the others")
     if not await asyncio.to_thread(is_there, path):
@@ -109,20 +106,34 @@ def _features(text: str) -> tuple[str, ...]:
     return names
 
 
-_FLAGS = (
-    flags.Flag("--print", "print the last message of the answer", short="-p"),
-    flags.Flag("--json", "print every event as a line of JSON, `done` last"),
-    flags.Flag("--features", "what events may say beyond version 1, such as seq,thinking", value="LIST",
-               parse=_features),
-    flags.Flag("--stdin-wait", "how long standard input may be silent before it is left alone (3)", value="SECONDS",
-               parse=flags.seconds),
-    *RESUME_FLAGS,
-    *AGENT_FLAGS,
+MANUAL = flags.Manual(
+    "zot -p PROMPT",
+    """\
+Answer one prompt and exit. Words that are not flags are the prompt; piped input follows it, or is the prompt.
+The word `-` waits for standard input. `/NAME ARGS` runs an extension's command.""",
+    (
+        flags.Flag("--print", "Print the last message of the answer.", short="-p"),
+        flags.Flag("--json", "Print every event as a line of JSON, `done` last."),
+        flags.Flag("--features", "Add to the events of version 1, such as seq,thinking.", value="LIST",
+                   parse=_features, advanced=True),
+        flags.Flag("--stdin-wait", "Ignore standard input that stays silent for this long (default: 3).",
+                   value="SECONDS", parse=flags.seconds, advanced=True),
+        *RESUME_FLAGS,
+        *AGENT_FLAGS,
+    ),
+    FOREIGN_FLAGS,
+    (
+        ('zot -p "What does this project do?"', "Ask about the current directory."),
+        ('git diff | zot -p "Review this"', "Send piped input along with the prompt."),
+        ('zot --json -c "And the tests?"', "Continue the newest session here; print events as JSON."),
+    ),
+    {
+        0: "The model answered.",
+        1: "There is no answer: the model service, a limit or the configuration prevented it.",
+        2: "Wrong usage, or no prompt.",
+        130: "Interrupted: 128 plus the number of the signal.",
+    },
 )  # fmt: skip
-_SUMMARY = """\
-Answer one prompt and leave. Words that are no flags are the prompt; what is piped in follows it, or is the prompt. The
-word `-` says that standard input must be waited for. `/name args` runs a command of an extension. The exit code is 0
-only if there is an answer."""
 _STDIN_WAIT_S = 3.0
 
 
@@ -137,7 +148,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _main(argv: Sequence[str]) -> int:
-    if (given := flags.parse_or_help(argv, "zot -p PROMPT", _SUMMARY, _FLAGS, unlisted=FOREIGN_FLAGS)) is None:
+    if (given := flags.parse_or_help(argv, MANUAL)) is None:
         return 0
     settings, words = given
     ignore_foreign(settings)
@@ -149,8 +160,9 @@ def _main(argv: Sequence[str]) -> int:
     earlier = pop_resume_flags(settings)
     keep = "no_session" not in settings
     config = resolve(settings)
-    if config.session is None and earlier is None:
-        check(config)  # The settings of an existing session are known only once it is open.
+    # The settings of an existing session are known only once it is open; a missing prompt is reported before a key.
+    if config.session is None and earlier is None and any(words):
+        check(config)
     leave_on_signals(as_failure=True)
     incoming, outgoing = claim()
 

@@ -10,12 +10,19 @@ from zot.config.config import AGENT_FLAGS, FOREIGN_FLAGS, ignore_foreign, resolv
 from zot.errors import UsageError
 from zot.runtime.system_prompt import prompt_of
 
-_SUMMARY = "Print the system prompt that these flags, files and this directory make. Asks no model and needs no key."
+MANUAL = flags.Manual(
+    "zot prompt",
+    "Print the system prompt that these flags, files and this directory produce. Calls no model and needs no key.",
+    AGENT_FLAGS,
+    FOREIGN_FLAGS,
+    (("zot prompt --no-instructions", "Print it without AGENTS.md files."),),
+    {0: "Printed.", 1: "The configuration is invalid.", 2: "Wrong usage."},
+)
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
-    if (given := flags.parse_or_help(argv, "zot prompt", _SUMMARY, AGENT_FLAGS, unlisted=FOREIGN_FLAGS)) is None:
+    if (given := flags.parse_or_help(argv, MANUAL)) is None:
         return 0
     settings, words = given
     ignore_foreign(settings)

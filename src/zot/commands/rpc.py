@@ -11,15 +11,34 @@ from msgspec.structs import replace
 from zot.config import flags
 from zot.config.config import AGENT_FLAGS, FOREIGN_FLAGS, RESUME_FLAGS, Config, Overrides, ignore_foreign, resolve
 from zot.runtime.check import check
-from zot.serve.stdio import claim, leave, leave_on_signals, readable, writable, write_all
+from zot.serve.stdio import claim, leave, leave_on_signals, readable, report_write_failure, writable, write_all
 from zot.version import __version__
 from zot.wire.lines import MAX_LINE_BYTES, LineSplitter, TooLong
 from zot.wire.rpc_greeting import Greeting, decode_greeting
 
 _READ_BYTES = 64 * 1024
 
-_FLAGS = (*AGENT_FLAGS, flags.MAX_LINE_FLAG)
-_SUMMARY = "Speak zot RPC v1, newline-delimited JSON, on standard input and output."
+MANUAL = flags.Manual(
+    "zot rpc",
+    "Serve one session over zot RPC v1: newline-delimited JSON on standard input and output.",
+    (*AGENT_FLAGS, flags.MAX_LINE_FLAG),
+    (*RESUME_FLAGS, *FOREIGN_FLAGS),
+    (
+        (
+            """echo '{"type":"prompt","message":"show me"}' | zot rpc --provider lab""",
+            "Send one prompt to the scripted model and print its events.",
+        ),
+        (
+            "zot rpc --session build --policy bash=ask",
+            "Record the session `build`; ask the client before each command.",
+        ),
+    ),
+    {
+        0: "The input ended, or a signal arrived; every accepted prompt has its `done`.",
+        1: "zot could not start, the token was wrong, or the output broke.",
+        2: "Wrong usage.",
+    },
+)
 
 
 def answer_early(incoming: int, outgoing: int, greeting: Greeting, lines: LineSplitter) -> list[bytes | TooLong]:
@@ -48,8 +67,7 @@ def _answer(lines: list[bytes | TooLong], outgoing: int, greeting: Greeting) -> 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
-    unlisted = (*RESUME_FLAGS, *FOREIGN_FLAGS)
-    if (given := flags.parse_or_help(argv, "zot rpc", _SUMMARY, _FLAGS, unlisted=unlisted)) is None:
+    if (given := flags.parse_or_help(argv, MANUAL)) is None:
         return 0
     settings, words = given
     ignore_foreign(settings, words, "prompts are read from standard input")
@@ -72,14 +90,12 @@ def main(argv: Sequence[str]) -> int:
     except (BrokenPipeError, ConnectionResetError):
         return 0  # The client has closed its end.
     except OSError as problem:
-        from zot.serve.lifetime import report_write_failure  # Imported lazily: needed only on failure.
-
         return report_write_failure(problem)
     # Imported lazily: hello is answered before asyncio and the modules of a session are loaded.
-    from zot.commands.rpc_serve import run
+    from zot.serve.rpc import serve_stdio
 
     overrides = Overrides.of_flags(settings)
-    leave(run(config, greeting, lines, waiting, (incoming, outgoing), overrides=overrides))
+    leave(serve_stdio(config, greeting, lines, waiting, (incoming, outgoing), overrides=overrides))
 
 
 def _without_auto_compact(config: Config) -> Config:

@@ -27,9 +27,9 @@ Handler: TypeAlias = Callable[[CommandRequest], int]
 #: What a subcommand does if nothing was ever recorded: fail, say so, or run all the same.
 Lacking: TypeAlias = Literal["error", "note", "run"]
 
-_CONFIG_DIR = Flag("--config-dir", "the sessions of the daemon that has this directory", value="DIR")
-_YES = Flag("--yes", "do not ask", short="-y")
-_AS = Flag("--as", "the id of the new session", value="ID")
+_CONFIG_DIR = Flag("--config-dir", "Use the sessions of the daemon with this directory.", value="DIR")
+_YES = Flag("--yes", "Do not ask for confirmation.", short="-y")
+_AS = Flag("--as", "Give the new session this id.", value="ID")
 
 _CENTURY_S = 100 * 365 * 86400
 _MANY = 1 << 30
@@ -126,47 +126,50 @@ def _journal(request: CommandRequest) -> str:
     return journal_in(directory)
 
 
-GROUP = CommandGroup("zot sessions", (
-    Subcommand("list", "", "the sessions of this directory, the newest first", _reads(list_, lacking="note"), flags=(
-        Flag("--all", "those of all directories"),
-        Flag("--cwd", "those of another directory", value="DIR"),
+GROUP = CommandGroup("zot sessions", "Manage recorded sessions.", (
+    Subcommand("list", "", "List the sessions of this directory, newest first.", _reads(list_, lacking="note"), flags=(
+        Flag("--all", "List the sessions of all directories."),
+        Flag("--cwd", "List the sessions of another directory.", value="DIR"),
     )),
-    Subcommand("show", "ID", "what was said, as text", _reads(show), (1, 1), (
-        Flag("--full", "also what the model thought, and all of what tools returned"),
+    Subcommand("show", "ID", "Print the conversation as text.", _reads(show), (1, 1), (
+        Flag("--full", "Include the model's thinking and the whole results of tools."),
     )),
-    Subcommand("search", "TEXT", "where something was said, in all sessions", _reads(search, lacking="note"),
-               (1, _MANY), (
-        Flag("--limit", "at most so many places (50)", value="N", parse=flags.positive),
+    Subcommand("search", "TEXT", "Find text in all sessions.", _reads(search, lacking="note"), (1, _MANY), (
+        Flag("--limit", "Print at most this many places (default: 50).", value="N", parse=flags.positive),
     )),
-    Subcommand("export", "ID", "the session as a file that can be read elsewhere", _reads(export), (1, 1), (
-        Flag("--output", "where to, instead of standard output; must not exist", value="FILE", short="-o"),
-        Flag("--html", "as one page for people, which needs nothing else"),
+    Subcommand("export", "ID", "Export a session, as JSON lines or HTML.", _reads(export), (1, 1), (
+        Flag("--output", "Write to this new file instead of standard output.", value="FILE", short="-o"),
+        Flag("--html", "Export one self-contained HTML page. Needs the extra `html`."),
     )),
-    Subcommand("import", "FILE", "a session that was exported; - is standard input", _changes(import_, lacking="run"),
-               (1, 1), (
+    Subcommand("import", "FILE", "Import an exported session; - reads standard input.",
+               _changes(import_, lacking="run"), (1, 1), (
         _AS,
-        Flag("--cwd", "where it works from now on", value="DIR"),
+        Flag("--cwd", "Run its tools in this directory from now on.", value="DIR"),
     )),
-    Subcommand("fork", "ID", "another session that begins as this one does", _changes(fork), (1, 1), (
-        Flag("--messages", "with its first N messages only", value="N", parse=flags.positive),
-        Flag("--at", "with its rows up to this number only", value="SEQ", parse=flags.positive),
+    Subcommand("fork", "ID", "Copy a session, whole or up to a point.", _changes(fork), (1, 1), (
+        Flag("--messages", "Copy only the first N messages.", value="N", parse=flags.positive),
+        Flag("--at", "Copy only the rows up to this number.", value="SEQ", parse=flags.positive),
         _AS,
     )),
-    Subcommand("rewind", "ID", "back to an earlier point, with the files that tools have changed since",
+    Subcommand("rewind", "ID", "Return to an earlier point, with the files that tools have changed since.",
                _changes(rewind), (1, 1), REWIND_FLAGS),
-    Subcommand("diff", "ID ID", "what two sessions said and wrote since they parted", _changes(diff), (2, 2)),
-    Subcommand("rename", "ID TITLE", "another title", _changes(rename), (2, _MANY)),
-    Subcommand("delete", "ID...", "delete sessions", _changes(delete), (1, _MANY), (_YES,)),
-    Subcommand("gc", "", "remove images that no session shows, and free space", _changes(gc, lacking="note"), flags=(
-        Flag("--older-than", "remove sessions, too, that were not used for so long: 30d, 4w", value="TIME",
+    Subcommand("diff", "ID ID", "Show how two sessions differ since they parted.", _changes(diff), (2, 2)),
+    Subcommand("rename", "ID TITLE", "Give a session another title.", _changes(rename), (2, _MANY)),
+    Subcommand("delete", "ID...", "Delete sessions.", _changes(delete), (1, _MANY), (_YES,)),
+    Subcommand("gc", "", "Delete unused images and free space.", _changes(gc, lacking="note"), flags=(
+        Flag("--older-than", "Also delete sessions that were not used for this long: 30d, 4w.", value="TIME",
              parse=_days),
         _YES,
     )),
-    Subcommand("check", "", "is everything there, and as it was written? Changes nothing",
+    Subcommand("check", "", "Check the journal for damage and losses. Changes nothing.",
                _on_file(_check, lacking="run"), flags=(
-        Flag("--acknowledge", "acknowledge the losses, so that they are not reported again"),
+        Flag("--acknowledge", "Acknowledge the reported losses, so that they are not reported again."),
     )),
-    Subcommand("backup", "FILE", "copy all sessions to a new file, also while they run",
+    Subcommand("backup", "FILE", "Copy all sessions to a new file, even while they run.",
                _on_file(backup, lacking="note"), (1, 1)),
-), flags=(_CONFIG_DIR, JSON_FLAG), note="An id may be cut short if it is clear which one is meant.")  # fmt: skip
+), flags=(_CONFIG_DIR, JSON_FLAG), note="The beginning of an ID is enough if it is unique.", examples=(
+    ("zot sessions list --all", "List every session."),
+    ("zot sessions export ID --html -o talk.html", "Save a conversation as a web page."),
+    ("zot sessions backup sessions.db", "Make a consistent copy of all sessions."),
+))  # fmt: skip
 main = GROUP.main

@@ -30,9 +30,9 @@ from zot.errors import SessionBusy, UsageError, UserError
 from zot.files import write_new
 from zot.journal.chunks import Kind
 from zot.journal.journal import Journal, ReadOnlyJournal
-from zot.journal.portable import MAX_LINE_BYTES, PortableHeader, checked, exported, imported
+from zot.journal.portable import MAX_LINE_BYTES, ImportTarget, PortableHeader, checked, exported, imported
 from zot.journal.queries import SessionRecord, last_seq, rows_after
-from zot.journal.record import Record, busy
+from zot.journal.record import busy
 from zot.messages import CallBlock, Message, ResultBlock, TextBlock, show, text_of, timestamp
 from zot.session.history import History
 from zot.session.recovery import WaitingRuns, recover
@@ -44,7 +44,7 @@ from zot.store import NOT_KEPT, Change, Configured, MessageAdded, MessagesReplac
 from zot.text import printable
 from zot.tools.checkpoints import Restorer
 from zot.tools.diff import unified
-from zot.tools.paths import LockedPaths, UnrestrictedPaths
+from zot.tools.file_access import LockedPaths, UnrestrictedPaths
 from zot.ui.readable import counted, format_size, format_time, one_line
 
 _ALL = 1 << 62
@@ -112,12 +112,12 @@ async def _point(journal: Journal, session: SessionRecord, request: CommandReque
     """Return the last row of the fork. Raise UserError if there are fewer messages."""
     number, at, count = session.number, request.settings.get("at"), request.settings.get("messages")
     if count is not None:
-        rows = await journal.reading(lambda connection: rows_after(connection, number, 0, _ALL, [Kind.CHANGES]))
+        rows = await journal.reading(rows_after, number, 0, _ALL, [Kind.CHANGES])
         at = fork_point([(seq, row) for seq, row in rows if isinstance(row, Change)], count)
     if at is None:
-        return await journal.reading(lambda connection: last_seq(connection, number))
+        return await journal.reading(last_seq, number)
     point = int(at)
-    following = await journal.reading(lambda connection: rows_after(connection, number, point, CONCLUSION))
+    following = await journal.reading(rows_after, number, point, CONCLUSION)
     return fork_end(point, following)
 
 
@@ -198,7 +198,7 @@ async def import_(journal: Journal, request: CommandRequest) -> int:
         with _opened(path) as file:
             # Check it first without locking the journal, which others wait for.
             was = await asyncio.to_thread(_look, file, path)
-            made = await journal.writing(lambda connection: _read(connection, file, path, request))
+            made = await journal.writing(_read, file, path, request)
     except OSError as problem:
         raise UserError(f"{path}: {problem.strerror}") from None
     except UserError as problem:  # it may quote the file, whose text is untrusted
@@ -235,15 +235,9 @@ def _look(file: BinaryIO, path: str) -> PortableHeader:
 
 def _read(connection: sqlite3.Connection, file: BinaryIO, path: str, request: CommandRequest) -> SessionRecord:
     settings = request.settings
-    return imported(
-        connection,
-        checked(_lines(file, path), path),
-        wanted_id=settings.get("as"),
-        spare_id=new_session_id,
-        home=_home(),
-        cwd=absolute_directory(settings["cwd"]) if "cwd" in settings else None,
-        now=timestamp(),
-    )
+    cwd = absolute_directory(settings["cwd"]) if "cwd" in settings else None
+    target = ImportTarget(new_session_id(), _home(), wanted_id=settings.get("as"), cwd=cwd)
+    return imported(connection, checked(_lines(file, path), path), target)
 
 
 def _lines(file: BinaryIO, path: str) -> Iterator[tuple[int, bytes]]:
@@ -276,11 +270,11 @@ def _count(text: str) -> int:
 
 
 REWIND_FLAGS = (
-    Flag("--messages", "keep the first N messages", value="N", parse=_count),
-    Flag("--at", "go to the row of this number instead", value="SEQ", parse=_count),
-    Flag("--no-files", "only the conversation: leave files as they are"),
-    Flag("--lock", "put back nothing outside of the session's directory"),
-    Flag("--dry-run", "only say what would be done"),
+    Flag("--messages", "Keep the first N messages.", value="N", parse=_count),
+    Flag("--at", "Return to the row with this number instead.", value="SEQ", parse=_count),
+    Flag("--no-files", "Rewind only the conversation; keep files as they are."),
+    Flag("--lock", "Restore only files inside the session's directory."),
+    Flag("--dry-run", "Only print what would change."),
 )
 
 
@@ -297,22 +291,22 @@ async def rewind(journal: Journal, request: CommandRequest) -> int:
         plan = await plan_rewind(record, files, wish, cwd=session.cwd)
         _print_rewind(request, len(plan.messages), restored(plan), plan.at, done=False)
         return 0
-    async with _exclusive(journal, session.id) as (record, history):
-        rewound = await go_back(history, record, files, wish, cwd=session.cwd)
+    async with _exclusive(journal, session.id) as history:
+        rewound = await go_back(history, files, wish, cwd=session.cwd)
     _print_rewind(request, rewound.messages, rewound.files, rewound.undo, done=True)
     return 0
 
 
 @asynccontextmanager
-async def _exclusive(journal: Journal, session_id: str) -> AsyncIterator[tuple[Record, History]]:
+async def _exclusive(journal: Journal, session_id: str) -> AsyncIterator[History]:
     """Acquire a session's lease and load its history, recovering an interrupted run first."""
     record, past = await journal.resume(session_id, create=False)
     history = History(record)
     history.apply_stored(past.changes)
     acquired = await record.begin()
     try:
-        await recover(history, record, acquired.rows, WaitingRuns.END, now=timestamp, clock=time.time)
-        yield record, history
+        await recover(history, acquired.rows, WaitingRuns.END, now=timestamp, clock=time.time)
+        yield history
     finally:
         record.end()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -114,7 +113,7 @@ async def show(journal: ReadOnlyJournal, request: CommandRequest) -> int:
 
 async def _rows(journal: ReadOnlyJournal, session: SessionRecord) -> AsyncIterator[tuple[int, Row]]:
     after = 0
-    while page := await journal.reading(partial(rows_after, number=session.number, after=after, limit=_PAGE)):
+    while page := await journal.reading(rows_after, session.number, after, _PAGE):
         for seq, row in page:
             yield seq, row
         after = page[-1][0]

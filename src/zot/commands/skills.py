@@ -48,10 +48,10 @@ def _store() -> TrustStore:
     return TrustStore(home)
 
 
-GROUP = CommandGroup("zot skills", (
-    Subcommand("list", "", "which skills there are, and which are not trusted", _list),
-    Subcommand("trust", "DIR", "use this skill of a project, as it is now", _trust, (1, 1)),
-    Subcommand("untrust", "DIR", "do not use it any more", _untrust, (1, 1)),
-), note="Skills are directories with a SKILL.md: in $ZOT_HOME/skills, in .zot/skills of the project, and where --skill "
-        "says.")  # fmt: skip
+GROUP = CommandGroup("zot skills", "Manage skills: directories with a SKILL.md that the model can read.", (
+    Subcommand("list", "", "List skills, and which are not trusted.", _list),
+    Subcommand("trust", "DIR", "Trust a project's skill, as its files are now.", _trust, (1, 1)),
+    Subcommand("untrust", "DIR", "Withdraw the trust in a project's skill.", _untrust, (1, 1)),
+), note="zot finds skills in $ZOT_HOME/skills, in the project's .zot/skills, and in each --skill DIR.",
+   examples=(("zot skills list", "List the skills of this directory."),))  # fmt: skip
 main = GROUP.main

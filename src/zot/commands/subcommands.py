@@ -14,7 +14,7 @@ import msgspec
 from zot.config import flags
 from zot.config.flags import Flag
 from zot.errors import ConfigError, NoSuchSession, UsageError
-from zot.text import escaped
+from zot.text import did_you_mean, escaped
 from zot.ui.readable import match_session_id
 
 if TYPE_CHECKING:  # Not every command needs the journal.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # Not every command needs the journal.
 FAILED = 1
 MISUSED = 2
 NOT_RUNNING = 3
-JSON_FLAG = Flag("--json", "one JSON object a line, for programs")
+JSON_FLAG = Flag("--json", "Print one JSON object per line.")
 
 #: How often a log that is followed is looked at.
 _POLL_S = 0.2
@@ -66,51 +66,76 @@ class Subcommand(msgspec.Struct, frozen=True):
         return code
 
 
+_EXITS = {0: "Done.", FAILED: "Failed.", MISUSED: "Wrong usage."}
+
+
 class CommandGroup:
     """A command with subcommands. All of them take ``flags``; ``note`` ends the help."""
 
     def __init__(
-        self, command: str, subcommands: Sequence[Subcommand], *, flags: Sequence[Flag] = (), note: str = ""
+        self,
+        command: str,
+        summary: str,
+        subcommands: Sequence[Subcommand],
+        *,
+        flags: Sequence[Flag] = (),
+        note: str = "",
+        examples: Sequence[tuple[str, str]] = (),
+        exits: Mapping[int, str] = _EXITS,
     ) -> None:
         self.subcommands: Mapping[str, Subcommand] = {one.name: one for one in subcommands}
-        self._command = command
+        self.command = command
+        self.summary = summary
+        self.examples = examples
+        self.exits = exits
         self._flags = flags
         self._note = note
 
     def main(self, argv: Sequence[str]) -> int:
         """Run the subcommand that ``argv`` names; return its exit code, 2 for wrong usage."""
         name, rest = (argv[0], argv[1:]) if argv else ("", argv)
-        if name in (flags.HELP.name, flags.HELP.short, "help"):
-            sys.stdout.write(self._usage() + "\n")
+        if name in (flags.HELP.name, flags.HELP.short, flags.HELP_ALL.name, "help"):
+            sys.stdout.write(self.text() + "\n")
             return 0
         found = next((one for one in self.subcommands.values() if name and name in (one.name, one.alias)), None)
         try:
             return self._run(name, found, rest)
         except UsageError as problem:
-            command = self._command if found is None else f"{self._command} {found.name}"
-            print_note(f"{problem}; {command} --help tells more")
-            return 2
+            command = self.command if found is None else f"{self.command} {found.name}"
+            print_note(f"{str(problem).rstrip('?')}{'?' if str(problem).endswith('?') else '.'} Try: {command} --help")
+            return MISUSED
+
+    def manual(self, found: Subcommand) -> flags.Manual:
+        """Return the help of a subcommand."""
+        line = f"{self.command} {found.name} {found.takes}".rstrip()
+        return flags.Manual(line, found.summary, (*found.flags, *self._flags), exits=self.exits)
+
+    def text(self) -> str:
+        """Return the help of the command."""
+        rows = [(f"{one.name} {one.takes}".rstrip(), one.summary) for one in self.subcommands.values()]
+        examples = "\n".join(f"  {line}\n      {purpose}" for line, purpose in self.examples)
+        blocks = [
+            f"Usage: {self.command} SUBCOMMAND [flags]",
+            self.summary,
+            flags.table("Subcommands", rows, left=max(len(left) for left, _ in rows)),
+            f"Examples:\n{examples}" if examples else "",
+            flags.table("Exit codes", [(str(code), meaning) for code, meaning in self.exits.items()], left=3),
+            f"{self._note} Flags of a subcommand: {self.command} {next(iter(self.subcommands))} --help".lstrip(),
+        ]
+        return "\n\n".join(filter(None, blocks))
 
     def _run(self, name: str, found: Subcommand | None, argv: Sequence[str]) -> int:
         if found is None:
-            raise UsageError(f"{self._command} cannot {name!r}" if name else f"say what {self._command} should do")
-        summary = f"{found.summary[0].upper()}{found.summary[1:]}."
-        line = f"{self._command} {found.name} {found.takes}".rstrip()
-        if (given := flags.parse_or_help(argv, line, summary, (*found.flags, *self._flags))) is None:
+            if not name:
+                raise UsageError(f"{self.command} needs a subcommand: {', '.join(self.subcommands)}")
+            raise UsageError(f"{self.command} has no subcommand {name!r}{did_you_mean(name, self.subcommands)}")
+        if (given := flags.parse_or_help(argv, self.manual(found))) is None:
             return 0
         settings, words = given
         least, most = found.words
         if not least <= len(words) <= most or not all(words):
-            raise UsageError(f"{self._command} {name} takes {found.takes or 'no words'}")
+            raise UsageError(f"{self.command} {name} takes {found.takes or 'no words'}")
         return found.run(CommandRequest(words, settings))
-
-    def _usage(self) -> str:
-        rows = [(f"{one.name} {one.takes}".rstrip(), one.summary) for one in self.subcommands.values()]
-        width = max(len(left) for left, _ in rows)
-        lines = [f"  {self._command} {left:<{width}}  {text}" for left, text in rows]
-        first = next(iter(self.subcommands))
-        more = f"{self._note} `{self._command} {first} --help` and so on tell more.".lstrip()
-        return "\n".join([f"usage: {self._command} SUBCOMMAND [flags]", "", *lines, "", more])
 
 
 def write(text: str) -> None:

@@ -35,12 +35,21 @@ if TYPE_CHECKING:
     from zot.ui.local import LocalHome
     from zot.ui.terminal.app import ZotApp
 
-_FLAGS = (
-    flags.Flag("--plain", "lines instead of a screen, as on a terminal that can do no more"),
-    *RESUME_FLAGS,
-    *AGENT_FLAGS,
+MANUAL = flags.Manual(
+    "zot",
+    "Talk to the agent in this terminal. Type /help there for commands and keys.",
+    (
+        flags.Flag("--plain", "Print lines instead of drawing a screen."),
+        *RESUME_FLAGS,
+        *AGENT_FLAGS,
+    ),
+    FOREIGN_FLAGS,
+    (
+        ("zot --provider lab", "Try it without a key."),
+        ("zot -c", "Continue the newest session of this directory."),
+    ),
+    {0: "You left.", 1: "The session could not be opened, or failed.", 2: "Wrong usage."},
 )
-_SUMMARY = "Talk to the agent in a terminal. /help tells what can be done there."
 _NO_SCREEN = ("", "dumb", "unknown")
 _HINT = "zot: without its extra 'tui' there is no screen, only lines; in a clone of zot, run: pip install '.[tui]'\n"
 #: Time limits for closing a session: when the user leaves, and after a signal.
@@ -67,7 +76,7 @@ def report_missing_prompt(argv: Sequence[str]) -> int:
 
 def parse_command_line(argv: Sequence[str]) -> Opening | None:
     """Return the parsed command line; None if it asked for help, which is printed. Raise ConfigError or UsageError."""
-    if (given := flags.parse_or_help(argv, "zot", _SUMMARY, _FLAGS, unlisted=FOREIGN_FLAGS)) is None:
+    if (given := flags.parse_or_help(argv, MANUAL)) is None:
         return None
     settings, words = given
     ignore_foreign(settings)
@@ -81,7 +90,7 @@ def parse_command_line(argv: Sequence[str]) -> Opening | None:
 
 
 class Opening:
-    """Opens a terminal's home and first session. Imports nothing before it is needed."""
+    """The `FirstConversation` of a terminal. Imports nothing before it is needed."""
 
     def __init__(
         self,
@@ -104,6 +113,7 @@ class Opening:
         self._home: LocalHome | None = None
 
     async def home(self) -> Home:
+        """Make the home."""
         from zot.ui.local import LocalHome  # Imported lazily: the first frame is drawn before a session is opened.
 
         self._home = LocalHome(self._config, self._overrides, keep=self._keep)
@@ -141,12 +151,7 @@ def can_show_screen(env: Mapping[str, str]) -> bool:
 
 
 def _screen(opening: Opening) -> int:
-    from zot.ui.terminal.textual_patches import collect_rarely  # Imported lazily: an extra, and slow to load.
-
-    collect_rarely()
-    from zot.ui.terminal.app import ZotApp  # Imported lazily: an extra, and slow to load.
-
-    app = ZotApp(opening.home, opening.session)
+    app = load_app()(opening)
 
     async def talk() -> int:
         try:
@@ -165,16 +170,25 @@ def _print_resume_command(left: SessionState | None) -> None:
         sys.stdout.write(f"zot --resume {shell_word(left.session)} continues this session\n")
 
 
-async def run_app(app: ZotApp) -> int:
-    """Run the app until the user leaves or a signal arrives, and restore the terminal."""
-    from zot.ui.terminal.textual_patches import replace_unencodable  # Imported lazily: an extra.
+def load_app() -> type[ZotApp]:
+    """Return the full-screen terminal."""
+    # Imported lazily: Textual is an extra, and slow to load.
+    from zot.ui.terminal.textual_patches import collect_rarely, replace_unencodable
+
+    collect_rarely()
+    from zot.ui.terminal.app import ZotApp
 
     replace_unencodable(sys.__stdout__)  # The driver draws there.
+    return ZotApp
+
+
+async def run_app(app: ZotApp) -> int:
+    """Run the app until the user leaves or a signal arrives, and restore the terminal."""
     loop, code = asyncio.get_running_loop(), None
     for number in SIGNALS:
         loop.add_signal_handler(number, app.exit, 128 + number)
     try:
-        with logs_as_notes(app.note):
+        with logs_as_notes(app.terminal.note):
             code = await app.run_async()
     finally:
         await _close(app, within_s=_OWN_TIME_S if code == 0 else _SIGNAL_S)
@@ -196,7 +210,7 @@ def _plain(opening: Opening) -> int:
         sys.stdout.reconfigure(encoding=charset())
 
     async def talk() -> int:
-        terminal = PlainTerminal(opening.home, opening.session)
+        terminal = PlainTerminal(opening)
         try:
             with logs_as_notes(terminal.note):
                 code = await terminal.run()
@@ -218,7 +232,7 @@ class NoteHandler(logging.Handler):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Drop records that an event reports, too: the screen shows the event."""
-        return not hasattr(record, "is_told") and bool(super().filter(record))
+        return not hasattr(record, "is_reported") and bool(super().filter(record))
 
     def emit(self, record: logging.LogRecord) -> None:
         level: Level = "error" if record.levelno >= logging.ERROR else "warn"

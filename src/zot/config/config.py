@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
-from zot.config.flags import DeadlineName, Dollars, Flag, Seconds, choice, dollars, positive, seconds, switch
+from zot.config.flags import Choice, DeadlineName, Dollars, Flag, Seconds, choice, dollars, positive, seconds, switch
 from zot.config.vendors import KEY_NAMES, VENDORS, ApiName, same_address
 from zot.encoding import explain, thread_safe_type
-from zot.errors import ConfigError, NoSuchAgent, UsageError
+from zot.errors import ABSENT, ConfigError, NoSuchAgent, UsageError
 
 #: Variables that never reach a tool or an extension: our token, and the keys of all providers.
 SECRET_NAMES = frozenset({"ZOTCORE_RPC_TOKEN", "ANTHROPIC_AUTH_TOKEN"}) | KEY_NAMES
@@ -52,10 +52,7 @@ OF_PROVIDER = ("base_url", "api", "api_key", "script", "replay")
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings of a Runtime. Every field has a default; None means the usual behaviour.
-
-    Without a ``provider``, it is the first that has a key.
-    """
+    """Settings of a Runtime, all optional. Without a ``provider``, it is the first that has a key."""
 
     agent: str = DEFAULT_AGENT
     provider: str = ""
@@ -129,12 +126,6 @@ def _deadline(text: str) -> tuple[str, float]:
     return name, seconds(value)
 
 
-def _provider(text: str) -> str:
-    if text not in VENDORS:
-        raise ValueError(f"unknown provider {text!r}; known: {', '.join(sorted(VENDORS))}")
-    return text
-
-
 def _rule(text: str) -> str:
     from zot.config.policy import Rule  # Imported lazily: most runs have no rule.
 
@@ -147,71 +138,94 @@ def _rule(text: str) -> str:
 
 #: The flags of every command that runs an agent.
 AGENT_FLAGS: Sequence[Flag] = (
-    Flag("--agent", "the agent that config.toml describes as [agents.NAME]", value="NAME"),
-    Flag("--provider", "the model service; without it the first that has a key. `lab` needs none, and no network",
-         value="NAME", parse=_provider),
-    Flag("--model", "the model", value="ID"),
-    Flag("--api-key", "the key; better set the service's variable: arguments are visible to others", value="KEY"),
-    Flag("--base-url", "another server that speaks the provider's API", value="URL"),
-    Flag("--api", "through which API, where a provider has several: anthropic, responses, chat, gemini", value="NAME",
-         parse=choice("anthropic", "responses", "chat", "gemini")),
-    Flag("--cwd", "where the tools work", value="DIR"),
-    Flag("--system-prompt", "instead of zot's own", value="TEXT"),
-    Flag("--append-system-prompt", "after the system prompt", value="TEXT", many=True),
-    Flag("--no-instructions", "do not read AGENTS.md files"),
-    Flag("--reasoning", "how much the model thinks: off, low, medium, high", value="LEVEL",
-         parse=choice("off", "low", "medium", "high")),
-    Flag("--output-schema", "a JSON Schema that the answer must fit", value="FILE"),
-    Flag("--max-steps", "model calls per prompt, at most (50)", value="N", parse=positive),
-    Flag("--max-cost", "ask the model no more once the session has cost so much", value="USD", parse=dollars),
-    Flag("--max-tokens-total", "the same, by tokens: input, output and cache together", value="N", parse=positive),
-    Flag("--auto-compact", "compact automatically when the conversation would not fit: on, off", value="ON|OFF",
-         parse=switch),
-    Flag("--compact-at", "make room already from so many tokens on", value="TOKENS", parse=positive),
-    Flag("--tools", "exactly these tools", value="A,B", parse=_names),
-    Flag("--no-tools", "no tools at all"),
-    Flag("--policy", "TOOL[:PATTERN]=allow, deny or ask; the first rule that matches decides", value="RULE", many=True,
-         parse=_rule),
-    Flag("--approval-timeout", "how long a person has to answer (120)", value="SECONDS", parse=seconds,
-         setting="approval_timeout_s"),
-    Flag("--lock", "keep the tools inside the directory, bash also off the network; it needs bubblewrap for that"),
-    Flag("--lock-net", "with --lock: let bash use the network"),
-    Flag("--lock-env", "with --lock: pass this variable to bash, too", value="NAME", many=True),
-    Flag("--protect", "with --lock: a path in the directory that the tools must not change", value="PATH", many=True,
-         setting="protected"),
-    Flag("--skill", "a directory with a SKILL.md", value="DIR", many=True, setting="skills"),
-    Flag("--trust-project", "use the skills and extensions of the directory without having been asked"),
-    Flag("--ext", "a directory with an extension.json", value="DIR", short="-e", many=True),
-    Flag("--ext-deadline", "how long an extension may take, such as tool=120 or intercept=2", value="NAME=SECONDS",
-         parse=_deadline, many=True, setting="ext_deadlines"),
-    Flag("--unsandboxed-ext", "run extensions that declare permissions also where there is no bubblewrap"),
-    Flag("--script", "the script that `--provider lab` plays", value="FILE"),
-    Flag("--record", "save what is asked of the provider and what it streams", value="FILE"),
-    Flag("--replay", "the recording that `--provider lab` plays", value="FILE"),
-    Flag("--replay-paced", "at the pace at which it was recorded, not at full speed"),
-    Flag("--replay-checked", "refuse requests that are not the recorded ones, and say where they differ"),
-    Flag("--frozen-time", "events tell this time, a millisecond more each; for tests", value="TIME"),
-    Flag("--config-dir", "where config.toml is", value="DIR"),
-    Flag("--no-ext", "do not look for extensions"),
-    Flag("--no-extensions", "the same", setting="no_ext"),
-    Flag("--no-skill", "no skills"),
-    Flag("--no-skills", "the same", setting="no_skill"),
-    Flag("--session", "keep the conversation under this name, or continue the one that has it", value="ID"),
-    Flag("--no-session", "keep nothing"),
+    Flag("--provider", "Call this model service (default: the first that has a key). `lab` needs no key, no network.",
+         value="NAME", parse=Choice(tuple(sorted(VENDORS)), "provider"), group="Model"),
+    Flag("--model", "Use this model (default: the provider's first; `zot models` lists them).",
+         value="ID", group="Model"),
+    Flag("--reasoning", "Let the model think: off, low, medium or high (default: off).",
+         value="LEVEL", parse=choice("off", "low", "medium", "high"), group="Model"),
+    Flag("--api-key", "Use this key. Other users can see arguments; prefer the provider's variable or `zot login`.",
+         value="KEY", group="Model", advanced=True),
+    Flag("--base-url", "Call this server, which speaks the provider's API.", value="URL", group="Model"),
+    Flag("--api", "Choose the API where a provider has several: anthropic, responses, chat or gemini.",
+         value="NAME", parse=choice("anthropic", "responses", "chat", "gemini"), group="Model", advanced=True),
+    Flag("--agent", "Use the agent [agents.NAME] of config.toml (default: default).", value="NAME", group="Session"),
+    Flag("--cwd", "Run the tools in this directory (default: the current one).", value="DIR", group="Session"),
+    Flag("--session", "Record the conversation under this id, or resume the one that has it.",
+         value="ID", group="Session"),
+    Flag("--no-session", "Record nothing.", group="Session"),
+    Flag("--config-dir", "Read config.toml in this directory (default: $ZOT_HOME).",
+         value="DIR", group="Session", advanced=True),
+    Flag("--tools", "Offer exactly these tools: bash, edit, read, skill, write.",
+         value="A,B", parse=_names, group="Tools and permissions"),
+    Flag("--no-tools", "Offer no tools, not even those of extensions.", group="Tools and permissions"),
+    Flag("--policy", "Allow, deny or ask: TOOL[:PATTERN]=ACTION, such as 'bash=ask'. The first matching rule decides.",
+         value="RULE", many=True, parse=_rule, group="Tools and permissions"),
+    Flag("--approval-timeout", "Deny a call that no person has approved after this long (default: 120).",
+         value="SECONDS", parse=seconds, setting="approval_timeout_s", group="Tools and permissions", advanced=True),
+    Flag("--lock", "Confine the tools to the directory, and bash to a sandbox without network. Needs bubblewrap.",
+         group="Tools and permissions"),
+    Flag("--lock-net", "With --lock: let bash use the network.", group="Tools and permissions", advanced=True),
+    Flag("--lock-env", "With --lock: pass this environment variable to bash.",
+         value="NAME", many=True, group="Tools and permissions", advanced=True),
+    Flag("--protect", "With --lock: make this path in the directory read-only for tools.",
+         value="PATH", many=True, setting="protected", group="Tools and permissions", advanced=True),
+    Flag("--ext", "Load the extension in this directory.",
+         value="DIR", short="-e", many=True, group="Extensions and skills"),
+    Flag("--no-ext", "Do not load installed and project extensions; --ext still counts.",
+         group="Extensions and skills", advanced=True),
+    Flag("--no-extensions", "Same as --no-ext.", setting="no_ext", group="Extensions and skills", advanced=True),
+    Flag("--ext-deadline", "Change a deadline of extensions, such as tool=120 or hello=60.",
+         value="NAME=SECONDS", parse=_deadline, many=True, setting="ext_deadlines", group="Extensions and skills",
+         advanced=True),
+    Flag("--unsandboxed-ext", "Run extensions that declare permissions even without bubblewrap to enforce them.",
+         group="Extensions and skills", advanced=True),
+    Flag("--skill", "Load the skill in this directory (a SKILL.md).",
+         value="DIR", many=True, setting="skills", group="Extensions and skills", advanced=True),
+    Flag("--no-skill", "Load no skills.", group="Extensions and skills", advanced=True),
+    Flag("--no-skills", "Same as --no-skill.", setting="no_skill", group="Extensions and skills", advanced=True),
+    Flag("--trust-project", "Load the project's skills and extensions without asking.",
+         group="Extensions and skills", advanced=True),
+    Flag("--system-prompt", "Replace zot's system prompt.", value="TEXT", group="Prompt", advanced=True),
+    Flag("--append-system-prompt", "Add to the system prompt.", value="TEXT", many=True, group="Prompt", advanced=True),
+    Flag("--no-instructions", "Do not read AGENTS.md files.", group="Prompt", advanced=True),
+    Flag("--output-schema", "Require an answer that matches this JSON Schema. Needs the extra `schema`.",
+         value="FILE", group="Prompt", advanced=True),
+    Flag("--max-steps", "Stop after this many model calls per prompt (default: 50).",
+         value="N", parse=positive, group="Limits", advanced=True),
+    Flag("--max-cost", "Stop calling the model once the session has cost this much.",
+         value="USD", parse=dollars, group="Limits"),
+    Flag("--max-tokens-total", "Stop calling the model once the session has used this many tokens.",
+         value="N", parse=positive, group="Limits", advanced=True),
+    Flag("--auto-compact", "Compact the conversation when it would not fit the model's window: on or off.",
+         value="ON|OFF", parse=switch, group="Limits", advanced=True),
+    Flag("--compact-at", "Compact once the conversation has this many tokens.",
+         value="TOKENS", parse=positive, group="Limits", advanced=True),
+    Flag("--script", "With --provider lab: play this script.", value="FILE", group="Testing", advanced=True),
+    Flag("--record", "Save every request and the streamed reply to a file.",
+         value="FILE", group="Testing", advanced=True),
+    Flag("--replay", "With --provider lab: replay this recording.", value="FILE", group="Testing", advanced=True),
+    Flag("--replay-paced", "Replay at the recorded pace instead of full speed.", group="Testing", advanced=True),
+    Flag("--replay-checked", "Refuse requests that differ from the recorded ones, and name the difference.",
+         group="Testing", advanced=True),
+    Flag("--frozen-time", "Stamp events with this time, one millisecond apart.",
+         value="TIME", group="Testing", advanced=True),
 )  # fmt: skip
 
 #: Select the conversation of one prompt; `zot rpc` accepts and ignores them.
 RESUME_FLAGS: Sequence[Flag] = (
-    Flag("--continue", "continue the newest session of the directory", short="-c"),
-    Flag("--resume", "continue this session; without an id, the same as --continue", value="[ID]", short="-r"),
+    Flag("--continue", "Resume the newest session of the directory.", short="-c", group="Session"),
+    Flag(
+        "--resume", "Resume this session; without an id, same as --continue.", value="[ID]", short="-r", group="Session"
+    ),
 )
 
 #: Flags of the original zot that have no effect here, each with the reason.
 FOREIGN_FLAGS: Sequence[Flag] = (
-    Flag("--with-skills", "skills are used unless --no-skill is given"),
-    Flag("--with-skill", "skills are used unless --no-skill is given"),
-    Flag("--no-yolo", "no confirmation is asked for; --policy says what tools may do"),
-    Flag("--list-models", "zot models lists them"),
+    Flag("--with-skills", "skills are loaded unless --no-skill is given"),
+    Flag("--with-skill", "skills are loaded unless --no-skill is given"),
+    Flag("--no-yolo", "zot asks for no confirmation by default; use --policy to limit tools"),
+    Flag("--list-models", "use: zot models"),
 )
 
 
@@ -321,13 +335,10 @@ def _unnamed(settings: Mapping[str, Any], env: Mapping[str, str]) -> str:
 
 
 def may_exist(path: str) -> bool:
-    """True unless there is certainly no such file; its reader reports a disk that cannot be read.
-
-    A directory that may not be searched counts as empty: it belongs to another user.
-    """
+    """True unless there is certainly no such file. `files.is_there` reports other errors; start-up does not load it."""
     try:
         os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
+    except ABSENT:
         return False
     except (OSError, ValueError):
         return True

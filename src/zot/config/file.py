@@ -15,8 +15,8 @@ from zot.config.flags import MAX_SECONDS, DeadlineName, Dollars, Seconds
 from zot.config.vendors import ApiName
 from zot.encoding import explain_validation, thread_safe_type
 from zot.errors import ConfigError, InvalidConfigFile, MalformedFile
-from zot.files import is_there
-from zot.text import printable
+from zot.files import is_there, load
+from zot.text import did_you_mean, printable
 
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
@@ -142,8 +142,6 @@ def read(directory: str | None, look: Callable[[AgentTable], list[str]] | None =
 def _parsed(path: str) -> dict[str, Any]:
     import tomllib  # Imported lazily: few have a configuration file.
 
-    from zot.files import load
-
     try:
         return load(path, lambda data: tomllib.loads(data.decode("utf-8-sig")))
     except FileNotFoundError as problem:  # a dangling link, or removed just now
@@ -213,10 +211,7 @@ def _choices(kind: type[msgspec.Struct], name: str) -> tuple[str, ...]:
 def _unknown(name: str, known: Iterable[str]) -> str:
     if name in _ELSEWHERE:
         return _ELSEWHERE[name]
-    from difflib import get_close_matches  # Imported lazily: needed only for misspelled settings.
-
-    near = get_close_matches(name, [*known], n=1)
-    return f"unknown setting{f'; did you mean {near[0]}?' if near else ''}"
+    return f"unknown setting{did_you_mean(name, known)}"
 
 
 class ListenAddress(msgspec.Struct, frozen=True):

@@ -1,9 +1,9 @@
-"""Command-line flags from a table. Not argparse: its import costs half of the start-up budget of `zot rpc`."""
+"""Command-line flags and help from tables. Not argparse: its import costs half of the start-up budget of `zot rpc`."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -24,7 +24,8 @@ DeadlineName: TypeAlias = Literal["hello", "ready", "silence", "tool", "intercep
 class Flag(msgspec.Struct, frozen=True):
     """One flag. Without ``value`` it is a switch; ``many`` collects repeated values into a tuple.
 
-    A ``value`` in brackets is optional, and "" if omitted: at the end of the line, and before another flag.
+    A ``value`` in brackets is optional, and "" if omitted: at the end of the line, and before another flag. Help lists
+    flags by ``group``, and ``advanced`` ones only with --help-all.
     """
 
     name: str
@@ -34,6 +35,8 @@ class Flag(msgspec.Struct, frozen=True):
     parse: Callable[[str], Any] = str
     many: bool = False
     setting: str = ""
+    group: str = ""
+    advanced: bool = False
 
     @property
     def key(self) -> str:
@@ -57,7 +60,10 @@ def parse(argv: Sequence[str], flags: Sequence[Flag]) -> tuple[dict[str, Any], l
         name, given, inline = word.partition("=")
         flag = table.get(name)
         if flag is None:
-            raise UsageError(f"unknown flag {name!r}; --help lists the known ones")
+            from zot.text import did_you_mean  # Imported lazily: only mistakes need it.
+
+            listed = [one.name for one in flags]
+            raise UsageError(f"unknown flag {name}{did_you_mean(name, listed) or '; --help-all lists every flag'}")
         if not flag.value:
             if given:
                 raise UsageError(f"{name} takes no value")
@@ -74,32 +80,80 @@ def parse(argv: Sequence[str], flags: Sequence[Flag]) -> tuple[dict[str, Any], l
 
 
 #: Understood by every command.
-HELP = Flag("--help", "this text", short="-h")
+HELP = Flag("--help", "Show the common flags and examples.", short="-h", group="Help")
+HELP_ALL = Flag("--help-all", "Show every flag.", group="Help")
+
+_WIDTH = 100
+_LEFT = 30
 
 
-def parse_or_help(
-    argv: Sequence[str], command: str, summary: str, flags: Sequence[Flag], *, unlisted: Sequence[Flag] = ()
-) -> tuple[dict[str, Any], list[str]] | None:
-    """Return what `parse` does; None after printing the help, if that was asked for. Raise UsageError.
+class Manual(msgspec.Struct, frozen=True):
+    """The help of one command. ``usage`` is its command line without flags, ``unlisted`` are flags it only accepts.
 
-    ``unlisted`` flags are accepted, and not in the help.
+    ``examples`` are command lines, each with its purpose; ``exits`` the exit codes, each with its meaning.
     """
-    settings, words = parse(argv, (*flags, *unlisted, HELP))
-    if not settings.pop(HELP.key, False):
-        return settings, words
-    sys.stdout.write(usage(command, summary, flags) + "\n")
-    return None
+
+    usage: str
+    summary: str
+    flags: Sequence[Flag] = ()
+    unlisted: Sequence[Flag] = ()
+    examples: Sequence[tuple[str, str]] = ()
+    exits: Mapping[int, str] = {}
+
+    @property
+    def command(self) -> str:
+        """The command without its words: the lower-case part of the usage."""
+        return " ".join(word for word in self.usage.split() if word.isalpha() and word.islower())
+
+    def text(self, *, everything: bool = False) -> str:
+        """Return the text for --help, or for --help-all."""
+        shown = [flag for flag in (*self.flags, HELP, HELP_ALL) if everything or not flag.advanced]
+        hidden = len(self.flags) + 2 - len(shown)
+        blocks = [f"Usage: {self.usage} [flags]", self.summary]
+        for group in dict.fromkeys(flag.group for flag in shown):
+            rows = [(_left(flag), _right(flag)) for flag in shown if flag.group == group]
+            blocks.append(table(group or "Flags", rows))
+        if hidden:
+            blocks.append(f"{hidden} more {'flag' if hidden == 1 else 'flags'}: {self.command} --help-all")
+        if self.examples:
+            blocks.append("Examples:\n" + "\n".join(f"  {line}\n      {purpose}" for line, purpose in self.examples))
+        if self.exits:
+            blocks.append(table("Exit codes", [(str(code), meaning) for code, meaning in self.exits.items()], left=3))
+        return "\n\n".join(blocks)
 
 
-def usage(command: str, summary: str, flags: Sequence[Flag]) -> str:
-    """Return the text for --help."""
-    if not flags:
-        return f"usage: {command}\n\n{summary}"
-    lines = [f"usage: {command} [flags]", "", summary, "", "flags:"]
-    for flag in flags:
-        left = ", ".join(filter(None, (flag.short, flag.name))) + (f" {flag.value}" if flag.value else "")
-        lines.append(f"  {left:<32} {flag.help}{' (repeatable)' if flag.many else ''}")
+def table(title: str, rows: Sequence[tuple[str, str]], *, left: int = _LEFT) -> str:
+    """Return a titled list of terms with their explanations, wrapped."""
+    from textwrap import wrap  # Imported lazily: only help needs it.
+
+    lines = [f"{title}:"]
+    for term, explanation in rows:
+        first, *more = wrap(explanation, _WIDTH - left - 4) or [""]
+        if len(term) > left:
+            lines.append(f"  {term}")
+            lines += [f"{'':{left + 4}}{line}" for line in (first, *more)]
+        else:
+            lines.append(f"  {term:<{left}}  {first}".rstrip())
+            lines += [f"{'':{left + 4}}{line}" for line in more]
     return "\n".join(lines)
+
+
+def _left(flag: Flag) -> str:
+    return ", ".join(filter(None, (flag.short, flag.name))) + (f" {flag.value}" if flag.value else "")
+
+
+def _right(flag: Flag) -> str:
+    return f"{flag.help} Repeatable." if flag.many else flag.help
+
+
+def parse_or_help(argv: Sequence[str], manual: Manual) -> tuple[dict[str, Any], list[str]] | None:
+    """Return what `parse` does; None after printing the help, if that was asked for. Raise UsageError."""
+    settings, words = parse(argv, (*manual.flags, *manual.unlisted, HELP, HELP_ALL))
+    everything = settings.pop(HELP_ALL.key, False)
+    if not settings.pop(HELP.key, False) and not everything:
+        return settings, words
+    sys.stdout.write(manual.text(everything=everything) + "\n")
+    return None
 
 
 def positive(text: str) -> int:
@@ -135,20 +189,30 @@ def dollars(text: str) -> float:
     return amount
 
 
+class Choice(msgspec.Struct, frozen=True):
+    """A parser of one of several words. ``noun`` names what they are."""
+
+    words: tuple[str, ...]
+    noun: str = ""
+
+    def __call__(self, text: str) -> str:
+        """Return ``text`` if it is one of the words. Raise ValueError."""
+        if text not in self.words:
+            from zot.text import did_you_mean  # Imported lazily: only mistakes need it.
+
+            begin = f"unknown {self.noun} {text!r}; known:" if self.noun else "must be one of"
+            raise ValueError(f"{begin} {', '.join(self.words)}{did_you_mean(text, self.words)}")
+        return text
+
+
+def choice(*words: str) -> Choice:
+    """Return a parser of one of ``words``."""
+    return Choice(words)
+
+
 def switch(text: str) -> bool:
     """Parse on or off."""
     return choice("on", "off")(text) == "on"
-
-
-def choice(*choices: str) -> Callable[[str], str]:
-    """Return a parser of one of ``choices``."""
-
-    def read(text: str) -> str:
-        if text not in choices:
-            raise ValueError(f"must be one of {', '.join(choices)}")
-        return text
-
-    return read
 
 
 def _value(flag: Flag, text: str) -> Any:
@@ -159,11 +223,34 @@ def _value(flag: Flag, text: str) -> Any:
 
 
 #: For all commands that serve line protocols.
-MAX_LINE_FLAG = Flag("--max-line-bytes", "longest line that is read (16 MiB)", value="N", parse=positive)
+MAX_LINE_FLAG = Flag(
+    "--max-line-bytes",
+    "Refuse longer input lines (default: 16 MiB).",
+    value="N",
+    parse=positive,
+    group="Limits",
+    advanced=True,
+)
 #: Flags that locate a daemon, for it and for its clients.
 PLACE_FLAGS = (
-    Flag("--socket", "where it listens (ZEROCLAW_SOCKET, else daemon.sock in its data directory)", value="PATH"),
-    Flag("--config-dir", "directory of its config.toml; its data directory is data in there", value="DIR"),
+    Flag(
+        "--socket",
+        "Use this socket (default: $ZEROCLAW_SOCKET, else daemon.sock in the data directory).",
+        value="PATH",
+        group="Endpoint",
+    ),
+    Flag(
+        "--config-dir",
+        "Read config.toml in this directory; the data directory is DIR/data.",
+        value="DIR",
+        group="Endpoint",
+    ),
 )
 #: For clients of a daemon that may not run yet.
-WAIT_FLAG = Flag("--wait", "how long to wait for a daemon that is about to start (0)", value="SECONDS", parse=seconds)
+WAIT_FLAG = Flag(
+    "--wait",
+    "Wait this long for a daemon that is starting (default: 0).",
+    value="SECONDS",
+    parse=seconds,
+    group="Endpoint",
+)

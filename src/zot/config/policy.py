@@ -167,7 +167,7 @@ def _file_url(text: str) -> str:
     """Return the path in a file URL; any other text as it is."""
     if text[:5].lower() != "file:":
         return text
-    from urllib.parse import unquote, urlsplit
+    from urllib.parse import unquote, urlsplit  # Imported lazily: few paths are URLs.
 
     try:
         return unquote(urlsplit(text).path)
@@ -199,7 +199,7 @@ class Rule(msgspec.Struct, frozen=True):
         if not has_sense or "\0" in pattern:
             raise ConfigError(f"{text!r} is not a rule; write TOOL[:PATTERN]=allow, =deny or =ask, such as 'bash=ask'")
         if tool == "bash" and pattern.startswith(_SET):
-            from zot.config.commands import COMMAND_SETS
+            from zot.config.commands import COMMAND_SETS  # Imported lazily: start-up budget.
 
             if pattern.removeprefix(_SET) not in COMMAND_SETS:
                 known = ", ".join(f"{_SET}{name}" for name in COMMAND_SETS)
@@ -240,7 +240,7 @@ class Private(msgspec.Struct, frozen=True):
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """Rules in order; ``otherwise`` applies if none matches. ``private`` returns what is denied before all rules."""
+    """Rules in order; ``otherwise`` applies if none matches. ``private`` returns the paths denied before all rules."""
 
     rules: tuple[Rule, ...] = ()
     otherwise: Action = "allow"

@@ -28,7 +28,7 @@ KERNEL: Final = ("/proc", "/sys", "/dev")
 
 
 class PrivatePath(NamedTuple):
-    """A private path, absolute, and what it is. A directory is private with all that is in it."""
+    """A private path, absolute, and its purpose. A directory is private with all its content."""
 
     path: str
     purpose: str

@@ -45,7 +45,7 @@ def fingerprint(
 
 
 def copy_hashed(directory: str, data_patterns: Sequence[str], destination: str) -> str:
-    """Copy ``directory`` without its data to the empty ``destination``; return the fingerprint of what was copied.
+    """Copy ``directory`` without its data to the empty ``destination``; return the fingerprint of the copy.
 
     Every byte is read once, for both. Links to files become files. Raise UserError as `fingerprint` does.
     """
@@ -184,7 +184,7 @@ class _Reader:
         return open(os.open(full, flags, 0o700 if mode & 0o111 else 0o600), "wb")
 
     def _link(self, path: str, target: str) -> None:
-        """Create the link to a directory in the copy, leading to the copy of that directory. Raise UserError."""
+        """Create the link to a directory in the copy, leading to its copied target. Raise UserError."""
         above = os.path.dirname(path)
         named = os.path.normpath(os.path.join(self._root, above, target))
         inside = os.path.relpath(named, self._root)

@@ -16,19 +16,19 @@ It loads msgspec and nothing else. `zot.ext.testing` tests an extension without 
 
 from __future__ import annotations
 
-from zot.ext.answers import Decision as Decision
-from zot.ext.answers import Image as Image
-from zot.ext.answers import Response as Response
-from zot.ext.answers import ToolError as ToolError
-from zot.ext.answers import allow as allow
-from zot.ext.answers import block as block
-from zot.ext.answers import display as display
-from zot.ext.answers import insert as insert
-from zot.ext.answers import modify as modify
-from zot.ext.answers import noop as noop
-from zot.ext.answers import prompt as prompt
-from zot.ext.answers import replace as replace
-from zot.ext.declared import Panel as Panel
+from zot.ext.declarations import Decision as Decision
+from zot.ext.declarations import Image as Image
+from zot.ext.declarations import Panel as Panel
+from zot.ext.declarations import Response as Response
+from zot.ext.declarations import ToolError as ToolError
+from zot.ext.declarations import allow as allow
+from zot.ext.declarations import block as block
+from zot.ext.declarations import display as display
+from zot.ext.declarations import insert as insert
+from zot.ext.declarations import modify as modify
+from zot.ext.declarations import noop as noop
+from zot.ext.declarations import prompt as prompt
+from zot.ext.declarations import replace as replace
 from zot.ext.extension import Extension as Extension
 from zot.wire.extension import Event as Event
 from zot.wire.extension import EventIntercept as Intercept

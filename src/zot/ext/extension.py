@@ -9,7 +9,7 @@ import msgspec
 
 from zot.encoding import explain, thread_safe_type
 from zot.ext.arguments import Arguments
-from zot.ext.declared import Declarations, DeclaredCommand, DeclaredTool, Draw, Handler, Panel
+from zot.ext.declarations import Declarations, DeclaredCommand, DeclaredTool, Draw, Handler, Panel
 from zot.wire import extension as wire
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Extension:
         self.name = name
         self.version = version
         self.on_failure: wire.OnFailure = on_failure
-        #: Used by `zot.ext.service`.
+        #: Used by `zot.ext.serving`.
         self.declared = Declarations()
         _checked(wire.Hello(name, version))
         _checked(wire.Subscribe(on_failure=on_failure))
@@ -161,7 +161,7 @@ class Extension:
 
     def run(self) -> None:
         """Serve zot on standard input and output until it shuts the extension down; prints go to standard error."""
-        from zot.ext.stdio import serve  # Imported lazily: a module of an extension may be imported only.
+        from zot.ext.serving import serve  # Imported lazily: a module of an extension may be imported only.
 
         serve(self)
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 
-from zot.ext.service import ExtensionService
+from zot.ext.serving import ExtensionService
 from zot.wire import extension as wire
 
 if TYPE_CHECKING:
@@ -47,15 +47,15 @@ class Client:
     def __init__(
         self, extension: Extension, *, data_dir: str = "", provider: str = "lab", model: str = "lab-1"
     ) -> None:
+        self._recorder = _Recorder()
         #: All frames from the extension, in order.
-        self.frames: list[wire.AnyFromExtension] = []
+        self.frames = self._recorder.frames
         #: Lines of the open panels, by id.
-        self.panels: dict[str, tuple[str, ...]] = {}
-        self._service = ExtensionService(extension, self._heard, self._run)
+        self.panels = self._recorder.panels
+        self._service = ExtensionService(extension, self._recorder)
         self._data_dir = data_dir
         self._provider, self._model = provider, model
         self._ids = map(str, itertools.count(1))
-        self._runner: asyncio.Runner | None = None
         self._directory: tempfile.TemporaryDirectory[str] | None = None
 
     def __enter__(self) -> Self:
@@ -69,8 +69,7 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self._service.finish()
-        if self._runner is not None:
-            self._runner.close()
+        self._recorder.close()
         if self._directory is not None:
             self._directory.cleanup()
 
@@ -115,20 +114,34 @@ class Client:
         """Notify it of an event; ``about`` are the fields of `zot.ext.Event`."""
         subscribed = [frame for frame in self.frames if isinstance(frame, wire.Subscribe) and event in frame.events]
         assert subscribed, f"it does not want to hear of {event}"
-        self._service.hear(_sent(wire.Event(event, **about)))
+        self._service.handle(_sent(wire.Event(event, **about)))
 
     def press(self, panel_id: str, key: wire.Key, text: str = "") -> tuple[str, ...] | None:
         """Press a key in an open panel and return its new lines; None if it was closed."""
         assert panel_id in self.panels, f"no panel {panel_id!r} is open"
-        self._service.hear(_sent(wire.PanelKey(panel_id, key, text)))
+        self._service.handle(_sent(wire.PanelKey(panel_id, key, text)))
         return self.panels.get(panel_id)
 
     def close_panel(self, panel_id: str) -> None:
         """Close a panel as a user would."""
         del self.panels[panel_id]
-        self._service.hear(_sent(wire.PanelClose(panel_id)))
+        self._service.handle(_sent(wire.PanelClose(panel_id)))
 
-    def _heard(self, *frames: wire.AnyFromExtension) -> None:
+    def _answered(self, frame: _Received) -> _Received:
+        answer = _received(frame)
+        self.frames.append(answer)
+        return answer
+
+
+class _Recorder:
+    """Surroundings of the service under test: records frames, runs coroutines in the calling thread."""
+
+    def __init__(self) -> None:
+        self.frames: list[wire.AnyFromExtension] = []
+        self.panels: dict[str, tuple[str, ...]] = {}
+        self._runner: asyncio.Runner | None = None
+
+    def send(self, *frames: wire.AnyFromExtension) -> None:
         for frame in map(_received, frames):
             self.frames.append(frame)
             if isinstance(frame, wire.PanelRender) and frame.panel_id in self.panels:
@@ -136,15 +149,14 @@ class Client:
             elif isinstance(frame, wire.PanelClose):
                 self.panels.pop(frame.panel_id, None)
 
-    def _answered(self, frame: _Received) -> _Received:
-        answer = _received(frame)
-        self.frames.append(answer)
-        return answer
-
-    def _run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         if self._runner is None:
             self._runner = asyncio.Runner()
         return self._runner.run(coroutine)
+
+    def close(self) -> None:
+        if self._runner is not None:
+            self._runner.close()
 
 
 def _sent(frame: _Sent) -> _Sent:

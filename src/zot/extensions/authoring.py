@@ -7,29 +7,25 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
 from zot.encoding import thread_safe_type
 from zot.errors import UserError
-from zot.extensions.connection import ExtensionConnection, Trace
-from zot.extensions.launch import ProgramSource
 from zot.extensions.manifest import Manifest
 from zot.extensions.peer import (
     Acknowledged,
-    CommandAnswered,
-    Decided,
     Greeted,
-    InterceptDecision,
     PeerBroken,
     PeerEnded,
     PeerEvent,
     ProtocolViolation,
     Settled,
-    ToolAnswered,
 )
+from zot.extensions.peer_connection import ExtensionConnection, PeerObserver
+from zot.extensions.sources import ProgramSource
 from zot.text import printable
 from zot.wire import extension as wire
 
@@ -193,71 +189,53 @@ def _resolved(reference: str, root: dict[str, Any]) -> Any:
     return found
 
 
+class BenchObserver(PeerObserver):
+    """Base class of observers of a `TestBench`: knows whether the extension is ready, and how it ended."""
+
+    def __init__(self) -> None:
+        #: Set when the extension is ready, timed out, or failed.
+        self.settled = asyncio.Event()
+        #: Its last peer_event, once it has ended.
+        self.ended: PeerEnded | None = None
+
+    def on_peer_event(self, peer_event: PeerEvent) -> None:
+        """Note whether the extension is ready or has ended."""
+        match peer_event:
+            case Settled() | PeerBroken():
+                self.settled.set()
+            case PeerEnded():
+                self.ended = peer_event
+                self.settled.set()
+            case _:
+                pass
+
+
 class TestBench:
     """Runner of an extension under test. Unlike a session it does not restart one that crashed.
 
-    Calls ``heard`` with all peer_events except answers, and ``note`` with warnings about its start. Its standard error
-    goes to ``errors``.
+    Its standard error goes to ``errors``, its events to the ``observer``.
     """
 
-    def __init__(
-        self,
-        start: ProgramSource,
-        errors: int,
-        *,
-        heard: Callable[[PeerEvent], None],
-        note: Callable[[str], None],
-        trace: Trace = lambda way, data: None,
-    ) -> None:
-        self.manifest = start.manifest
-        self.deadlines = start.around.deadlines
-        #: Its last peer_event, once it has ended.
-        self.ended: PeerEnded | None = None
-        self._heard = heard
-        self._settled = asyncio.Event()
+    def __init__(self, source: ProgramSource, errors: int, observer: BenchObserver) -> None:
+        self.manifest = source.manifest
+        self.deadlines = source.settings.deadlines
+        self.observer = observer
         self._loop = asyncio.get_running_loop()
-        self.peer = start.peer(start.guarded(), now=self._loop.time())
-        self._connection = ExtensionConnection(self.peer, self._happened, trace=trace)
-        running = self._connection.run(lambda deaf: start.open(errors, note, deaf))
-        self._running = self._loop.create_task(running, name="zot extension")
+        self.peer = source.peer(source.guarded(), now=self._loop.time())
+        self.connection = ExtensionConnection(self.peer, observer)
+        self._running = self._loop.create_task(self.connection.run(source, errors), name="zot extension")
 
     def now(self) -> float:
         """Return the event loop's time in seconds."""
         return self._loop.time()
 
-    async def settled(self) -> None:
-        """Wait until it is ready, timed out, or failed."""
-        await self._settled.wait()
-
     async def over(self) -> None:
         """Wait until none of its processes is left."""
         await asyncio.wait({self._running})
 
-    async def call_tool(self, tool: str, args: dict[str, Any]) -> ToolAnswered:
-        answered: ToolAnswered = await self._connection.answer(self.peer.call_tool(tool, args, self._loop.time()))
-        return answered
-
-    async def run_command(self, command: str, args: str) -> CommandAnswered:
-        asked = self.peer.invoke_command(command, args, self._loop.time())
-        answered: CommandAnswered = await self._connection.answer(asked)
-        return answered
-
-    async def decide(self, event: wire.Intercepted, **about: Any) -> InterceptDecision:
-        """Request a decision about an event."""
-        decided = await self._connection.answer(self.peer.ask(event, self._loop.time(), **about))
-        return decided.decision if isinstance(decided, Decided) else decided
-
-    def notify(self, event: wire.Event) -> None:
-        """Notify it of an event, if it is subscribed."""
-        self._connection.send(self.peer.notify(event))
-
-    def send_key(self, panel_id: str, key: wire.Key) -> None:
-        """Send a key press in one of its panels."""
-        self._connection.send(self.peer.send_key(panel_id, key))
-
     async def close(self) -> None:
         """Shut it down: by request, then SIGTERM, then SIGKILL. Returns when no process is left; idempotent."""
-        self._connection.shut_down()
+        self.connection.shut_down()
         try:
             await asyncio.shield(self._running)
         except asyncio.CancelledError:
@@ -265,40 +243,33 @@ class TestBench:
             await asyncio.wait({self._running})
             raise
 
-    def _happened(self, peer_event: PeerEvent) -> None:
-        match peer_event:
-            case Settled() | PeerBroken():
-                self._settled.set()
-            case PeerEnded():
-                self.ended = peer_event
-                self._settled.set()
-            case _:
-                pass
-        self._heard(peer_event)
-
 
 class Finding(msgspec.Struct, frozen=True):
     verdict: Verdict
     text: str
 
 
-class ProtocolCheck:
-    """Protocol check of an extension. Calls ``tell`` with each finding once; ``failures`` counts the incorrect ones.
+class ProtocolCheck(BenchObserver):
+    """Protocol check of an extension, and observer of its bench. ``failures`` counts the incorrect findings.
 
-    ``taken`` are the names of zot's own tools. `heard` is the bench's callback.
+    ``taken`` are the names of zot's own tools.
     """
 
-    def __init__(self, tell: Callable[[Finding], None], *, taken: Collection[str]) -> None:
+    def __init__(self, *, taken: Collection[str]) -> None:
+        super().__init__()
         self.failures = 0
-        self._tell = tell
         self._taken = taken
         self._reported: set[Finding] = set()
         self._broken = False
         self._acknowledged = False
         self._said_ready = False
 
+    def tell(self, finding: Finding) -> None:
+        """Receive a finding, each once."""
+
     def on_peer_event(self, peer_event: PeerEvent) -> None:
         """Record the peer_events that no test requested."""
+        super().on_peer_event(peer_event)
         match peer_event:
             case Greeted(hello=hello):
                 self._report("ok", f"said hello as {hello.name} {hello.version}".rstrip())
@@ -318,8 +289,8 @@ class ProtocolCheck:
 
     async def run(self, bench: TestBench, *, call_tools: bool) -> None:
         """Test everything it registered, then shut it down. Stops early if it breaks."""
-        await bench.settled()
-        if bench.peer.running:
+        await bench.observer.settled.wait()
+        if bench.peer.phase.running:
             self._check_registrations(bench)
             await self._check_conversation(bench)
             await self._run_commands(bench)
@@ -344,19 +315,19 @@ class ProtocolCheck:
     async def _check_conversation(self, bench: TestBench) -> None:
         """Play a short conversation: notifications and decisions."""
         call_args = {"command": "true"}
-        bench.notify(wire.Event("session_start"))
+        bench.connection.notify(wire.Event("session_start"))
         await self._ask(bench, "turn_start", step=1)
-        bench.notify(wire.Event("turn_start", step=1))
+        bench.connection.notify(wire.Event("turn_start", step=1))
         await self._ask(bench, "tool_call", tool_id="call-1", tool_name="bash", tool_args=call_args)
-        bench.notify(wire.Event("tool_call", tool_id="call-1", tool_name="bash", tool_args=call_args))
+        bench.connection.notify(wire.Event("tool_call", tool_id="call-1", tool_name="bash", tool_args=call_args))
         await self._ask(bench, "assistant_message", text="Hello.")
-        bench.notify(wire.Event("assistant_message", text="Hello."))
-        bench.notify(wire.Event("turn_end", stop="end_turn"))
+        bench.connection.notify(wire.Event("assistant_message", text="Hello."))
+        bench.connection.notify(wire.Event("turn_end", stop="end_turn"))
 
     async def _ask(self, bench: TestBench, event: wire.Intercepted, **about: object) -> None:
         if not bench.peer.decides(event):
             return
-        decision = await bench.decide(event, **about)
+        decision = await bench.connection.decide(event, **about)
         if decision.failure:
             self._report("wrong", f"intercept {event}: {decision.failure}")
             return
@@ -366,7 +337,7 @@ class ProtocolCheck:
 
     async def _run_commands(self, bench: TestBench) -> None:
         for command in bench.peer.commands:
-            answered = await bench.run_command(command.name, "")
+            answered = await bench.connection.run_command(command.name, "")
             response = answered.response
             if answered.failure:
                 self._report("wrong", f"command /{command.name}: {answered.failure}")
@@ -375,7 +346,7 @@ class ProtocolCheck:
             if response.error:
                 self._report("note", f"command /{command.name}: without arguments it says: {response.error}")
             if response.action == "open_panel" and response.open_panel is not None:
-                bench.send_key(response.open_panel.id, "down")
+                bench.connection.send_key(response.open_panel.id, "down")
 
     async def _call_tools(self, bench: TestBench, *, call: bool) -> None:
         tools = bench.peer.tools
@@ -385,7 +356,7 @@ class ProtocolCheck:
             return
         for tool in tools:
             args = sample(tool.schema)
-            answered = await bench.call_tool(tool.name, args)
+            answered = await bench.connection.call_tool(tool.name, args)
             with_args = wire.encode_frame(wire.ToolCall("1", tool.name, args)).partition(b'"args":')[2][:-2].decode()
             if answered.failure:
                 self._report("wrong", f"tool {tool.name} {with_args}: {answered.failure}")
@@ -395,18 +366,18 @@ class ProtocolCheck:
 
     async def _check_shutdown(self, bench: TestBench) -> None:
         """Shut it down and check that it ends as it should."""
-        told = bench.peer.running
+        told = bench.peer.phase.running
         deadline_s = bench.deadlines.shutdown_s
         since = bench.now()
         await bench.close()
-        if not told or bench.ended is None or not bench.ended.wanted:
+        if not told or self.ended is None or not self.ended.wanted:
             return
         if not self._acknowledged:
             self._report("wrong", "did not say shutdown_ack")
         if bench.now() - since >= deadline_s:
             self._report("wrong", f"did not exit within {deadline_s:g} s of shutdown, and had to be killed")
-        elif bench.ended.reason != "exited with 0":
-            self._report("wrong", f"{bench.ended.reason} after the shutdown request")
+        elif self.ended.reason != "exited with 0":
+            self._report("wrong", f"{self.ended.reason} after the shutdown request")
         elif self._acknowledged:
             self._report("ok", "acknowledged the shutdown and exited")
 
@@ -415,4 +386,4 @@ class ProtocolCheck:
         if finding not in self._reported:  # Repetitions add nothing.
             self._reported.add(finding)
             self.failures += verdict == "wrong"
-            self._tell(finding)
+            self.tell(finding)

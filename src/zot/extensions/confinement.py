@@ -14,10 +14,9 @@ from zot.extensions.manifest import FILE_NAME, Manifest, data_directories, progr
 from zot.extensions.permissions import CWD, Permissions, allows
 from zot.files import make_directory
 from zot.tools.mounts import Places, closing, in_path, is_in, link, mounts, private, run_by, system
-from zot.tools.process import Processes
+from zot.tools.process import Processes, Program
 from zot.tools.protection import ProtectedFiles
 from zot.tools.sandbox import (
-    ConfinedCommand,
     SandboxSupport,
     find_bwrap,
     find_support,
@@ -69,8 +68,8 @@ class Confinement:
         self._trying = asyncio.Lock()
 
     async def confine(
-        self, argv: Sequence[str | bytes], place: ExtensionPlace, manifest: Manifest, permissions: Permissions
-    ) -> ConfinedCommand:
+        self, command: Program, place: ExtensionPlace, manifest: Manifest, permissions: Permissions
+    ) -> Program:
         """Return the command that runs an extension confined.
 
         Raise NoSandbox if this system cannot confine anything, or UserError if the permissions cannot be granted.
@@ -88,7 +87,7 @@ class Confinement:
         if bwrap is None:
             raise UserError(_over_bwrap(env, seen.writable))
         support = for_files_of([*seen.writable], await self._try(bwrap, options := _options(permissions)))
-        return sandboxed(argv, bwrap=bwrap, cwd=directory, mounts=seen.mounts, options=options, support=support)
+        return sandboxed(command, bwrap=bwrap, mounts=seen.mounts, options=options, support=support)
 
     async def refusal(self, permissions: Permissions, directory: str) -> str:
         """Return why the installed bubblewrap does not work; "" if it works or is not installed."""

@@ -16,7 +16,7 @@ from zot.extensions.discovery import Located, discover
 from zot.extensions.manifest import FILE_NAME, Manifest, load
 from zot.files import directory_lock, make_directory
 from zot.text import printable
-from zot.tools.process import Processes
+from zot.tools.process import Processes, Program
 
 _SLICE_BYTES = 1024 * 1024
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -111,7 +111,7 @@ async def run_program(
     Leaves no process when it times out or is cancelled.
     """
     try:
-        child = await processes.spawn(argv, cwd=cwd, env=env)
+        child = await processes.spawn(Program(argv, cwd, env))
     except (OSError, ValueError) as problem:
         raise UserError(f"{argv[0]} could not be started: {problem}") from None
     said = b""

@@ -10,7 +10,6 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from zot import events
 from zot.agent.hooks import CallDecision, MessageDecision
 from zot.errors import NoSuchCommand, UserError
 from zot.events import (
@@ -19,14 +18,15 @@ from zot.events import (
     Done,
     ExtNotify,
     ExtWaiting,
+    PanelClosed,
+    PanelOpened,
+    PanelRendered,
     ToolCall,
     ToolResult,
     TurnEnd,
     TurnStart,
 )
-from zot.extensions.connection import Carrier
 from zot.extensions.discovery import Located
-from zot.extensions.launch import LaunchSettings, ProgramSource
 from zot.extensions.peer import (
     CommandRegistered,
     GivenUp,
@@ -44,17 +44,14 @@ from zot.extensions.peer import (
     SubscribeReceived,
     ToolRegistered,
 )
+from zot.extensions.sources import Carrier, ExtensionSource, LaunchSettings, ProgramSource, RemoteSource
 from zot.extensions.supervisor import (
-    EventQueue,
-    ExtensionSource,
     ExtensionTool,
-    MissingGuard,
-    RemoteSource,
     SlowWaitNotice,
     SupervisedExtension,
 )
 from zot.messages import CallBlock, TextBlock, timestamp
-from zot.panels import CommandAnswer, CommandInfo, OpenPanels
+from zot.panels import CommandAnswer, CommandInfo, SessionPanels
 from zot.store import GuardSet
 from zot.text import printable
 from zot.tools.base import Tool
@@ -88,7 +85,7 @@ class Manager:
     def __init__(
         self,
         found: Sequence[Located],
-        around: LaunchSettings,
+        settings: LaunchSettings,
         *,
         taken: Sequence[str],
         wanted: Sequence[str] | None = None,
@@ -96,21 +93,21 @@ class Manager:
         find: Callable[[], Sequence[Located]] | None = None,
     ) -> None:
         self._found = found
-        self._around = around
-        self._show: Callable[[Sequence[AgentEvent]], None] = lambda shown: None
+        self._settings = settings
+        #: Shows events outside of any run to all subscribers of the session.
+        self.show: Callable[[Sequence[AgentEvent]], None] = lambda shown: None
         self._taken = frozenset(taken)
         self._wanted = wanted
         self._joinable = joinable
         self._find = find
-        self._roster = Roster(around, self, self._dismissed)
+        self._roster = Roster(settings, self)
         #: Extensions that start for a `reload`. Their failures are its error, and not shown.
         self._candidates: set[SupervisedExtension] = set()
         self._started = False
         self._begun = False
         self._clashes: set[tuple[str, str]] = set()
         self._closed = False
-        #: The only record of the session's open panels; an extension's peer knows its own.
-        self.panels = OpenPanels()
+        self.panels = ExtensionPanels(self)
         self._tools: list[Tool] | None = None
         #: Names of extensions whose slow start was announced.
         self._slow: set[str] = set()
@@ -120,7 +117,7 @@ class Manager:
     # Lifecycle.
 
     def attach(self, show: Callable[[Sequence[AgentEvent]], None]) -> None:
-        self._show = show
+        self.show = show
 
     def start(self) -> None:
         if not self._started and not self._closed:
@@ -132,11 +129,11 @@ class Manager:
             self._roster.recall(guarded)
 
     def is_connected(self, name: str) -> bool:
-        return self._roster.is_connected(name)
+        return any(one.name == name and not self._roster.is_away(one) for one in self._roster.extensions)
 
     async def close(self) -> None:
         self._closed = True
-        await asyncio.gather(*(extension.close() for extension in (*self.extensions, *self._candidates)))
+        await asyncio.gather(*(extension.close() for extension in (*self._roster.extensions, *self._candidates)))
 
     async def reload(self, check_idle: Callable[[], None]) -> list[str]:
         """Replace the extensions by those found now; return their names. Those that joined must connect again.
@@ -148,7 +145,7 @@ class Manager:
             raise UserError("extensions cannot be reloaded here")
         found = self._find()
         self._check_kept(found)
-        fresh = Roster(self._around, self, self._dismissed)
+        fresh = Roster(self._settings, self)
         fresh.begin(self._sources(found))
         started = fresh.extensions
         self._candidates.update(started)
@@ -162,12 +159,12 @@ class Manager:
         finally:
             self._candidates.difference_update(started)
         fresh.recall_from(self._roster)
-        former, self._roster = self.extensions, fresh
+        former, self._roster = self._roster.extensions, fresh
         self._found, self._started, self._tools = found, True, None
         self._clashes.clear()
         self._begin()
         await asyncio.gather(*(extension.close() for extension in former))
-        return [extension.name for extension in self.extensions]
+        return [extension.name for extension in self._roster.extensions]
 
     def _check_kept(self, found: Sequence[Located]) -> None:
         """Raise UserError if an extension that ran may not run now. Removed or disabled ones are intended."""
@@ -212,26 +209,21 @@ class Manager:
     # Hooks of the agent.
 
     @property
-    def extensions(self) -> Sequence[SupervisedExtension]:
-        """Extensions in order, missing ones included."""
-        return self._roster.extensions
-
-    @property
     def attentive(self) -> bool:
         return bool(self._roster) or any(one.counts for one in self._found)
 
     @property
     def holds_messages(self) -> bool:
-        return any(extension.peer.decides("assistant_message") for extension in self.extensions)
+        return any(extension.connection.peer.decides("assistant_message") for extension in self._roster.extensions)
 
     def text_held(self) -> None:
-        holders = [one.name for one in self.extensions if one.peer.decides("assistant_message")]
-        self._show([ExtWaiting(name, "held assistant_message", timestamp()) for name in holders])
+        holders = [one.name for one in self._roster.extensions if one.connection.peer.decides("assistant_message")]
+        self.show([ExtWaiting(name, "held assistant_message", timestamp()) for name in holders])
 
     def tools(self) -> Sequence[Tool]:
         if self._tools is None:
             found: dict[str, Tool] = {}
-            for extension in self.extensions:
+            for extension in self._roster.extensions:
                 for tool in extension.offer.tools.values():
                     if tool.name not in self._taken and (self._wanted is None or tool.name in self._wanted):
                         found.setdefault(tool.name, ExtensionTool(extension, tool))
@@ -240,15 +232,15 @@ class Manager:
 
     async def ready(self) -> None:
         self.start()
-        if self.extensions:
-            await asyncio.gather(*(self._settled(extension) for extension in self.extensions))
+        if self._roster.extensions:
+            await asyncio.gather(*(self._settled(extension) for extension in self._roster.extensions))
         if not self._begun:
             self._begin()
 
     def _begin(self) -> None:
         """Begin the session for extensions that are ready or timed out."""
         self._begun = True
-        for extension in self.extensions:
+        for extension in self._roster.extensions:
             self._report_clashes(extension)
         if self._found:
             self._warn_of_missing_tools()
@@ -265,8 +257,8 @@ class Manager:
 
     async def turn_starting(self, step: int) -> str | None:
         try:
-            for listener in self._roster.listeners:
-                decision = await listener.decide("turn_start", step=step)
+            for extension in self._roster.extensions:
+                decision = await extension.decide("turn_start", step=step)
                 if decision.block:
                     return decision.reason
             return None
@@ -275,20 +267,20 @@ class Manager:
 
     async def tool_called(self, call: CallBlock, args: dict[str, Any]) -> CallDecision:
         original, notes = args, list[str]()
-        judged: dict[EventQueue, dict[str, Any]] = {}
-        asked: Sequence[EventQueue] = self._roster.listeners
+        judged: dict[SupervisedExtension, dict[str, Any]] = {}
+        asked: Sequence[SupervisedExtension] = self._roster.extensions
         try:
             for _ in range(_MAX_ROUNDS):
-                for listener in asked:
-                    decision = await listener.decide("tool_call", tool_id=call.id, tool_name=call.name, tool_args=args)
+                for extension in asked:
+                    decision = await extension.decide("tool_call", tool_id=call.id, tool_name=call.name, tool_args=args)
                     if decision.block:
                         return CallDecision(args, refusal=decision.reason)
                     changed = decision.modified_args is not None and (
-                        listener not in judged or _differ(decision.modified_args, args)
+                        extension not in judged or _differ(decision.modified_args, args)
                     )
-                    if changed or (decision.reason and listener not in judged):
-                        notes.append(_note(listener.name, decision.reason, changed=changed))
-                    args = judged[listener] = args if decision.modified_args is None else decision.modified_args
+                    if changed or (decision.reason and extension not in judged):
+                        notes.append(_note(extension.name, decision.reason, changed=changed))
+                    args = judged[extension] = args if decision.modified_args is None else decision.modified_args
                 # What a guard allowed may have been changed by another extension: it has the last word.
                 asked = [one for one in self._guards("tool_call") if one not in judged or _differ(judged[one], args)]
                 if not asked:
@@ -299,24 +291,24 @@ class Manager:
             self._released("tool_call", call.id)
 
     async def message_written(self, text: str) -> MessageDecision:
-        judged: dict[EventQueue, str] = {}
-        asked: Sequence[EventQueue] = self._roster.listeners
+        judged: dict[SupervisedExtension, str] = {}
+        asked: Sequence[SupervisedExtension] = self._roster.extensions
         for _ in range(_MAX_ROUNDS):
-            for listener in asked:
-                decision = await listener.decide("assistant_message", text=text)
+            for extension in asked:
+                decision = await extension.decide("assistant_message", text=text)
                 if decision.block:
-                    return MessageDecision(text, refusal=decision.reason, extension=listener.name)
-                text = judged[listener] = text if decision.replace_text is None else decision.replace_text
+                    return MessageDecision(text, refusal=decision.reason, extension=extension.name)
+                text = judged[extension] = text if decision.replace_text is None else decision.replace_text
             asked = [one for one in self._guards("assistant_message") if judged.get(one) != text]
             if not asked:
                 return MessageDecision(text)
         return MessageDecision(text, refusal=_NO_AGREEMENT, extension=asked[0].name)
 
-    def _guards(self, event: wire.Intercepted) -> list[EventQueue]:
-        return [one for one in self._roster.listeners if one.guards(event)]
+    def _guards(self, event: wire.Intercepted) -> list[SupervisedExtension]:
+        return [one for one in self._roster.extensions if one.guards(event)]
 
     def observe(self, happened: Sequence[AgentEvent]) -> None:
-        if not self._roster.listeners:  # Most sessions have none, and every delta comes by here.
+        if not self._roster.extensions:  # Most sessions have none, and every delta comes by here.
             return
         for event in happened:
             match event:
@@ -332,12 +324,12 @@ class Manager:
                 case ToolResult(id=call_id):
                     self._released("tool_call", call_id)
                 case Done():
-                    for listener in self._roster.listeners:
-                        listener.release_all()
+                    for extension in self._roster.extensions:
+                        extension.events.release_all()
                 case _:
                     pass
 
-    # Commands and panels.
+    # Commands.
 
     def commands(self) -> Sequence[CommandInfo]:
         return [
@@ -368,24 +360,14 @@ class Manager:
             panel_id="" if panel is None else panel.id,
         )
 
-    def send_key(self, panel_id: str, key: str, text: str) -> None:
-        known = next((name for name in _KEYS if name == key), None)
-        if known is None:
-            raise UserError(f"there is no key named {key!r}; there are: {', '.join(_KEYS)}")
-        self._owner(panel_id).send_key(panel_id, known, text)
+    # Events of extensions.
 
-    def close_panel(self, panel_id: str) -> None:
-        extension = self._owner(panel_id)
-        extension.close_panel(panel_id)
-        self._panel_closed(extension, panel_id)
-
-    # Happenings of extensions.
-
-    def happened(self, extension: SupervisedExtension, peer_event: PeerEvent) -> None:
+    def on_peer_event(self, extension: SupervisedExtension, peer_event: PeerEvent) -> None:
+        """Show and apply an event of an extension."""
         if isinstance(peer_event, SubscribeReceived):
             self._roster.put_on_record(extension)
         if extension in self._candidates:
-            self._candidate_happened(extension, peer_event)
+            self._on_candidate_event(extension, peer_event)
             return
         match peer_event:
             case ToolRegistered() | CommandRegistered():
@@ -396,49 +378,44 @@ class Manager:
                 self._tools = None  # Registrations from before a crash that were not repeated are dropped.
             case SubscribeReceived() if self._begun:
                 # A slow or restarted extension: its session starts now.
-                extension.notify(wire.Event("session_start"))
+                extension.connection.notify(wire.Event("session_start"))
             case Notified(level=level, message=message):
-                self._show([ExtNotify(extension.name, level, message)])
+                self.show([ExtNotify(extension.name, level, message)])
             case ProtocolViolation(reason=reason, notice=True) | RequestTimedOut(kind="intercept", reason=reason):
                 # Callers get the failures of tools and commands; a missing decision has no other report.
-                self._show([ExtNotify(extension.name, "warn", reason)])
-            case PanelOpenReceived(panel=opened):
-                self._panel_opened(extension, opened)
-            case PanelRenderReceived(panel=panel) if self.panels.owner(panel.panel_id) == extension.name:
-                self._show_panel(
-                    events.PanelRendered(extension.name, panel.panel_id, panel.title, panel.lines, panel.footer)
-                )
-            case PanelCloseReceived(panel_id=panel_id):
-                self._panel_closed(extension, panel_id)
+                self.show([ExtNotify(extension.name, "warn", reason)])
+            case PanelOpenReceived() | PanelRenderReceived() | PanelCloseReceived():
+                self.panels.on_peer_event(extension, peer_event)
             case SlowRequest(what=what, since=since):
-                self._show([ExtWaiting(extension.name, what, since)])
+                self.show([ExtWaiting(extension.name, what, since)])
             case GivenUp(reason=reason):
                 self._tools = None
                 if reason:
-                    self._show([ExtNotify(extension.name, "warn", reason)])
+                    self.show([ExtNotify(extension.name, "warn", reason)])
             case PeerBroken():
-                self._show([ExtNotify(extension.name, "error", extension.explained)])
+                self.show([ExtNotify(extension.name, "error", extension.explained)])
             case PeerEnded(reason=reason, wanted=False):
                 self._tools = None
                 if extension.problem == reason:  # Otherwise the broken connection was reported already.
-                    self._show([ExtNotify(extension.name, "error", extension.explained)])
+                    self.show([ExtNotify(extension.name, "error", extension.explained)])
             case _:
                 pass
 
-    def _candidate_happened(self, extension: SupervisedExtension, peer_event: PeerEvent) -> None:
+    def _on_candidate_event(self, extension: SupervisedExtension, peer_event: PeerEvent) -> None:
         """Show only its own notices: it may never be in use, and `reload` reports why it does not start."""
         match peer_event:
             case Notified(level=level, message=message):
-                self._show([ExtNotify(extension.name, level, message)])
+                self.show([ExtNotify(extension.name, level, message)])
             case SlowRequest(what=what, since=since):
-                self._show([ExtWaiting(extension.name, what, since)])
+                self.show([ExtWaiting(extension.name, what, since)])
             case PanelOpenReceived(panel=opened):
-                extension.close_panel(opened.id)
+                extension.connection.close_panel(opened.id)
             case _:
                 pass
 
-    def _dismissed(self, name: str) -> None:
-        self._show([ExtNotify(name, "warn", "was dismissed: what it guarded is not blocked any more")])
+    def on_guard_dismissed(self, name: str) -> None:
+        """Show that a missing guard was dismissed."""
+        self.show([ExtNotify(name, "warn", "was dismissed: what it guarded is not blocked any more")])
 
     def _sources(self, found: Sequence[Located]) -> list[ProgramSource]:
         """Return how to start the extensions. Broken ones report their problem and keep blocking what they guard."""
@@ -446,9 +423,9 @@ class Manager:
             ProgramSource(
                 one.manifest,
                 one.directory,
-                self._around,
-                one.problem if one.standing == "broken" else "",
-                one.fingerprint,
+                self._settings,
+                broken=one.problem if one.standing == "broken" else "",
+                fingerprint=one.fingerprint,
             )
             for one in found
             if one.counts and one.manifest is not None  # Set wherever `counts` is true.
@@ -460,12 +437,12 @@ class Manager:
         def tell(since: str) -> None:
             if extension.name not in self._slow:
                 self._slow.add(extension.name)
-                what, limit_s = extension.peer.start_deadline
+                what, limit_s = extension.connection.peer.start_deadline
                 notice = (
                     f"waiting for extension {extension.name} to say {what}, {limit_s:g} s at most "
                     f"(--ext-deadline {what}=SECONDS changes that)"
                 )
-                self._show([ExtWaiting(extension.name, "start", since), ExtNotify(extension.name, "warn", notice)])
+                self.show([ExtWaiting(extension.name, "start", since), ExtNotify(extension.name, "warn", notice)])
 
         with SlowWaitNotice(tell):
             await extension.settled()
@@ -474,14 +451,16 @@ class Manager:
     def _commands(self) -> Mapping[str, tuple[SupervisedExtension, wire.RegisterCommand]]:
         """Return the commands by name with their extensions; the first extension in order wins a name."""
         found: dict[str, tuple[SupervisedExtension, wire.RegisterCommand]] = {}
-        for extension in self.extensions:
+        for extension in self._roster.extensions:
             for command in extension.offer.commands.values():
                 found.setdefault(command.name, (extension, command))
         return found
 
     def _absent(self, command: str) -> str:
         """Return which extensions might have the command but do not run, and why; "" if there are none."""
-        absent = [f"extension {one.name} does not run: {one.explained}" for one in self.extensions if one.is_over]
+        absent = [
+            f"extension {one.name} does not run: {one.explained}" for one in self._roster.extensions if one.is_over
+        ]
         for one in self._found:
             if one.standing == "untrusted":
                 absent.append(f"extension {one.name} is not trusted; try: zot ext trust {one.name}")
@@ -491,50 +470,32 @@ class Manager:
                 absent.append(f"extension {one.name} does not run: {one.problem}")
         return "; ".join(absent)
 
+    def named(self, name: str) -> SupervisedExtension | None:
+        """Return the extension of this name; None if there is none."""
+        return next((one for one in self._roster.extensions if one.name == name), None)
+
     def _notify(self, event: wire.Event, about: str = "") -> None:
-        for listener in self._roster.listeners:
-            listener.notify(event, about)
+        for extension in self._roster.extensions:
+            extension.events.notify(event, about)
 
     def _released(self, event: wire.Intercepted, about: str) -> None:
-        for listener in self._roster.listeners:
-            listener.release(event, about)
+        for extension in self._roster.extensions:
+            extension.events.release(event, about)
 
     def _report_clashes(self, extension: SupervisedExtension) -> None:
         """Log the names that an earlier extension or zot has already, each once."""
         tools = {tool.spec.name: tool.spec.extension for tool in self.tools()}
-        for tool in extension.peer.tools:
+        for tool in extension.connection.peer.tools:
             owner = "zot" if tool.name in self._taken else tools.get(tool.name, extension.name)
             self._report_clash(extension, f"tool {tool.name}", owner)
         commands = self._commands()
-        for command in extension.peer.commands:
+        for command in extension.connection.peer.commands:
             self._report_clash(extension, f"command {command.name}", commands[command.name][0].name)
 
     def _report_clash(self, extension: SupervisedExtension, what: str, owner: str) -> None:
         if owner != extension.name and (extension.name, what) not in self._clashes:
             self._clashes.add((extension.name, what))
             extension.log.note(f"the {what} is not offered: {owner} has one of that name, and comes first")
-
-    def _owner(self, panel_id: str) -> SupervisedExtension:
-        name = self.panels.owner(panel_id)
-        extension = next((one for one in self.extensions if one.name == name), None)
-        if extension is None:
-            raise UserError(f"no panel {panel_id!r} is open")
-        return extension
-
-    def _panel_opened(self, extension: SupervisedExtension, panel: wire.Panel) -> None:
-        """Show a panel, or close it again if another extension has its id."""
-        if self.panels.owner(panel.id) in (None, extension.name):
-            self._show_panel(events.PanelOpened(extension.name, panel.id, panel.title, panel.lines, panel.footer))
-        else:
-            extension.close_panel(panel.id)
-
-    def _panel_closed(self, extension: SupervisedExtension, panel_id: str) -> None:
-        if self.panels.owner(panel_id) == extension.name:
-            self._show_panel(events.PanelClosed(extension.name, panel_id))
-
-    def _show_panel(self, event: events.PanelOpened | events.PanelRendered | events.PanelClosed) -> None:
-        self.panels.apply([event])
-        self._show([event])
 
 
 def _differ(one: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -551,19 +512,69 @@ def _note(name: str, reason: str, *, changed: bool) -> str:
     return f"{what}: {reason}]" if reason else f"{what}]"
 
 
+class ExtensionPanels(SessionPanels):
+    """The only record of the session's open panels; an extension's peer knows its own."""
+
+    def __init__(self, manager: Manager) -> None:
+        super().__init__()
+        self._manager = manager
+
+    def send_key(self, panel_id: str, key: str, text: str = "") -> None:
+        known = next((name for name in _KEYS if name == key), None)
+        if known is None:
+            raise UserError(f"there is no key named {key!r}; there are: {', '.join(_KEYS)}")
+        self._extension(panel_id).connection.send_key(panel_id, known, text)
+
+    def close(self, panel_id: str) -> None:
+        extension = self._extension(panel_id)
+        extension.connection.close_panel(panel_id)
+        self._closed(extension.name, panel_id)
+
+    def on_peer_event(
+        self,
+        extension: SupervisedExtension,
+        peer_event: PanelOpenReceived | PanelRenderReceived | PanelCloseReceived,
+    ) -> None:
+        """Show a change that an extension made."""
+        name = extension.name
+        match peer_event:
+            case PanelOpenReceived(panel=panel) if self.owner(panel.id) in (None, name):
+                self._show(PanelOpened(name, panel.id, panel.title, panel.lines, panel.footer))
+            case PanelOpenReceived(panel=panel):  # Another extension has a panel of this id.
+                extension.connection.close_panel(panel.id)
+            case PanelRenderReceived(panel=panel) if self.owner(panel.panel_id) == name:
+                self._show(PanelRendered(name, panel.panel_id, panel.title, panel.lines, panel.footer))
+            case PanelRenderReceived():
+                pass
+            case PanelCloseReceived(panel_id=panel_id):
+                self._closed(name, panel_id)
+
+    def _extension(self, panel_id: str) -> SupervisedExtension:
+        extension = self._manager.named(self.owner(panel_id) or "")
+        if extension is None:
+            raise UserError(f"no panel {panel_id!r} is open")
+        return extension
+
+    def _closed(self, extension: str, panel_id: str) -> None:
+        if self.owner(panel_id) == extension:
+            self._show(PanelClosed(extension, panel_id))
+
+    def _show(self, event: PanelOpened | PanelRendered | PanelClosed) -> None:
+        self.apply([event])
+        self._manager.show([event])
+
+
 class Roster:
-    """A session's extensions, in order, with an event queue for each.
+    """A session's extensions, in order.
 
     A guard that connected in an earlier process is missing until it connects again, and blocks its events.
-    ``dismissed`` is called with the name of a missing guard that was dismissed.
     """
 
-    def __init__(self, around: LaunchSettings, manager: Manager, dismissed: Callable[[str], None]) -> None:
-        self.extensions: list[SupervisedExtension] = []
-        self.listeners: list[EventQueue] = []
-        self._around = around
+    def __init__(self, settings: LaunchSettings, manager: Manager) -> None:
+        #: Replaced when one comes or goes: a round of decisions under way asks those that it began with.
+        self.extensions: tuple[SupervisedExtension, ...] = ()
+        self._settings = settings
         self._manager = manager
-        self._dismissed = dismissed
         self._begun = False
         #: Events blocked by guards that connected earlier, by name.
         self._recorded_guards: dict[str, frozenset[wire.Intercepted]] = {}
@@ -578,11 +589,10 @@ class Roster:
         """True with any extension, present or missing."""
         return bool(self.extensions or self._recorded_guards)
 
-    def begin(self, origins: Sequence[ExtensionSource]) -> None:
+    def begin(self, sources: Sequence[ExtensionSource]) -> None:
         """Start the session's extensions in parallel, and add placeholders for missing guards."""
         self._begun = True
-        self.extensions = [SupervisedExtension(origin, self._around, self._manager) for origin in origins]
-        self._update_listeners()
+        self.extensions = tuple(SupervisedExtension(source, self._settings, self._manager) for source in sources)
         for name in self._recorded_guards:
             self._add_missing(name)
 
@@ -602,64 +612,53 @@ class Roster:
         for name, intercept in former._recorded_guards.items():
             self.recall(GuardSet(name, tuple(sorted(intercept))))
 
-    def is_connected(self, name: str) -> bool:
-        """Return whether an extension of this name is present and not just missing."""
-        return any(one.name == name and not self._is_away(one) for one in self.extensions)
-
     def join(self, name: str, carrier: Carrier, guards: Callable[[GuardSet], None], token: str) -> SupervisedExtension:
         """Add an extension that connected from outside, as `Manager.join` specifies. Raise UserError."""
         if (bound := self._bound.get(name)) and bound != token:
             raise UserError(f"{name!r} guards this session and is bound to another token")
         earlier = next((one for one in self.extensions if one.name == name), None)
-        if earlier is not None and not self._is_away(earlier):
+        if earlier is not None and not self.is_away(earlier):
             raise UserError(f"the session has an extension named {name!r} already")
-        caller = RemoteSource(name, carrier, self._around, frozenset() if earlier is None else earlier.peer.closed)
+        caller = RemoteSource(
+            name, carrier, self._settings, frozenset() if earlier is None else earlier.connection.peer.closed
+        )
         # Drop disconnected extensions that block nothing.
-        self.extensions = [one for one in self.extensions if one is not earlier and not _is_gone(one)]
-        extension = SupervisedExtension(caller, self._around, self._manager)
+        self.extensions = tuple(one for one in self.extensions if one is not earlier and not _is_gone(one))
+        extension = SupervisedExtension(caller, self._settings, self._manager)
         self._guards = {one: hear for one, hear in self._guards.items() if one in self.extensions}
         self._guards[extension] = guards
         self._tokens = {one: known for one, known in self._tokens.items() if one in self.extensions}
         self._tokens[extension] = token
-        self._admit(extension)
+        self.extensions += (extension,)
         return extension
 
     def put_on_record(self, extension: SupervisedExtension) -> None:
         """Record the events that a connected extension guards, if any."""
-        if extension.peer.closed and extension in self._guards:
+        if extension.connection.peer.closed and extension in self._guards:
             token = self._bound[extension.name] = self._tokens[extension]
-            self._guards[extension](GuardSet(extension.name, tuple(sorted(extension.peer.closed)), token))
+            self._guards[extension](GuardSet(extension.name, tuple(sorted(extension.connection.peer.closed)), token))
 
     def _add_missing(self, name: str) -> None:
         """Add a placeholder for a missing guard, unless its name is in use."""
         if all(one.name != name for one in self.extensions):
-            missing = MissingGuard(name, self._around, self._recorded_guards[name])
-            self._missing[name] = SupervisedExtension(missing, self._around, self._manager)
-            self._admit(self._missing[name])
+            missing = RemoteSource(name, None, self._settings, self._recorded_guards[name])
+            self._missing[name] = SupervisedExtension(missing, self._settings, self._manager)
+            self.extensions += (self._missing[name],)
 
     def _dismiss(self, name: str) -> None:
         """Remove a missing guard. One that has reconnected in the meantime is recorded again."""
         for one in [one for one in self.extensions if one.name == name]:
-            if self._is_away(one):
-                self.extensions.remove(one)
-                self._update_listeners()
-                self._dismissed(name)
+            if self.is_away(one):
+                self.extensions = tuple(other for other in self.extensions if other is not one)
+                self._manager.on_guard_dismissed(name)
             else:
                 self.put_on_record(one)
 
-    def _is_away(self, extension: SupervisedExtension) -> bool:
+    def is_away(self, extension: SupervisedExtension) -> bool:
         """Return whether an extension from outside has disconnected or has not reconnected yet."""
         return not extension.returns and (extension.is_over or self._missing.get(extension.name) is extension)
-
-    def _admit(self, extension: SupervisedExtension) -> None:
-        self.extensions.append(extension)
-        self._update_listeners()
-
-    def _update_listeners(self) -> None:
-        kept = {listener.extension: listener for listener in self.listeners}
-        self.listeners = [kept.get(one) or EventQueue(one) for one in self.extensions]
 
 
 def _is_gone(extension: SupervisedExtension) -> bool:
     """Return whether an extension from outside has disconnected without leaving events blocked."""
-    return not extension.returns and extension.is_over and not extension.peer.closed
+    return not extension.returns and extension.is_over and not extension.connection.peer.closed

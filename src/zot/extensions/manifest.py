@@ -219,7 +219,7 @@ def _leads_into(word: str, directory: str) -> bool:
 
 
 def trust_summary(manifest: Manifest, covered: Coverage) -> list[str]:
-    """Return lines that tell what runs, what the trust covers, and what it does not."""
+    """Return lines about the program, the files that the trust covers, and the data that it does not."""
     runs = " ".join(map(printable, (manifest.exec, *manifest.args)))
     lines = [
         f"runs: {runs if len(runs) <= _MAX_COMMAND else f'{runs[:_MAX_COMMAND]}...'}",

@@ -111,6 +111,12 @@ class OutgoingRequest(msgspec.Struct, frozen=True):
     deadline: float
 
 
+class Unconfined(msgspec.Struct, frozen=True):
+    """Start of the extension without its sandbox, as the user allowed; ``reason`` is a sentence for the log."""
+
+    reason: str
+
+
 class Greeted(msgspec.Struct, frozen=True):
     """Hello received. The caller writes ``reply`` at once."""
 
@@ -258,7 +264,8 @@ class PeerEnded(msgspec.Struct, frozen=True):
 
 Answered: TypeAlias = ToolAnswered | CommandAnswered | Decided
 PeerEvent: TypeAlias = (
-    Greeted
+    Unconfined
+    | Greeted
     | CommandRegistered
     | ToolRegistered
     | SubscribeReceived
@@ -328,26 +335,14 @@ class ExtensionPeer:
         self._permissions = permissions
         self._lines = LineSplitter(max_line_bytes=max_line_bytes)
         self._registry = Registry()
-        self._questions = PendingRequests(name, self._deadlines, closed)
+        self.requests = PendingRequests(name, self._deadlines)
         self._panels = PeerPanels()
         self._faults = 0
-        self._phase = ConnectionState(self._deadlines, now)
+        self.phase = ConnectionState(self._deadlines, now)
+        #: Events that are blocked while the extension cannot decide about them.
+        self.closed = closed
 
     # Queries.
-
-    @property
-    def state(self) -> PeerState:
-        return self._phase.state
-
-    @property
-    def running(self) -> bool:
-        """True while requests can be sent."""
-        return self._phase.running
-
-    @property
-    def closed(self) -> frozenset[wire.Intercepted]:
-        """Events that are blocked while the extension cannot decide about them."""
-        return self._questions.closed
 
     @property
     def commands(self) -> tuple[wire.RegisterCommand, ...]:
@@ -366,22 +361,22 @@ class ExtensionPeer:
 
     def is_subscribed(self, event: wire.EventName) -> bool:
         """True if the extension is notified of ``event``."""
-        return self.running and event in self._registry.events
+        return self.phase.running and event in self._registry.events
 
     def decides(self, event: wire.Intercepted) -> bool:
         """True if `ask` is needed for ``event``: the extension decides about it, or its absence blocks it."""
-        return event in self.closed or (self.running and event in self._registry.intercept)
+        return event in self.closed or (self.phase.running and event in self._registry.intercept)
 
     @property
     def start_deadline(self) -> tuple[str, float]:
         """Name and seconds of the deadline that the extension's start waits for."""
-        if self.state is PeerState.GREETING:
+        if self.phase.state is PeerState.GREETING:
             return "hello", self._deadlines.hello_s
         return "ready", self._deadlines.ready_s
 
     def next_deadline(self) -> float | None:
         """Return the time at which to call `expire`; None without a deadline."""
-        times = (self._phase.until, self._questions.next_deadline())
+        times = (self.phase.until, self.requests.next_deadline())
         return min((time for time in times if time is not None), default=None)
 
     # Requests and notifications to the extension: most return the bytes to write, or at once the answer.
@@ -390,16 +385,16 @@ class ExtensionPeer:
         """Call a tool."""
         problem = self._refusal("tool", tool, self._registry.tools)
         if problem:
-            return tool_failure(self._questions.new_id(), problem)
-        waiting = self._questions.open("tool", tool, now)
+            return tool_failure(self.requests.new_id(), problem)
+        waiting = self.requests.open("tool", tool, now)
         return encode_request(waiting, wire.ToolCall(waiting.id, tool, args))
 
     def invoke_command(self, command: str, args: str, now: float) -> OutgoingRequest | CommandAnswered:
         """Run a command."""
         problem = self._refusal("command", command, self._registry.commands)
         if problem:
-            return command_failure(self._questions.new_id(), problem)
-        waiting = self._questions.open("command", command, now)
+            return command_failure(self.requests.new_id(), problem)
+        waiting = self.requests.open("command", command, now)
         return encode_request(waiting, wire.CommandInvoked(waiting.id, command, args.strip()))
 
     def ask(
@@ -414,18 +409,18 @@ class ExtensionPeer:
         text: str = "",
     ) -> OutgoingRequest | InterceptDecision:
         """Request a decision about an event: a turn by its ``step``, a tool call, or a message by its ``text``."""
-        if self.running and event in self._registry.intercept:
-            waiting = self._questions.open("intercept", event, now)
+        if self.phase.running and event in self._registry.intercept:
+            waiting = self.requests.open("intercept", event, now, closed=event in self.closed)
             return encode_request(
                 waiting, wire.EventIntercept(waiting.id, event, step, tool_id, tool_name, tool_args, text)
             )
         if event not in self.closed:
             return InterceptDecision()
-        what = f"has not subscribed to {event}" if self.running else "is not running"
+        what = f"has not subscribed to {event}" if self.phase.running else "is not running"
         return decision_failure(f"extension {self.name}, which guards this, {what}", closed=True)
 
     def _refusal(self, kind: str, name: str, known: dict[str, Any]) -> str | None:
-        if not self.running:
+        if not self.phase.running:
             return f"extension {self.name} is not running"
         return None if name in known else f"extension {self.name} has no {kind} named {name!r}"
 
@@ -435,24 +430,20 @@ class ExtensionPeer:
 
     def send_key(self, panel_id: str, key: wire.Key, text: str = "") -> bytes:
         """Encode a key press for an open panel; b"" if the panel is not open."""
-        if not self.running or panel_id not in self._panels.open:
+        if not self.phase.running or panel_id not in self._panels.open:
             return b""
         return wire.encode_frame(wire.PanelKey(panel_id, key, text))
 
     def close_panel(self, panel_id: str) -> bytes:
         """Close a panel for the user; return the frame for the extension, or b""."""
         closed = self._panels.close(panel_id)
-        return wire.encode_frame(wire.PanelClose(panel_id)) if closed and self.running else b""
-
-    def give_up(self, call_id: str) -> None:
-        """Drop a request without an answer. A later answer to it only complains."""
-        self._questions.give_up(call_id)
+        return wire.encode_frame(wire.PanelClose(panel_id)) if closed and self.phase.running else b""
 
     def shut_down(self, now: float) -> bytes:
         """Start closing; return the shutdown frame. Open requests may still be answered."""
-        if self._phase.ending:
+        if self.phase.ending:
             return b""
-        self._phase.shut_down(now)
+        self.phase.shut_down(now)
         return wire.encode_frame(wire.Shutdown())
 
     # Input: received bytes, passed time, a lost or ended connection.
@@ -463,22 +454,22 @@ class ExtensionPeer:
 
     def lines(self, data: bytes) -> list[bytes | TooLong]:
         """Return the lines that ``data`` completes."""
-        return [] if self._phase.deaf else self._lines.feed(data)
+        return [] if self.phase.deaf else self._lines.feed(data)
 
     def last_lines(self) -> list[bytes | TooLong]:
         """Return the unterminated last line, if there is one, at the end of the input.
 
         Returns nothing if the process was terminated: that may have cut the line short.
         """
-        return [] if self._phase.deaf or self._phase.kill_next else self._lines.finish()
+        return [] if self.phase.deaf or self.phase.kill_next else self._lines.finish()
 
     def take(self, said: DecodedLine, now: float) -> list[PeerEvent]:
         """Process one line as decoded by `read`. Call it for each line, in order."""
-        if self._phase.deaf:
+        if self.phase.deaf:
             return []
         if isinstance(said, MalformedLine):
             return self._unknown(said, now) if said.later else self._fault(said, now)
-        self._phase.spoke(now)
+        self.phase.spoke(now)
         try:
             return self._process_permitted(said, now)
         except ProtocolError as problem:
@@ -486,32 +477,32 @@ class ExtensionPeer:
 
     def expire(self, now: float) -> list[PeerEvent]:
         """Act on the deadlines that have passed. May be called at any time."""
-        peer_events = self._questions.expire(now)
-        if self._phase.until is not None and self._phase.until <= now:
+        peer_events = self.requests.expire(now)
+        if self.phase.until is not None and self.phase.until <= now:
             peer_events += self._phase_expired(now)
         return peer_events
 
     def lose(self, reason: str, now: float) -> list[PeerEvent]:
         """Break the connection to a running process: it violates the protocol, does not read, or closed a pipe."""
-        if self._phase.ending:
+        if self.phase.ending:
             return []
-        failed = self._questions.fail_all(reason)
-        self._phase.terminated(now)
+        failed = self.requests.fail_all(reason)
+        self.phase.terminated(now)
         return [*failed, PeerBroken(reason), Terminate()]
 
     def end(self, reason: str, now: float, *, began: bool = True) -> list[PeerEvent]:
         """End the connection for a reason to show, such as "exited with 1"; ``began`` is false if the start failed."""
-        if self.state is PeerState.CLOSED:
+        if self.phase.state is PeerState.CLOSED:
             return []
         peer_events = self._take_all(self.last_lines(), now)
-        if self.state is PeerState.GREETING and began:
+        if self.phase.state is PeerState.GREETING and began:
             reason = f"{reason} before it said hello{self.advice}"
-        if self._phase.wanted and self._phase.kill_next:
+        if self.phase.wanted and self.phase.kill_next:
             reason = f"{reason}: it did not end within {self._deadlines.shutdown_s:g} s of shutdown"
-        peer_events += self._questions.fail_all(reason)
+        peer_events += self.requests.fail_all(reason)
         peer_events += self._panels.close_all()
-        self._phase.ended()
-        return [*peer_events, PeerEnded(reason, self._phase.wanted)]
+        self.phase.ended()
+        return [*peer_events, PeerEnded(reason, self.phase.wanted)]
 
     # Frames, by state.
 
@@ -521,7 +512,7 @@ class ExtensionPeer:
     def _process_permitted(self, said: DecodedFrame, now: float) -> list[PeerEvent]:
         """Process the permitted part of a frame. Raise ProtocolError if there is none or the state forbids it."""
         frame, refused = said.frame, ""
-        if self.state is not PeerState.GREETING:
+        if self.phase.state is not PeerState.GREETING:
             frame, refused = admit(frame, self._permissions)
         peer_events = self._process_frame(frame, said.size, now)
         return [ProtocolViolation(refused, notice=True), *peer_events] if refused else peer_events
@@ -530,10 +521,10 @@ class ExtensionPeer:
         """Process one frame. Raise ProtocolError if the current state forbids it."""
         if isinstance(frame, wire.Hello):
             return self._greet(frame, now)
-        if self.state is PeerState.GREETING:
+        if self.phase.state is PeerState.GREETING:
             return self.lose(f"did not say hello first, but {wire.name_of(frame)}", now)
         match frame:
-            case wire.RegisterCommand() | wire.RegisterTool() | wire.Subscribe() | wire.Ready() if not self.running:
+            case wire.RegisterCommand() | wire.RegisterTool() | wire.Subscribe() | wire.Ready() if self.phase.ending:
                 return []  # Crossed the shutdown request.
             case wire.RegisterCommand():
                 self._registry.add_command(frame, size)
@@ -543,9 +534,9 @@ class ExtensionPeer:
             case wire.Subscribe():
                 return self._subscribe(frame)
             case wire.Ready():
-                return self._settle(said=True) if self.state is PeerState.REGISTERING else []
+                return self._settle(said=True) if self.phase.state is PeerState.REGISTERING else []
             case wire.ToolResult() | wire.CommandResponse() | wire.EventInterceptResponse():
-                return self._panels.watch(self._questions.take(frame))
+                return self._panels.watch(self.requests.take(frame))
             case wire.PanelRender() | wire.PanelClose():
                 return [self._panels.take(frame)]
             case wire.Notify(message=message, level=level):
@@ -553,26 +544,26 @@ class ExtensionPeer:
             case wire.ShutdownAck():
                 return (
                     [Acknowledged()]
-                    if self._phase.wanted
+                    if self.phase.wanted
                     else [ProtocolViolation("acknowledged a shutdown that was not requested")]
                 )
 
     def _greet(self, hello: wire.Hello, now: float) -> list[PeerEvent]:
-        if self.state is PeerState.CLOSING:
+        if self.phase.state is PeerState.CLOSING:
             return []  # Crossed the shutdown request.
-        if self.state is not PeerState.GREETING:
+        if self.phase.state is not PeerState.GREETING:
             raise ProtocolError("said hello again")
         if hello.name != self.name:
             return self.lose(f"says it is {hello.name!r}, but its manifest says {self.name!r}", now)
         self.hello = hello
-        self._phase.greeted(hello, now)
+        self.phase.greeted(hello, now)
         return [Greeted(hello, wire.encode_frame(self._ack))]
 
     def _subscribe(self, wanted: wire.Subscribe) -> list[PeerEvent]:
         unknown = self._registry.subscribe(wanted)
         promised = self.closed - self._registry.intercept
         if self._fails_closed or wanted.on_failure == "block":
-            self._questions.closed |= self._registry.intercept
+            self.closed |= self._registry.intercept
         peer_events: list[PeerEvent] = [SubscribeReceived(self._registry.events, self._registry.intercept)]
         if unknown:
             peer_events.append(ProtocolViolation(f"subscribe: no such event: {', '.join(map(printable, unknown))}"))
@@ -584,21 +575,21 @@ class ExtensionPeer:
         return peer_events
 
     def _settle(self, *, said: bool) -> list[PeerEvent]:
-        self._phase.settled()
+        self.phase.settled()
         return [Settled(said)]
 
     def _phase_expired(self, now: float) -> list[PeerEvent]:
-        match self.state:
+        match self.phase.state:
             case PeerState.GREETING:
                 late = f"did not say hello within {self._deadlines.hello_s:g} s"
                 return self.lose(f"{late} (--ext-deadline hello=SECONDS changes that){self.advice}", now)
             case PeerState.REGISTERING:
                 return self._settle(said=False)
-            case PeerState.CLOSING if self._phase.kill_next:
-                self._phase.killed()
+            case PeerState.CLOSING if self.phase.kill_next:
+                self.phase.killed()
                 return [Kill()]
             case PeerState.CLOSING:
-                self._phase.terminated(now)
+                self.phase.terminated(now)
                 return [Terminate()]
             case PeerState.READY | PeerState.CLOSED:
                 return []
@@ -607,18 +598,18 @@ class ExtensionPeer:
 
     def _unknown(self, said: MalformedLine, now: float) -> list[PeerEvent]:
         """Complain about a frame of a later version; one that answers a request is a fault."""
-        if self.state is PeerState.GREETING or self._questions.meant(said.frame_id) is not None:
+        if self.phase.state is PeerState.GREETING or self.requests.meant(said.frame_id) is not None:
             return self._fault(msgspec.structs.replace(said, reason=f"wrote an {said.reason}"), now)
         return self._complain(said.reason, now)
 
     def _fault(self, said: MalformedLine, now: float) -> list[PeerEvent]:
         """Handle a malformed line: fail the request it answers, or all open requests if that is unknown."""
         reason, line = said.reason, said.line
-        if self.state is PeerState.GREETING:
+        if self.phase.state is PeerState.GREETING:
             advice = "" if line[:1] in (b"", b"{") else "; what it prints belongs on standard error"
             return self.lose(f"did not say hello first, but {with_line(reason, line)}{advice}", now)
-        meant = self._questions.meant(said.frame_id)
-        failed = [self._questions.fail(meant, reason)] if meant else self._questions.fail_all(reason)
+        meant = self.requests.meant(said.frame_id)
+        failed = [self.requests.fail(meant, reason)] if meant else self.requests.fail_all(reason)
         complaint = ProtocolViolation(with_line(reason, line), notice=bool(failed) or not self._faults)
         return [complaint, *failed, *self._count_fault(now)]
 
@@ -755,13 +746,9 @@ def _object_schema(name: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 
 class PendingRequests:
-    """Open requests to an extension, by id. Ids count up and are never reused.
+    """Open requests to an extension, by id. Ids count up and are never reused."""
 
-    ``closed`` events are blocked when it does not decide about them.
-    """
-
-    def __init__(self, name: str, deadlines: ExtensionDeadlines, closed: frozenset[wire.Intercepted]) -> None:
-        self.closed = closed
+    def __init__(self, name: str, deadlines: ExtensionDeadlines) -> None:
         self._name = name
         self._deadlines = deadlines
         self._count = 0
@@ -770,9 +757,9 @@ class PendingRequests:
         #: How recent requests ended.
         self._finished: dict[str, str] = {}
 
-    def open(self, kind: Kind, subject: str, now: float) -> PendingRequest:
-        """Open a request whose deadline follows from its kind."""
-        waiting = PendingRequest(self.new_id(), kind, subject, now + self._deadlines.of(kind))
+    def open(self, kind: Kind, subject: str, now: float, *, closed: bool = False) -> PendingRequest:
+        """Open a request whose deadline follows from its kind. If a ``closed`` one fails, its event is blocked."""
+        waiting = PendingRequest(self.new_id(), kind, subject, now + self._deadlines.of(kind), closed)
         self._waiting[waiting.id] = waiting
         return waiting
 
@@ -786,7 +773,7 @@ class PendingRequests:
         return min((waiting.deadline for waiting in self._waiting.values()), default=None)
 
     def give_up(self, call_id: str) -> None:
-        """Drop a request without an answer."""
+        """Drop a request without an answer. A later answer to it only complains."""
         if call_id in self._waiting:
             self._close(call_id, "was given up")
 
@@ -829,7 +816,7 @@ class PendingRequests:
             case "command":
                 return command_failure(waiting.id, failure)
             case "intercept":
-                return Decided(waiting.id, decision_failure(failure, closed=waiting.subject in self.closed))
+                return Decided(waiting.id, decision_failure(failure, closed=waiting.closed))
 
     def _answer(self, waiting: PendingRequest, reply: Reply) -> Answered | None:
         """Return the answer to a request; None if the reply is of another kind."""
@@ -864,12 +851,14 @@ class PendingRequests:
 
 
 class PendingRequest(msgspec.Struct, frozen=True):
-    """Open request: the tool, command or event it concerns, and the deadline of its answer."""
+    """Open request: the tool, command or event it concerns, the deadline of its answer, and whether its failure blocks
+    the event."""
 
     id: str
     kind: Kind
     subject: str
     deadline: float
+    closed: bool
 
 
 def encode_request(waiting: PendingRequest, frame: wire.AnyToExtension) -> OutgoingRequest:

@@ -79,7 +79,7 @@ def admit(frame: wire.AnyFromExtension, permissions: Permissions | None) -> tupl
             problem = "its permissions do not include ui, so it cannot open a panel"
             return wire.CommandResponse(call_id, error=problem), f"command_response: {problem}"
         case wire.EventInterceptResponse(block=False) if not permissions.modify and _changes(frame):
-            # It did not allow what it was asked about, so that must not happen either.
+            # It did not allow the event unchanged, so the event must not take place either.
             problem = "its permissions do not include modify, so it cannot change what it is asked about"
             return wire.EventInterceptResponse(frame.id, block=True, reason=problem), problem
         case wire.Subscribe():

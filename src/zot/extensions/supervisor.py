@@ -6,17 +6,10 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-import msgspec
-
-from zot.errors import UserError
-from zot.extensions.connection import Carrier, ExtensionConnection, OnSendFailed, RemoteCarrier
-from zot.extensions.launch import LaunchSettings, acknowledgement
 from zot.extensions.log import AGAIN, Log
 from zot.extensions.peer import (
-    CommandAnswered,
-    Decided,
     ExtensionPeer,
     GivenUp,
     Greeted,
@@ -29,13 +22,15 @@ from zot.extensions.peer import (
     Settled,
     SlowRequest,
     ToolAnswered,
+    Unconfined,
 )
+from zot.extensions.peer_connection import ExtensionConnection, PeerObserver
+from zot.extensions.sources import ExtensionSource, LaunchSettings
 from zot.messages import TextBlock, ToolSpec, timestamp
-from zot.text import printable
 from zot.tools.base import Output, ToolContext, ToolFailedWithOutput
 from zot.tools.command_output import Excerpt
 from zot.wire import extension as wire
-from zot.wire.extension import Event, Intercepted, RegisterTool
+from zot.wire.extension import Event, RegisterTool
 
 if TYPE_CHECKING:
     from zot.extensions.manager import Manager
@@ -65,31 +60,6 @@ class SlowWaitNotice:
         self._timer.cancel()
 
 
-class ExtensionSource(Protocol):
-    """Source of an extension: a program to start (`ProgramSource`), or a connection from outside (`RemoteSource`).
-
-    ``returns`` if it can be opened again after its end.
-    """
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def version(self) -> str: ...
-
-    @property
-    def returns(self) -> bool: ...
-
-    def guarded(self) -> frozenset[wire.Intercepted]:
-        """Return the events blocked until the extension has subscribed for the first time."""
-
-    def peer(self, closed: frozenset[wire.Intercepted], *, now: float) -> ExtensionPeer:
-        """Return the peer of a new connection; ``closed`` events are blocked until it has subscribed."""
-
-    async def open(self, errors: int, note: Callable[[str], None], deaf: OnSendFailed) -> Carrier:
-        """Open a carrier; standard error goes to ``errors``. Raise OSError, ValueError or UserError."""
-
-
 class Registrations:
     """Commands and tools of an extension, by name."""
 
@@ -103,38 +73,36 @@ class Registrations:
         self.tools |= {tool.name: tool for tool in peer.tools}
 
 
-class SupervisedExtension:
-    """Running extension, restarted after crashes if its ``origin`` allows that."""
+class SupervisedExtension(PeerObserver):
+    """Running extension, restarted after crashes if its ``source`` allows that."""
 
-    def __init__(self, origin: ExtensionSource, around: LaunchSettings, manager: Manager) -> None:
-        self.name = origin.name
+    def __init__(self, source: ExtensionSource, settings: LaunchSettings, manager: Manager) -> None:
+        self.name = source.name
         #: True if zot starts it; False if it connected from outside.
-        self.returns = origin.returns
+        self.returns = source.returns
         self.condition: Condition = "starting"
         #: Why it does not run; "" while it runs.
         self.problem = ""
         self._evidence = ""
         self._log_began = 0
-        self._around = around
+        self._settings = settings
         self._manager = manager
-        self.log = Log(around.home, self.name)
+        self.log = Log(settings.home, self.name)
+        #: Its notifications, in order with the decisions that it is asked for.
+        self.events = EventQueue(self)
         self._settled = asyncio.Event()
         self._closing = asyncio.Event()
         self._greeted = False
         self._restarts: deque[float] = deque(maxlen=len(_PAUSES_S))
-        self._origin = origin
-        self._connection = self._new_connection(origin.guarded())
+        self._source = source
+        #: The current connection; a restart makes another one.
+        self.connection = self._new_connection(source.guarded())
         #: Registrations from before a crash, until the restarted extension is ready.
         self._before_crash = Registrations()
         #: Cleared during a restart.
         self._restarted = asyncio.Event()
         self._restarted.set()
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"zot extension {self.name}")
-
-    @property
-    def peer(self) -> ExtensionPeer:
-        """Peer of the current connection."""
-        return self._connection.peer
 
     @property
     def is_over(self) -> bool:
@@ -153,7 +121,7 @@ class SupervisedExtension:
         if not self.is_over:
             offer.commands |= self._before_crash.commands
             offer.tools |= self._before_crash.tools
-            offer.add(self.peer)
+            offer.add(self.connection.peer)
         return offer
 
     async def over(self) -> None:
@@ -168,42 +136,30 @@ class SupervisedExtension:
         """Call a tool, after a restart that is under way."""
         with self._wait(f"tool {tool}"):
             await self._restarted.wait()
-            connection = self._connection
-            answered: ToolAnswered = await connection.answer(connection.peer.call_tool(tool, args, _now()))
-            return answered
+            return await self.connection.call_tool(tool, args)
 
     async def run_command(self, command: str, args: str) -> wire.CommandResponse:
         """Run a command, after a restart that is under way."""
         with self._wait(f"command {command}"):
             await self._restarted.wait()
-            connection = self._connection
-            answered: CommandAnswered = await connection.answer(connection.peer.invoke_command(command, args, _now()))
-            return answered.response
+            return (await self.connection.run_command(command, args)).response
+
+    def guards(self, event: wire.Intercepted) -> bool:
+        """Return whether the event is blocked unless the extension allows it."""
+        return event in self.connection.peer.closed
 
     async def decide(self, event: wire.Intercepted, **about: Any) -> InterceptDecision:
-        """Return its decision about an event, or the one in its place if it cannot decide."""
+        """Return its decision about an event, or the one in its place if it cannot decide. Cancelling ends the wait."""
+        if not self.connection.peer.decides(event):
+            return InterceptDecision()
         with self._wait(f"intercept {event}"):
-            connection = self._connection
-            decided = await connection.answer(connection.peer.ask(event, _now(), **about))
-            return decided.decision if isinstance(decided, Decided) else decided
-
-    def notify(self, event: wire.Event) -> None:
-        """Notify it of an event, if it is subscribed."""
-        self._connection.send(self.peer.notify(event))
-
-    def send_key(self, panel_id: str, key: wire.Key, text: str) -> None:
-        """Send it a key press in one of its panels."""
-        self._connection.send(self.peer.send_key(panel_id, key, text))
-
-    def close_panel(self, panel_id: str) -> None:
-        """Notify it that the user closed one of its panels."""
-        self._connection.send(self.peer.close_panel(panel_id))
+            return await self.connection.decide(event, **about)
 
     async def close(self) -> None:
         """Shut it down: by request, then SIGTERM, then SIGKILL. Idempotent."""
         self._closing.set()
-        self._connection.shut_down()
-        deadlines = self._around.deadlines
+        self.connection.shut_down()
+        deadlines = self._settings.deadlines
         bound_s = deadlines.shutdown_s + 2 * deadlines.terminate_s + _SLACK_S
         await asyncio.wait({self._task}, timeout=bound_s)
         if not self._task.done():
@@ -218,19 +174,19 @@ class SupervisedExtension:
                 await self._run_once()
                 if self._closing.is_set() or not await self._may_restart():
                     return
-                self._connection = self._new_connection(self.peer.closed)
+                self.connection = self._new_connection(self.connection.peer.closed)
         finally:
             self._settled.set()
             self._restarted.set()
 
     async def _run_once(self) -> None:
         again = AGAIN if self._restarts else ""
-        self.log.note(f"starting {again}{self.name} {self._origin.version}".rstrip())
+        self.log.note(f"starting {again}{self.name} {self._source.version}".rstrip())
         errors = self.log.open()
         self._log_began = self.log.end()
         watching = asyncio.get_running_loop().create_task(self._watch_log(), name=f"zot extension log {self.name}")
         try:
-            await self._connection.run(lambda deaf: self._origin.open(errors, self.log.note, deaf))
+            await self.connection.run(self._source, errors)
         finally:
             watching.cancel()
             os.close(errors)
@@ -248,7 +204,7 @@ class SupervisedExtension:
         if not self._greeted or not self.returns or len(recent) == len(_PAUSES_S):
             self.condition = "failed"
             again = f"is not started again: it has crashed {len(recent) + 1} times" if recent else ""
-            self._happened(GivenUp(again))
+            self.on_peer_event(GivenUp(again))
             return False
         self._before_crash = self.offer
         self._restarted.clear()
@@ -262,12 +218,13 @@ class SupervisedExtension:
         return False
 
     def _new_connection(self, closed: frozenset[wire.Intercepted]) -> ExtensionConnection:
-        return ExtensionConnection(self._origin.peer(closed, now=_now()), self._happened)
+        return ExtensionConnection(self._source.peer(closed, now=_now()), self)
 
     def _wait(self, what: str) -> SlowWaitNotice:
-        return SlowWaitNotice(lambda since: self._happened(SlowRequest(what, since)))
+        return SlowWaitNotice(lambda since: self.on_peer_event(SlowRequest(what, since)))
 
-    def _happened(self, peer_event: PeerEvent) -> None:
+    def on_peer_event(self, peer_event: PeerEvent) -> None:
+        """Update its condition and its log, then notify the manager."""
         match peer_event:
             case Greeted():
                 self._greeted = True
@@ -278,7 +235,7 @@ class SupervisedExtension:
                 self._restarted.set()
             case GivenUp(reason=reason) if reason:
                 self.log.note(reason)
-            case ProtocolViolation(reason=reason) | RequestTimedOut(reason=reason):
+            case Unconfined(reason=reason) | ProtocolViolation(reason=reason) | RequestTimedOut(reason=reason):
                 self.log.note(reason)
             case PeerBroken(reason=reason):
                 self._settled.set()
@@ -291,14 +248,14 @@ class SupervisedExtension:
                 self.log.note(reason)
             case _:
                 pass
-        self._manager.happened(self, peer_event)
+        self._manager.on_peer_event(self, peer_event)
 
     def _fail(self, reason: str) -> None:
         """Record the reason of a failure and the last lines of its standard error, before its log grows further."""
         self.problem = reason
         self._evidence = ""
         if words := self.log.last_words(self._log_began):  # Without them, the log has no more than the reason.
-            log = f"zot ext logs {self.name}" if self._around.logs_are_home else self.log.path
+            log = f"zot ext logs {self.name}" if self._settings.logs_are_home else self.log.path
             self._evidence = f": {' | '.join(words)} (all of it: {log})"
 
 
@@ -314,20 +271,9 @@ class EventQueue:
     """
 
     def __init__(self, extension: SupervisedExtension) -> None:
-        self.name = extension.name
-        self.extension = extension
+        self._extension = extension
         self._waiting: deque[tuple[Event, str]] = deque()
         self._asked: set[tuple[str, str]] = set()
-
-    async def decide(self, event: Intercepted, **about: Any) -> InterceptDecision:
-        """Request a decision. Cancelling ends the wait at once."""
-        if not self.extension.peer.decides(event):
-            return InterceptDecision()
-        return await self.extension.decide(event, **about)
-
-    def guards(self, event: Intercepted) -> bool:
-        """Return whether the event is blocked unless the extension allows it."""
-        return event in self.extension.peer.closed
 
     def notify(self, event: Event, about: str) -> None:
         """Enqueue a notification; ``about`` identifies the request about the same event."""
@@ -342,7 +288,7 @@ class EventQueue:
     def release_all(self) -> None:
         """Send all queued notifications at the end of a run: no request about them will follow."""
         for event, _ in self._waiting:
-            self.extension.notify(event)
+            self._extension.connection.notify(event)
         self._waiting.clear()
         self._asked.clear()
 
@@ -353,62 +299,14 @@ class EventQueue:
                 return
             self._waiting.popleft()
             self._asked.discard((event.event, about))
-            self.extension.notify(event)
+            self._extension.connection.notify(event)
 
     def _must_be_asked_first(self, event: Event) -> bool:
         match event.event:
             case "turn_start" | "tool_call":
-                return self.extension.peer.decides(event.event)
+                return self._extension.connection.peer.decides(event.event)
             case _:
                 return False
-
-
-class RemoteSource:
-    """`Origin` of an extension that connected from outside: after a disconnect it has to connect again.
-
-    ``closed`` are the events that an earlier connection of this name left blocked. Raise UserError if ``name`` is not
-    valid for an extension.
-    """
-
-    version = ""
-    returns = False
-
-    def __init__(
-        self,
-        name: str,
-        carrier: Carrier,
-        around: LaunchSettings,
-        closed: frozenset[wire.Intercepted] = frozenset(),
-    ) -> None:
-        try:
-            self.name: str = msgspec.convert(name, wire.ExtensionName)
-        except msgspec.ValidationError:
-            rule = "letters, digits, `.`, `_` and `-`, at most 64, and a letter or digit first"
-            raise UserError(f"{printable(name)!r} is no name for an extension: {rule}") from None
-        self._carrier = carrier
-        self._around = around
-        self._closed = closed
-
-    def guarded(self) -> frozenset[wire.Intercepted]:
-        return self._closed
-
-    def peer(self, closed: frozenset[wire.Intercepted], *, now: float) -> ExtensionPeer:
-        # It may run on another machine: paths of this one do not concern it, and it has no directory here.
-        ack = acknowledgement(self._around, directory="", data="")
-        return ExtensionPeer(self.name, ack, now=now, deadlines=self._around.deadlines, closed=closed)
-
-    async def open(self, errors: int, note: Callable[[str], None], deaf: OnSendFailed) -> Carrier:
-        return self._carrier
-
-
-class MissingGuard(RemoteSource):
-    """Placeholder of a guard that connected in an earlier process: blocks its events until it connects again."""
-
-    def __init__(self, name: str, around: LaunchSettings, closed: frozenset[wire.Intercepted]) -> None:
-        super().__init__(name, RemoteCarrier(lambda data: None, lambda: None), around, closed)
-
-    async def open(self, errors: int, note: Callable[[str], None], deaf: OnSendFailed) -> Carrier:
-        raise UserError("it had connected to this session, guards it, and has not come back yet")
 
 
 class ExtensionTool:

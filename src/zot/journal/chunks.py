@@ -19,6 +19,7 @@ import msgspec
 from zot.encoding import UNREADABLE, decoder, encode_lines
 from zot.errors import JournalDamaged, StoreFailed
 from zot.events import AgentEvent
+from zot.files import sha256
 from zot.messages import ImageBlock, Message, ResultBlock, TextBlock, TranscriptBlock
 from zot.store import (
     CallStarted,
@@ -234,9 +235,7 @@ def _without_blobs(row: Row, blobs: dict[bytes, bytes]) -> Row:
         return msgspec.structs.replace(row, contents={})
 
     def stow(block: ImageBlock) -> ImageBlock:
-        import hashlib  # Imported lazily: few sessions have images.
-
-        digest = hashlib.sha256(block.data).digest()
+        digest = sha256(block.data).digest()
         blobs[digest] = block.data
         return ImageBlock(block.mime_type, digest)
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
@@ -26,7 +26,6 @@ from zot.journal.schema import (
     connect_empty,
     connect_read_only,
     explained,
-    is_damage,
     is_empty,
     is_from_later_version,
     is_there,
@@ -39,12 +38,12 @@ from zot.journal.writer import Writer
 from zot.messages import timestamp
 
 if TYPE_CHECKING:
-    from zot.journal.repair import CheckReport
     from zot.journal.search import Hit
 
 log = logging.getLogger("zot")
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 #: How long closing waits for pending writes, and opening for another process that replaces the file.
 CLOSE_S = 5.0
@@ -137,25 +136,27 @@ class ReadOnlyJournal:
 
     async def sessions(self, *, cwd: str | None = None) -> list[SessionRecord]:
         """Return all sessions, or those of a directory, the newest first."""
-        return await self.reading(lambda connection: queries.listed(connection, cwd=cwd))
+        return await self.reading(queries.listed, cwd=cwd)
 
     async def newest(self, cwd: str, *, but: str) -> SessionRecord | None:
         """Return the last used session of a directory whose id does not begin with ``but``."""
-        return await self.reading(lambda connection: queries.newest(connection, cwd, but=but))
+        return await self.reading(queries.newest, cwd, but=but)
 
     async def find(self, session_id: str) -> SessionRecord:
         """Return a session's record. Raise NoSuchSession."""
-        return await self.reading(lambda connection: queries.get(connection, session_id))
+        return await self.reading(queries.get, session_id)
 
     async def search(self, text: str, *, limit: int = 50) -> list[Hit]:
         """Return the messages that contain ``text``, ignoring case, newest sessions first."""
         from zot.journal.search import matches  # Imported lazily: only searches need it.
 
-        return await self.reading(lambda connection: matches(connection, text, limit))
+        return await self.reading(matches, text, limit)
 
-    async def reading(self, action: Callable[[sqlite3.Connection], T]) -> T:
-        """Run ``action`` with a read-only connection, in another thread. Raise StoreFailed."""
-        return await self._readers.run(action)
+    async def reading(
+        self, query: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Return ``query(connection, *args, **kwargs)``, in another thread and read-only. Raise StoreFailed."""
+        return await self._readers.run(lambda connection: query(connection, *args, **kwargs))
 
     async def close(self) -> None:
         """Close the file."""
@@ -236,13 +237,13 @@ class Journal(ReadOnlyJournal):
             if session is None:
                 raise NoSuchSession(f"there is no session {session_id!r}")
             last = queries.last_seq(connection, session.number)
-            if not self.leases.take(session.number):
+            if not self.leases.acquire(session.number):
                 return session, last  # The holder of the lease has checked it.
             try:
                 epoch = checked_epoch(connection, session, self, last)
                 return msgspec.structs.replace(session, epoch=epoch), last
             finally:
-                self.leases.let_go(session.number)
+                self.leases.release(session.number)
 
         return Record(self, *await self.writing(find))
 
@@ -285,64 +286,51 @@ class Journal(ReadOnlyJournal):
         """True if an idle session ends with row ``last``, but its mark in the lock file shows more, or that it was
         deleted."""
         number = session.number
-        is_behind = self.leases.marked(number) > last or self.leases.is_buried(number)
+        is_behind = self.leases.marked(number) > last or self.leases.is_deleted(number)
         return is_behind and session.owner is None and not self.leases.is_taken(number)
-
-    async def create(self, session_id: str, *, cwd: str = "", title: str = "") -> SessionRecord:
-        """Create a session. Raise UserError if it exists."""
-        now = timestamp()
-        return await self.writing(
-            lambda connection: queries.create(connection, session_id, cwd=cwd, title=title, now=now)
-        )
 
     async def rename(self, session_id: str, title: str) -> None:
         """Give a session a title. Raise NoSuchSession."""
-        await self.writing(lambda connection: queries.rename(connection, session_id, title))
+        await self.writing(queries.rename, session_id, title)
 
     async def is_closed(self, session_id: str) -> bool:
         """True if a session is marked as closed."""
-        return await self.reading(lambda connection: queries.is_closed(connection, session_id))
+        return await self.reading(queries.is_closed, session_id)
 
     async def mark_closed(self, session_id: str, *, closed: bool) -> None:
         """Mark a session as closed, or remove the mark. Does nothing if there is no such session."""
         now = timestamp()
         if closed:
-            await self.writing(lambda connection: queries.mark_closed(connection, session_id, now), durable=True)
+            await self.writing_durably(queries.mark_closed, session_id, now)
         else:
-            await self.writing(lambda connection: queries.unmark_closed(connection, session_id), durable=True)
+            await self.writing_durably(queries.unmark_closed, session_id)
 
     async def delete(self, session_id: str) -> SessionRecord:
         """Delete a session for good; return its record. Raise NoSuchSession, SessionBusy while it runs."""
 
         def remove(connection: sqlite3.Connection) -> SessionRecord:
             session = queries.get(connection, session_id)
-            if not self.leases.take(session.number):
+            if not self.leases.acquire(session.number):
                 raise busy(session)
             try:
                 queries.delete(connection, session.number)
                 # Before the commit: a session that disappears without this mark counts as lost.
-                self.leases.bury(session.number)
+                self.leases.mark_deleted(session.number)
             finally:
-                self.leases.let_go(session.number)
+                self.leases.release(session.number)
             return session
 
         return await self.writing(remove)
 
     async def fork(self, session_id: str, new_id: str, *, at: int) -> SessionRecord:
         """Make ``new_id`` from the rows of a session up to number ``at``. Raise NoSuchSession, UserError."""
-        return await self.writing(lambda connection: queries.fork(connection, session_id, at, new_id))
+        return await self.writing(queries.fork, session_id, at, new_id)
 
     async def collect(self) -> int:
         """Delete unreferenced blobs and shrink the file; return how many blobs were deleted."""
         removed = await self.writing(queries.sweep)
-        await self.writer.mail.heard(self.writer.run(_shrink, bare=True))
+        await self.writer.callbacks.mirror(self.writer.run(_shrink, bare=True))
         return removed
-
-    async def check(self) -> CheckReport:
-        """Check every byte and report problems. Changes nothing."""
-        from zot.journal.repair import inspect  # Imported lazily: only `sessions check` needs it.
-
-        return await self.reading(inspect)
 
     async def acknowledge(self) -> None:
         """Accept the known losses: missing sessions, and rows missing at the end of others. Raise StoreFailed."""
@@ -351,16 +339,16 @@ class Journal(ReadOnlyJournal):
             sessions = queries.listed(connection)
             for session in sessions:
                 last = queries.last_seq(connection, session.number)
-                if self.leases.marked(session.number) > last and self.leases.take(session.number):
+                if self.leases.marked(session.number) > last and self.leases.acquire(session.number):
                     try:
                         checked_epoch(connection, session, self, last)
                     finally:
-                        self.leases.let_go(session.number)
+                        self.leases.release(session.number)
             queries.acknowledge(connection)
             present = {session.number for session in sessions}
             for number in range(1, self.leases.highest + 1):
                 if number not in present and self.leases.marked(number):
-                    self.leases.bury(number)
+                    self.leases.mark_deleted(number)
 
         await self.writing(accept)
 
@@ -371,21 +359,34 @@ class Journal(ReadOnlyJournal):
         """
         await asyncio.to_thread(self._replace, problem, self._replaced)
 
-    async def reading(self, action: Callable[[sqlite3.Connection], T]) -> T:
-        """Run ``action`` with a read-only connection, in another thread."""
+    async def reading(
+        self, query: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Return ``query(connection, *args, **kwargs)``, in another thread and read-only."""
         try:
-            return await self._readers.run(action)
+            return await super().reading(query, *args, **kwargs)
         except JournalDamaged as problem:
             self.suspect(problem)
             raise
 
-    async def writing(self, action: Callable[[sqlite3.Connection], T], *, durable: bool = False) -> T:
-        """Run ``action`` in a transaction, in the writer's thread, after everything queued before.
+    async def writing(
+        self, action: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Return ``action(connection, *args, **kwargs)``, in a transaction after everything queued before.
 
-        It completes even if the caller is cancelled. If ``durable``, the result survives a loss of power.
+        It runs in the writer's thread and completes even if the caller is cancelled.
         """
+        return await self._written(lambda connection: action(connection, *args, **kwargs), durable=False)
+
+    async def writing_durably(
+        self, action: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Do as `writing` does; the result survives a loss of power."""
+        return await self._written(lambda connection: action(connection, *args, **kwargs), durable=True)
+
+    async def _written(self, action: Callable[[sqlite3.Connection], T], *, durable: bool) -> T:
         try:
-            return await self.writer.mail.heard(self.writer.run(action, durable=durable))
+            return await self.writer.callbacks.mirror(self.writer.run(action, durable=durable))
         except JournalDamaged as problem:
             self.suspect(problem)
             raise
@@ -466,47 +467,34 @@ class Journal(ReadOnlyJournal):
 
     def _finish_salvage(self) -> None:
         """Finish a replacement that a crash interrupted. Raise StoreFailed if other processes use the file."""
-        if not is_there(replacement(self.path)):
-            return
-        if not self.leases.own():
-            raise StoreFailed(f"{self.path} is being replaced by another process: wait for its end")
-        try:
-            from zot.journal.repair import finish  # Imported lazily: repairs are rare.
-
-            finish(self.path)
-        finally:
-            self.leases.share()
+        if is_there(replacement(self.path)):
+            self._repair(None, f"{self.path} is being replaced by another process: wait for its end")
 
     def _salvage(self, problem: StoreFailed) -> None:
         """Replace the file by its readable contents. Raise StoreFailed if other processes use it."""
-        if not self.leases.own():
-            raise StoreFailed(f"{problem}; but other processes have it open: end them first") from problem
-        try:
-            from zot.journal.repair import salvage  # Imported lazily: repairs are rare.
+        self._repair(problem, f"{problem}; but other processes have it open: end them first")
 
-            notices = [] if self._is_whole(problem) else salvage(self.path)
-            self.leases.mark({SUSPECTED: 0})
+    def _repair(self, problem: StoreFailed | None, if_used: str) -> None:
+        """Repair the file while no other process uses it, or raise StoreFailed with the text ``if_used``.
+
+        Without a ``problem``, only finish an interrupted replacement.
+        """
+        if not self.leases.own():
+            raise StoreFailed(if_used) from problem
+        from zot.journal import repair  # Imported lazily: repairs are rare.
+
+        notices: list[str] = []
+        try:
+            if problem is None:
+                repair.finish(self.path)
+            else:
+                if not repair.was_misread(self.path, problem, is_suspected=bool(self.leases.marked(SUSPECTED))):
+                    notices = repair.salvage(self.path)
+                self.leases.mark({SUSPECTED: 0})
         finally:
             self.leases.share()
         for notice in notices:
             self.note(notice)
-
-    def _is_whole(self, problem: StoreFailed) -> bool:
-        """True if the file is intact after all: SQLite also reports damage when a disk read fails once.
-
-        Damage that we found ourselves, by a checksum or by the tables, needs no second look.
-        """
-        cause = problem.__cause__
-        if not (self.leases.marked(SUSPECTED) or (isinstance(cause, sqlite3.Error) and is_damage(cause))):
-            return False
-        from zot.journal.repair import check_file  # Imported lazily: repairs are rare.
-
-        # Twice: an unreliable disk may fail again.
-        reports = (check_file(self.path) for _ in range(2))
-        if all(len(report.problems) > len(report.lost) for report in reports):
-            return False
-        log.warning("%s; every byte of it is right, so a read must have failed: look at the disk", problem)
-        return True
 
     def _replace(self, problem: StoreFailed, file: int) -> None:
         """Stop, salvage the damaged file, and start again.

@@ -27,7 +27,7 @@ _MARK = struct.Struct("<Q")
 #: The slot of the lock file, which no session has, for the mark that damage was met.
 SUSPECTED = 0
 #: The mark of a deleted session: no row has this number.
-_BURIED = (1 << 64) - 1
+_DELETED = (1 << 64) - 1
 _SET = getattr(fcntl, "F_OFD_SETLK", None)
 _GET = getattr(fcntl, "F_OFD_GETLK", None)
 # Flags for systems whose locks belong to the process: closing any descriptor of the file ends them, so there is one
@@ -110,7 +110,7 @@ class Leases(_LockFile):
         with self._guard:
             return frozenset(self._held)
 
-    def take(self, number: int) -> bool:
+    def acquire(self, number: int) -> bool:
         """Acquire the lease of a session. False if it is held, here or elsewhere."""
         with self._guard:
             if number in self._held:
@@ -131,7 +131,7 @@ class Leases(_LockFile):
                 return self._is_locked(number, 1)
             return not (self._lock(fcntl.F_WRLCK, number) and self._lock(fcntl.F_UNLCK, number))
 
-    def let_go(self, number: int) -> None:
+    def release(self, number: int) -> None:
         """Release the lease of a session."""
         with self._guard:
             if number in self._held:
@@ -177,7 +177,7 @@ class Leases(_LockFile):
             mark = self._mark_of(number)
         except OSError as problem:
             raise self._failed("read", problem) from problem
-        return 0 if mark == _BURIED else mark
+        return 0 if mark == _DELETED else mark
 
     @property
     def highest(self) -> int:
@@ -187,14 +187,14 @@ class Leases(_LockFile):
         except OSError as problem:
             raise self._failed("read", problem) from problem
 
-    def bury(self, number: int) -> None:
+    def mark_deleted(self, number: int) -> None:
         """Mark a session as deleted. Raise StoreFailed."""
-        self.mark({number: _BURIED})
+        self.mark({number: _DELETED})
 
-    def is_buried(self, number: int) -> bool:
+    def is_deleted(self, number: int) -> bool:
         """True if a session is marked as deleted; False if the lock file cannot be read."""
         try:
-            return self._mark_of(number) == _BURIED
+            return self._mark_of(number) == _DELETED
         except OSError:
             return False
 
@@ -252,7 +252,7 @@ def read_marks(path: str) -> tuple[int, ...]:
     except OSError:
         return ()
     marks = (mark for (mark,) in _MARK.iter_unpack(data[: len(data) // _MARK.size * _MARK.size]))
-    return tuple(0 if mark == _BURIED else mark for mark in marks)
+    return tuple(0 if mark == _DELETED else mark for mark in marks)
 
 
 def mark_damaged(journal: str) -> bool:

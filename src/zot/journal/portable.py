@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Annotated, TypeAlias
 
@@ -30,6 +30,7 @@ from zot.journal.queries import (
     put,
     update_summaries,
 )
+from zot.messages import timestamp
 from zot.store import (
     CallStarted,
     Change,
@@ -308,29 +309,33 @@ def _images(connection: sqlite3.Connection, shown: Iterable[bytes], sent: set[by
             yield encode(ImageLine(digest.hex(), found[0])) + b"\n"
 
 
-def imported(
-    connection: sqlite3.Connection,
-    lines: Iterable[Line],
-    *,
-    wanted_id: str | None,
-    spare_id: Callable[[], str],
-    home: str,
-    cwd: str | None,
-    agent: str = "",
-    now: str,
-) -> SessionRecord:
-    """Create a session from valid ``lines``, inside a transaction.
+class ImportTarget(msgspec.Struct, frozen=True):
+    """The session to make from an export, on this machine.
 
-    Its id is ``wanted_id``, which must be free; by default the old id, or ``spare_id`` if that is taken. ``cwd``
-    overrides its directory, ``agent`` names its agent. Raise UserError.
+    Its id is ``wanted_id``, which must be free; by default the old id, or ``spare_id`` if that is taken. ``home`` is
+    the user's home directory. ``cwd`` overrides the session's directory, ``agent`` names its agent.
     """
+
+    spare_id: str
+    home: str
+    wanted_id: str | None = None
+    cwd: str | None = None
+    agent: str = ""
+
+    def directory(self, exported: str) -> str:
+        """Return the directory for an exported one."""
+        return local(exported, self.home) if self.cwd is None else self.cwd
+
+
+def imported(connection: sqlite3.Connection, lines: Iterable[Line], target: ImportTarget) -> SessionRecord:
+    """Create a session from valid ``lines``, inside a transaction. Raise UserError."""
     reading = iter(lines)
     header = next(reading)
     assert isinstance(header, PortableHeader)
-    new_id = wanted_id or (header.id if find(connection, header.id) is None else spare_id())
-    where = local(header.cwd, home) if cwd is None else cwd
-    made = create(connection, new_id, cwd=where, title=header.title, now=now)
-    _Import(connection, made.number, home=home, cwd=cwd, agent=agent, now=now).take(reading)
+    new_id = target.wanted_id or (header.id if find(connection, header.id) is None else target.spare_id)
+    now = timestamp()
+    made = create(connection, new_id, cwd=target.directory(header.cwd), title=header.title, now=now)
+    _Import(connection, made.number, target, now).take(reading)
     parent = None if header.parent is None else key_of(header.parent)
     query = "UPDATE sessions SET created = ?, parent = ?, fork_seq = ? WHERE number = ?"
     connection.execute(query, (header.created, parent, header.fork_seq, made.number))
@@ -340,14 +345,10 @@ def imported(
 class _Import:
     """A writer of imported rows into one session."""
 
-    def __init__(
-        self, connection: sqlite3.Connection, number: int, *, home: str, cwd: str | None, agent: str, now: str
-    ) -> None:
+    def __init__(self, connection: sqlite3.Connection, number: int, target: ImportTarget, now: str) -> None:
         self._connection = connection
         self._number = number
-        self._home = home
-        self._cwd = cwd
-        self._agent = agent
+        self._target = target
         self._now = now
         self._summary = SessionSummary()
         self._chunk: Chunk | None = None
@@ -373,8 +374,7 @@ class _Import:
         """Return ``change`` with the directory and agent of this machine."""
         if not isinstance(change, Configured):
             return change
-        cwd = local(change.cwd, self._home) if self._cwd is None else self._cwd
-        return msgspec.structs.replace(change, cwd=cwd, agent=self._agent)
+        return msgspec.structs.replace(change, cwd=self._target.directory(change.cwd), agent=self._target.agent)
 
     def _take_row(self, seq: int, run: int, kind: Kind, row: Row) -> None:
         body = encode(row) + b"\n"

@@ -14,6 +14,7 @@ import msgspec
 from zot.encoding import UNREADABLE, thread_safe_type
 from zot.errors import JournalDamaged, NoSuchSession, UserError
 from zot.events import AssistantStart, TurnEnd, Usage
+from zot.files import sha256
 from zot.journal.chunks import (
     Chunk,
     Kind,
@@ -336,7 +337,7 @@ def is_closed(connection: sqlite3.Connection, session_id: str) -> bool:
 
 
 def mark_closed(connection: sqlite3.Connection, session_id: str, now: str) -> None:
-    """Mark a session as closed, if there is one of that id."""
+    """Mark a session as closed, if it exists."""
     query = "INSERT OR IGNORE INTO closed (session, since) SELECT number, ? FROM sessions WHERE id = ?"
     connection.execute(query, (now, key_of(session_id)))
 
@@ -529,10 +530,8 @@ def _with_blobs(connection: sqlite3.Connection, rows: Sequence[Row]) -> list[Row
 
 def blob(connection: sqlite3.Connection, digest: bytes) -> bytes | None:
     """Return a blob by its hash; None if it is missing or damaged."""
-    import hashlib  # Imported lazily: few sessions have images.
-
     found = connection.execute("SELECT data FROM blobs WHERE hash = ?", (digest,)).fetchone()
-    return found[0] if found is not None and hashlib.sha256(found[0]).digest() == digest else None
+    return found[0] if found is not None and sha256(found[0]).digest() == digest else None
 
 
 def record_of(row: tuple[Any, ...]) -> SessionRecord:

@@ -63,7 +63,7 @@ class Record:
     shared = True
     keeps = True
 
-    def __init__(self, files: Journal, session: SessionRecord, last: int, *, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, journal: Journal, session: SessionRecord, last: int, *, patience_s: float = PATIENCE_S) -> None:
         self.loop = asyncio.get_running_loop()
         self.id = session.id
         self.number = session.number
@@ -76,7 +76,7 @@ class Record:
         #: The number of messages at `last_seq`, once all rows have been read.
         self._messages = None if last else 0
         self.broken: StoreFailed | None = None
-        self._files = files
+        self.journal = journal
         self._patience_s = patience_s
         self._safe_seq = last
         self._unsafe_bytes = 0
@@ -90,11 +90,6 @@ class Record:
         self._safe: Callable[[int], None] = lambda seq: None
         self._failed: Callable[[StoreFailed], None] = lambda problem: None
 
-    @property
-    def journal(self) -> Journal:
-        """The journal that has it."""
-        return self._files
-
     async def begin(self, find_answer: FindAnswer | None = None) -> Acquired:
         """Acquire the lease for a run; return the rows that others added since we last read, or a stored answer."""
         self._check()
@@ -102,7 +97,7 @@ class Record:
         if self._owner is not None:
             raise SessionBusy(f"session {self.id!r} is running here already", pid=owner.pid, host=owner.host)
         taken: list[Owner] = []
-        taking = self._files.writer.run(
+        taking = self.journal.writer.run(
             lambda connection: self._take(connection, owner, taken, find_answer),
             durable=True,
             session=self.number,
@@ -111,18 +106,18 @@ class Record:
         )
         try:
             async with asyncio.timeout(self._patience_s):
-                self.epoch, last, run, acquired = await self._files.writer.mail.heard(taking)
+                self.epoch, last, run, acquired = await self.journal.writer.callbacks.mirror(taking)
         except BaseException as problem:
             # Whatever the failure, the lease must not stay taken.
-            taking.add_done_callback(lambda _: self._files.leases.let_go(self.number) if taken else None)
+            taking.add_done_callback(lambda _: self.journal.leases.release(self.number) if taken else None)
             taking.cancel()
             self._is_deleted = isinstance(problem, NoSuchSession)
-            self._files.suspect(problem)
+            self.journal.suspect(problem)
             if isinstance(problem, TimeoutError):
-                raise StoreFailed(f"{self._files.path} has not answered for {self._patience_s:g} s") from None
+                raise StoreFailed(f"{self.journal.path} has not answered for {self._patience_s:g} s") from None
             raise
         if acquired.answer is not None:
-            self._files.leases.let_go(self.number)
+            self.journal.leases.release(self.number)
             return acquired
         self._owner, self._has_ended = owner, False
         self._messages = self._counted(last, acquired.rows)
@@ -134,17 +129,17 @@ class Record:
         self, connection: sqlite3.Connection, owner: Owner, taken: list[Owner], find_answer: FindAnswer | None
     ) -> tuple[int, int, int, Acquired]:
         """Acquire the lease in the writer's thread, store the owner, and read the rows of others."""
-        self._files.writer.check_file()
+        self.journal.writer.check_file()
         session = find(connection, self.id)
         if session is None or session.number != self.number:
             raise NoSuchSession(f"there is no session {self.id!r} any more")
-        leases = self._files.leases
-        if not leases.take(self.number):
+        leases = self.journal.leases
+        if not leases.acquire(self.number):
             raise busy(session)
         taken.append(owner)
         self.left_behind = self.left_behind or session.owner is not None
         last, run = newest_row_and_run(connection, self.number)
-        epoch = checked_epoch(connection, session, self._files, last)
+        epoch = checked_epoch(connection, session, self.journal, last)
         disown(connection, self.number, run + 1)
         if find_answer is not None and (answer := find_answer(connection, run)) is not None:
             return epoch, last, run, Acquired(answer=answer)
@@ -166,11 +161,11 @@ class Record:
         owner, self._owner = self._owner, None
         if owner is None:
             return
-        leases, number = self._files.leases, self.number
+        leases, number = self.journal.leases, self.number
         # A failed row is never written; a late one may still be.
         is_settled = self._safe_seq == self.last_seq or self.broken is not None
         if is_settled:
-            leases.let_go(number)
+            leases.release(number)
             if self._has_ended and self.broken is None:
                 return
 
@@ -181,21 +176,21 @@ class Record:
             connection.execute(query, (mark, number, msgspec.json.encode(owner)))
 
         try:
-            leaving = self._files.writer.run(leave, durable=parked, session=number, plain=True, loop=self.loop)
+            leaving = self.journal.writer.run(leave, durable=parked, session=number, plain=True, loop=self.loop)
         except StoreFailed:
-            leases.let_go(number)  # No row is pending any more.
+            leases.release(number)  # No row is pending any more.
         else:
             if not is_settled:
-                leaving.add_done_callback(lambda _: leases.let_go(number))
+                leaving.add_done_callback(lambda _: leases.release(number))
 
     @property
     def is_free(self) -> bool:
         """True if no process holds the lease. Cheap enough to poll."""
-        return not self._files.leases.is_taken(self.number)
+        return not self.journal.leases.is_taken(self.number)
 
     def line_up(self, came: float) -> Ticket:
         """Take a place in the session's waiting line, by time of arrival. Raise StoreFailed."""
-        return Ticket(self._files.leases.path, self.number, came)
+        return Ticket(self.journal.leases.path, self.number, came)
 
     def append(self, rows: Sequence[Row], *, run: int, ends: bool = False) -> int:
         """Number and enqueue ``rows``; all appends of one event-loop tick are written together."""
@@ -216,7 +211,7 @@ class Record:
         last = self.last_seq + len(rows)
         size = sum([len(chunk.body) for chunk in chunks]) + sum(map(len, blobs.values()))
         # Clients rely on the end of a run: it and all rows before must survive a loss of power.
-        self._files.writer.post(Append(self, chunks, blobs, summary, last, size, durable=ends))
+        self.journal.writer.post(Append(self, chunks, blobs, summary, last, size, durable=ends))
         if summary is not None and self._messages is not None:
             self._messages += summary.messages
         self.last_seq, self.last_run, self._has_ended = last, run, ends
@@ -230,7 +225,7 @@ class Record:
     @property
     def is_broken(self) -> bool:
         """True if rows could not be written or the session was deleted: it takes no more."""
-        return self._failure is not None or self._is_deleted or self._files.leases.is_buried(self.number)
+        return self._failure is not None or self._is_deleted or self.journal.leases.is_deleted(self.number)
 
     @property
     def full(self) -> bool:
@@ -249,10 +244,10 @@ class Record:
     async def synced(self) -> None:
         """Wait until all rows appended so far survive a loss of power. Raise StoreFailed, also after 30 s."""
         self._check()
-        syncing = self._files.writer.sync()
+        syncing = self.journal.writer.sync()
         try:
             async with asyncio.timeout(self._patience_s):
-                await self._files.writer.mail.heard(syncing)
+                await self.journal.writer.callbacks.mirror(syncing)
         except TimeoutError:
             raise self._late() from None
         self._check()
@@ -269,7 +264,7 @@ class Record:
         """Take note that the writer failed or is late."""
         if self._failure is None:
             self._failure = problem
-            self._files.suspect(problem)
+            self.journal.suspect(problem)
             self._wake()
             self._failed(problem)
 
@@ -296,7 +291,7 @@ class Record:
             raise self._late() from None
 
     def _late(self) -> StoreFailed:
-        problem = StoreFailed(f"{self._files.path} has not been written for {self._patience_s:g} s: look at the disk")
+        problem = StoreFailed(f"{self.journal.path} has not been written for {self._patience_s:g} s: look at the disk")
         self.on_failed(problem)
         return problem
 
@@ -306,7 +301,7 @@ class Record:
 
     async def read(self, after: int, limit: int) -> list[tuple[int, Row]]:
         """Return the oldest stored rows after row ``after``, of all processes. Raise JournalDamaged."""
-        return await self._files.reading(lambda connection: rows_after(connection, self.number, after, limit))
+        return await self.journal.reading(rows_after, self.number, after, limit)
 
     async def newest(self) -> Sequence[tuple[int, Row]]:
         """Return the rows of the newest run, of any process, with their numbers. Raise JournalDamaged."""
@@ -317,26 +312,26 @@ class Record:
             _, first = last_run(connection, self.number)
             return rows_after(connection, self.number, first - 1, _ALL) if first else []
 
-        return await self._files.reading(look)
+        return await self.journal.reading(look)
 
     async def changes(self) -> Sequence[tuple[int, Change]]:
         """Return all changes of the transcript, of all processes. Raise JournalDamaged."""
-        numbers, rows = await self._files.reading(lambda connection: all_changes(connection, self.number))
+        numbers, rows = await self.journal.reading(all_changes, self.number)
         return [(seq, row) for seq, row in zip(numbers, rows, strict=True) if isinstance(row, Change)]
 
     async def changes_with_failures(self) -> Sequence[Row]:
         """Return all changes of the transcript, and the events of failed runs (`replay.failed_runs`)."""
         from zot.journal.replay import failed_runs  # Imported lazily: needed only after a failed run.
 
-        return await self._files.reading(lambda connection: failed_runs(connection, self.number))
+        return await self.journal.reading(failed_runs, self.number)
 
     async def content(self, digest: str) -> bytes | None:
         """Return the content of a file that a row refers to; None if it is lost."""
-        return await self._files.reading(lambda connection: queries.blob(connection, bytes.fromhex(digest)))
+        return await self.journal.reading(queries.blob, bytes.fromhex(digest))
 
     async def fork(self, new_id: str, at: int) -> None:
         """Make another session from the rows up to number ``at``. Raise UserError, NoSuchSession."""
-        await self._files.writing(lambda connection: queries.fork(connection, self.id, at, new_id))
+        await self.journal.writing(queries.fork, self.id, at, new_id)
 
     async def past(self) -> StoredPast:
         """Return the rows to resume from, up to `last_seq`. Raise JournalDamaged."""
@@ -353,7 +348,7 @@ class Record:
             changes[at:at] = events
             return StoredPast(changes, run, [row for seq, row in rows if seq <= upto]), added(changes)
 
-        past, self._messages = await self._files.reading(look)
+        past, self._messages = await self.journal.reading(look)
         self.last_run = past.run
         return past
 
@@ -379,7 +374,7 @@ def checked_epoch(connection: sqlite3.Connection, session: SessionRecord, files:
     if marked > last:
         files.note(f"session {session.id!r}: rows {last + 1} to {marked} were lost")
         queries.record_loss(connection, session.number, (queries.TAIL, last + 1, marked), timestamp())
-    elif not files.leases.is_buried(session.number) and (
+    elif not files.leases.is_deleted(session.number) and (
         session.owner is None or session.owner.parked or session.owner.boot == boot_id()
     ):
         return session.epoch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import shutil
 import sqlite3
@@ -51,6 +52,8 @@ from zot.journal.schema import (
 )
 from zot.messages import timestamp
 from zot.store import Row
+
+log = logging.getLogger("zot")
 
 #: Keys looked up one by one between two damaged places: a minute's work at most.
 _MAX_LOOKUPS = 1_000_000
@@ -118,7 +121,7 @@ def _checked(path: str, lock: str, marks: Sequence[int]) -> CheckReport:
         if not version and any(marks[1:]):
             return _all_lost("it is empty, although sessions were kept in it")
         return (
-            _with_missing_sessions(inspect(connection, marks), connection, marks, lock)
+            _with_missing_sessions(check_contents(connection, marks), connection, marks, lock)
             if version
             else CheckReport(0, 0, ())
         )
@@ -216,7 +219,7 @@ def _sync_directory(path: str) -> None:
         os.close(descriptor)
 
 
-def inspect(connection: sqlite3.Connection, marks: Sequence[int] = ()) -> CheckReport:
+def check_contents(connection: sqlite3.Connection, marks: Sequence[int] = ()) -> CheckReport:
     """Check every page, chunk and blob. ``marks`` has the newest row that each session ever stored."""
     found, unreadable = _Findings(), False
     sessions: list[SessionRecord] = []
@@ -439,6 +442,23 @@ def _put_session(new: sqlite3.Connection, session: SessionRecord) -> None:
         new.execute(query, (session.number, key_of(f"recovered-{session.number}"), *values, session.epoch + 1))
 
 
+def was_misread(path: str, problem: StoreFailed, *, is_suspected: bool) -> bool:
+    """True if the file is intact after all: SQLite also reports damage when a disk read fails once.
+
+    Damage that we found ourselves, by a checksum or by the tables, needs no second look, unless an earlier user of the
+    file suspected it.
+    """
+    cause = problem.__cause__
+    if not (is_suspected or (isinstance(cause, sqlite3.Error) and is_damage(cause))):
+        return False
+    # Twice: an unreliable disk may fail again.
+    reports = (check_file(path) for _ in range(2))
+    if all(len(report.problems) > len(report.lost) for report in reports):
+        return False
+    log.warning("%s; every byte of it is right, so a read must have failed: look at the disk", problem)
+    return True
+
+
 def salvage(path: str) -> list[str]:
     """Replace the file by its readable contents; return descriptions of the losses. The caller has it locked
     exclusively.
@@ -500,11 +520,11 @@ def _refill(path: str, fresh: str) -> list[str]:
 
 
 def _wreck(path: str, fresh: str) -> FoundRows:
-    """Return what can be read of a damaged file. ``fresh`` is an empty journal."""
+    """Return the readable rows of a damaged file. ``fresh`` is an empty journal."""
     copy, found = f"{path}.copy", FoundRows()
     try:
         _remove(copy)
-        prepare(copy)  # Private. A copy, because SQLite applies the write-ahead file to what it opens.
+        prepare(copy)  # Private. A copy, because SQLite applies the write-ahead file to the file it opens.
         for suffix in ("", "-wal"):
             with suppress(FileNotFoundError):
                 shutil.copyfile(path + suffix, copy + suffix)

@@ -55,17 +55,17 @@ class Append(msgspec.Struct):
         return len(self.chunks) == 1 and not self.blobs and self.summary is None
 
 
-def insert(connection: sqlite3.Connection, parcels: Sequence[Append]) -> None:
-    """Write ``parcels`` inside a transaction, with one update of each session's summary row."""
-    insert_chunks(connection, join([chunk for parcel in parcels for chunk in parcel.chunks]))
+def insert(connection: sqlite3.Connection, appends: Sequence[Append]) -> None:
+    """Write ``appends`` inside a transaction, with one update of each session's summary row."""
+    insert_chunks(connection, join([chunk for append in appends for chunk in append.chunks]))
     summaries: dict[int, SessionSummary] = {}
-    for parcel in parcels:
-        number = parcel.sender.number
-        if parcel.blobs:
-            connection.executemany("INSERT OR IGNORE INTO blobs (hash, data) VALUES (?, ?)", parcel.blobs.items())
-            add_uses(connection, number, parcel.chunks[0].first, parcel.blobs)
-        if parcel.summary is not None:
-            summaries.setdefault(number, SessionSummary()).extend(parcel.summary)
+    for append in appends:
+        number = append.sender.number
+        if append.blobs:
+            connection.executemany("INSERT OR IGNORE INTO blobs (hash, data) VALUES (?, ?)", append.blobs.items())
+            add_uses(connection, number, append.chunks[0].first, append.blobs)
+        if append.summary is not None:
+            summaries.setdefault(number, SessionSummary()).extend(append.summary)
     update_summaries(connection, summaries, timestamp())
 
 
@@ -93,12 +93,12 @@ class LoopCallbacks:
             self._take(loop)
             log.debug("an event loop was closed before its callbacks ran")
 
-    def heard(self, source: Future[T]) -> asyncio.Future[T]:
+    def mirror(self, source: Future[T]) -> asyncio.Future[T]:
         """Return a future of the running loop that mirrors ``source``. Cancelling it does not cancel ``source``."""
         loop = asyncio.get_running_loop()
-        mirror: asyncio.Future[T] = loop.create_future()
-        source.add_done_callback(lambda done: self.post(loop, partial(_copy_result, mirror, done)))
-        return mirror
+        result: asyncio.Future[T] = loop.create_future()
+        source.add_done_callback(lambda done: self.post(loop, partial(_copy_result, result, done)))
+        return result
 
     def _run_calls(self, loop: asyncio.AbstractEventLoop) -> None:
         for call in self._take(loop):
@@ -165,7 +165,7 @@ class Writer:
         self._queue: deque[Append | Task] = deque()
         #: Items of the current event-loop tick, moved to the queue together when it ends.
         self._collected: list[Append | Task] = []
-        self.mail = LoopCallbacks()
+        self.callbacks = LoopCallbacks()
         self._guard = threading.Lock()
         #: The thread blocks on it while idle; adding work releases it once.
         self._wake = threading.Lock()
@@ -178,12 +178,12 @@ class Writer:
         self._thread = threading.Thread(target=self._run_thread, name="zot journal", daemon=True)
         self._thread.start()
 
-    def post(self, parcel: Append) -> None:
+    def post(self, append: Append) -> None:
         """Enqueue an append, in the thread of its loop. Appends of one tick share a transaction."""
         with self._guard:
             self._check()
-            self._collected.append(parcel)
-        self._wake_after_tick(parcel.sender.loop)
+            self._collected.append(append)
+        self._wake_after_tick(append.sender.loop)
 
     def run(
         self,
@@ -288,8 +288,8 @@ class Writer:
         elif tasks:
             self._commit_group(group)
         else:
-            parcels = [one for one in group if isinstance(one, Append)]
-            self._commit([parcel for parcel in parcels if parcel.sender.broken is None])
+            appends = [one for one in group if isinstance(one, Append)]
+            self._commit([append for append in appends if append.sender.broken is None])
 
     def _perform(self, task: Task) -> None:
         if not task.future.set_running_or_notify_cancel():
@@ -321,9 +321,9 @@ class Writer:
                     if is_task:
                         done += [self._try_task(task) for task in some if isinstance(task, Task) and _starts(task)]
                     else:
-                        parcels = [one for one in some if isinstance(one, Append) and one.sender.broken is None]
-                        written += parcels
-                        insert(self._connection, parcels)
+                        appends = [one for one in some if isinstance(one, Append) and one.sender.broken is None]
+                        written += appends
+                        insert(self._connection, appends)
             self._written(written)
         except (sqlite3.Error, StoreFailed) as problem:
             failure = problem if isinstance(problem, StoreFailed) else explained(problem, self._path)
@@ -389,34 +389,34 @@ class Writer:
             os.close(descriptor)
         self._is_unsynced = False
 
-    def _commit(self, parcels: Sequence[Append]) -> None:
-        if not parcels:
+    def _commit(self, appends: Sequence[Append]) -> None:
+        if not appends:
             return
         try:
-            with self._durably(any(parcel.durable for parcel in parcels)):
-                if len(parcels) == 1 and parcels[0].is_plain:
+            with self._durably(any(append.durable for append in appends)):
+                if len(appends) == 1 and appends[0].is_plain:
                     # The usual case, in one call: each call releases the interpreter lock and may wait for it
                     # afterwards.
-                    insert_chunks(self._connection, parcels[0].chunks)
+                    insert_chunks(self._connection, appends[0].chunks)
                 else:
                     with _Transaction(self._connection):
-                        insert(self._connection, parcels)
-            self._written(parcels)
+                        insert(self._connection, appends)
+            self._written(appends)
         except (sqlite3.Error, StoreFailed) as problem:
-            self._fail(parcels, problem if isinstance(problem, StoreFailed) else explained(problem, self._path))
+            self._fail(appends, problem if isinstance(problem, StoreFailed) else explained(problem, self._path))
         else:
-            self._notify_stored(parcels)
+            self._notify_stored(appends)
 
-    def _fail(self, parcels: Sequence[Append], failure: StoreFailed) -> None:
-        for parcel in parcels:
-            parcel.sender.broken = failure
-        self._notify(parcels, lambda sender, _: sender.on_failed(failure))
+    def _fail(self, appends: Sequence[Append], failure: StoreFailed) -> None:
+        for append in appends:
+            append.sender.broken = failure
+        self._notify(appends, lambda sender, _: sender.on_failed(failure))
 
-    def _written(self, parcels: Sequence[Append]) -> None:
+    def _written(self, appends: Sequence[Append]) -> None:
         """Mark rows as stored, after checking that the file is still in place. Raise StoreFailed."""
         self.check_file()
         try:
-            self._mark({parcel.sender.number: parcel.last for parcel in parcels})
+            self._mark({append.sender.number: append.last for append in appends})
         except UnmarkedRows as problem:  # The rows are safe, but a later loss of them could go unnoticed.
             log.warning("%s", problem)
 
@@ -442,16 +442,16 @@ class Writer:
                 task.future.set_exception(problem)
         self._notify([p for p in left if isinstance(p, Append)], lambda sender, _: sender.on_failed(problem))
 
-    def _notify_stored(self, parcels: Sequence[Append]) -> None:
-        self._notify(parcels, lambda sender, own: sender.on_safe(own[-1].last, sum(parcel.size for parcel in own)))
+    def _notify_stored(self, appends: Sequence[Append]) -> None:
+        self._notify(appends, lambda sender, own: sender.on_safe(own[-1].last, sum(append.size for append in own)))
 
-    def _notify(self, parcels: Sequence[Append], call: Callable[[Record, list[Append]], None]) -> None:
-        """Call ``call`` for each sender of ``parcels``, in the thread of its loop."""
+    def _notify(self, appends: Sequence[Append], call: Callable[[Record, list[Append]], None]) -> None:
+        """Call ``call`` for each sender of ``appends``, in the thread of its loop."""
         by_loop: dict[asyncio.AbstractEventLoop, dict[int, list[Append]]] = {}
-        for parcel in parcels:
-            by_loop.setdefault(parcel.sender.loop, {}).setdefault(id(parcel.sender), []).append(parcel)
+        for append in appends:
+            by_loop.setdefault(append.sender.loop, {}).setdefault(id(append.sender), []).append(append)
         for loop, by_sender in by_loop.items():
-            self.mail.post(loop, *(partial(call, own[0].sender, own) for own in by_sender.values()))
+            self.callbacks.post(loop, *(partial(call, own[0].sender, own) for own in by_sender.values()))
 
 
 class _Transaction:

@@ -25,6 +25,7 @@ from zot.messages import (
     ToolSpec,
     TranscriptBlock,
 )
+from zot.providers.api_errors import stream_error
 from zot.providers.base import (
     Decoder,
     HttpRequest,
@@ -36,7 +37,7 @@ from zot.providers.base import (
     omitted_image_text,
     own_blocks,
 )
-from zot.providers.decoding import CallIds, EventReader, StreamDecoder, acceptable_id, acceptable_name, finished_call
+from zot.providers.decoding import CallIds, EventReader, SseParser, acceptable_id, acceptable_name, finished_call
 
 _STOPS: Mapping[str, Stop] = {
     "end_turn": "end_turn",
@@ -167,11 +168,12 @@ class _Open:
         self.closed = False
 
 
-class AnthropicDecoder(StreamDecoder):
+class AnthropicDecoder(Decoder):
     """Decoder of one streamed reply."""
 
     def __init__(self, ids: CallIds) -> None:
         super().__init__()
+        self._sse = SseParser()
         self._open: dict[int, _Open] = {}
         self._call_ids = ids
         self._usage = _Usage()
@@ -253,8 +255,6 @@ class AnthropicDecoder(StreamDecoder):
             case _MessageStop():
                 self.is_complete = True
             case _ErrorEvent(error=fault):
-                from zot.providers.api_errors import stream_error  # Imported lazily: needed only on failure.
-
                 raise stream_error(fault.type, fault.message)
             case _:
                 pass

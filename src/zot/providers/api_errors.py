@@ -8,7 +8,6 @@ from datetime import UTC
 from functools import cache
 from math import ceil
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -348,6 +347,8 @@ def _words(body: bytes) -> str:
 
 def _redirect_host(headers: Mapping[str, str]) -> str:
     """Return the host of a redirect. Only the host: the rest may contain secrets."""
+    from urllib.parse import urlsplit  # Imported lazily: redirects are rare, and decoders import this module.
+
     try:
         target = urlsplit(headers.get("location", ""), scheme="https")
         _ = target.port  # Raises if invalid.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+import abc
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, Protocol, TypeAlias
 
 import msgspec
@@ -319,27 +320,37 @@ class Transport(Protocol):
         """Close every connection."""
 
 
-class Decoder(Protocol):
+class Decoder(abc.ABC):
     """Turns the bytes of one reply into events. Does no I/O."""
+
+    def __init__(self) -> None:
+        #: Number of meaningful stream events so far. Pings and comments do not count.
+        self.progress = 0
+        #: True once the service has sent its final event.
+        self.is_complete = False
+        #: The error that follows the events returned last: the reply ends there.
+        self.failure: ProviderError | None = None
 
     def feed(self, data: bytes) -> list[StreamEvent]:
         """Return the events that ``data`` completes. Raise ProviderError for an error inside the stream."""
+        events: list[StreamEvent] = []
+        try:
+            self._feed(data, events)
+        except ProviderError as error:
+            if not events:
+                raise
+            self.failure = error  # The events before it must be delivered first.
+        return events
 
-    @property
-    def failure(self) -> ProviderError | None:
-        """The error that follows the events returned last: the reply ends there."""
+    @abc.abstractmethod
+    def _feed(self, data: bytes, events: list[StreamEvent]) -> None:
+        """Append the events that ``data`` completes. Raise ProviderError."""
 
-    @property
-    def progress(self) -> int:
-        """Number of meaningful stream events so far. Pings and comments do not count."""
-
-    @property
-    def is_complete(self) -> bool:
-        """True once the service has sent its final event."""
-
+    @abc.abstractmethod
     def finish(self) -> list[StreamEvent]:
         """Return the remaining events at the proper end of the body. Raise StreamBroken if the reply is incomplete."""
 
+    @abc.abstractmethod
     def reply(self) -> ModelReply:
         """Return the reply so far, without incomplete tool calls."""
 
@@ -354,8 +365,25 @@ class Api(Protocol):
         """Return a decoder for the reply to a request."""
 
 
-#: Reads a service's key. Called before each call, because keys from commands expire.
-ReadKey: TypeAlias = Callable[[], Awaitable[str]]
+class KeySource(Protocol):
+    """Source of a service's key: a setting, or a command whose keys expire."""
 
-#: Receives a refused key; returns True if reading it again may give another.
-RenewKey: TypeAlias = Callable[[str], bool]
+    async def read(self) -> str:
+        """Return the key, before each call; "" if none is needed. Raise AuthFailed."""
+
+    def renew(self, refused: str) -> bool:
+        """Forget a refused key. True if reading it again may give another."""
+
+
+class FixedKey(msgspec.Struct, frozen=True):
+    """A key that never changes."""
+
+    key: str
+
+    async def read(self) -> str:
+        """Return the key."""
+        return self.key
+
+    def renew(self, refused: str) -> bool:
+        """Return False: there is no other key."""
+        return False

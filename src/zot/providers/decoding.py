@@ -10,9 +10,9 @@ from zlib import crc32
 import msgspec
 
 from zot.encoding import UNREADABLE, explain, thread_safe_type
-from zot.errors import ProviderError, StreamBroken
+from zot.errors import StreamBroken
 from zot.messages import CallBlock, Message
-from zot.providers.base import CallIdCache, StreamEvent
+from zot.providers.base import CallIdCache
 from zot.text import replace_surrogate_escapes
 
 _BOM = b"\xef\xbb\xbf"
@@ -121,32 +121,6 @@ def _payload(block: bytes) -> bytes | None:
         if name == b"data":
             found.append(value.removeprefix(b" "))
     return b"\n".join(found) if found else None
-
-
-class StreamDecoder:
-    """Decoder of one streamed reply; each API implements `_feed`."""
-
-    def __init__(self) -> None:
-        self._sse = SseParser()
-        self.progress = 0
-        #: True once the service has sent its final event.
-        self.is_complete = False
-        self.failure: ProviderError | None = None
-
-    def feed(self, data: bytes) -> list[StreamEvent]:
-        """Return the events that ``data`` completes. Raise ProviderError for an error inside the stream."""
-        events: list[StreamEvent] = []
-        try:
-            self._feed(data, events)
-        except ProviderError as error:
-            if not events:
-                raise
-            self.failure = error  # The events before it must be delivered first.
-        return events
-
-    def _feed(self, data: bytes, events: list[StreamEvent]) -> None:
-        """Append the events that ``data`` completes."""
-        raise NotImplementedError
 
 
 class _Tags(msgspec.Struct):

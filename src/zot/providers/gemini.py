@@ -27,6 +27,7 @@ from zot.messages import (
     ToolSpec,
     TranscriptBlock,
 )
+from zot.providers.api_errors import stream_error
 from zot.providers.base import (
     Decoder,
     HttpRequest,
@@ -38,7 +39,7 @@ from zot.providers.base import (
     omitted_image_text,
     own_blocks,
 )
-from zot.providers.decoding import CallIds, EventReader, StreamDecoder, acceptable_id, acceptable_name, finished_call
+from zot.providers.decoding import CallIds, EventReader, SseParser, acceptable_id, acceptable_name, finished_call
 
 _STOPS: Mapping[str, Stop] = {"MAX_TOKENS": "length"}
 _REFUSED = frozenset(
@@ -134,11 +135,12 @@ class _Chunk(msgspec.Struct, gc=False, rename="camel"):
 _reader: EventReader[_Chunk] = EventReader(msgspec.json.Decoder(_Chunk), kinds=("",))
 
 
-class GeminiDecoder(StreamDecoder):
+class GeminiDecoder(Decoder):
     """Decoder of one streamed reply."""
 
     def __init__(self, ids: CallIds) -> None:
         super().__init__()
+        self._sse = SseParser()
         self._ids = ids
         self._blocks: list[TranscriptBlock] = []
         self._open: Literal["text", "thinking"] | None = None
@@ -286,8 +288,6 @@ class GeminiDecoder(StreamDecoder):
 def _check(chunk: _Chunk) -> None:
     """Raise the error that a chunk reports."""
     if (fault := chunk.error) is not None:
-        from zot.providers.api_errors import stream_error  # Imported lazily: needed only on failure.
-
         raise stream_error(fault.status or str(fault.code or ""), fault.message or "")
     feedback = chunk.prompt_feedback
     if feedback is not None and feedback.block_reason:

@@ -26,6 +26,7 @@ from zot.messages import (
     ToolSpec,
     TranscriptBlock,
 )
+from zot.providers.api_errors import error_from_body
 from zot.providers.base import (
     Decoder,
     HttpRequest,
@@ -39,7 +40,7 @@ from zot.providers.base import (
 from zot.providers.decoding import (
     CallIds,
     EventReader,
-    StreamDecoder,
+    SseParser,
     acceptable_id,
     acceptable_name,
     finished_call,
@@ -407,11 +408,12 @@ class _OpenText:
         return ThinkingBlock(text) if self.is_thought else TextBlock(text)
 
 
-class ChatDecoder(StreamDecoder):
+class ChatDecoder(Decoder):
     """Decoder of one streamed reply. With ``think_tags``, text may begin with thinking in tags."""
 
     def __init__(self, ids: CallIds, *, think_tags: bool = False) -> None:
         super().__init__()
+        self._sse = SseParser()
         self._parts: list[_OpenText | ChatOpenCall] = []
         self._open: _OpenText | None = None
         self._calls = OpenCalls(ids)
@@ -456,8 +458,6 @@ class ChatDecoder(StreamDecoder):
             if chunk is None:
                 continue
             if chunk.error or (chunk.message and not chunk.choices):
-                from zot.providers.api_errors import error_from_body  # Imported lazily: needed only on failure.
-
                 raise error_from_body(payload)
             choice = chunk.choices[0] if chunk.choices else _NOTHING
             delta = choice.delta or choice.message

@@ -28,6 +28,7 @@ from zot.messages import (
     TranscriptBlock,
     text_of,
 )
+from zot.providers.api_errors import stream_error
 from zot.providers.base import (
     Decoder,
     HttpRequest,
@@ -39,7 +40,7 @@ from zot.providers.base import (
     omitted_image_text,
     own_blocks,
 )
-from zot.providers.decoding import CallIds, EventReader, StreamDecoder, acceptable_id, acceptable_name, finished_call
+from zot.providers.decoding import CallIds, EventReader, SseParser, acceptable_id, acceptable_name, finished_call
 
 _BETWEEN_THOUGHTS = "\n\n"
 
@@ -305,9 +306,9 @@ class ResponsesPart:
         """Take the whole text and return its missing end. If it differs from the pieces, the whole text wins."""
         if self._whole:
             return ""
-        heard, missing = self.text, ""
-        if whole.startswith(heard):
-            missing = self.add(whole[len(heard) :])
+        known, missing = self.text, ""
+        if whole.startswith(known):
+            missing = self.add(whole[len(known) :])
         elif whole:
             self._pieces = [whole]
         self._whole = True
@@ -454,11 +455,12 @@ _Open: TypeAlias = OpenMessage | OpenThought | ResponsesOpenCall
 _O = TypeVar("_O", OpenMessage, OpenThought, ResponsesOpenCall)
 
 
-class ResponsesDecoder(StreamDecoder):
+class ResponsesDecoder(Decoder):
     """Decoder of one streamed reply."""
 
     def __init__(self, ids: CallIds) -> None:
         super().__init__()
+        self._sse = SseParser()
         self._open: dict[int, _Open] = {}
         self._item: int | None = None
         self._part: int | None = None
@@ -643,8 +645,6 @@ def _counters(usage: ResponsesUsage) -> Counters:
 
 
 def _failure(fault: Fault) -> ProviderError:
-    from zot.providers.api_errors import stream_error  # Imported lazily: needed only on failure.
-
     code = str(fault.code or fault.type or "server_error")
     return stream_error(code, fault.message or "the service gave no reason")
 

@@ -7,6 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -21,17 +22,17 @@ from zot.errors import (
     Stalled,
     StreamBroken,
 )
+from zot.providers.api_errors import advise, attribute_error, not_a_stream, response_error
 from zot.providers.base import (
     Api,
     Deadlines,
     HttpRequest,
     HttpResponse,
+    KeySource,
     ModelReply,
     ModelRequest,
     OnRetry,
     Provider,
-    ReadKey,
-    RenewKey,
     ReplyStream,
     StreamEvent,
     Transport,
@@ -48,7 +49,7 @@ _LONGEST_WAIT_S = 60.0
 log = logging.getLogger("zot")
 
 #: Marks a log record that an event reports too.
-TOLD = {"is_told": True}
+REPORTED = {"is_reported": True}
 _MAX_REPLY_BYTES = 64 * 1024 * 1024
 _MAX_ERROR_BODY = 64 * 1024
 #: Beginning of a response kept for the error message if it is not a stream.
@@ -83,11 +84,33 @@ def _is_passing(error: ProviderError) -> bool:
     return isinstance(error, TEMPORARY)
 
 
+def _random() -> float:
+    from random import random  # Imported lazily: needed only for retries.
+
+    return random()
+
+
+def _forever() -> float:
+    return math.inf
+
+
+class RetryTiming(msgspec.Struct, frozen=True):
+    """The time that retries take.
+
+    ``now`` returns seconds since the epoch: a service may name a time for the retry. ``jitter`` returns a random number
+    from 0 to 1, ``left_s`` how long an answer is still useful.
+    """
+
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    jitter: Callable[[], float] = _random
+    now: Callable[[], float] = time.time
+    left_s: Callable[[], float] = _forever
+
+
 class Service:
     """A model service. Its errors name the provider, contain no key and are short.
 
-    ``clock`` returns seconds since the epoch: a service may name a time for the retry. ``secrets`` are further
-    secrets that it might quote. ``left_s`` returns how long an answer is still useful.
+    ``secrets`` are further secrets that it might quote.
     """
 
     def __init__(
@@ -96,26 +119,18 @@ class Service:
         api: Api,
         transport: Transport,
         *,
-        key: ReadKey,
-        renew: RenewKey = lambda _: False,
+        key: KeySource,
         secrets: Sequence[str] = (),
         deadlines: Deadlines | None = None,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        jitter: Callable[[], float] | None = None,
-        clock: Callable[[], float] = time.time,
-        left_s: Callable[[], float] | None = None,
+        retries: RetryTiming | None = None,
     ) -> None:
         self.name = name
         self.api = api
         self.transport = transport
         self.key = key
-        self.renew = renew
         self.secrets = secrets
         self.deadlines = deadlines or Deadlines()
-        self.sleep = sleep
-        self.jitter = jitter or _random
-        self.clock = clock
-        self.left_s = left_s or _forever
+        self.retries = retries or RetryTiming()
 
     def call(self, request: ModelRequest, on_retry: OnRetry) -> _Call:
         """Prepare one model call; nothing is sent before `open`."""
@@ -136,16 +151,17 @@ class _Call:
         self._mask = Mask(service.secrets)
         self._response: HttpResponse | None = None
         self._decoder = service.api.decoder(request)
+        self._quiet_since = 0.0
+        self._deadline = ReadDeadline()
         self._first_events: list[StreamEvent] = []
         self._failure: ProviderError | None = None
         self._opening = b""
         self._received_bytes = 0
         self._ended = False
-        self._quiet_since = 0.0
 
     async def open(self) -> None:
         """Send the request, with retries where safe, until an answer begins. Raise ProviderError."""
-        key = await self._read_key()
+        key, retries = await self._read_key(), self._service.retries
         http, attempt, may_renew = self._prepared(key), 1, True
         while True:
             try:
@@ -155,27 +171,34 @@ class _Call:
                 if may_renew and _is_about_the_key(error) and (renewed := await self._renewed(key)):
                     log.warning("%s (once more, with a new key)", error)
                     http, may_renew = self._prepared(renewed), False
+                    self._decoder = self._service.api.decoder(self._request)
                     continue
-                delay_s = retry_delay(error, attempt=attempt, jitter=self._service.jitter())
-                if delay_s is None or delay_s >= self._service.left_s():
-                    self._advise(error)
+                delay_s = retry_delay(error, attempt=attempt, jitter=retries.jitter())
+                if delay_s is None or delay_s >= retries.left_s():
+                    advise(error, self._service.name)
                     raise
-                log.warning("%s (attempt %d; the next one in %.2f s)", error, attempt, delay_s, extra=TOLD)
+                log.warning("%s (attempt %d; the next one in %.2f s)", error, attempt, delay_s, extra=REPORTED)
                 self._on_retry(str(error), attempt=attempt, delay_s=delay_s)
-                await self._service.sleep(delay_s)
+                await retries.sleep(delay_s)
                 attempt += 1
+                self._decoder = self._service.api.decoder(self._request)
             else:
                 return
 
     async def read(self) -> list[StreamEvent]:
         """Return the next events; an empty list at the end. Raise ProviderError."""
         assert self._response is not None, "read before open"
+        if self._first_events:
+            events, self._first_events = self._first_events, []
+            return events
         try:
-            return await self._next_events(self._response)
+            if (failure := self._failure or self._decoder.failure) is not None:
+                raise failure
+            return await self._listen(self._response)
         except ProviderError as error:
             if not error.provider:  # Signed once: reading again raises the same error.
                 self._sign(error)
-                self._advise(error)
+                advise(error, self._service.name)
             raise
 
     def reply(self) -> ModelReply:
@@ -184,31 +207,24 @@ class _Call:
 
     def close(self) -> None:
         """Release the connection; it is reused only if the answer was read to its end."""
+        self._deadline.close()
         if self._response is not None:
             self._response.close()
 
     def _sign(self, error: ProviderError) -> None:
         """Add the provider's name, mask keys and shorten the error."""
-        from zot.providers.api_errors import attribute_error  # Imported lazily: needed only on failure.
-
         attribute_error(error, provider=self._service.name, mask=self._mask)
-
-    def _advise(self, error: ProviderError) -> None:
-        """Append advice, once no retry follows."""
-        from zot.providers.api_errors import advise  # Imported lazily: needed only on failure.
-
-        advise(error, self._service.name)
 
     async def _read_key(self) -> str:
         try:
-            return await self._service.key()
+            return await self._service.key.read()
         except ProviderError as error:
             self._sign(error)
             raise
 
     async def _renewed(self, refused: str) -> str:
         """Return a key other than the refused one; "" if there is none."""
-        if not self._service.renew(refused):
+        if not self._service.key.renew(refused):
             return ""
         key = await self._read_key()
         return key if key != refused else ""
@@ -227,13 +243,10 @@ class _Call:
             body = await self._error_body(response)
         finally:
             response.close()
-        from zot.providers.api_errors import response_error  # Imported lazily: needed only on failure.
-
-        raise response_error(response.status, response.headers, body, now=self._service.clock())
+        raise response_error(response.status, response.headers, body, now=self._service.retries.now())
 
     async def _begin(self, http: HttpRequest) -> None:
         """Send the request and wait for the first event: some services answer 200 and then report an overload."""
-        self._decoder = self._service.api.decoder(self._request)
         self._opening, self._received_bytes, self._ended = b"", 0, False
         self._response = await self._attempt(http)
         try:
@@ -250,42 +263,32 @@ class _Call:
         kind = response.headers.get("content-type", "").partition(";")[0].strip()
         if not isinstance(problem, StreamBroken) or self._decoder.progress or kind.lower() in ("", _EVENTS):
             return problem
-        from zot.providers.api_errors import not_a_stream  # Imported lazily: needed only on failure.
-
         return not_a_stream(kind, self._opening, self._mask)
-
-    async def _next_events(self, response: HttpResponse) -> list[StreamEvent]:
-        if self._first_events:
-            events, self._first_events = self._first_events, []
-            return events
-        if (failure := self._failure or self._decoder.failure) is not None:
-            raise failure
-        return await self._listen(response)
 
     async def _listen(self, response: HttpResponse, *, until_begun: bool = False) -> list[StreamEvent]:
         """Return the next events; with ``until_begun`` possibly none, as soon as anything but pings has arrived."""
+        decoder, now = self._decoder, asyncio.get_running_loop().time
         # From here, not from the last event: our own processing time is no silence of the service.
-        self._quiet_since = asyncio.get_running_loop().time()
-        while not self._ended and not (until_begun and self._decoder.progress):
-            seen = self._decoder.progress
+        self._quiet_since = now()
+        while not self._ended and not (until_begun and decoder.progress):
+            seen = decoder.progress
             data = await self._next_bytes(response)
             if data:
-                events = self._decoder.feed(data)
+                events = decoder.feed(data)
             else:
                 self._ended = True
-                events = self._decoder.finish()
-            if self._decoder.progress != seen:
-                self._quiet_since = asyncio.get_running_loop().time()
+                events = decoder.finish()
             if events:
                 return events
+            if decoder.progress != seen:
+                self._quiet_since = now()
         return []
 
     async def _next_bytes(self, response: HttpResponse) -> bytes:
         # Bytes after the last event are no part of the answer.
         silence_s = _EPILOGUE_S if self._decoder.is_complete else self._service.deadlines.silence_s
         try:
-            async with asyncio.timeout_at(self._quiet_since + silence_s):
-                data = await response.read()
+            data = await self._deadline.read(response, self._quiet_since + silence_s)
         except (TimeoutError, StreamBroken) as problem:
             if self._decoder.is_complete:
                 return b""
@@ -311,19 +314,61 @@ class _Call:
         return body[:_MAX_ERROR_BODY]
 
 
+class ReadDeadline:
+    """A deadline for reads that follow each other. One timer serves them all, moved only when it fires: a stream has
+    thousands of reads, and `asyncio.timeout` starts and cancels a timer for each."""
+
+    def __init__(self) -> None:
+        self._at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        #: The task that waits for a read, and whether the deadline has cancelled it.
+        self._reader: asyncio.Task[Any] | None = None
+        self._has_passed = False
+
+    async def read(self, response: HttpResponse, at: float) -> bytes:
+        """Return the next bytes of ``response``. Raise TimeoutError if they do not arrive by ``at``, a time of the
+        event loop."""
+        # No variable here has the task: with an error, which keeps this frame, it would refer to itself.
+        self._at, self._reader, self._has_passed = at, asyncio.current_task(), False
+        assert self._reader is not None
+        if self._timer is None or at < self._timer.when():
+            self._start(at)
+        others = self._reader.cancelling()
+        try:
+            return await response.read()
+        except asyncio.CancelledError:
+            if self._has_passed and self._reader.cancelling() <= others + 1:
+                raise TimeoutError from None
+            raise
+        finally:
+            if self._has_passed:
+                self._reader.uncancel()
+            self._reader = None
+
+    def close(self) -> None:
+        """Stop the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _start(self, at: float) -> None:
+        self.close()
+        self._timer = asyncio.get_running_loop().call_at(at, self._fire)
+
+    def _fire(self) -> None:
+        self._timer = None
+        if self._reader is None:
+            return  # The next read starts it again.
+        if asyncio.get_running_loop().time() < self._at:
+            self._start(self._at)
+        else:
+            self._has_passed = True
+            self._reader.cancel()
+
+
 def _is_about_the_key(error: ProviderError) -> bool:
     """True if another key may help: it does not against missing permission or credit."""
     return error.status == _UNAUTHORIZED or (type(error) is AuthFailed and error.status == _BAD_REQUEST)
-
-
-def _random() -> float:
-    from random import random  # Imported lazily: needed only for retries.
-
-    return random()
-
-
-def _forever() -> float:
-    return math.inf
 
 
 class ModelRouter:

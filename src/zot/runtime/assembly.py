@@ -2,36 +2,53 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from zot.agent.approvals import Approvals, Denials
 from zot.agent.compaction import AutoCompact
-from zot.agent.loop import Agent, Budget
-from zot.config.config import PROMPTING, RECORDED, extension_places, resumed
+from zot.agent.loop import Agent, AgentSettings, Budget
+from zot.config.config import (
+    PROMPTING,
+    RECORDED,
+    TOOL_NAMES,
+    Config,
+    data_directory,
+    extension_places,
+    resumed,
+    zot_home,
+)
+from zot.config.policy import Policy, Private
 from zot.errors import DirectoryGone
-from zot.runtime.approvals import approvals_of, guarded
-from zot.runtime.check import check, clock_of, working_directory
+from zot.runtime.check import check, clock_of, expected_of, working_directory
 from zot.runtime.providers import models_of
-from zot.runtime.services import provider_of
+from zot.runtime.services import masked, provider_of
 from zot.runtime.shared import SharedResources
-from zot.runtime.system_prompt import date_of, expected_of, system_of
+from zot.runtime.system_prompt import date_of, system_of
 from zot.runtime.toolbox import Toolbox
-from zot.session.recovery import WaitingRuns
 from zot.session.session import Session
 from zot.session.transcripts import TranscriptPast
 from zot.store import Configured, GuardSet, LockChanged, Row, Store
 
 if TYPE_CHECKING:
     from zot.extensions.manager import Manager
-    from zot.journal.record import Record
     from zot.runtime.open import OpenRequest
 
 
+log = logging.getLogger("zot")
+
+#: The default policy of an agent that strangers can prompt, and the advice in its denials.
+_HOST_POLICY = ("read=allow", "skill=allow", "*=deny")
+_HOST_ADVICE = "the operator of zot can allow more with --policy, such as --policy '*=allow', or in config.toml"
+
+
 class SettledRequest(msgspec.Struct, frozen=True):
-    """A request adapted to what is recorded: ``agent`` is the agent's name, ``system`` the system prompt to keep."""
+    """A request adapted to the recorded settings. ``agent`` names the agent; ``system`` is the prompt to keep."""
 
     request: OpenRequest
     agent: str
@@ -72,7 +89,8 @@ def _guarded(request: OpenRequest) -> OpenRequest:
     """Return a request whose policy denies by default if it is guarded."""
     if not request.guarded:
         return request
-    return msgspec.structs.replace(request, config=guarded(request.config))
+    policy = (*request.config.policy, *_HOST_POLICY)
+    return msgspec.structs.replace(request, config=msgspec.structs.replace(request.config, policy=policy))
 
 
 class SessionParts(msgspec.Struct, frozen=True):
@@ -85,22 +103,7 @@ class SessionParts(msgspec.Struct, frozen=True):
 
     def session(self, store: Store | None, past: TranscriptPast | None) -> Session:
         """Return a session of these parts that starts from its ``past``."""
-        box = self.toolbox
-        return Session(self.agent, store, background=box, key=self.key, now=self.now, past=past, files=box.files)
-
-    async def resume(
-        self,
-        record: Record,
-        changes: Sequence[Row],
-        rows: Sequence[Row],
-        close: Callable[[], Awaitable[None]],
-        *,
-        keeps_approvals: bool,
-    ) -> Session:
-        """Return the recorded session, recovered if a process died in it. It calls ``close`` at its end."""
-        session = self.session(record, TranscriptPast(changes, rows, record.totals, close))
-        await session.recover(WaitingRuns.RESUME if keeps_approvals else WaitingRuns.LEAVE)
-        return session
+        return Session(self.agent, store, tools=self.toolbox, key=self.key, now=self.now, past=past)
 
 
 def assemble(settled: SettledRequest, resources: SharedResources) -> SessionParts:
@@ -113,24 +116,27 @@ def assemble(settled: SettledRequest, resources: SharedResources) -> SessionPart
     if system is None:
         system = system_of(config, toolbox, date=date_of(config), expected=expected)
     left_s = None if request.host_request is None else request.host_request.left_s
-    agent = Agent(
-        provider_of(config, models, model_id, resources, left_s=left_s),
-        models,
+    settings = AgentSettings(
         model_id=model_id,
         system=resources.same_text(system),
-        extensions=_extensions(request, toolbox, model_id),
-        tools=toolbox.tools,
         cwd=cwd,
         env=resources.tool_environment(config.environment),
+        reasoning=config.reasoning,
         max_steps=config.max_steps,
         budget=Budget(config.max_cost, config.max_tokens_total),
-        reasoning=config.reasoning,
-        expected=expected,
         auto_compact=AutoCompact(config.auto_compact is not False, config.compact_at),
-        approver=approvals_of(request, cwd=cwd, key=key),
+        expected=expected,
         name=settled.agent,
         guarded=request.guarded,
         locked=config.lock,
+    )
+    agent = Agent(
+        provider_of(config, models, model_id, resources, left_s=left_s),
+        models,
+        settings,
+        tools=toolbox.tools,
+        extensions=_extensions(request, toolbox, model_id),
+        approver=approvals_of(request, cwd=cwd, key=key),
     )
     return SessionParts(agent, toolbox, key, now)
 
@@ -142,3 +148,37 @@ def _extensions(request: OpenRequest, toolbox: Toolbox, model_id: str) -> Manage
     from zot.runtime.extensions import open_extensions  # Imported lazily: many sessions have no extension.
 
     return open_extensions(request, toolbox, model_id)
+
+
+def approvals_of(request: OpenRequest, *, cwd: str, key: str) -> Approvals:
+    """Return the approver of tool calls. Guarded sessions reach no private file; those of a host never ask."""
+    config, policy = request.config, _policy(request.config)
+    if request.guarded:
+        policy = msgspec.structs.replace(policy, private=cache(partial(_private, config, cwd, key)))
+    if request.host_request is None:
+        return Approvals(policy, cwd=cwd, timeout_s=config.approval_timeout_s)
+
+    denials = Denials(request.host_request.name, advice=_HOST_ADVICE, mask=partial(masked, config))
+    return Approvals(policy, cwd=cwd, denials=denials)
+
+
+def _private(config: Config, cwd: str, key: str) -> Private:
+    """Return the paths that strangers never reach: zot's own, except skills and spilled output,
+    and the kernel's."""
+    from zot.config.private_paths import KERNEL, private_paths  # Imported lazily: only a call with a path needs it.
+
+    home, kept = zot_home(config.environment), data_directory(config)
+    skills = () if home is None else (os.path.join(home, "skills"),)
+    spilled = () if kept is None else (os.path.join(kept, "spill", key),)
+    # A working directory in shared memory is the operator's choice.
+    kernel = [place for place in KERNEL if not os.path.realpath(cwd).startswith(f"{place}/")]
+    return Private((*(one.path for one in private_paths(config, cwd)), *kernel), (*skills, *spilled))
+
+
+def _policy(config: Config) -> Policy:
+    """Return the policy, with a warning for each rule about an unknown tool: it may be a typing mistake."""
+    policy = Policy.parse(config.policy)
+    for rule in policy.rules:
+        if rule.tool not in ("*", *TOOL_NAMES):
+            log.warning("policy: no tool of zot is named %r; its own are %s", rule.tool, ", ".join(TOOL_NAMES))
+    return policy

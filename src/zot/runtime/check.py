@@ -6,12 +6,16 @@ import os
 from collections.abc import Callable
 from datetime import datetime
 from itertools import count
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from zot.config.config import Config, tool_names
 from zot.errors import ConfigError
 from zot.runtime.providers import credential_of, models_of, script_of
+
+if TYPE_CHECKING:
+    from zot.agent.output_schema import Expected
 
 
 def check(config: Config) -> str:
@@ -38,16 +42,22 @@ def check_settings(config: Config) -> None:
         raise ConfigError(f"{config.script}: no such file")
     if config.script and os.path.isfile(config.script):  # A pipe can be read only once: not here.
         script_of(config)
-    if config.output_schema is not None:
-        from zot.agent.output_schema import load  # Imported lazily: few sessions have a schema.
-
-        load(config.output_schema)
+    expected_of(config)
     if config.policy:
         from zot.config.policy import Policy  # Imported lazily: most sessions have no rule.
 
         Policy.parse(config.policy)
     if config.frozen_time is not None:
         clock_of(config.frozen_time)
+
+
+def expected_of(config: Config) -> Expected | None:
+    """Return the form that ``config`` requires of an answer. Raise ConfigError."""
+    if config.output_schema is None:
+        return None
+    from zot.agent.output_schema import load  # Imported lazily: few sessions have a schema.
+
+    return load(config.output_schema)
 
 
 def working_directory(path: str | None) -> str:

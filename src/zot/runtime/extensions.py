@@ -1,19 +1,26 @@
-"""Extensions of one session: their manager and its settings."""
+"""Extensions of one session: those that its Config selects, with their trust, and their manager."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from zot.agent.hooks import Extensions
 from zot.config.config import TOOL_NAMES, Config, data_directory, zot_home
 from zot.config.private_paths import private_paths
-from zot.errors import UserError
-from zot.extensions.confinement import Confinement
-from zot.extensions.launch import LaunchSettings
+from zot.config.trust import TrustStore, fingerprint
+from zot.errors import ConfigError, UserError
+from zot.extensions.confinement import Confinement, refusal
+from zot.extensions.discovery import Located, discover
 from zot.extensions.manager import Manager
+from zot.extensions.manifest import Manifest, changeable
 from zot.extensions.peer import ExtensionDeadlines
-from zot.runtime.extension_discovery import find_extensions
+from zot.extensions.sources import LaunchSettings
+from zot.text import printable
 from zot.version import __version__
 
 if TYPE_CHECKING:
@@ -58,3 +65,58 @@ def manager_of(extensions: Extensions) -> Manager:
     if not isinstance(extensions, Manager):
         raise UserError("this session has no extensions, and none can join or be loaded")
     return extensions
+
+
+def find_extensions(config: Config, cwd: str) -> list[Located]:
+    """Return the extensions that ``config`` selects, in order. Raise ConfigError if an explicitly named one is
+    broken."""
+    located, log = locate_extensions(config, cwd), logging.getLogger("zot")
+    for one in located:
+        if one.source == "ext" and one.standing == "broken":
+            raise ConfigError(one.problem)
+        if one.standing in ("broken", "refused", "shadowed"):
+            log.warning("extension %s: %s", printable(one.name), printable(one.problem))
+        elif one.standing == "untrusted":
+            log.warning(
+                "%s is not trusted and was not started; try: zot ext trust %s", printable(one.directory), one.name
+            )
+    return located
+
+
+def locate_extensions(config: Config, cwd: str) -> list[Located]:
+    """Return the extensions that ``config`` selects, in order, each with whether it may run."""
+    home = zot_home(config.environment)
+
+    def is_trusted(directory: str, data: Sequence[str]) -> bool:
+        if config.trust_project or home is None:
+            return config.trust_project
+        return TrustStore(home).is_trusted(directory, data)
+
+    def is_refused(manifest: Manifest, directory: str) -> str:
+        return "" if config.unsandboxed_ext else refusal(manifest, directory, config.environment, cwd=cwd)
+
+    found = discover(
+        cwd=cwd,
+        home=home,
+        explicit=config.ext,
+        look=not config.no_ext,
+        is_trusted=is_trusted,
+        refusal=is_refused,
+    )
+    return [_with_content(one, config, home) for one in found]
+
+
+def _with_content(one: Located, config: Config, home: str | None) -> Located:
+    """Bind a project's extension that runs to its content: the one that was trusted, or the present one."""
+    if one.source != "project" or one.standing != "runs" or one.manifest is None or home is None:
+        return one
+    try:
+        if config.trust_project:
+            content = fingerprint(one.directory, changeable(one.manifest, one.directory))
+        else:
+            content = TrustStore(home).recorded(one.directory)
+    except UserError as problem:
+        return msgspec.structs.replace(one, standing="untrusted", problem=str(problem))
+    if not content:  # Revoked meanwhile.
+        return msgspec.structs.replace(one, standing="untrusted")
+    return msgspec.structs.replace(one, fingerprint=content)

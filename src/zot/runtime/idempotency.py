@@ -183,8 +183,8 @@ class IdempotentRun(RepeatedPrompt):
         """Store the answer, durably, before it is sent. Raise StoreFailed."""
         if (asked := self._asked) is not None:
             data = msgspec.json.encode(answer)
-            await self._journal.writing(
-                lambda connection: answers.keep(connection, asked, data, now=self._clock.now(connection)), durable=True
+            await self._journal.writing_durably(
+                lambda connection: answers.keep(connection, asked, data, now=self._clock.now(connection))
             )
 
     async def delivered(self) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,16 +14,18 @@ import msgspec
 from zot.config.config import DEFAULT_AGENT, PROMPTING, RECORDED, Config, Overrides, journal_path
 from zot.runtime.assembly import assemble, settle
 from zot.runtime.check import working_directory
+from zot.session.recovery import WaitingRuns
+from zot.session.transcripts import TranscriptPast
 
 if TYPE_CHECKING:
     from zot.runtime.idempotency import IdempotentRequest
     from zot.runtime.shared import SharedResources
     from zot.session.session import Session
-    from zot.session.transcripts import TranscriptPast
     from zot.store import Configured
 
 #: Prefix of session ids that strangers prompt, so that none of them can name a session of the user.
 HOSTED = "host:"
+_HTTP_CLIENT = "zot.providers.http"
 
 
 class OpenRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,9 +109,9 @@ async def open_session(request: OpenRequest, resources: SharedResources) -> Sess
                 parts = await asyncio.to_thread(assemble, settings, resources)
             else:
                 parts = assemble(settings, resources)
-            session = await parts.resume(
-                record, changes, stored.rows, journal.close, keeps_approvals=request.keeps_approvals
-            )
+            # From here on the session closes the journal at its end.
+            session = parts.session(record, TranscriptPast(changes, stored.rows, record.totals, journal.close))
+            await session.worker.recover(WaitingRuns.RESUME if request.keeps_approvals else WaitingRuns.LEAVE)
         except BaseException:
             await journal.close()
             raise
@@ -120,31 +123,17 @@ def open_unrecorded(request: OpenRequest, resources: SharedResources) -> Session
     return assemble(settle(request, ()), resources).session(None, request.past)
 
 
-#: The modules of a session, in the order of their imports.
-_MODULES = (
-    "agent.loop",
-    "session.session",
-    "runtime.toolbox",
-    "config.skills",
-    "tools.base",
-    "tools.specs",
-    "agent.approvals",
-    "providers.service",
-    "runtime.assembly",
-)
-
-
 async def preload(provider: str) -> None:
-    """Import the modules of a session one by one, yielding to the event loop in between."""
-    for name in _unloaded(provider):
+    """Import the HTTP client in the next step of the event loop, unless ``provider`` needs none."""
+    if provider != "lab":
         await asyncio.sleep(0)
-        __import__(name)
+        import_module(_HTTP_CLIENT)
 
 
 @contextmanager
 def _preloading(provider: str) -> Iterator[None]:
-    """Import the modules of a session while the caller awaits something else."""
-    if not _unloaded(provider):
+    """Import the HTTP client while the caller awaits something else."""
+    if _HTTP_CLIENT in sys.modules:
         yield
         return
     task = asyncio.ensure_future(preload(provider))
@@ -152,8 +141,3 @@ def _preloading(provider: str) -> Iterator[None]:
         yield
     finally:
         task.cancel()
-
-
-def _unloaded(provider: str) -> list[str]:
-    needed = _MODULES if provider == "lab" else (*_MODULES, "providers.http")
-    return [name for part in needed if (name := f"zot.{part}") not in sys.modules]

@@ -90,7 +90,7 @@ class LoadedSession:
 
     def can_go(self, *, before: float) -> bool:
         """True if it can be evicted: no user, no run, and no process or wait that was used since ``before``."""
-        return not self.users and not self.session.busy and (self.session.is_resting or self.used < before)
+        return not self.users and not self.session.worker.busy and (self.session.is_resting or self.used < before)
 
 
 class _Closing(NamedTuple):
@@ -216,7 +216,7 @@ class SessionPool:
 
     def _is_closed(self, session_id: str, live: LoadedSession) -> bool:
         # A run of a dead process that waits for an approval is taken up even in a closed session: it must be answered.
-        return (live.closed or session_id in self._closed_ids) and not live.session.busy
+        return (live.closed or session_id in self._closed_ids) and not live.session.worker.busy
 
     def ending(self, session_id: str) -> Session | None:
         """Return a session that is loaded or being closed: its run may not have ended yet."""
@@ -285,7 +285,7 @@ class SessionPool:
         live = self._live.get(session_id)
         async with self.use(session_id, looks=True) as session:
             if live is not None and live.session is session:  # Loading has just recovered any other.
-                await session.recover(WaitingRuns.RESUME)
+                await session.worker.recover(WaitingRuns.RESUME)
 
     async def recover_all(self, session_ids: Iterable[str]) -> None:
         """Recover many sessions; log failures and continue with the next."""
@@ -301,7 +301,7 @@ class SessionPool:
         """Close a session and open it with its current settings. Raise RuntimeBusy while it runs, and like `use`."""
         live = self._live.get(session_id)
         if live is not None:
-            if live.session.busy:
+            if live.session.worker.busy:
                 raise RuntimeBusy("a prompt or compact has begun meanwhile; this holds when the session is opened next")
             await asyncio.wait({self._start_closing(session_id)})
         async with self.use(session_id):
@@ -313,7 +313,7 @@ class SessionPool:
         live = self._live.get(session_id)
         if live is None or not live.can_go(before=0.0 if live.session.epoch == epoch else math.inf):
             return
-        if live.session.epoch != epoch or live.session.last_seq < last_seq:
+        if live.session.epoch != epoch or live.session.store.last_seq < last_seq:
             await asyncio.wait({self._start_closing(session_id)})
 
     def renew(self) -> None:
@@ -387,7 +387,7 @@ class SessionPool:
     def _must_reopen(self, live: LoadedSession) -> bool:
         """True if a session must be opened anew and can be closed now."""
         if live.session.store.is_broken:  # It was deleted, or failed to store rows, as on a full disk.
-            return not live.session.busy and not live.users
+            return not live.session.worker.busy and not live.users
         return live.edition != self._edition and live.can_go(before=0.0)
 
     async def _load(self, session_id: str, wanted: NewSession | None, looks: bool) -> LoadedSession:
@@ -408,7 +408,7 @@ class SessionPool:
             self._opened -= 1
         channel = self.channel(session_id)
         channel.opened(session)
-        session.subscribe(channel)
+        session.history.subscribe(channel)
         session.history.on_foreign_rows = channel.on_foreign_rows
         live = self._live[session_id] = LoadedSession(session, edition, closed=closed)
         self._look_later()

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 
 import msgspec
 
 from zot.config.config import PROXY_NAMES, Config, keyless_environment
 from zot.config.vendors import COMPATIBLE, VENDORS, ApiName, Endpoint
 from zot.errors import AuthFailed, ConfigError
-from zot.providers.base import Api, Provider, ReadKey, RenewKey, Transport
+from zot.providers.base import Api, FixedKey, KeySource, Provider, Transport
 from zot.providers.mask import Mask, userinfo
 from zot.providers.models import Catalogue, Model
-from zot.providers.service import ModelRouter, Service
+from zot.providers.service import ModelRouter, RetryTiming, Service
 from zot.runtime.providers import credential_of, endpoint_of, models_of, script_of
 from zot.runtime.shared import SharedResources
 
@@ -31,11 +32,7 @@ def provider_of(
     """
     transport = _transport(config, resources)
     if config.record:
-        from zot.providers.recording import (  # Imported lazily: only `--record` needs it.
-            VERSION,
-            RecordingHeader,
-            RecordingTransport,
-        )
+        from zot.providers.recording import VERSION, RecordingHeader, RecordingTransport  # Imported lazily: `--record`.
 
         where = endpoint_of(config, models.find(model_id))
         header = RecordingHeader(VERSION, models.provider, where.api, model_id)
@@ -70,8 +67,8 @@ async def with_served(config: Config) -> list[tuple[Model, bool]]:
     listed, where = models_of(config), endpoint_of(config)
     dialect = "ollama" if config.provider == "ollama" else where.api
     async with SharedResources() as resources:
-        transport, (read, _) = _transport(config, resources), _key(config, None, resources)
-        served = await list_models(config.provider, dialect, transport, base_url=where.base_url, key=await read())
+        transport, key = _transport(config, resources), await _key(config, None, resources).read()
+        served = await list_models(config.provider, dialect, transport, base_url=where.base_url, key=key)
     return merged(listed, served)
 
 
@@ -86,49 +83,48 @@ class _Services(msgspec.Struct, frozen=True):
 
     def service(self, model: Model | None) -> Service:
         """Return the service for ``model``; for None, the one most models use."""
-        config, where, jitter = self.config, endpoint_of(self.config, model), None
-        if config.record or config.replay:
-            from random import Random  # Imported lazily: recordings are rare.
-
-            jitter = Random(0).random  # Retry delays appear in events: a replay must reproduce them.
-        read, renew = _key(config, model, self.resources)
+        where = endpoint_of(self.config, model)
         return Service(
             self.name,
-            _APIS[where.api](self.name, where),
+            _api(self.name, where),
             self.transport,
-            key=read,
-            renew=renew,
-            secrets=_address_secrets(config, where),
-            jitter=jitter,
-            left_s=self.left_s,
+            key=_key(self.config, model, self.resources),
+            secrets=_address_secrets(self.config, where),
+            retries=_retry_timing(self.config, self.left_s),
         )
 
 
-def _key(config: Config, model: Model | None, resources: SharedResources) -> tuple[ReadKey, RenewKey]:
-    """Return a function that reads the key before each call, and one to call when the key was refused.
+def _retry_timing(config: Config, left_s: Callable[[], float] | None) -> RetryTiming:
+    timing = RetryTiming() if left_s is None else RetryTiming(left_s=left_s)
+    if not (config.record or config.replay):
+        return timing
+    from random import Random  # Imported lazily: recordings are rare.
 
-    A missing key is reported when it is read: a model with an address of its own may need none.
-    """
+    # Retry delays appear in events: a replay must reproduce them.
+    return msgspec.structs.replace(timing, jitter=Random(0).random)
+
+
+def _key(config: Config, model: Model | None, resources: SharedResources) -> KeySource:
+    """Return the source of the key for ``model``."""
     try:
         found = credential_of(config, model)
     except ConfigError as problem:
-        return _missing_key(str(problem)), lambda _: False
+        return _MissingKey(str(problem))
     if found is not None and found.command:
-        command = resources.key_command(config.provider, found.command, keyless_environment(config.environment))
-        return command.read, command.renew
-    key = "" if found is None else found.key
-
-    async def read() -> str:
-        return key
-
-    return read, lambda _: False
+        return resources.key_command(config.provider, found.command, keyless_environment(config.environment))
+    return FixedKey("" if found is None else found.key)
 
 
-def _missing_key(reason: str) -> ReadKey:
-    async def read() -> str:
-        raise AuthFailed(reason)
+class _MissingKey(msgspec.Struct, frozen=True):
+    """A key that is not configured, reported when it is read: a model with an address of its own may need none."""
 
-    return read
+    reason: str
+
+    async def read(self) -> str:
+        raise AuthFailed(self.reason)
+
+    def renew(self, refused: str) -> bool:
+        return False
 
 
 def _address_secrets(config: Config, where: Endpoint) -> tuple[str, ...]:
@@ -151,37 +147,18 @@ def _transport(config: Config, resources: SharedResources) -> Transport:
     return LabTransport(script_of(config))
 
 
-# One function an API: a session imports only its own.
+def _api(provider: str, where: Endpoint) -> Api:
+    """Return the API of an address. Its module is imported now: a session needs one."""
+    module, kind = _APIS[where.api]
+    quirks = {"quirks": COMPATIBLE if where.foreign else VENDORS[provider].chat} if where.api == "chat" else {}
+    made: Api = getattr(import_module(module), kind)(base_url=where.base_url, origin=provider, **quirks)
+    return made
 
 
-def _anthropic(provider: str, where: Endpoint) -> Api:
-    from zot.providers.anthropic import AnthropicMessages  # Imported lazily: a session needs one API.
-
-    return AnthropicMessages(base_url=where.base_url, origin=provider)
-
-
-def _responses(provider: str, where: Endpoint) -> Api:
-    from zot.providers.openai_responses import OpenAIResponses  # Imported lazily: a session needs one API.
-
-    return OpenAIResponses(base_url=where.base_url, origin=provider)
-
-
-def _chat(provider: str, where: Endpoint) -> Api:
-    from zot.providers.openai_chat import ChatCompletions  # Imported lazily: a session needs one API.
-
-    quirks = COMPATIBLE if where.foreign else VENDORS[provider].chat
-    return ChatCompletions(base_url=where.base_url, origin=provider, quirks=quirks)
-
-
-def _gemini(provider: str, where: Endpoint) -> Api:
-    from zot.providers.gemini import GeminiGenerateContent  # Imported lazily: a session needs one API.
-
-    return GeminiGenerateContent(base_url=where.base_url, origin=provider)
-
-
-_APIS: Mapping[ApiName, Callable[[str, Endpoint], Api]] = {
-    "anthropic": _anthropic,
-    "responses": _responses,
-    "chat": _chat,
-    "gemini": _gemini,
+#: The module and class of each API. A session imports only its own.
+_APIS: Mapping[ApiName, tuple[str, str]] = {
+    "anthropic": ("zot.providers.anthropic", "AnthropicMessages"),
+    "responses": ("zot.providers.openai_responses", "OpenAIResponses"),
+    "chat": ("zot.providers.openai_chat", "ChatCompletions"),
+    "gemini": ("zot.providers.gemini", "GeminiGenerateContent"),
 }

@@ -14,10 +14,10 @@ from zot.config.config import tool_environment
 from zot.store import Configured, Row
 
 if TYPE_CHECKING:
-    from zot.providers.base import Deadlines, HttpRequest, HttpResponse, Transport
-    from zot.providers.http import HttpTransport
+    from zot.providers.base import Transport
+    from zot.providers.http import SharedHttpTransport
     from zot.runtime.key_command import KeyCommand
-    from zot.tools.process import Child, Processes, Streams
+    from zot.tools.process import Child, Processes, Program
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ class SharedResources:
         self.serves_many = serves_many
         self._lock = threading.Lock()
         self._values: OrderedDict[Hashable, object] = OrderedDict()
-        self._transports: dict[frozenset[tuple[str, str]], tuple[HttpTransport, BorrowedTransport]] = {}
+        self._transports: dict[frozenset[tuple[str, str]], SharedHttpTransport] = {}
         self._key_commands: dict[tuple[str, str, frozenset[tuple[str, str]]], KeyCommand] = {}
         self._processes: Processes | None = None
         self._closed = False
@@ -54,18 +54,27 @@ class SharedResources:
 
     def processes(self, key: str) -> Processes:
         """Return a launcher for the session ``key`` that ends only that session's processes."""
-        return BorrowedProcesses(self._shared_processes, key)
+        return BorrowedProcesses(self, key)
+
+    def launcher(self) -> Processes:
+        """Return the launcher of all sessions' processes, started for the first of them."""
+        if self._processes is None:
+            from zot.tools.guardian import open_processes  # Imported lazily: needed for the first tool call.
+
+            if self._closed:
+                raise ChildProcessError("nothing can be started any more: zot is ending")
+            self._processes = open_processes(protected=self.own_process)
+        return self._processes
 
     def transport(self, env: Mapping[str, str]) -> Transport:
         """Return the transport for ``env``: environments with equal proxies and certificates share one."""
-        from zot.providers.http import DECIDING, HttpTransport  # Imported lazily: lab does not need it.
+        from zot.providers.http import DECIDING, SharedHttpTransport  # Imported lazily: lab does not need it.
 
         place = frozenset((name, value) for name in DECIDING if (value := env.get(name)) is not None)
         with self._lock:
             if place not in self._transports:
-                transport = HttpTransport(dict(place))
-                self._transports[place] = transport, BorrowedTransport(transport)
-            return self._transports[place][1]
+                self._transports[place] = SharedHttpTransport(dict(place))
+            return self._transports[place]
 
     def key_command(self, provider: str, command: str, env: Mapping[str, str]) -> KeyCommand:
         """Return the runner of a key command, shared by all sessions that need the same key."""
@@ -111,7 +120,7 @@ class SharedResources:
             if self._processes is not None:
                 await self._processes.close()
         finally:
-            await asyncio.gather(*(transport.close() for transport, _ in self._transports.values()))
+            await asyncio.gather(*(transport.close_connections() for transport in self._transports.values()))
 
     def kill(self) -> None:
         """Kill the processes of all sessions, at once and from any thread. Nothing can be started afterwards."""
@@ -119,54 +128,23 @@ class SharedResources:
         if self._processes is not None:
             self._processes.kill_all()
 
-    def _shared_processes(self) -> Processes:
-        if self._processes is None:
-            from zot.tools.guardian import open_processes  # Imported lazily: needed for the first tool call.
-
-            if self._closed:
-                raise ChildProcessError("nothing can be started any more: zot is ending")
-            self._processes = open_processes(protected=self.own_process)
-        return self._processes
-
-
-class BorrowedTransport:
-    """A shared `Transport`: closing it leaves its connections open for other sessions."""
-
-    def __init__(self, transport: HttpTransport) -> None:
-        self._transport = transport
-
-    async def send(self, request: HttpRequest, deadlines: Deadlines) -> HttpResponse:
-        """See `Transport`."""
-        return await self._transport.send(request, deadlines)
-
-    async def close(self) -> None:
-        """Do nothing: other sessions use the connections."""
-
 
 class BorrowedProcesses:
     """The `Processes` of one session in a shared launcher: ``key`` owns everything it starts."""
 
-    def __init__(self, shared: Callable[[], Processes], key: str) -> None:
-        self._shared = shared
+    def __init__(self, resources: SharedResources, key: str) -> None:
+        self._resources = resources
         self._key = key
         self._used: Processes | None = None
         self._closed = False
 
-    async def spawn(
-        self,
-        argv: Sequence[str | bytes],
-        *,
-        cwd: str,
-        env: Mapping[str, str],
-        owners: Sequence[str] = (),
-        streams: Streams | None = None,
-        seccomp: bytes = b"",
-    ) -> Child:
+    async def spawn(self, command: Program) -> Child:
         """See `Processes`."""
         self._check_open()
-        self._used = self._shared()
-        mine = owners if self._key in owners else (*owners, self._key)
-        child = await self._used.spawn(argv, cwd=cwd, env=env, owners=mine, streams=streams, seccomp=seccomp)
+        self._used = self._resources.launcher()
+        if self._key not in command.owners:
+            command = command._replace(owners=(*command.owners, self._key))
+        child = await self._used.spawn(command)
         if self._closed:  # Killed while it waited for its turn.
             await child.end(grace_s=0)
             child.close()

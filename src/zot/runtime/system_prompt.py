@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from zot.config.config import Config, zot_home
+from zot.config.instructions import discover
 from zot.errors import ConfigError
 from zot.files import read_content
-from zot.runtime.check import clock_of, working_directory
+from zot.runtime.check import clock_of, expected_of, working_directory
 from zot.runtime.shared import SharedResources
 from zot.runtime.toolbox import Toolbox
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 def system_of(config: Config, toolbox: Toolbox, *, date: str, expected: Expected | None) -> str:
     """Return the system prompt of a session with these tools. Raise ConfigError."""
-    from zot.config.instructions import discover  # Imported lazily: resumed sessions keep their prompt.
-
     home = zot_home(config.environment)
     found = () if config.no_instructions else discover(cwd=toolbox.cwd, home=home)
     return system_prompt(
@@ -93,12 +92,3 @@ def prompt_of(config: Config) -> str:
 def date_of(config: Config) -> str:
     """Return the date in the system prompt."""
     return clock_of(config.frozen_time)()[:10]
-
-
-def expected_of(config: Config) -> Expected | None:
-    """Return the form that ``config`` requires of an answer. Raise ConfigError."""
-    if config.output_schema is None:
-        return None
-    from zot.agent.output_schema import load  # Imported lazily: few sessions have a schema.
-
-    return load(config.output_schema)

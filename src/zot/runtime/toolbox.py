@@ -6,7 +6,8 @@ import logging
 import os
 import time
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from zot.config.config import Config, data_directory, tool_names, zot_home
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
     from zot.tools.bash import Bash
     from zot.tools.checkpoints import Restorer
     from zot.tools.command_output import Spills
-    from zot.tools.paths import Paths
+    from zot.tools.file_access import Paths
     from zot.tools.process import Processes
+    from zot.tools.sandbox import Sandbox
 
 log = logging.getLogger("zot")
 
@@ -52,13 +54,13 @@ class Toolbox:
         self._shown = self._reachable(skills) if config.lock else []
         self._writable, self._readable = self._paths()
         self.tools: list[Tool] = [self._tool(name, skills) for name in names]
-        self.manifest = _manifest(skills)
+        self.manifest = manifest(skills) if skills else ""
 
     def files(self) -> Restorer:
         """Return an object that restores files changed by tools, within the lock."""
         # Imported lazily: only rewinds need them.
         from zot.tools.checkpoints import Restorer
-        from zot.tools.paths import UnrestrictedPaths
+        from zot.tools.file_access import UnrestrictedPaths
 
         return Restorer(self._writable or UnrestrictedPaths(), self._seen)
 
@@ -88,34 +90,21 @@ class Toolbox:
             self._processes.kill_all()
 
     def _tool(self, name: str, skills: Sequence[SkillFile]) -> Tool:
+        """Return a tool that is imported for its first call: the module ``zot.tools.<name>``."""
         match name:
             case "bash":
                 return LazyTool(specs.bash(lock=self._config.lock, lock_net=self._config.lock_net), self._bash)
             case "edit":
-                return LazyTool(specs.EDIT, self._edit)
+                return LazyTool(specs.EDIT, partial(_load, "edit", "Edit", self._writable, self._seen))
             case "read":
-                return LazyTool(specs.READ, self._read, read_only=True)
+                make = partial(_load, "read", "Read", self._readable, self._seen)
+                return LazyTool(specs.READ, make, read_only=True)
             case "skill":
-                return LazyTool(specs.SKILL, lambda: _skill(skills), read_only=True)
+                return LazyTool(specs.SKILL, partial(_load, "skill", "Skill", skills), read_only=True)
             case "write":
-                return LazyTool(specs.WRITE, self._write)
+                return LazyTool(specs.WRITE, partial(_load, "write", "Write", self._writable, self._seen))
             case _:
                 raise ConfigError(f"zot has no tool named {name!r}")
-
-    def _read(self) -> Tool:
-        from zot.tools.read import Read  # Imported lazily: tools are loaded for their first call.
-
-        return Read(self._readable, self._seen)
-
-    def _write(self) -> Tool:
-        from zot.tools.write import Write  # Imported lazily: tools are loaded for their first call.
-
-        return Write(self._writable, self._seen)
-
-    def _edit(self) -> Tool:
-        from zot.tools.edit import Edit  # Imported lazily: tools are loaded for their first call.
-
-        return Edit(self._writable, self._seen)
 
     @cached_property
     def _hidden(self) -> tuple[PrivatePath, ...]:
@@ -147,7 +136,7 @@ class Toolbox:
         if not self._config.lock:
             return None, None
         # Imported lazily: tools are loaded for their first call.
-        from zot.tools.paths import LockedPaths, LockedPathsForReading
+        from zot.tools.file_access import LockedPaths, LockedPathsForReading
 
         hidden = [one.path for one in self._hidden]
         lock = LockedPaths(self.cwd, hidden=hidden)
@@ -171,16 +160,22 @@ class Toolbox:
         self._commands = Bash(
             self.processes(),
             spills=self._spills,
-            lock=self._config.lock,
-            hidden=self._hidden if self._config.lock else (),
-            shown=self._shown,
-            protected=self._protected if self._config.lock else (),
-            lock_net=self._config.lock_net,
-            lock_env=self._config.lock_env,
+            sandbox=self._sandbox() if self._config.lock else None,
             # With a frozen clock no time passes, so that every run sends the model the same text.
             clock=time.monotonic if self._config.frozen_time is None else lambda: 0.0,
         )
         return self._commands
+
+    def _sandbox(self) -> Sandbox:
+        from zot.tools.sandbox import Sandbox  # Imported lazily: only locked commands need it.
+
+        return Sandbox(
+            hidden=self._hidden,
+            shown=(*self._shown, *(() if self._spills is None else (self._spills.directory,))),
+            protected=self._protected,
+            net=self._config.lock_net,
+            variables=self._config.lock_env,
+        )
 
     def _skills(self) -> tuple[SkillFile, ...]:
         found = discover(cwd=self.cwd, home=self._home, explicit=self._config.skills, is_trusted=self._is_trusted)
@@ -204,14 +199,7 @@ def _is_in(path: str, places: Sequence[str]) -> bool:
     return any(os.path.realpath(path).startswith(os.path.join(os.path.realpath(place), "")) for place in places)
 
 
-def _skill(skills: Sequence[SkillFile]) -> Tool:
-    from zot.tools.skill import Skill  # Imported lazily: tools are loaded for their first call.
-
-    return Skill(skills)
-
-
-def _manifest(skills: Sequence[SkillFile]) -> str:
-    if not skills:
-        return ""
-
-    return manifest(skills)
+def _load(module: str, kind: str, *parts: object) -> Tool:
+    """Import a tool and make it of its ``parts``."""
+    made: Tool = getattr(import_module(f"zot.tools.{module}"), kind)(*parts)
+    return made

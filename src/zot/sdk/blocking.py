@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from zot.config.config import Config
-from zot.errors import RunCancelled, RuntimeClosed
+from zot.errors import RunCancelled, RuntimeClosed, UserError
 from zot.events import AgentEvent, CompactDone, SessionState
 from zot.messages import ImageBlock, Message
+from zot.panels import CommandAnswer, CommandInfo
 from zot.providers.base import Model
 from zot.sdk.runtime import Answer, Events, Runtime
 
@@ -21,7 +23,10 @@ T = TypeVar("T")
 
 
 class BlockingRuntime:
-    """A `Runtime` in a thread of its own. Use it in a ``with`` block, or close it."""
+    """A `Runtime` in a thread of its own, for programs without an event loop. Every call waits for its result.
+
+    Use it in a ``with`` block, or close it. Settings are those of `Runtime`. Any thread may call any method.
+    """
 
     def __init__(self, config: Config | None = None, **settings: Any) -> None:
         self._loop = asyncio.new_event_loop()
@@ -44,11 +49,14 @@ class BlockingRuntime:
         self.close()
 
     def run(self, text: str, images: Sequence[ImageBlock] = ()) -> Answer:
-        """Run a prompt to its end and return the answer. Raise what made it fail."""
+        """Run a prompt to its end and return the answer. Raise what made it fail, or RunCancelled."""
         return self._wait(self._inner.run(text, images))
 
     def prompt(self, text: str, images: Sequence[ImageBlock] = ()) -> Iterator[AgentEvent]:
-        """Yield the events of a prompt as they happen. Leaving early cancels it."""
+        """Start a prompt and yield its events as they happen. Leaving the loop early cancels the prompt.
+
+        Raise RuntimeBusy while another one runs, UserError if it is empty.
+        """
 
         async def start() -> Events:
             return self._inner.prompt(text, images)
@@ -60,11 +68,11 @@ class BlockingRuntime:
         finally:
             # After close there is nothing to cancel. In our own thread, where the garbage collector may close this
             # generator, waiting would deadlock: there `Events.__del__` cancels the run.
-            if not self._closed and threading.current_thread() is not self._thread:
+            if not self._closed and not self._is_own_thread():
                 self._wait(events.aclose())
 
     def compact(self) -> str:
-        """Summarise the conversation and return the summary. Raise what made it fail."""
+        """Replace all but the newest messages by a summary and return it. Raise what made it fail, or RunCancelled."""
 
         async def compact() -> str:
             async with self._inner.compact() as events:
@@ -78,23 +86,23 @@ class BlockingRuntime:
         return self._wait(compact())
 
     def undo_compact(self) -> None:
-        """Put back what the newest compaction replaced. Raise UserError if there is none."""
+        """Restore the messages that the newest compaction replaced. Raise UserError if there is none."""
         self._wait(self._inner.undo_compact())
 
     def steer(self, text: str, images: Sequence[ImageBlock] = ()) -> None:
-        """Steer the running prompt, from another thread."""
+        """Steer the running prompt: add a message before its next model call. Raise AgentError if none is running."""
         self._call(lambda runtime: runtime.steer(text, images))
 
     def approve(self, request_id: str, decision: str) -> None:
-        """Answer an `ApprovalRequest`."""
+        """Answer an `ApprovalRequest`: allow_once, allow_always or reject. Raise UserError if it is not pending."""
         self._call(lambda runtime: runtime.approve(request_id, decision))
 
     def cancel(self) -> None:
-        """End the running prompt, from any thread."""
+        """Cancel the running prompt or compaction, if any. Its events continue up to `done`."""
         self._call(lambda runtime: runtime.cancel())
 
     def set_model(self, model_id: str) -> None:
-        """Use another model of the same provider from the next model call on."""
+        """Use another model of the same provider from the next model call on. Raise UserError if there is none."""
         self._call(lambda runtime: runtime.set_model(model_id))
 
     def list_models(self) -> Sequence[Model]:
@@ -103,23 +111,64 @@ class BlockingRuntime:
 
     @property
     def state(self) -> SessionState:
-        """A snapshot."""
+        """A snapshot: provider, model, directory, number of messages, usage, and whether it is busy."""
         return self._call(lambda runtime: runtime.state)
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The conversation, complete."""
+        """The complete conversation, as `set_messages` of another runtime takes it."""
         return self._call(lambda runtime: runtime.messages)
 
     def set_messages(self, messages: Sequence[Message]) -> None:
-        """Make ``messages`` the conversation."""
+        """Replace the conversation by ``messages``. Raise UserError while busy.
+
+        In a recorded session this takes effect before the next prompt; if it fails, the next call raises the reason.
+        """
         self._call(lambda runtime: runtime.set_messages(messages))
 
     def rewind(
         self, *, messages: int | None = None, at: int | None = None, files: bool = True, preview: bool = False
     ) -> Rewound:
-        """Go back to an earlier point, with the files that tools have changed since."""
+        """Go back to the first ``messages``, or to the row ``at``; restore the files that tools have changed since.
+
+        With ``preview`` nothing changes; the result says what would. Raise RewindRefused, changing nothing, if another
+        program has changed one of the files; UserError while busy.
+        """
         return self._wait(self._inner.rewind(messages=messages, at=at, files=files, preview=preview))
+
+    def commands(self) -> Sequence[CommandInfo]:
+        """Return the commands of extensions, after waiting for the extensions to register them."""
+        return self._wait(self._inner.commands())
+
+    def run_command(self, name: str, args: str = "") -> CommandAnswer:
+        """Run a command of an extension and return the action it asks for, which the caller carries out.
+
+        Raise UserError if there is no such command, or with the error that the extension reports.
+        """
+        return self._wait(self._inner.run_command(name, args))
+
+    def send_key(self, panel_id: str, key: str, text: str = "") -> None:
+        """Send a key to an extension's panel. Raise UserError if there is no such panel or key."""
+        self._call(lambda runtime: runtime.send_key(panel_id, key, text))
+
+    def close_panel(self, panel_id: str) -> None:
+        """Close an extension's panel. Raise UserError if it is not open."""
+        self._call(lambda runtime: runtime.close_panel(panel_id))
+
+    def listen(self, hear: Callable[[AgentEvent], None]) -> Callable[[], None]:
+        """Call ``hear`` with every event from now on, including notices and panels between prompts.
+
+        Return a function that ends the subscription. ``hear`` runs in the runtime's thread and must not block: it may
+        call methods that return at once, such as `cancel`, `steer` and `approve`; the others raise UserError there.
+        If it raises, the log has the traceback and the run continues.
+        """
+        unsubscribe = self._call(lambda runtime: runtime.listen(hear))
+
+        def stop() -> None:
+            with contextlib.suppress(RuntimeClosed):  # Closing has ended the subscription.
+                self._call(lambda _: unsubscribe())
+
+        return stop
 
     @property
     def cost(self) -> float | None:
@@ -127,7 +176,8 @@ class BlockingRuntime:
         return self._call(lambda runtime: runtime.cost)
 
     def close(self) -> None:
-        """Cancel the running prompt, release all resources and end the thread. Idempotent, from any thread."""
+        """Cancel the running prompt, release all resources and end the thread. Idempotent."""
+        self._forbid_own_thread()
         with self._lock:
             first, self._closed = not self._closed, True
         if first:
@@ -151,13 +201,27 @@ class BlockingRuntime:
 
     def _call(self, action: Callable[[Runtime], T]) -> T:
         """Call ``action`` in the runtime's own thread."""
+        if self._is_own_thread():  # A listener calls.
+            return action(self._inner)
 
         async def call() -> T:
             return action(self._inner)
 
         return self._wait(call())
 
+    def _is_own_thread(self) -> bool:
+        return threading.current_thread() is self._thread
+
+    def _forbid_own_thread(self) -> None:
+        if self._is_own_thread():
+            raise UserError("a listener cannot wait for its own runtime: call this from another thread")
+
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            self._forbid_own_thread()
+        except UserError:
+            work.close()
+            raise
         with self._lock:
             if self._closed:
                 work.close()
@@ -175,6 +239,6 @@ async def _make(config: Config | None, settings: dict[str, Any]) -> Runtime:
 
 
 def run(text: str, **settings: Any) -> Answer:
-    """Run one prompt with a Runtime of its own and return the answer. For scripts."""
+    """Run one prompt with a runtime of its own and return the answer. Raise what made it fail. For scripts."""
     with BlockingRuntime(**settings) as runtime:
         return runtime.run(text)

@@ -73,7 +73,7 @@ class Runtime:
         await self.close()
 
     def prompt(self, text: str, images: Sequence[ImageBlock] = ()) -> Events:
-        """Start a prompt and return its events. Raise RuntimeBusy while another one runs."""
+        """Start a prompt and return its events. Raise RuntimeBusy while another one runs, UserError if it is empty."""
         session = self._idle()
         inbox = Inbox(session, can_approve=self._config.approvals)
         return Events(inbox, session.prompt(text, images, observer=inbox))
@@ -91,13 +91,13 @@ class Runtime:
         return Answer(outcome.text, outcome.usage, outcome.held_back)
 
     def compact(self) -> Events:
-        """Start to summarise the conversation and return the events. Raise RuntimeBusy while a prompt runs."""
+        """Start to replace all but the newest messages by a summary; return the events. Raise RuntimeBusy if busy."""
         session = self._idle()
         inbox = Inbox(session, can_approve=self._config.approvals)
         return Events(inbox, session.compact(inbox))
 
     async def undo_compact(self) -> None:
-        """Restore the messages that the newest compaction replaced, before later ones. Raise UserError if none."""
+        """Restore the messages that the newest compaction replaced. Raise UserError if there is none."""
         completion = EditCompletion()
         self._idle().undo_compact(completion)
         await completion.over
@@ -105,7 +105,7 @@ class Runtime:
     def steer(self, text: str, images: Sequence[ImageBlock] = ()) -> None:
         """Steer the running prompt: add a message before its next model call. Raise AgentError if none is running."""
         session = self._open()
-        if not session.busy:
+        if not session.worker.busy:
             raise AgentError("nothing is running that could be steered; use prompt")
         session.steer(text, images)
 
@@ -115,7 +115,7 @@ class Runtime:
 
     def approve(self, request_id: str, decision: str) -> None:
         """Answer an `ApprovalRequest`: allow_once, allow_always or reject. Raise UserError if it is not pending."""
-        self._open().approve(request_id, decision)
+        self._open().approvals.answer(request_id, decision)
 
     def set_model(self, model_id: str) -> None:
         """Use another model of the same provider from the next model call on. Raise UserError if there is none."""
@@ -133,10 +133,10 @@ class Runtime:
     @property
     def messages(self) -> tuple[Message, ...]:
         """The complete conversation, as `set_messages` of another Runtime takes it."""
-        return tuple(self._open().transcript.messages)
+        return tuple(self._open().history.transcript.messages)
 
     def set_messages(self, messages: Sequence[Message]) -> None:
-        """Make ``messages`` the conversation. Raise UserError while busy.
+        """Replace the conversation by ``messages``. Raise UserError while busy.
 
         In a recorded session this takes effect before the next prompt; if it fails, the next call raises the reason.
         """
@@ -157,16 +157,19 @@ class Runtime:
         return await self._open().commands()
 
     async def run_command(self, name: str, args: str = "") -> CommandAnswer:
-        """Run a command of an extension and return the action it asks for, without taking it. Raise UserError."""
+        """Run a command of an extension and return the action it asks for, which the caller carries out.
+
+        Raise UserError if there is no such command, or with the error that the extension reports.
+        """
         return await self._open().run_command(name, args)
 
     def send_key(self, panel_id: str, key: str, text: str = "") -> None:
         """Send a key to an extension's panel. Raise UserError if there is no such panel or key."""
-        self._open().extensions.send_key(panel_id, key, text)
+        self._open().extensions.panels.send_key(panel_id, key, text)
 
     def close_panel(self, panel_id: str) -> None:
         """Close an extension's panel. Raise UserError if it is not open."""
-        self._open().extensions.close_panel(panel_id)
+        self._open().extensions.panels.close(panel_id)
 
     def listen(self, hear: Callable[[AgentEvent], None]) -> Callable[[], None]:
         """Call ``hear`` with every event from now on, including notices and panels between prompts.
@@ -174,12 +177,12 @@ class Runtime:
         Return a function that ends the subscription. ``hear`` must not block; if it raises, the log has the
         traceback and the run continues.
         """
-        return self._open().subscribe(Ear(hear))
+        return self._open().history.subscribe(EventListener(hear))
 
     @property
     def cost(self) -> float | None:
         """Cost of the conversation so far in US dollars; None if a price is unknown."""
-        return self._open().totals.cost
+        return self._open().history.totals.cost
 
     async def close(self) -> None:
         """Cancel the running prompt and release all resources. Idempotent."""
@@ -202,7 +205,7 @@ class Runtime:
 
     def _idle(self) -> Session:
         session = self._open()
-        if session.busy and not (session.worker.aborting and not session.queue):
+        if session.worker.busy and not (session.worker.aborting and not session.queue):
             raise RuntimeBusy("a prompt or compact is running; wait for its done, cancel it, or use another Runtime")
         return session
 
@@ -267,7 +270,7 @@ class Events:
             self._inbox.abandon_soon(self._job)
 
 
-class Ear(Subscriber):
+class EventListener(Subscriber):
     """A subscriber that passes every event to a callback and never pauses the run. A callback that raises costs the
     run nothing: the log has the traceback.
     """
@@ -301,7 +304,7 @@ class Inbox(Subscriber, JobObserver):
 
     def started(self) -> None:
         """Subscribe: the run starts."""
-        self._unsubscribe = self._session.subscribe(self)
+        self._unsubscribe = self._session.history.subscribe(self)
 
     def dropped(self, why: AgentError) -> None:
         """End: the run will never start. Unless it was cancelled, emit the reason and `done`."""

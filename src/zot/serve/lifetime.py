@@ -109,9 +109,3 @@ async def _finish_in_time(step: Coroutine[Any, Any, None], seconds: float) -> No
         await asyncio.wait_for(step, seconds)
     except TimeoutError:
         sys.stderr.write("zot: exited before everything was closed\n")
-
-
-def report_write_failure(problem: OSError) -> int:
-    """Report incomplete output on standard error and return the exit code for it."""
-    sys.stderr.write(f"zot: the output could not be written: {problem.strerror}\n")
-    return 1

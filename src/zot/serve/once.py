@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+import sys
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from zot.errors import AgentError, NoAnswer, NoSuchCommand, RunCancelled, UserError
-from zot.events import AgentEvent, Done, Error
+from zot.events import AgentEvent, Done, Error, notice_lines
 from zot.panels import CommandAnswer
 from zot.run_summary import CUT_OFF, RunSummary
-from zot.serve.notices import show_notices
 from zot.serve.streams import StreamWriter, read_chunks
 from zot.session.history import Batch, WritingSubscriber
 from zot.session.queue import JobObserver
@@ -114,7 +114,7 @@ class OneRun(WritingSubscriber, JobObserver):
         self._face = face
         self._outcome = RunSummary()
         self._drop_reason = ""
-        session.subscribe(self)
+        session.history.subscribe(self)
 
     async def run(self, prompt: str) -> None:
         """Run the prompt, or the command it contains, to its end. Raise AgentError if there is no answer."""
@@ -131,7 +131,7 @@ class OneRun(WritingSubscriber, JobObserver):
         try:
             answer = await self._session.run_command(name, args)
             if answer.panel_id:
-                self._session.extensions.close_panel(answer.panel_id)
+                self._session.extensions.panels.close(answer.panel_id)
                 raise UserError(f"/{name} opens a panel, which cannot be shown without a terminal")
         except NoSuchCommand as problem:
             if not problem.absent:  # No extension could provide it: treat it as a prompt.
@@ -162,7 +162,7 @@ class OneRun(WritingSubscriber, JobObserver):
     def deliver(self, batch: Batch) -> None:
         self._outcome.take(batch.events)
         self._face.show(batch)
-        show_notices(batch.events)
+        sys.stderr.write(notice_lines(batch.events))
 
     def dropped(self, why: AgentError) -> None:
         self._drop_reason = str(why)

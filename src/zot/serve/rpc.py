@@ -1,26 +1,33 @@
-"""zot RPC over any byte stream: commands to a session, its events to the client."""
+"""zot RPC v1: commands to a session, its events to the client; `serve_stdio` for a process and its standard streams."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
+from zot.config.config import Config, Overrides
 from zot.encoding import thread_safe_type
 from zot.errors import AgentError, ProtocolError, UserError, explained
-from zot.events import Done, Error, ExtNotify
+from zot.events import Done, Error, ExtNotify, notice_lines
 from zot.messages import ImageBlock, show
 from zot.panels import CommandAnswer
+from zot.runtime.open import OpenRequest, open_session
+from zot.runtime.shared import SharedResources
+from zot.serve.lifetime import Lifetime, close_in_time, wind_down
+from zot.serve.stdio import report_write_failure
+from zot.serve.streams import StreamWriter, pump, read_chunks
 from zot.session.history import Batch, Outlet, WritingSubscriber
 from zot.session.queue import JobObserver
 from zot.session.session import Session
 from zot.session.transcripts import RewindTarget
 from zot.wire import rpc
-from zot.wire.lines import TooLong
+from zot.wire.lines import LineSplitter, TooLong
 from zot.wire.rpc import EventEncoder
 from zot.wire.rpc_greeting import Command, Greeting, Hello, Ping, fail, fail_frame, name_of, succeed
 
@@ -53,7 +60,7 @@ class RpcServer(WritingSubscriber):
         self._settled = asyncio.Event()
         self._settled.set()
         self._input_ended = False
-        session.subscribe(self)
+        session.history.subscribe(self)
         if not greeting.locked:
             session.extensions.start()
 
@@ -62,9 +69,7 @@ class RpcServer(WritingSubscriber):
     def deliver(self, batch: Batch) -> None:
         self._output.write(self._events.lines(batch.events, self._greeting.features, run=batch.run))
         if "extensions" not in self._greeting.features and ExtNotify in map(type, batch.events):
-            from zot.serve.notices import show_notices  # Imported lazily: needed only with extensions.
-
-            show_notices(batch.events)
+            sys.stderr.write(notice_lines(batch.events))
 
     @property
     def can_approve(self) -> bool:
@@ -95,7 +100,8 @@ class RpcServer(WritingSubscriber):
 
     async def finish(self) -> None:
         """Wait until every command has been answered or is queued in the session."""
-        await self._settled.wait()
+        while self._pending:
+            await self._settled.wait()
 
     def end_input(self) -> None:
         """Handle the end of the client's input: it can no longer answer approvals."""
@@ -107,7 +113,7 @@ class RpcServer(WritingSubscriber):
         if not isinstance(command, rpc.Abort):
             self._held.append(command)
             return
-        is_aimed = self._session.busy
+        is_aimed = self._session.worker.busy
         self._session.abort(queue=bool(command.queue))
         if is_aimed:
             self._drop_held(queue=bool(command.queue))
@@ -124,25 +130,18 @@ class RpcServer(WritingSubscriber):
 
     def _perform(self, command: rpc.AnyCommand) -> None:
         """Execute a command and answer it; if its answer comes later, hold the commands that follow."""
-        takes_a_while = self._takes_a_while(command)
+        pending = self._pending
         try:
             self._execute(command)
         except Exception as problem:
             # The outermost boundary: an unexpected error fails this command, not the connection.
+            self._pending = pending
             self._output.write(fail(command, str(explained(problem, log, name_of(command)))))
-        else:
-            if takes_a_while:
-                self._pending += 1
-                self._settled.clear()
 
-    def _takes_a_while(self, command: rpc.AnyCommand) -> bool:
-        match command:
-            case rpc.Prompt() | rpc.Steer() | rpc.Compact() | rpc.Clear() | rpc.UndoCompact():
-                return self._session.worker.begins_later
-            case rpc.Fork() | rpc.Rewind() | rpc.GetMessages(view="full") | rpc.RunCommand() | rpc.GetCommands():
-                return True
-            case _:
-                return False
+    def _expect_answer(self) -> None:
+        """Hold the commands that follow until `_answered` is called."""
+        self._pending += 1
+        self._settled.clear()
 
     def _answered(self) -> None:
         """Resume with the held commands: a command that held them back has its answer."""
@@ -180,10 +179,10 @@ class RpcServer(WritingSubscriber):
             case rpc.Rewind(messages=count, at=row, files=files, preview=preview):
                 self._later(command, session.rewind(RewindTarget(count, row, files is not False, bool(preview))))
             case rpc.GetMessages():
-                messages = [show(message) for message in session.transcript.messages]
+                messages = [show(message) for message in session.history.transcript.messages]
                 self._succeed(command, {"messages": messages})
             case rpc.Approve(request=request, decision=decision):
-                session.approve(request or "", decision or "")
+                session.approvals.answer(request or "", decision or "")
                 self._succeed(command)
             case rpc.Clear():
                 session.clear(self._observer(command))
@@ -211,10 +210,10 @@ class RpcServer(WritingSubscriber):
             case rpc.RunCommand(name=name, args=args):
                 self._later(command, session.run_command(name or "", args or ""), then=self._run_prompt)
             case rpc.PanelKey(panel_id=panel_id, key=key, text=text):
-                session.extensions.send_key(panel_id or "", key or "", text or "")
+                session.extensions.panels.send_key(panel_id or "", key or "", text or "")
                 self._succeed(command)
             case rpc.PanelClose(panel_id=panel_id):
-                session.extensions.close_panel(panel_id or "")
+                session.extensions.panels.close(panel_id or "")
                 self._succeed(command)
 
     async def _all_messages(self) -> dict[str, Any]:
@@ -238,6 +237,7 @@ class RpcServer(WritingSubscriber):
 
     def _later(self, command: Command, work: Awaitable[Any], then: Callable[[Any], None] | None = None) -> None:
         """Answer ``command`` with the result of ``work`` when it is ready, then pass the result to ``then``."""
+        self._expect_answer()
         task = asyncio.get_running_loop().create_task(self._answer(command, work, then), name="zot answer")
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
@@ -258,7 +258,9 @@ class RpcServer(WritingSubscriber):
     def _observer(self, command: Command) -> JobObserver:
         """Return the observer that answers ``command`` when its job starts or is dropped."""
         data = () if isinstance(command, rpc.Clear | rpc.UndoCompact) else (rpc.STARTED,)
-        return _CommandJob(self, command, data, holds=self._session.worker.begins_later)
+        if holds := self._session.worker.begins_later:
+            self._expect_answer()
+        return _CommandJob(self, command, data, holds=holds)
 
     def answer_job(self, frame: bytes, *, holds: bool) -> None:
         """Write the answer of a command that started a job; if it ``holds`` others back, resume with them."""
@@ -295,3 +297,60 @@ class _CommandPrompt(JobObserver):
 
 def _images(images: Sequence[rpc.ImageInput] | None) -> tuple[ImageBlock, ...]:
     return tuple(ImageBlock(image.mime_type or "", image.data) for image in images or ())
+
+
+def serve_stdio(
+    config: Config,
+    greeting: Greeting,
+    lines: LineSplitter,
+    waiting: Sequence[bytes | TooLong],
+    descriptors: tuple[int, int],
+    *,
+    overrides: Overrides,
+) -> int:
+    """Serve the client in an event loop of its own. Return the exit code."""
+    request = OpenRequest(config=config, overrides=overrides)
+    return asyncio.run(_serve(request, greeting, lines, waiting, descriptors))
+
+
+async def _serve(
+    request: OpenRequest,
+    greeting: Greeting,
+    lines: LineSplitter,
+    waiting: Sequence[bytes | TooLong],
+    descriptors: tuple[int, int],
+) -> int:
+    """Serve the client until its input ends, a signal arrives, or it stops reading. Return the exit code."""
+    incoming, outgoing = descriptors
+    output = StreamWriter(outgoing)
+    lifetime = Lifetime(outgoing)
+    output.on_broken(lifetime.end)
+    resources = SharedResources(own_process=True)
+    session: Session | None = None
+
+    async def converse() -> None:
+        nonlocal session
+        session = opened = await open_session(request, resources)
+        greeting.provider = opened.agent.provider.name
+        greeting.model = lambda: opened.agent.model.id
+        server = RpcServer(opened, greeting, output)
+        for line in waiting:
+            server.take(line)
+        await pump(read_chunks(incoming), lines, server.take, output)
+        lifetime.input_ended = True
+        server.end_input()
+        await server.finish()
+        await opened.worker.finish()
+        await output.drained()
+
+    code = 0
+    try:
+        if await lifetime.bound(converse()) and session is not None:
+            await close_in_time(session, lifetime)
+    except NotAuthorized as problem:
+        sys.stderr.write(f"zot: rpc: {problem}\n")
+        code = 1
+    if session is not None:
+        await wind_down(session, resources, output)
+    output.close()
+    return code if output.problem is None else report_write_failure(output.problem)

@@ -320,6 +320,12 @@ def write_within(descriptor: int, data: bytes, within_s: float) -> None:
             view = view[os.write(descriptor, view[: select.PIPE_BUF]) :]
 
 
+def report_write_failure(problem: OSError) -> int:
+    """Report incomplete output on standard error and return the exit code for it."""
+    sys.stderr.write(f"zot: the output could not be written: {problem.strerror}\n")
+    return 1
+
+
 def leave(code: int) -> NoReturn:
     """Exit without tearing the interpreter down, which would cost 13 ms: everything is flushed."""
     drain_stderr()

@@ -42,7 +42,7 @@ class ForeignRuns:
         self._session = session
         self._deliver = tell
         #: The newest foreign row that was delivered.
-        self._delivered = session.last_seq
+        self._delivered = session.store.last_seq
         #: True while another process runs the session, as far as we know.
         self.is_elsewhere = False
         self._waits_for_approval = False
@@ -76,9 +76,9 @@ class ForeignRuns:
     async def _poll(self, *, impatient: bool = False) -> None:
         """Deliver new rows. The end of a run is delivered only after the session has loaded it, so that a prompt may
         follow."""
-        if self._session.busy:
+        if self._session.worker.busy:
             return
-        delivered = self._delivered = max(self._delivered, self._session.last_seq)
+        delivered = self._delivered = max(self._delivered, self._session.store.last_seq)
         rows = await self._session.store.read(delivered, _MAX_ROWS)
         self._idle_polls = 0 if rows else self._idle_polls + 1
         over = any(isinstance(row, Done | MessagesReplaced) for _, row in rows)
@@ -87,10 +87,10 @@ class ForeignRuns:
         )
         if over or dead:
             await self._load()
-            if over and rows[-1][0] > self._session.last_seq:
+            if over and rows[-1][0] > self._session.store.last_seq:
                 return  # The other process still holds the lease.
             rows = await self._session.store.read(delivered, _MAX_ROWS)
-        if rows and not self._session.busy:
+        if rows and not self._session.worker.busy:
             self._delivered = max(self._delivered, rows[-1][0])
             self._deliver_rows([row for _, row in rows])
 
@@ -98,7 +98,7 @@ class ForeignRuns:
         """Load foreign rows into the session and end a run that a dead process left open."""
         self._is_loading, self._idle_polls = True, 0
         try:
-            await self._session.recover(WaitingRuns.END)
+            await self._session.worker.recover(WaitingRuns.END)
         finally:
             self._is_loading = False
 
@@ -106,7 +106,7 @@ class ForeignRuns:
         events = [event for row in rows if (event := _event(row)) is not None]
         visible = [event for event in events if not isinstance(event, _FOREIGN_ONLY)]
         if not visible and any(isinstance(row, MessagesReplaced) for row in rows):
-            visible = [ConversationReplaced(len(self._session.transcript))]
+            visible = [ConversationReplaced(len(self._session.history.transcript))]
         elif visible and not isinstance(visible[-1], ConversationReplaced) and not self.is_elsewhere:
             self._notify("another process is at work in this session; this is what it does")
         self._waits_for_approval = any(isinstance(event, ApprovalRequest) for event in events[-1:]) or (
@@ -138,7 +138,7 @@ def _event(row: Row) -> AgentEvent | None:
 
 async def open_foreign_run(session: Session) -> Sequence[tuple[int, Row]]:
     """Return the rows of a run that another process began and has not ended; empty if there is none."""
-    if session.busy:
+    if session.worker.busy:
         return ()
     rows = await session.store.newest()
     events = [row for _, row in rows if not isinstance(row, Change)]

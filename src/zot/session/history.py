@@ -135,7 +135,7 @@ class History:
         self.must_recover = store.shared
         #: True while subscribers have seen a turn begin and not end.
         self.in_turn = False
-        self._store = store
+        self.store = store
         self._agent = agent
         #: Called with the error of rows that were accepted but not stored.
         self.on_failure: Callable[[StoreFailed], None] = lambda problem: None
@@ -148,11 +148,6 @@ class History:
         self._amended_upto = 0
         self._is_delivering = False
         store.watch(self._on_stored, self._on_failed)
-
-    @property
-    def keeps(self) -> bool:
-        """True if recorded rows can be read back."""
-        return self._store.keeps
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Deliver every later batch to ``subscriber``; call the returned function to unsubscribe."""
@@ -168,7 +163,7 @@ class History:
     def begin_run(self) -> None:
         """Start the next run: later rows belong to it."""
         self.run += 1
-        self.before = ConversationBefore(self._store.last_seq, tuple(self.transcript.messages))
+        self.before = ConversationBefore(self.store.last_seq, tuple(self.transcript.messages))
 
     def emit(self, events: Sequence[AgentEvent], *changes: Change) -> None:
         """Store ``changes`` and ``events`` together; apply the changes now, deliver the events once they are stored.
@@ -176,7 +171,7 @@ class History:
         Raise StoreFailed if the store refuses; then neither happens.
         """
         ends = bool(events) and type(events[-1]) is Done
-        first = self._store.append([*changes, *events] if changes else events, run=self.run, ends=ends)
+        first = self.store.append([*changes, *events] if changes else events, run=self.run, ends=ends)
         for change in changes:
             self.transcript.apply(change)
         if events:
@@ -190,7 +185,7 @@ class History:
 
         The announcement has no row: it carries the number of the last change. Raise StoreFailed.
         """
-        first = self._store.append(changes, run=self.run)
+        first = self.store.append(changes, run=self.run)
         for change in changes:
             self.transcript.apply(change)
         replaced = ConversationReplaced(len(self.transcript))
@@ -229,7 +224,7 @@ class History:
     def amend(self, rows: Sequence[Row]) -> None:
         """Record ``rows`` that belong to an earlier run and apply them. Raise StoreFailed if the store refuses."""
         if rows:
-            last = self._store.append(rows, run=self.run) + len(rows) - 1
+            last = self.store.append(rows, run=self.run) + len(rows) - 1
             if not all(isinstance(row, Change) for row in rows):
                 self._amended_upto = last
             self.apply_stored(rows)
@@ -248,7 +243,7 @@ class History:
 
     def count(self, counters: Counters) -> Counters:
         """Price a reply's tokens, add them to the totals, and return them with their price."""
-        charged = counters if self._agent is None else self._agent.asked.charge(counters)
+        charged = counters if self._agent is None else self._agent.called_model.charge(counters)
         self.totals += charged
         return charged
 
@@ -258,26 +253,19 @@ class History:
 
     async def drain(self) -> None:
         """Wait until the store and every full subscriber have room."""
-        if self._store.full:
-            await self._store.room()
+        if self.store.full:
+            await self.store.room()
         for subscriber in self.subscribers:
             if subscriber.full:
                 await subscriber.room()
-
-    async def settled(self) -> None:
-        """Wait until all rows are stored, and so delivered. Raise StoreFailed."""
-        await self._store.settled()
-
-    async def synced(self) -> None:
-        """Wait until all rows survive a loss of power. Raise StoreFailed."""
-        await self._store.synced()
 
     def _on_stored(self, seq: int) -> None:
         self._stored_seq = seq
         if 0 < self._amended_upto <= seq:
             self.on_foreign_rows(self._amended_upto)
             self._amended_upto = 0
-        self._deliver_stored()
+        if self._undelivered:
+            self._deliver_stored()
 
     def _on_failed(self, problem: StoreFailed) -> None:
         self._undelivered.clear()
@@ -296,7 +284,7 @@ class History:
     def _next_batch(self) -> Batch:
         """Take all batches that can be delivered as one: each delivery costs every subscriber."""
         batch = newest = self._undelivered.popleft()
-        if not self._is_continued(newest):
+        if not self._undelivered or not self._is_continued(newest):
             return batch
         events = [*batch.events]
         while self._is_continued(newest):

@@ -5,21 +5,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 
 from zot.agent.approvals import WaitingForApproval
+from zot.agent.compaction import undo_compaction
 from zot.agent.transcript import Transcript
 from zot.errors import AgentError, QueueFull, RunCancelled, UserError
-from zot.messages import ImageBlock, Message
+from zot.messages import Counters, ImageBlock, Message
 from zot.session.recovery import WaitingRuns
+from zot.session.transcripts import RewindTarget
 from zot.store import MessagesReplaced, Row
 from zot.text import has_surrogate
 
 if TYPE_CHECKING:
     import sqlite3  # Only the journal needs it.
+
+    from zot.session.rewind import Rewound  # Imported lazily by the worker: few sessions need it.
 
 log = logging.getLogger("zot")
 
@@ -62,7 +66,7 @@ class RepeatedPrompt:
     """A prompt that may have been sent before: its text is decided when its turn comes."""
 
     def text_after(self, messages: Sequence[Message]) -> str | None:
-        """Return the text to add to the conversation; None if the run continues with what is there."""
+        """Return the text to add to the conversation; None if the run continues from its end."""
         del messages
         return None
 
@@ -73,6 +77,10 @@ class RepeatedPrompt:
         """
         del connection, newest_run
         return None
+
+
+def _new_future() -> asyncio.Future[Any]:
+    return asyncio.get_running_loop().create_future()
 
 
 class _QueuedJob(msgspec.Struct, eq=False, kw_only=True):
@@ -94,7 +102,7 @@ class _QueuedJob(msgspec.Struct, eq=False, kw_only=True):
             self.aborted = True
         else:
             self.error = why
-        _notify(lambda: self.observer.dropped(why))
+        _notify(self.observer.dropped, why)
 
     def park(self) -> None:
         """Report that another process will finish it."""
@@ -133,41 +141,48 @@ class ResumedJob(_QueuedJob):
     waiting: WaitingForApproval
 
 
-class EditJob(_QueuedJob):
-    """A change of the conversation. ``edit`` raises UserError if there is nothing to change."""
+class ReplaceJob(_QueuedJob):
+    """A replacement of the whole conversation by ``messages``."""
 
-    edit: Callable[[Transcript], MessagesReplaced]
+    messages: tuple[Message, ...]
+
+    def change(self, transcript: Transcript) -> MessagesReplaced:
+        """Return the change to record."""
+        return MessagesReplaced(0, len(transcript), self.messages)
 
 
-class ExclusiveJob(_QueuedJob, Generic[T]):
-    """Work between runs that needs the lease; its caller awaits ``result``."""
+class UndoCompactJob(_QueuedJob):
+    """The undoing of the newest compaction."""
 
-    work: Callable[[], Awaitable[T]]
-    result: asyncio.Future[T] = msgspec.field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    def change(self, transcript: Transcript) -> MessagesReplaced:
+        """Return the change to record. Raise UserError if there is no compaction to undo."""
+        return undo_compaction(transcript)
 
-    async def run(self) -> None:
-        """Do the work and resolve ``result``."""
-        try:
-            result = await self.work()
-        except Exception as problem:  # Raised where `result` is awaited.
-            _reject(self.result, problem)
-        else:
-            if not self.result.done():
-                self.result.set_result(result)
+
+class RewindJob(_QueuedJob):
+    """A rewind to an earlier point; its caller awaits ``result``."""
+
+    target: RewindTarget
+    result: asyncio.Future[Rewound] = msgspec.field(default_factory=_new_future)
 
     def drop(self, why: AgentError) -> None:
-        """Reject ``result``: the work will never run."""
-        _reject(self.result, why)
+        """Reject ``result``: nothing was rewound."""
+        self.fail(why)
+
+    def fail(self, problem: Exception) -> None:
+        """Reject ``result``, unless its caller has given up."""
+        _reject(self.result, problem)
 
 
 class RecordJob(_QueuedJob):
     """Rows to record outside of any run, or before a waiting run resumes; its caller awaits ``over``.
 
-    ``make`` is called at the moment of recording.
+    ``used`` are tokens to count in a row of their own.
     """
 
-    make: Callable[[], Sequence[Row]]
-    over: asyncio.Future[None] = msgspec.field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    rows: Sequence[Row] = ()
+    used: Counters | None = None
+    over: asyncio.Future[None] = msgspec.field(default_factory=_new_future)
 
     def drop(self, why: AgentError) -> None:
         """Reject ``over``: the rows will never be recorded."""
@@ -182,14 +197,15 @@ class RecoverJob(_QueuedJob):
     """
 
     waiting: WaitingRuns
-    over: asyncio.Future[None] = msgspec.field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    over: asyncio.Future[None] = msgspec.field(default_factory=_new_future)
 
     def drop(self, why: AgentError) -> None:
         """Reject ``over``: nothing was recovered."""
         _reject(self.over, why)
 
 
-Job: TypeAlias = PromptJob | CompactJob | ResumedJob | EditJob | ExclusiveJob[Any] | RecordJob | RecoverJob
+EditJob: TypeAlias = ReplaceJob | UndoCompactJob
+Job: TypeAlias = PromptJob | CompactJob | ResumedJob | EditJob | RewindJob | RecordJob | RecoverJob
 
 
 def is_run(job: Job) -> bool:
@@ -202,10 +218,10 @@ def _reject(future: asyncio.Future[T], problem: Exception) -> None:
         future.set_exception(problem)
 
 
-def _notify(report: Callable[[], None]) -> None:
+def _notify(report: Callable[..., None], *facts: object) -> None:
     """Call an observer. Log its exception: a failing observer must not harm the session or later jobs."""
     try:
-        report()
+        report(*facts)
     except Exception:
         log.exception("the observer of a job raised")
 

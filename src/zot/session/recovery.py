@@ -173,7 +173,7 @@ def _repair(transcript: Transcript, rows: Sequence[Row]) -> list[Change]:
 
 
 def needs_lease(found: Findings, store: Store, waiting: WaitingRuns) -> bool:
-    """True if what was ``found`` must be recovered, for which the lease is needed."""
+    """True if the state that `inspect` ``found`` must be recovered, for which the lease is needed."""
     match found:
         case Clean():
             return store.left_behind and waiting is WaitingRuns.RESUME
@@ -185,7 +185,6 @@ def needs_lease(found: Findings, store: Store, waiting: WaitingRuns) -> bool:
 
 async def recover(
     history: History,
-    store: Store,
     foreign: Sequence[tuple[int, Row]],
     waiting: WaitingRuns,
     *,
@@ -197,6 +196,7 @@ async def recover(
     A run to resume here is returned instead. Only a run that was begun in this journal can resume: approvals in an
     imported or forked session do not count.
     """
+    store = history.store
     history.apply_stored([row for _, row in foreign])
     history.run = store.last_run
     if not history.must_recover and not foreign:
@@ -235,7 +235,7 @@ async def recover_unusable(store: Store, past: TranscriptPast, *, now: Callable[
     except SessionBusy:
         return  # Another process runs it.
     try:
-        await recover(history, store, foreign.rows, WaitingRuns.LEAVE, now=now, clock=time.time)
-        await history.settled()
+        await recover(history, foreign.rows, WaitingRuns.LEAVE, now=now, clock=time.time)
+        await store.settled()
     finally:
         store.end()

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -16,6 +16,9 @@ from zot.messages import Message, ResultBlock
 from zot.session.history import History
 from zot.session.transcripts import RewindTarget, fork_point
 from zot.store import NOT_KEPT, Change, Configured, FileChanged, MessageAdded, MessagesReplaced, Store
+
+if TYPE_CHECKING:
+    from zot.tools.checkpoints import Restorer
 
 log = logging.getLogger("zot")
 
@@ -119,31 +122,17 @@ class RestoredFile(msgspec.Struct, frozen=True):
 
 
 class Rewound(msgspec.Struct, frozen=True):
-    """The result of a rewind: the number of ``messages`` now, the restored files, and the row that a rewind to
-    undoes it."""
+    """The result of a rewind: how many ``messages`` are left, the restored files, and the row ``undo``.
+
+    A rewind to that row undoes this one.
+    """
 
     messages: int
     files: tuple[RestoredFile, ...]
     undo: int
 
 
-class RestorableFiles(Protocol):
-    """Restores files. Both methods may block for long."""
-
-    def problem(self, root: str, path: str, *, found: Sequence[str | None], then: str | None) -> str | None:
-        """Return why a file, whose content must be one of ``found``, cannot become ``then``; None if it can, or
-        already is."""
-
-    def restore(
-        self, root: str, path: str, data: bytes | None, *, found: Sequence[str | None], then: str | None, mode: int
-    ) -> tuple[str | None, int] | None:
-        """Make ``data`` the content of a file; None removes it. Raise ToolFailed.
-
-        Return the digest and permissions of the replaced content; None if nothing had to change.
-        """
-
-
-async def plan_rewind(store: Store, files: RestorableFiles, wish: RewindTarget, *, cwd: str) -> RewindPlan:
+async def plan_rewind(store: Store, files: Restorer, wish: RewindTarget, *, cwd: str) -> RewindPlan:
     """Plan a rewind without doing it. Raise UserError if there is no such point, RewindRefused if a file prevents
     it."""
     changes = await store.changes()
@@ -157,13 +146,14 @@ async def plan_rewind(store: Store, files: RestorableFiles, wish: RewindTarget, 
     return plan
 
 
-async def rewind(history: History, store: Store, files: RestorableFiles, wish: RewindTarget, *, cwd: str) -> Rewound:
+async def rewind(history: History, files: Restorer, wish: RewindTarget, *, cwd: str) -> Rewound:
     """Rewind as the holder of the lease. Raise UserError, RewindRefused, StoreFailed.
 
     Files come first: after a crash before the row is stored, each file has its old or its new content, and the same
     rewind accepts both.
     """
-    await history.settled()  # Only stored rows can be read.
+    store = history.store
+    await store.settled()  # Only stored rows can be read.
     plan = await plan_rewind(store, files, wish, cwd=cwd)
     undo = store.last_seq
     if wish.preview:
@@ -172,7 +162,7 @@ async def rewind(history: History, store: Store, files: RestorableFiles, wish: R
     changes: list[Change] = [*_spliced(history.transcript.messages, plan.messages), *wrote]
     if changes:
         history.replace(*changes)
-        await history.settled()
+        await store.settled()
     return Rewound(len(history.transcript), restored(plan), undo)
 
 
@@ -194,13 +184,13 @@ def _spliced(now: Sequence[Message], then: Sequence[Message]) -> list[MessagesRe
     return [MessagesReplaced(same, len(now), tuple(then[same:]))] if len(now) > same or len(then) > same else []
 
 
-async def _problem(store: Store, files: RestorableFiles, step: Step) -> str | None:
+async def _problem(store: Store, files: Restorer, step: Step) -> str | None:
     if step.then and await store.content(step.then) is None:
         return "what it was is lost"
     return await asyncio.to_thread(files.problem, step.root, step.path, found=step.found, then=step.then)
 
 
-async def _restore(store: Store, files: RestorableFiles, plan: RewindPlan) -> list[FileChanged]:
+async def _restore(store: Store, files: Restorer, plan: RewindPlan) -> list[FileChanged]:
     """Restore all files and return the rows to record. If one fails, undo the others and raise RewindRefused."""
     done: list[Step] = []
     wrote: list[FileChanged] = []
@@ -217,7 +207,7 @@ async def _restore(store: Store, files: RestorableFiles, plan: RewindPlan) -> li
     return wrote
 
 
-async def _put(store: Store, files: RestorableFiles, step: Step) -> tuple[str | None, int] | None:
+async def _put(store: Store, files: Restorer, step: Step) -> tuple[str | None, int] | None:
     data = None
     if step.then is not None and (data := await store.content(step.then)) is None:
         raise ToolFailed("what it was is lost")
@@ -226,7 +216,7 @@ async def _put(store: Store, files: RestorableFiles, step: Step) -> tuple[str | 
     )
 
 
-async def _undo(store: Store, files: RestorableFiles, done: Sequence[Step]) -> list[tuple[Step, str]]:
+async def _undo(store: Store, files: Restorer, done: Sequence[Step]) -> list[tuple[Step, str]]:
     """Undo restored files by the steps ``done``; return those that could not be undone, and why."""
     stuck: list[tuple[Step, str]] = []
     for step in reversed(done):

@@ -4,37 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from zot.agent.compaction import undo_compaction
-from zot.agent.hooks import BackgroundProcesses, NoBackgroundProcesses
 from zot.agent.loop import Agent
-from zot.agent.transcript import Transcript, repaired
+from zot.agent.transcript import repaired
 from zot.errors import AgentError, RunCancelled, RuntimeBusy, UserError
-from zot.events import ApprovalRequest, SessionState, status_of
+from zot.events import SessionState, status_of
 from zot.messages import Counters, ImageBlock, Message, timestamp
-from zot.session.abortable import AbortableWaits
-from zot.session.history import ConversationBefore, History, Subscriber
+from zot.session.history import ConversationBefore, History
 from zot.session.queue import (
     CompactJob,
     EditJob,
-    ExclusiveJob,
     JobObserver,
     PromptJob,
     RepeatedPrompt,
+    ReplaceJob,
+    RewindJob,
+    UndoCompactJob,
     checked_prompt,
 )
-from zot.session.recovery import WaitingRuns
 from zot.session.transcripts import CONCLUSION, RewindTarget, TranscriptPast, all_messages, fork_end, fork_point
-from zot.session.worker import Worker
-from zot.store import GuardSet, MemoryStore, MessagesReplaced, PermissionGranted, Row, Store
+from zot.session.worker import NoToolResources, ToolResources, Worker
+from zot.store import GuardSet, MemoryStore, PermissionGranted, Store
 
 if TYPE_CHECKING:
     from zot.panels import CommandAnswer, CommandInfo
-    from zot.session.rewind import RestorableFiles, Rewound
+    from zot.session.rewind import Rewound
+
+T = TypeVar("T")
 
 
 def new_session_id() -> str:
@@ -48,8 +47,9 @@ _NO_OBSERVER = JobObserver()
 class Session:
     """A conversation with an agent. Every event is stored, then delivered to all subscribers.
 
-    ``queue`` has the waiting jobs, ``worker`` the running one, ``history`` the transcript and the subscribers,
-    ``store`` the rows of all processes, for reading only.
+    ``queue`` has the waiting jobs, ``worker`` the running one, ``approvals`` the question that it waits for,
+    ``history`` the transcript and the subscribers, ``store`` the rows of all processes, for reading only, ``tools`` the
+    processes that tools left running.
     """
 
     def __init__(
@@ -57,19 +57,17 @@ class Session:
         agent: Agent,
         store: Store | None = None,
         *,
-        background: BackgroundProcesses | None = None,
+        tools: ToolResources | None = None,
         key: str = "session",
         now: Callable[[], str] = timestamp,
         past: TranscriptPast | None = None,
-        files: Callable[[], RestorableFiles] | None = None,
     ) -> None:
         past = past or TranscriptPast()
         self.agent = agent
         self.extensions = agent.extensions
         self.store = store if store is not None else MemoryStore()
         self.epoch = self.store.epoch  # Tells apart sessions that had the same id.
-        self._background = background or NoBackgroundProcesses()
-        self._files = files
+        self.tools = tools or NoToolResources()
         self.history = History(self.store, agent)
         self.history.apply_stored(past.changes)
         self.history.totals = past.totals
@@ -77,71 +75,42 @@ class Session:
         self._release = past.release
         #: Calls to extensions outside of any run.
         self._waits = AbortableWaits()
-        self.worker = Worker(
-            agent, self.history, self.store, background=self._background, key=key, now=now, newest=past.newest
-        )
+        self.worker = Worker(agent, self.history, tools=self.tools, key=key, now=now, newest=past.newest)
         self.queue = self.worker.queue
+        self.approvals = self.worker.approvals
 
-    # What it is.
-
-    @property
-    def busy(self) -> bool:
-        """True from the moment a prompt or compaction is accepted until the last `done` is delivered."""
-        return self.worker.busy
-
-    @property
-    def pending(self) -> ApprovalRequest | None:
-        """The approval request that the run waits for, if there is one."""
-        return self.worker.approvals.pending
+    # Its state.
 
     @property
     def is_resting(self) -> bool:
         """True if closing it would end nothing: no run, no queue, no call to an extension, no process of a tool."""
-        return self.worker.is_idle and not self._waits.is_waiting and not self._background.holds
-
-    @property
-    def transcript(self) -> Transcript:
-        """The conversation so far."""
-        return self.history.transcript
-
-    @property
-    def totals(self) -> Counters:
-        """The tokens used so far, and their cost."""
-        return self.history.totals
-
-    @property
-    def last_seq(self) -> int:
-        """The number of the newest row."""
-        return self.store.last_seq
+        return self.worker.is_idle and not self._waits.is_waiting and not self.tools.holds
 
     @property
     def before(self) -> ConversationBefore:
         """The conversation before the current run, whose events have higher numbers; between runs, the conversation
         now."""
-        return self.history.before or ConversationBefore(self.last_seq, tuple(self.transcript.messages))
+        return self.history.before or ConversationBefore(self.store.last_seq, tuple(self.history.transcript.messages))
 
     def state(self) -> SessionState:
         """Return a snapshot."""
-        agent, transcript = self.agent, self.transcript
+        agent, transcript = self.agent, self.history.transcript
+        busy, pending = self.worker.busy, self.approvals.pending
         return SessionState(
             agent.provider.name,
             agent.model.id,
             agent.cwd,
             len(transcript),
-            self.busy,
-            self.totals,
-            status_of(self.pending, busy=self.busy),
-            self.pending,
+            busy,
+            self.history.totals,
+            status_of(pending, busy=busy),
+            pending,
             agent=agent.name or "default",
             queued=len(self.queue),
-            context_tokens=agent.need(transcript, ()) if len(transcript) else 0,
+            context_tokens=agent.gauge.need(agent.system, (), transcript.messages) if len(transcript) else 0,
             context_window=agent.model.context_window,
             locked=agent.locked,
         )
-
-    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Deliver every later batch to ``subscriber``; call the returned function to unsubscribe."""
-        return self.history.subscribe(subscriber)
 
     # Runs.
 
@@ -186,7 +155,8 @@ class Session:
         If the run ends first, the message becomes a prompt at the head of the queue. An abort of the run drops it with
         RunCancelled, which is raised instead if the abort came first.
         """
-        self.worker.steer(PromptJob(*checked_prompt(text, images), prompt_id=prompt_id, by=by, observer=observer))
+        job = PromptJob(*checked_prompt(text, images), prompt_id=prompt_id, by=by, observer=observer)
+        self.worker.steer(job)
 
     def compact(self, observer: JobObserver = _NO_OBSERVER) -> CompactJob:
         """Enqueue a compaction of the conversation."""
@@ -202,13 +172,6 @@ class Session:
         self._waits.abort()
         self.worker.abort(queue=queue)
 
-    def approve(self, request_id: str, decision: str, by: str = "") -> None:
-        """Answer an approval request; ``by`` names the person. The first answer counts and is recorded.
-
-        Raise UserError if the request is not open, with its outcome if that is known, or if the decision is unknown.
-        """
-        self.worker.approvals.answer(request_id, decision, by)
-
     # Changes of the conversation between runs.
 
     def clear(self, observer: JobObserver = _NO_OBSERVER) -> None:
@@ -223,8 +186,7 @@ class Session:
         """
         if not all(isinstance(message, Message) for message in messages):
             raise UserError("messages must be a list of Message")
-        whole = tuple(repaired(messages))
-        self._edit(EditJob(lambda transcript: MessagesReplaced(0, len(transcript), whole), observer=observer))
+        self._edit(ReplaceJob(tuple(repaired(messages)), observer=observer))
 
     def undo_compact(self, observer: JobObserver = _NO_OBSERVER) -> None:
         """Restore the messages that the newest compaction replaced; later messages follow them. Raise UserError while
@@ -233,32 +195,30 @@ class Session:
         The job counts as started once that is done; if there is nothing to undo, either it is dropped with UserError or
         UserError is raised.
         """
-        self._edit(EditJob(undo_compaction, observer=observer))
+        self._edit(UndoCompactJob(observer=observer))
 
     def rewind(self, target: RewindTarget) -> asyncio.Future[Rewound]:
         """Rewind to an earlier point, with the files that tools have changed since. Raise UserError while busy.
 
         The future has the result, or UserError, RewindRefused, StoreFailed.
         """
-        if not self.store.keeps or self._files is None:
+        if not self.store.keeps:
             raise UserError("this conversation is not kept, so it cannot be rewound: use --session")
-        if self.busy:
+        if self.worker.busy:
             raise RuntimeBusy("the conversation cannot be rewound while a prompt or compact is running; abort it first")
-        from zot.session.rewind import rewind  # Imported lazily: few sessions need it.
-
-        files = self._files()
-        job = ExclusiveJob(lambda: rewind(self.history, self.store, files, target, cwd=self.agent.cwd))
+        job = RewindJob(target)
         self.worker.accept(job)
         return job.result
 
     def _edit(self, job: EditJob) -> None:
-        if self.busy:
+        if self.worker.busy:
             raise RuntimeBusy("the conversation cannot be changed while a prompt or compact is running; abort it first")
         self.worker.accept(job)
 
     async def all_messages(self) -> list[Message]:
         """Return every message that was ever in the transcript, compacted ones included, as far as they are kept."""
-        return all_messages([change for _, change in await self.store.changes()]) or list(self.transcript.messages)
+        kept = all_messages([change for _, change in await self.store.changes()])
+        return kept or list(self.history.transcript.messages)
 
     async def fork(self, new_id: str | None = None, *, messages: int | None = None) -> str:
         """Make a new session from the first ``messages``, or from all stored rows; return its id. Raise UserError."""
@@ -299,11 +259,6 @@ class Session:
         self.agent.use_reasoning(level)
         self.worker.settings_changed()
 
-    async def record(self, row: Row) -> None:
-        """Record a row that belongs to no run, such as a setting for the next time the session is opened. Raise
-        AgentError."""
-        await self.worker.record(lambda: row)
-
     async def establish(self) -> None:
         """Record the settings before the first prompt, unless they are on record. Raise StoreFailed."""
         if self.agent.configured() != self.history.configured:
@@ -313,18 +268,18 @@ class Session:
         """Count and record tokens used outside of any run. If another process holds the lease, the next run records
         them."""
         try:
-            await self.worker.record(lambda: self.history.counted(timestamp(), counters))
+            await self.worker.record(used=counters)
         except AgentError:
             self.history.totals += counters
 
     async def forget(self, allowed: PermissionGranted) -> None:
         """Forget a remembered approval. Raise UserError if it is not remembered, SessionBusy, StoreFailed."""
-        await self.record(self.agent.approver.forget(allowed))
+        await self.worker.record(self.agent.approver.forget(allowed))
 
     async def keep_guard(self, guarded: GuardSet) -> None:
         """Record a guard, so that its blocks hold after a reload. Raise AgentError."""
         if self.history.guards.get(guarded.name) != guarded:
-            await self.record(guarded)
+            await self.worker.record(guarded)
 
     async def dismiss_guard(self, name: str) -> None:
         """Lift the blocks of a disconnected guard for good. Raise UserError if there is no such guard, AgentError."""
@@ -337,17 +292,6 @@ class Session:
 
     # Its life.
 
-    async def recover(
-        self, waiting: WaitingRuns = WaitingRuns.LEAVE, *, clock: Callable[[], float] = time.time
-    ) -> None:
-        """Recover from the death of a process that ran this session: end its run, or resume it, as ``waiting`` says.
-
-        With RESUME, a run that waits for an approval is `pending` again until it is answered or its deadline, by
-        ``clock``, has passed; and from now on approvals are requested even while no subscriber can answer. Does nothing
-        while another process runs the session. Raise AgentError.
-        """
-        await self.worker.recover(waiting, clock)
-
     async def close(self, *, parks: bool = False, why: AgentError | None = None) -> None:
         """Abort the run, drop the queue, and close processes, extensions and provider. Idempotent.
 
@@ -356,10 +300,38 @@ class Session:
         """
         await self.worker.close(parks=parks, why=why)
         await self.extensions.close()
-        await self._background.close()
+        await self.tools.close()
         await self.agent.provider.close()
         await self._release()
 
-    def kill(self) -> None:
-        """Kill the processes of tools, at once and from any thread. No tool starts another one; `close` may follow."""
-        self._background.kill()
+
+class AbortableWaits:
+    """Work outside of any run that `abort` cancels together."""
+
+    def __init__(self, said: str = "aborted before the extension answered") -> None:
+        """``said`` is the message of the RunCancelled that aborted waits raise."""
+        self._said = said
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    @property
+    def is_waiting(self) -> bool:
+        """True if any wait is in progress."""
+        return bool(self._tasks)
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await ``work`` and return its result. Raise RunCancelled if an abort comes first."""
+        task = asyncio.get_running_loop().create_task(work, name="zot wait")
+        self._tasks.add(task)
+        try:
+            await asyncio.wait({task})
+        finally:
+            self._tasks.discard(task)
+            task.cancel()
+        if task.cancelled():
+            raise RunCancelled(self._said)
+        return task.result()
+
+    def abort(self) -> None:
+        """Cancel every wait."""
+        for task in self._tasks:
+            task.cancel()

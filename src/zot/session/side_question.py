@@ -48,7 +48,7 @@ async def ask(session: Session, opened: Callable[[], Session], question: str) ->
 
 async def _answer(session: Session, asked: Session, question: str) -> SideAnswer:
     outcome = _Outcome()
-    asked.subscribe(outcome)
+    asked.history.subscribe(outcome)
     try:
         job = asked.prompt(question)
         await asked.worker.finish()

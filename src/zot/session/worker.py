@@ -7,11 +7,11 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from zot.agent.approvals import PendingApprovals, WaitingForApproval
 from zot.agent.compaction import compact
-from zot.agent.hooks import ApprovalQuestion, ApprovalVerdict, BackgroundProcesses
+from zot.agent.hooks import ApprovalQuestion, ApprovalVerdict
 from zot.agent.loop import Agent
 from zot.agent.run import Run
 from zot.errors import (
@@ -23,24 +23,30 @@ from zot.errors import (
     RuntimeClosed,
     SessionBusy,
     StoreFailed,
+    UserError,
     explained,
 )
 from zot.events import AgentEvent, Done, Error, TurnEnd
+from zot.messages import Counters, timestamp
 from zot.session.history import History
 from zot.session.queue import (
     CompactJob,
-    EditJob,
-    ExclusiveJob,
     Job,
     JobQueue,
     PromptJob,
     RecordJob,
     RecoverJob,
+    ReplaceJob,
     ResumedJob,
+    RewindJob,
+    UndoCompactJob,
     is_run,
 )
 from zot.session.recovery import Clean, WaitingRuns, inspect, needs_lease, recover
-from zot.store import Row, Store
+from zot.store import Row
+
+if TYPE_CHECKING:
+    from zot.tools.checkpoints import Restorer  # Imported lazily: few sessions are rewound.
 
 log = logging.getLogger("zot")
 
@@ -48,6 +54,44 @@ Clock: TypeAlias = Callable[[], str]
 
 #: How long an aborted job may keep trying to acquire the lease.
 _ACQUIRE_S = 1.0
+
+
+class ToolResources(Protocol):
+    """What the tools of a session hold beyond a call: the processes that they left running, and files to restore."""
+
+    @property
+    def holds(self) -> bool:
+        """True while `close` would end or remove anything."""
+
+    def files(self) -> Restorer:
+        """Return an object that restores files changed by tools."""
+
+    async def end(self, owner: str) -> None:
+        """End the processes of ``owner``, a run or a session."""
+
+    async def close(self) -> None:
+        """End all processes. Idempotent."""
+
+    def kill(self) -> None:
+        """Kill all processes at once, from any thread. No tool starts another one; `close` may follow."""
+
+
+class NoToolResources:
+    """The resources of tools that hold nothing."""
+
+    holds = False
+
+    def files(self) -> Restorer:
+        raise UserError("no tool of this session changes files, so none can be restored")
+
+    async def end(self, owner: str) -> None:
+        return
+
+    async def close(self) -> None:
+        return
+
+    def kill(self) -> None:
+        return
 
 
 class _Current:
@@ -74,9 +118,8 @@ class Worker:
         self,
         agent: Agent,
         history: History,
-        store: Store,
         *,
-        background: BackgroundProcesses,
+        tools: ToolResources,
         key: str,
         now: Clock,
         newest: Sequence[Row],
@@ -86,8 +129,8 @@ class Worker:
         self.approvals = PendingApprovals(agent.approver)
         self._agent = agent
         self._history = history
-        self._store = store
-        self._background = background
+        self._store = history.store
+        self._tools = tools
         self._key = key
         self._now = now
         self._clock: Callable[[], float] = time.time
@@ -128,7 +171,7 @@ class Worker:
         current = self._current
         return current is not None and is_run(current.job) and current.ended_by is not None
 
-    # What callers ask for.
+    # Requests of callers.
 
     def accept(self, job: Job) -> None:
         """Start ``job``, or enqueue it. Raise QueueFull if too many wait, RuntimeClosed after `close`."""
@@ -136,8 +179,8 @@ class Worker:
             raise RuntimeClosed("this session is closed")
         if self._current is not None:
             self.queue.add(job)
-        elif isinstance(job, EditJob) and not self._store.shared:
-            self._history.replace(job.edit(self._history.transcript))
+        elif isinstance(job, ReplaceJob | UndoCompactJob) and not self._store.shared:
+            self._history.replace(job.change(self._history.transcript))
             job.start()
         else:
             self._make_current(job)
@@ -187,22 +230,35 @@ class Worker:
     async def record_settings(self) -> None:
         """Record the current settings, unless a run does."""
         if self._current is None and self._store.shared:
+            job = RecordJob()  # Every job records changed settings before its own rows.
             with suppress(SessionBusy, RunCancelled):
-                await self._record_between_runs(lambda: ())  # Every job records changed settings before its own rows.
+                self.accept(job)
+                await job.over
 
-    async def record(self, make: Callable[[], Row]) -> None:
-        """Record the row from ``make``, which is called then, and wait until it is stored. Raise AgentError."""
+    async def record(self, *rows: Row, used: Counters | None = None) -> None:
+        """Record rows that belong to no run, such as a setting for the next time the session is opened, and wait until
+        they are stored.
+
+        ``used`` are tokens to count in a row of their own. Raise AgentError, SessionBusy if another process runs the
+        session.
+        """
+        job = RecordJob(rows, used)
         try:
-            self._history.amend([make()])
+            self._amend(job)
         except StoreFailed:  # No run holds the lease.
-            await self._record_between_runs(lambda: [make()])
+            self.accept(job)
+            await job.over
         else:
-            await self._history.settled()
+            await self._store.settled()
 
-    async def recover(self, waiting: WaitingRuns, clock: Callable[[], float]) -> None:
-        """Recover from the death of another process that ran this session, unless a third one does. Raise AgentError.
+    async def recover(
+        self, waiting: WaitingRuns = WaitingRuns.LEAVE, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        """Recover from the death of a process that ran this session: end its run, or resume it, as ``waiting`` says.
 
-        With RESUME, runs that wait for an approval resume here from now on; ``clock`` is compared to their deadlines.
+        With RESUME, a run that waits for an approval is pending again until it is answered or its deadline, by
+        ``clock``, has passed; and from now on approvals are requested even while no subscriber can answer. Does nothing
+        while another process runs the session. Raise AgentError.
         """
         self._clock = clock
         self._resumes = self._resumes or waiting is WaitingRuns.RESUME
@@ -342,9 +398,7 @@ class Worker:
 
     async def _recover(self, job: Job, foreign: Sequence[tuple[int, Row]]) -> WaitingForApproval | None:
         """Load foreign rows, recover, and record changed settings. Return a run to resume first."""
-        found = await recover(
-            self._history, self._store, foreign, self._waiting_runs(job), now=self._now, clock=self._clock
-        )
+        found = await recover(self._history, foreign, self._waiting_runs(job), now=self._now, clock=self._clock)
         configured = self._agent.configured()
         if configured != self._history.configured:
             self._history.amend([configured])
@@ -353,7 +407,7 @@ class Worker:
         return found
 
     def _waiting_runs(self, job: Job) -> WaitingRuns:
-        """Return what happens to a run that waits for an approval and whose process is gone, before ``job`` runs."""
+        """Return the fate of a run that waits for an approval and whose process is gone, before ``job`` runs."""
         match job:
             case RecoverJob(waiting=waiting):
                 return waiting
@@ -365,7 +419,7 @@ class Worker:
     async def _resume_first(self, job: Job, waiting: WaitingForApproval) -> None:
         """Make a run that waits for an approval the current job; ``job`` follows it, unless it is done by then."""
         run = self._new_run()
-        run.go_on(waiting.step)
+        run.unpark(waiting.step)
         self.approvals.reopen(run, waiting, left_s=waiting.left_s(self._clock()))
         resumed = self._current = _Current(ResumedJob(waiting))
         resumed.run = run
@@ -375,23 +429,22 @@ class Worker:
             case _:
                 self.queue.put_back(job)
 
-    async def _record_between_runs(self, make: Callable[[], Sequence[Row]]) -> None:
-        """Record rows through the queue. Raise AgentError, SessionBusy if another process runs the session."""
-        job = RecordJob(make)
-        self.accept(job)
-        await job.over
-
     async def _store_rows(self, job: RecordJob | RecoverJob) -> None:
         """Record the rows of a job, and wait until they and those of the recovery before it are stored."""
         try:
             if isinstance(job, RecordJob):
-                self._history.amend(job.make())
-            await self._history.settled()
+                self._amend(job)
+            await self._store.settled()
         except Exception as problem:  # Raised where `over` is awaited.
             job.drop(explained(problem, log, "a run"))
         else:
             if not job.over.done():
                 job.over.set_result(None)
+
+    def _amend(self, job: RecordJob) -> None:
+        """Append the rows of a job. Raise StoreFailed if no run or job holds the lease."""
+        counted = () if job.used is None else (self._history.counted(timestamp(), job.used),)
+        self._history.amend([*job.rows, *counted])
 
     # Execution.
 
@@ -404,12 +457,12 @@ class Worker:
                     if current.run is None:
                         self._begin(current)
                     await self._finish_run(current)
-                case EditJob(edit=edit):
-                    self._history.replace(edit(self._history.transcript))
-                    await self._history.settled()
+                case ReplaceJob() | UndoCompactJob():
+                    self._history.replace(job.change(self._history.transcript))
+                    await self._store.settled()
                     job.start()
-                case ExclusiveJob():
-                    await job.run()
+                case RewindJob():
+                    await self._rewind(job)
                 case RecordJob() | RecoverJob():
                     await self._store_rows(job)
         except Exception as problem:  # An unexpected error fails this job, not those after it.
@@ -417,6 +470,18 @@ class Worker:
         finally:
             self._store.end(parked=self._is_parking or current.leaves_run)
             job.forget()
+
+    async def _rewind(self, job: RewindJob) -> None:
+        """Rewind the session, and resolve the job's result."""
+        from zot.session.rewind import rewind  # Imported lazily: few sessions are rewound.
+
+        try:
+            result = await rewind(self._history, self._tools.files(), job.target, cwd=self._agent.cwd)
+        except Exception as problem:  # Raised where `result` is awaited.
+            job.fail(problem)
+        else:
+            if not job.result.done():
+                job.result.set_result(result)
 
     async def _finish_run(self, current: _Current) -> None:
         """Wait for a run and record its end."""
@@ -432,7 +497,7 @@ class Worker:
             if current.store_failure is None:
                 self._emit_end(current, run, problem)
             # The end must be stored before this run counts as over and the next one begins.
-            await self._history.settled()
+            await self._store.settled()
             failure = current.store_failure
         except StoreFailed as problem:
             failure = problem
@@ -454,14 +519,18 @@ class Worker:
                     return problem
                 body = self._agent.run(run, self._steer)
                 current.task = asyncio.get_running_loop().create_task(body, name="zot run")
-            task = current.task
-            assert task is not None
-            await asyncio.wait({task})
-            if task.cancelled():
+            assert current.task is not None
+            try:
+                question = await current.task
+            except asyncio.CancelledError:
+                if not current.task.cancelled():  # The worker itself was cancelled: its event loop ends.
+                    raise
                 return asyncio.CancelledError()
-            question = None if (failure := task.exception()) is not None else task.result()
+            except Exception as failure:
+                # Without this frame, which refers to the job: the job keeps its error.
+                return failure.with_traceback(getattr(failure.__traceback__, "tb_next", None))
             if question is None:
-                return failure
+                return None
             can_ask = self._can_ask() and current.ended_by is None
             asking = self.approvals.ask(run, question, number=self._history.run, can_ask=can_ask)
 
@@ -505,7 +574,7 @@ class Worker:
     async def _end_background(self, run: Run) -> None:
         """End the processes that the tools of an aborted run left. Failing that must not prevent the run's end."""
         try:
-            await self._background.end(run.owners[-1])
+            await self._tools.end(run.owners[-1])
         except OSError:
             log.exception("the processes of an aborted run could not be ended")
 

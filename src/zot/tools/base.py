@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -24,20 +24,32 @@ class ToolFailedWithOutput(ToolFailed):
         self.output = output
 
 
+class CallReporter:
+    """Receiver of the reports of a running tool call. This one drops them: the call is neither shown nor recorded."""
+
+    #: Whether changes of files are recorded: a call then awaits `writing` before each.
+    keeps_changes = False
+
+    async def progress(self, text: str) -> None:
+        """Show ``text`` while the tool runs. Waits for slow subscribers."""
+
+    async def writing(self, change: FileChanged) -> None:
+        """Record a change that the call is about to make in a file."""
+
+    def last_words(self, text: str) -> None:
+        """Set the result of a cancelled call for the model, in place of a note that it was aborted."""
+
+
 class ToolContext(msgspec.Struct, frozen=True):
-    """Surroundings of a tool call. ``progress`` shows text while the tool runs, and waits for slow subscribers.
+    """Surroundings of a tool call.
 
     Background processes of a call end with the first of its ``owners``: keys of a session and a run, see `Processes`.
-    A cancelled call may pass ``last_words``: its result for the model, in place of a note that it was aborted.
-    A call passes the changes it is about to make in a file to ``writing``, if set, and waits for it.
     """
 
     cwd: str
     env: Mapping[str, str]
-    progress: Callable[[str], Awaitable[None]]
     owners: tuple[str, ...] = ()
-    last_words: Callable[[str], None] = lambda text: None
-    writing: Callable[[FileChanged], Awaitable[None]] | None = None
+    reporter: CallReporter = CallReporter()
 
 
 class Tool(Protocol):

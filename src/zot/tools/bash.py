@@ -14,11 +14,10 @@ from zot.errors import ToolFailed
 from zot.messages import TextBlock
 from zot.tools.base import Output, ToolContext, decode_args, to_utf8
 from zot.tools.command_output import OutputCollector, Spills
-from zot.tools.process import Child, Groups, Processes
+from zot.tools.process import Child, Groups, Processes, Program
 from zot.tools.specs import BASH_MIN_TIMEOUT_S, BASH_TIMEOUT_S, bash
 
 if TYPE_CHECKING:
-    from zot.config.private_paths import PrivatePath
     from zot.tools.sandbox import Sandbox
 
 TIMEOUT_GRACE_S = 2.0
@@ -37,10 +36,8 @@ class Bash:
     """Runs shell commands for the model.
 
     The caller closes ``processes`` and ``spills``. Output too long for the model goes to ``spills``. ``timeout_s`` is
-    the default timeout; a command that exceeds it gets SIGTERM and ``grace_s`` before SIGKILL. With ``lock``, every
-    command runs in a sandbox or not at all: it sees its directory and the system's programs; ``hidden`` paths are
-    empty, ``shown`` directories readable nevertheless, and ``protected`` paths stay as they are. It has no network
-    without ``lock_net``, and no variables but those that every program needs and ``lock_env``.
+    the default timeout; a command that exceeds it gets SIGTERM and ``grace_s`` before SIGKILL. With a ``sandbox``,
+    every command runs in it or not at all.
     """
 
     read_only = False
@@ -50,28 +47,18 @@ class Bash:
         processes: Processes | None = None,
         *,
         spills: Spills | None = None,
-        lock: bool = False,
-        hidden: Sequence[PrivatePath] = (),
-        shown: Sequence[str] = (),
-        protected: Sequence[str] = (),
-        lock_net: bool = False,
-        lock_env: Sequence[str] = (),
+        sandbox: Sandbox | None = None,
         timeout_s: float = BASH_TIMEOUT_S,
         grace_s: float = TIMEOUT_GRACE_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._processes = processes or Groups()
         self._spills = spills
-        shown = (*shown, *(() if spills is None else (spills.directory,)))
-        self._sandbox: Sandbox | None = None
-        if lock:
-            from zot.tools.sandbox import Sandbox  # Imported lazily: start-up budget.
-
-            self._sandbox = Sandbox(hidden=hidden, shown=shown, protected=protected, net=lock_net, variables=lock_env)
+        self._sandbox = sandbox
         self._timeout_s = timeout_s
         self._grace_s = grace_s
         self._clock = clock
-        self.spec = bash(lock=lock, lock_net=lock_net, timeout_s=timeout_s)
+        self.spec = bash(lock=sandbox is not None, lock_net=sandbox is not None and sandbox.net, timeout_s=timeout_s)
 
     async def run(self, args: dict[str, Any], context: ToolContext) -> Output:
         """Run the command until it exits, even if background jobs still hold its output then.
@@ -87,13 +74,13 @@ class Bash:
         except BaseException:
             await self.sweep()  # A cancelled start may come after the command's first steps.
             raise
-        heard = OutputCollector(child, context.progress, self._spills.new() if self._spills is not None else None)
+        output = OutputCollector(child, context.reporter, self._spills.new() if self._spills is not None else None)
 
-        def told(ending: str) -> str:
-            return f"$ {wanted.command}\n{heard.text()}\n{ending}  Took {_duration(self._clock() - started)}"
+        def report(ending: str) -> str:
+            return f"$ {wanted.command}\n{output.text()}\n{ending}  Took {_duration(self._clock() - started)}"
 
         try:
-            timed_out = await _run_to_end(child, heard, timeout_s=timeout_s, grace_s=self._grace_s)
+            timed_out = await _run_to_end(child, output, timeout_s=timeout_s, grace_s=self._grace_s)
             jobs = await child.background()
         except BaseException as reason:
             # Also on cancellation: leave no process.
@@ -103,14 +90,14 @@ class Bash:
             finally:
                 child.close()
                 if isinstance(reason, asyncio.CancelledError):
-                    context.last_words(told("[exit -1] (aborted)"))
+                    context.reporter.last_words(report("[exit -1] (aborted)"))
             raise
         finally:
-            heard.close()
+            output.close()
         # Only without a timeout there may be background jobs.
         child.close() if timed_out else child.release()
         good, ending = (False, f"[exit -1] (timed out after {timeout_s:g} s)") if timed_out else _ending(child)
-        text = told(_still_running(jobs) + await self.sweep(is_over=not jobs) + ending)
+        text = report(_still_running(jobs) + await self.sweep(is_over=not jobs) + ending)
         if not good:
             raise ToolFailed(text)
         return (TextBlock(text),)
@@ -124,11 +111,11 @@ class Bash:
         return f"[moved away, because --lock protects it: {', '.join(moved)}]\n" if moved else ""
 
     async def _start(self, argv: Sequence[str | bytes], context: ToolContext) -> Child:
-        context = msgspec.structs.replace(context, env={**context.env, **_ENVIRONMENT})
+        command = Program(argv, context.cwd, {**context.env, **_ENVIRONMENT}, context.owners)
         try:
             if self._sandbox is not None:
-                return await self._sandbox.spawn(argv, self._processes, context)
-            return await self._processes.spawn(argv, cwd=context.cwd, env=context.env, owners=context.owners)
+                command = await self._sandbox.confine(command, self._processes)
+            return await self._processes.spawn(command)
         except (OSError, ValueError) as exc:
             raise ToolFailed(f"cannot start the command: {exc}") from exc
 
@@ -141,7 +128,7 @@ def _shell(command: str) -> list[str | bytes]:
     return ["/bin/sh", "-c", to_utf8(command, "command")]
 
 
-async def _run_to_end(child: Child, heard: OutputCollector, *, timeout_s: float, grace_s: float) -> bool:
+async def _run_to_end(child: Child, output: OutputCollector, *, timeout_s: float, grace_s: float) -> bool:
     """Collect output until the command exits; end it after ``timeout_s`` and return True.
 
     Also ends a command that lost its keeper: its processes must have ended before the result.
@@ -149,12 +136,12 @@ async def _run_to_end(child: Child, heard: OutputCollector, *, timeout_s: float,
     deadline = asyncio.timeout(timeout_s)
     try:
         async with deadline:
-            await heard.listen()
+            await output.listen()
     except TimeoutError:
         if not deadline.expired():
             raise
         await child.end(grace_s=grace_s)
-        await heard.listen()
+        await output.listen()
         return True
     if child.is_lost:
         await child.end(grace_s=ABORT_GRACE_S)

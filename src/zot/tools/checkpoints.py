@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Sequence
-from hashlib import sha256
 from typing import NamedTuple
 
 from zot.errors import ToolFailed
+from zot.files import sha256
 from zot.store import NOT_KEPT, FileChanged
 from zot.text import has_surrogate
-from zot.tools.files import FileLocation, read_at
-from zot.tools.paths import Paths
+from zot.tools.file_access import FileLocation, Paths, read_at
 from zot.tools.read_state import ReadState, version_of
 
 #: Larger contents are not kept.

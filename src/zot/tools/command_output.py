@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 
 from zot.files import make_directory, try_lock
+from zot.tools.base import CallReporter
 from zot.tools.process import Child
 from zot.tools.specs import MAX_BYTES, MAX_LINES
 from zot.tools.text_encoding import UTF_8, Utf8
@@ -256,9 +257,9 @@ def _remove(path: str, directory: int) -> None:
 class OutputCollector:
     """Collector of one command's output, in bounded memory."""
 
-    def __init__(self, child: Child, progress: Callable[[str], Awaitable[None]], spill: Spill | None) -> None:
+    def __init__(self, child: Child, reporter: CallReporter, spill: Spill | None) -> None:
         self._child = child
-        self._progress = progress
+        self._reporter = reporter
         self._spill = spill
         self._text = Utf8()
         self._excerpt = Excerpt()
@@ -322,5 +323,5 @@ class OutputCollector:
             text = "".join(self._gathered)
             self._gathered.clear()
             self._gathered_chars = 0
-            await self._progress(text)
+            await self._reporter.progress(text)
             self._show_at = asyncio.get_running_loop().time() + _GATHER_S

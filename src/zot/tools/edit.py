@@ -21,8 +21,7 @@ from zot.tools.base import Output, ToolContext, decode_args, to_utf8
 from zot.tools.checkpoints import content_of, wrote
 from zot.tools.command_output import Excerpt
 from zot.tools.diff import Change, Row, Skipped, apply, common_start, diff, lines_in_common
-from zot.tools.files import FileLocation, read_at
-from zot.tools.paths import Paths, UnrestrictedPaths
+from zot.tools.file_access import FileLocation, Paths, UnrestrictedPaths, read_at
 from zot.tools.read_state import ReadState, version_of
 from zot.tools.specs import EDIT
 from zot.tools.text_encoding import BROKEN_UTF_8, LATIN_1, UTF_8, WINDOWS_1252, Encoding, detect, to_units
@@ -77,8 +76,8 @@ class Edit:
             )
             await asyncio.sleep(0)
             new = apply(data, changes)
-            if context.writing is not None:
-                await context.writing(wrote(place.path, context.cwd, content_of(data), content_of(new)))
+            if context.reporter.keeps_changes:
+                await context.reporter.writing(wrote(place.path, context.cwd, content_of(data), content_of(new)))
             # No await from here on: an abort must not report an unchanged file after the change.
             replaced = place.replace(new, expected=about)
             if place.keys in self._seen:

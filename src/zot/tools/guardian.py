@@ -9,13 +9,13 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
-from zot.tools.guardian_process.kernel import raise_priority
-from zot.tools.guardian_process.request import SpawnRequest, encode_request
-from zot.tools.process import CLOSE_GRACE_S, REAP_S, Child, Groups, Processes, Streams, end_each, kill_orphans, resolve
+from zot.tools.guardian_process.kernel import hide_memory, raise_priority
+from zot.tools.guardian_process.spawn_request import SpawnRequest, encode_request
+from zot.tools.process import CLOSE_GRACE_S, REAP_S, Child, Groups, Processes, Program, end_each, kill_orphans, resolve
 
 #: Error of a command that no keeper took.
 ENDED = "the guardian ended before it could take it"
@@ -41,8 +41,7 @@ def open_processes(*, protected: bool = False) -> Processes:
     ``protected`` calls `protect_process` before the first command is started.
     """
     if _can_guard():
-        return Guardian(before_start=protect_process if protected else lambda: None)
-
+        return Guardian(protected=protected)
     return Groups()
 
 
@@ -53,8 +52,6 @@ def protect_process() -> None:
     dumps and debugging. Against commands of the superuser only a sandbox helps.
     """
     if sys.platform == "linux":
-        from zot.tools.guardian_process.kernel import hide_memory  # Imported lazily: for Linux only.
-
         hide_memory()
 
 
@@ -72,9 +69,9 @@ class Guardian:
         *,
         python: str = sys.executable,
         patience_s: float = PATIENCE_S,
-        before_start: Callable[[], None] = lambda: None,
+        protected: bool = False,
     ) -> None:
-        self._before_start = before_start
+        self._protected = protected
         self._python = python
         self._patience_s = patience_s
         self._process: subprocess.Popen[bytes] | None = None
@@ -84,20 +81,11 @@ class Guardian:
         self._starting = asyncio.Semaphore(_MAX_STARTING)
         self._closed = False
 
-    async def spawn(
-        self,
-        argv: Sequence[str | bytes],
-        *,
-        cwd: str,
-        env: Mapping[str, str],
-        owners: Sequence[str] = (),
-        streams: Streams | None = None,
-        seccomp: bytes = b"",
-    ) -> Child:
+    async def spawn(self, command: Program) -> Child:
         """See `Processes`."""
-        variables = {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
-        words = [os.fsencode(word) for word in argv]
-        request = encode_request(SpawnRequest(words, os.fsencode(cwd), variables, seccomp))
+        variables = {os.fsencode(name): os.fsencode(value) for name, value in command.env.items()}
+        words = [os.fsencode(word) for word in command.argv]
+        request = encode_request(SpawnRequest(words, os.fsencode(command.cwd), variables, command.seccomp))
         async with self._starting:
             if self._closed:
                 raise ChildProcessError("nothing can be started any more: the guardian has been closed")
@@ -105,8 +93,8 @@ class Guardian:
             # the next guardian takes the command.
             for _ in range(_TRIES - 1):
                 with suppress(KeeperEnded):
-                    return await self._begin(request, os.fsdecode(argv[0]), cwd, owners, streams)
-            return await self._begin(request, os.fsdecode(argv[0]), cwd, owners, streams)
+                    return await self._begin(command, request)
+            return await self._begin(command, request)
 
     async def end_all(self, owner: str, *, grace_s: float) -> None:
         """See `Processes`."""
@@ -139,17 +127,17 @@ class Guardian:
         """See `Processes`."""
         return any(owner is None or owner in child.owners for child in self._children)
 
-    async def _begin(
-        self, request: bytes, program: str, cwd: str, owners: Sequence[str], streams: Streams | None
-    ) -> GuardedChild:
-        """Start a command through a keeper. Leaves no process on failure."""
+    async def _begin(self, command: Program, request: bytes) -> GuardedChild:
+        """Start a command through a keeper, by its encoded ``request``. Leaves no process on failure."""
         control = self._idle_keeper() or self._new_keeper()
         self._wake()
         inlet, outlet = os.pipe()
-        child = GuardedChild(control, inlet, owners, self._forget)
+        child = GuardedChild(self, control, inlet, command.owners)
         self._children.add(child)
         try:
-            await self._answered(child.start(request, [outlet, inlet, *(streams or ())], program=program, cwd=cwd))
+            descriptors = [outlet, inlet, *(command.streams or ())]
+            program = os.fsdecode(command.argv[0])
+            await self._answered(child.start(request, descriptors, program=program, cwd=command.cwd))
         except BaseException:
             # Also on cancellation: leave no process.
             try:
@@ -172,7 +160,8 @@ class Guardian:
                 self._discard_guardian()
             raise ChildProcessError(f"the guardian did not answer within {self._patience_s:g} s") from exc
 
-    def _forget(self, child: GuardedChild, control: socket.socket | None) -> None:
+    def forget(self, child: GuardedChild, control: socket.socket | None) -> None:
+        """Drop a child whose processes have ended; keep the control socket of a keeper that can take another."""
         self._children.discard(child)
         if control is not None and len(self._idle) < _MAX_IDLE and not self._closed:
             self._idle.append(control)
@@ -214,7 +203,8 @@ class Guardian:
 
     def _start(self) -> socket.socket:
         """Start the guardian in its own session, without this process's environment and descriptors."""
-        self._before_start()
+        if self._protected:
+            protect_process()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
         with theirs:
@@ -296,24 +286,15 @@ class KeeperEnded(ChildProcessError):
 
 
 class GuardedChild(Child):
-    """Command below its own keeper.
+    """Command below its own keeper, which ``guardian`` forked."""
 
-    Calls ``forget`` when all its processes have ended, with the control socket if the keeper can take another command.
-    """
-
-    def __init__(
-        self,
-        control: socket.socket,
-        output: int,
-        owners: Sequence[str],
-        forget: Callable[[GuardedChild, socket.socket | None], None],
-    ) -> None:
+    def __init__(self, guardian: Guardian, control: socket.socket, output: int, owners: Sequence[str]) -> None:
         super().__init__(output, owners)
         loop = asyncio.get_running_loop()
         self.pid = 0
         self._keeper = self._mark = 0
         self._control = control
-        self._forget = forget
+        self._guardian = guardian
         self._unread = b""
         self._is_sent = False
         self._asked = False
@@ -488,7 +469,7 @@ class GuardedChild(Child):
         self._exited(None)
         self._list([])
         resolve(self._gone)
-        self._forget(self, self._control if reusable else None)
+        self._guardian.forget(self, self._control if reusable else None)
 
 
 def _job(line: bytes) -> tuple[int, str]:

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import TypeAlias
 
+from zot.files import MAX_LINKS
+
 #: Arguments of one mount, without the mount point, which comes last.
 Mount: TypeAlias = tuple[str, ...]
 Places: TypeAlias = dict[str, Mount]
@@ -18,9 +20,8 @@ _BIN = ("bin", "sbin", _SHIMS)
 _BESIDE_BIN = ("conf", "lib", "lib64", "libexec", "pyvenv.cfg", "version", "versions")
 #: Limit of directories reached from a PATH and the links in it.
 _MAX_PROGRAM_PLACES = 200
-#: Limits of kernels: nested interpreters of scripts, and links.
+#: The limit of kernels for nested interpreters of scripts.
 _MAX_SCRIPTS = 4
-_MAX_LINKS = 40
 #: The longest shebang line that kernels read.
 _MAX_FIRST_LINE_BYTES = 256
 #: Directories of programs and their data in the root; also all that begin with lib.
@@ -168,7 +169,7 @@ def _with_links(program: str, *, away: Sequence[str]) -> Places:
     """Return mounts of a program and all links to it, each with its neighbours."""
     places: Places = {}
     place = os.path.abspath(program)
-    for _ in range(_MAX_LINKS):
+    for _ in range(MAX_LINKS):
         directory = os.path.realpath(os.path.dirname(place))
         places |= {} if directory == os.path.dirname(place) else link(os.path.dirname(place), away=away)
         place = os.path.join(directory, os.path.basename(place))

@@ -41,24 +41,28 @@ class Streams(NamedTuple):
     errors: int
 
 
+class Program(NamedTuple):
+    """Program to start, with its arguments, its directory and its whole environment.
+
+    Without ``streams`` it has no input, and its standard error is part of its output. It ends at the latest with the
+    first of its ``owners``. A sandbox gets its ``seccomp`` filter on the descriptor SECCOMP_FD.
+    """
+
+    argv: Sequence[str | bytes]
+    cwd: str
+    env: Mapping[str, str]
+    owners: Sequence[str] = ()
+    streams: Streams | None = None
+    seccomp: bytes = b""
+
+
 class Processes(Protocol):
     """Starts commands and tracks running ones. Belongs to one event loop."""
 
-    async def spawn(
-        self,
-        argv: Sequence[str | bytes],
-        *,
-        cwd: str,
-        env: Mapping[str, str],
-        owners: Sequence[str] = (),
-        streams: Streams | None = None,
-        seccomp: bytes = b"",
-    ) -> Child:
-        """Start a program with exactly ``env`` and no descriptors but ``streams``. Raise OSError or ValueError.
+    async def spawn(self, command: Program) -> Child:
+        """Start a program, which leads a new session and process group. Raise OSError or ValueError.
 
-        Without streams it has no input, and its standard error is part of its output. It leads a new session and
-        process group, and ends at the latest with the first of its ``owners``. When cancelled, leaves no process.
-        A sandbox gets its ``seccomp`` filter on the descriptor SECCOMP_FD.
+        It has no descriptors but its streams. When cancelled, leaves no process.
         """
 
     async def end_all(self, owner: str, *, grace_s: float) -> None:
@@ -222,29 +226,20 @@ class Groups:
         self._children: set[GroupChild] = set()
         self._closed = False
 
-    async def spawn(
-        self,
-        argv: Sequence[str | bytes],
-        *,
-        cwd: str,
-        env: Mapping[str, str],
-        owners: Sequence[str] = (),
-        streams: Streams | None = None,
-        seccomp: bytes = b"",
-    ) -> Child:
+    async def spawn(self, command: Program) -> Child:
         """See `Processes`."""
         if self._closed:
             raise ChildProcessError("nothing can be started any more: this has been closed")
         self._children = {child for child in self._children if child.runs()}
         ours, theirs = os.pipe()
         try:
-            process = _popen(argv, theirs, streams, seccomp, cwd=cwd, env=env)
+            process = _popen(command, theirs)
         except BaseException:
             os.close(ours)
             raise
         finally:
             os.close(theirs)
-        child = GroupChild(process, ours, owners)
+        child = GroupChild(process, ours, command.owners)
         self._children.add(child)
         return child
 
@@ -274,27 +269,19 @@ class Groups:
         return any(child.runs() for child in self._children if owner is None or owner in child.owners)
 
 
-def _popen(
-    argv: Sequence[str | bytes],
-    output: int,
-    streams: Streams | None,
-    seccomp: bytes,
-    *,
-    cwd: str,
-    env: Mapping[str, str],
-) -> subprocess.Popen[bytes]:
-    words, inherited = [*argv], list[int]()
-    if seccomp:
+def _popen(command: Program, output: int) -> subprocess.Popen[bytes]:
+    words, streams, inherited = [*command.argv], command.streams, list[int]()
+    if command.seccomp:
         # Without a keeper the descriptor keeps its own number.
         inherited.append(fd := os.memfd_create("seccomp"))
-        os.write(fd, seccomp)
+        os.write(fd, command.seccomp)
         os.lseek(fd, 0, os.SEEK_SET)
         words[words.index("--seccomp") + 1] = str(fd)
     try:
         return subprocess.Popen(
             words,
-            cwd=cwd,
-            env=env,
+            cwd=command.cwd,
+            env=command.env,
             stdin=subprocess.DEVNULL if streams is None else streams.input,
             stdout=output,
             stderr=output if streams is None else streams.errors,
@@ -382,21 +369,15 @@ def _runs(group: int) -> bool:
 
 def _members(group: int) -> list[int]:
     """Return the running processes of a group, as far as /proc shows them."""
-    return [pid for pid, fields in _processes() if int(fields[2]) == group and fields[0] not in (b"Z", b"X")]
+    return [pid for pid, status in _processes() if status.group == group]
 
 
-def _processes() -> list[tuple[int, list[bytes]]]:
-    """Return every process with the fields of its stat file from the state on; [] without /proc."""
-    found = []
+def _processes() -> Iterator[tuple[int, tree.ProcessStatus]]:
+    """Yield every process that has not ended; none without /proc."""
     for name in os.listdir("/proc") if os.path.exists("/proc/self/stat") else ():
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    # The name comes second, in brackets, and may itself contain anything.
-                    found.append((int(name), file.read().rpartition(b")")[2].split()))
-            except OSError:  # it has just ended
-                pass
-    return found
+        status = tree.status(int(name)) if name.isdigit() else None
+        if status is not None and status.state not in b"ZX":
+            yield int(name), status
 
 
 def _command_line(pid: int) -> str:
@@ -446,12 +427,9 @@ def kill_orphans(mark: int, session: int, *, within_s: float) -> None:
 
 
 def _found(mark: int, session: int) -> Iterator[tuple[int, tree.ProcessStatus]]:
-    for name in os.listdir("/proc"):
-        status = tree.status(int(name)) if name.isdigit() else None
-        if status is None or status.state in b"ZX":
-            continue
-        if (session and status.session == session) or (mark and _has_mark(int(name), mark)):
-            yield int(name), status
+    for pid, status in _processes():
+        if (session and status.session == session) or (mark and _has_mark(pid, mark)):
+            yield pid, status
 
 
 def _has_mark(pid: int, mark: int) -> bool:

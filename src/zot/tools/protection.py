@@ -16,12 +16,12 @@ from itertools import islice
 from typing import TypeAlias
 
 from zot.config.protected_paths import IN_DIRECTORIES, IN_REPOSITORY, REPOSITORY, protected_paths
-from zot.files import read_content
+from zot.files import OPEN_DIRECTORY, read_content
 from zot.tools.mounts import Places, is_in
 
 #: Ending of the name that a file gets when it is moved away.
 QUARANTINE = ".zot-quarantine"
-_OPEN = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
+_OPEN = OPEN_DIRECTORY | os.O_NOFOLLOW
 #: Limits of directories to look into for repositories: once, and after every command.
 _MAX_SURVEYED = 50_000
 _MAX_SWEPT = 5_000

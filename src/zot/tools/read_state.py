@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-if TYPE_CHECKING:
-    import hashlib
+from zot.files import sha256
 
 #: Two identities of a file: its directory's device and inode with its name, and its real path. The first survives
 #: a move of its directory, the second a replacement.
@@ -52,7 +51,7 @@ async def version(fd: int) -> bytes:
     about = os.fstat(fd)
     if about.st_size > MAX_HASHED_BYTES:
         return version_from_status(about)
-    digest, position = _sha256(), 0
+    digest, position = sha256(), 0
     while data := os.pread(fd, _SLICE_BYTES, position):
         digest.update(data)
         position += len(data)
@@ -62,13 +61,7 @@ async def version(fd: int) -> bytes:
 
 def version_of(data: bytes, about: os.stat_result) -> bytes:
     """Return the version of a file with the whole content ``data``, equal to `version`."""
-    return version_from_status(about) if len(data) > MAX_HASHED_BYTES else _sha256(data).digest()
-
-
-def _sha256(data: bytes = b"") -> hashlib._Hash:
-    import hashlib  # Imported lazily: only tool calls need it.
-
-    return hashlib.sha256(data)
+    return version_from_status(about) if len(data) > MAX_HASHED_BYTES else sha256(data).digest()
 
 
 def version_from_status(about: os.stat_result) -> bytes:

@@ -16,10 +16,9 @@ from typing import Final, NamedTuple
 from zot.config.private_paths import PrivatePath
 from zot.errors import ToolFailed
 from zot.files import make_directory
-from zot.tools.base import ToolContext
-from zot.tools.guardian_process.request import SECCOMP_FD
+from zot.tools.guardian_process.spawn_request import SECCOMP_FD
 from zot.tools.mounts import locked_mounts
-from zot.tools.process import Child, Processes, Streams
+from zot.tools.process import Processes, Program
 from zot.tools.protection import ProtectedFiles
 from zot.tools.seccomp import seccomp_filter
 
@@ -31,6 +30,8 @@ _ROOT_KEEPS = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER")
 _TRIAL_S = 10.0
 _NOT_RUN = "not run: under --lock commands need bubblewrap"
 _NO_NET = "--unshare-net"
+#: A command that tries a sandbox.
+_NOTHING = ("/bin/sh", "-c", ":")
 
 #: Variables of locked commands, besides those that begin with LC_. They name places and manners, never secrets.
 ENVIRONMENT: Final = frozenset({
@@ -46,7 +47,7 @@ _PROXIES: Final = frozenset({
 
 
 class Protection(NamedTuple):
-    """A protection that not every bubblewrap or kernel has. ``lost`` says what is possible without it."""
+    """A protection that not every bubblewrap or kernel has. ``lost`` says what commands can do without it."""
 
     key: str
     name: str
@@ -79,25 +80,6 @@ class SandboxSupport(NamedTuple):
     lacking: tuple[Protection, ...] = ()
 
 
-class ConfinedCommand(NamedTuple):
-    """Command line of a sandbox, and the system call filter that it reads."""
-
-    argv: list[str | bytes]
-    seccomp: bytes
-
-    async def spawn(
-        self,
-        processes: Processes,
-        *,
-        cwd: str,
-        env: Mapping[str, str],
-        owners: Sequence[str] = (),
-        streams: Streams | None = None,
-    ) -> Child:
-        """Start it as `Processes.spawn` does."""
-        return await processes.spawn(self.argv, cwd=cwd, env=env, owners=owners, streams=streams, seccomp=self.seccomp)
-
-
 class Sandbox:
     """Sandbox for commands.
 
@@ -120,26 +102,27 @@ class Sandbox:
         self._protected: ProtectedFiles | None = None
         self._has_jobs = False
         self._shown = shown
-        self._net = net
+        self.net = net
         self._variables = frozenset(variables)
         self._support: SandboxSupport | None = None
 
-    async def spawn(self, argv: Sequence[str | bytes], processes: Processes, context: ToolContext) -> Child:
-        """Run ``argv`` confined. Raise ToolFailed if this system cannot confine it, or OSError."""
-        bwrap = find_bwrap(context.env.get("PATH"), outside=[context.cwd])
+    async def confine(self, command: Program, processes: Processes) -> Program:
+        """Return the command that runs ``command`` in this sandbox, which ``processes`` try at first.
+
+        Raise ToolFailed if this system cannot confine it, or OSError.
+        """
+        bwrap = find_bwrap(command.env.get("PATH"), outside=[command.cwd])
         if bwrap is None:
-            reason = why_no_bwrap(context.env.get("PATH"), outside=[context.cwd])
+            reason = why_no_bwrap(command.env.get("PATH"), outside=[command.cwd])
             raise ToolFailed(f"{_NOT_RUN}, and {reason}")
         if self._protected is None:
-            self._protected = ProtectedFiles(context.cwd, self._more_protected)
+            self._protected = ProtectedFiles(command.cwd, self._more_protected)
             await asyncio.to_thread(self._protected.survey)
         if self._support is None:
-            self._support = await self._supported(bwrap, processes, context)
+            self._support = await self._supported(command, bwrap, processes)
         if self._has_jobs:
             await self.sweep()
-        env = self._environment(context.env)
-        command = self._wrap(argv, bwrap, context, self._support)
-        return await command.spawn(processes, cwd=context.cwd, env=env, owners=context.owners)
+        return self._wrap(command, bwrap, self._support)._replace(env=self._environment(command.env))
 
     async def sweep(self, *, is_over: bool = True) -> list[str]:
         """Move away protected paths that commands have created since the last one began; return them.
@@ -150,25 +133,17 @@ class Sandbox:
         return [] if self._protected is None else await asyncio.to_thread(self._protected.sweep)
 
     def _environment(self, env: Mapping[str, str]) -> dict[str, str]:
-        passed = ENVIRONMENT | self._variables | (_PROXIES if self._net else frozenset())
+        passed = ENVIRONMENT | self._variables | (_PROXIES if self.net else frozenset())
         return {name: value for name, value in env.items() if name in passed or name.startswith("LC_")}
 
-    def _wrap(
-        self, argv: Sequence[str | bytes], bwrap: str, context: ToolContext, support: SandboxSupport
-    ) -> ConfinedCommand:
-        self._make_hidden(context.cwd)
-        path, home = context.env.get("PATH", os.defpath), context.env.get("HOME", "")
+    def _wrap(self, command: Program, bwrap: str, support: SandboxSupport) -> Program:
+        cwd, path, home = command.cwd, command.env.get("PATH", os.defpath), command.env.get("HOME", "")
+        self._make_hidden(cwd)
         protected = {} if self._protected is None else self._protected.mounts()
         hidden = [one.path for one in self._hidden]
-        mounts = locked_mounts(context.cwd, path=path, home=home, hidden=hidden, shown=self._shown, protected=protected)
-        return sandboxed(
-            argv,
-            bwrap=bwrap,
-            cwd=context.cwd,
-            mounts=mounts,
-            options=() if self._net else (_NO_NET,),
-            support=for_files_of([context.cwd], support),
-        )
+        mounts = locked_mounts(cwd, path=path, home=home, hidden=hidden, shown=self._shown, protected=protected)
+        options, support = () if self.net else (_NO_NET,), for_files_of([cwd], support)
+        return sandboxed(command, bwrap=bwrap, mounts=mounts, options=options, support=support)
 
     def _make_hidden(self, cwd: str) -> None:
         """Create missing hidden directories in the working directory, which the command could create otherwise."""
@@ -178,17 +153,17 @@ class Sandbox:
                 with suppress(OSError):  # if zot cannot create it, the command cannot either
                     make_directory(directory)
 
-    async def _supported(self, bwrap: str, processes: Processes, context: ToolContext) -> SandboxSupport:
-        """Find out what works here. Raise ToolFailed if commands cannot be confined at all."""
-        found = await find_support(bwrap, processes, context.env, () if self._net else (_NO_NET,))
+    async def _supported(self, command: Program, bwrap: str, processes: Processes) -> SandboxSupport:
+        """Find out what works here for ``command``. Raise ToolFailed if commands cannot be confined at all."""
+        found = await find_support(bwrap, processes, command.env, () if self.net else (_NO_NET,))
         if isinstance(found, str):
             advice = ""
-            if not self._net and not isinstance(await find_support(bwrap, processes, context.env), str):
+            if not self.net and not isinstance(await find_support(bwrap, processes, command.env), str):
                 advice = "; --lock-net runs commands with the network"
             raise ToolFailed(f"{_NOT_RUN}, which {found}{advice}")
         # With the real mounts, one of which may be what does not work.
-        command = self._wrap(["/bin/sh", "-c", ":"], bwrap, context, found)
-        if reason := await failure(command, processes, cwd=context.cwd, env=context.env, owners=context.owners):
+        trial = self._wrap(command._replace(argv=_NOTHING), bwrap, found)
+        if reason := await failure(trial, processes):
             raise ToolFailed(f"{_NOT_RUN}, which {reason}")
         return found
 
@@ -220,10 +195,9 @@ async def _try_protections(
 ) -> SandboxSupport | str:
     async def problem(*works: Protection) -> str:
         everything = [("--ro-bind", "/", "/"), ("--dev", "/dev"), ("--proc", "/proc")]
-        nothing = ["/bin/sh", "-c", ":"]
-        support = SandboxSupport(works)
-        command = sandboxed(nothing, bwrap=bwrap, cwd="/", mounts=everything, options=options, support=support)
-        return await failure(command, processes, cwd="/", env=env)
+        nothing, support = Program(_NOTHING, "/", env), SandboxSupport(works)
+        trial = sandboxed(nothing, bwrap=bwrap, mounts=everything, options=options, support=support)
+        return await failure(trial, processes)
 
     known = tuple(one for one in PROTECTIONS if one is not SYSTEM_CALLS or seccomp_filter())
     if len(known) == len(PROTECTIONS) and not await problem(*known):
@@ -255,14 +229,12 @@ def _owner(place: str) -> int:
         return 0
 
 
-async def failure(
-    command: ConfinedCommand, processes: Processes, *, cwd: str, env: Mapping[str, str], owners: Sequence[str] = ()
-) -> str:
+async def failure(command: Program, processes: Processes) -> str:
     """Run an empty ``command`` in a sandbox, and return why it fails; "" if it works.
 
     Needed because a kernel or a container may forbid sandboxes, which looks like a failure of the command itself.
     """
-    child = await command.spawn(processes, cwd=cwd, env=env, owners=owners)
+    child = await processes.spawn(command)
     said = b""
     try:
         async with asyncio.timeout(_TRIAL_S):
@@ -310,15 +282,14 @@ def _around(path: str, directories: Sequence[str]) -> str:
 
 
 def sandboxed(
-    argv: Sequence[str | bytes],
+    command: Program,
     *,
     bwrap: str,
-    cwd: str,
     mounts: Sequence[tuple[str, ...]],
     options: Sequence[str] = (),
     support: SandboxSupport,
-) -> ConfinedCommand:
-    """Return the command that runs ``argv`` in ``cwd`` and sees only ``mounts``.
+) -> Program:
+    """Return the command that runs ``command`` in a sandbox where it sees only ``mounts``.
 
     ``options`` are passed to bubblewrap. By default it does not die with its parent, since background jobs outlive the
     command; the command's `Processes` ends it.
@@ -332,4 +303,5 @@ def sandboxed(
     for mount in mounts:
         words += mount
     seccomp = seccomp_filter() if SYSTEM_CALLS in support.works else b""
-    return ConfinedCommand([*words, "--setenv", "TMPDIR", "/tmp", "--chdir", cwd, "--", *argv], seccomp)
+    words += ["--setenv", "TMPDIR", "/tmp", "--chdir", command.cwd, "--", *command.argv]
+    return command._replace(argv=words, seccomp=seccomp)

@@ -11,8 +11,7 @@ from zot.errors import ToolFailed
 from zot.messages import TextBlock
 from zot.tools.base import Output, ToolContext, decode_args, to_utf8
 from zot.tools.checkpoints import content_at, content_of, wrote
-from zot.tools.files import FileLocation, read_at
-from zot.tools.paths import Paths, UnrestrictedPaths
+from zot.tools.file_access import FileLocation, Paths, UnrestrictedPaths, read_at
 from zot.tools.read_state import ReadState, version, version_of
 from zot.tools.specs import WRITE
 from zot.tools.text_encoding import PROBE_BYTES, UTF_8, detect
@@ -41,9 +40,9 @@ class Write:
             raise ToolFailed(f"cannot write {wanted.path}: that names a directory")
         with self._paths.find(wanted.path, context.cwd, make_parents=True) as place:
             known, changed = await self._look(place, wanted.path, data) if place.exists() else (None, [])
-            if context.writing is not None:
+            if context.reporter.keeps_changes:
                 before = content_at(place)
-                await context.writing(wrote(place.path, context.cwd, before, content_of(data)))
+                await context.reporter.writing(wrote(place.path, context.cwd, before, content_of(data)))
                 known = known or before.about
                 if before.digest is None and place.exists():
                     raise ToolFailed(f"{wanted.path} was created by another program at the same time; read it first")

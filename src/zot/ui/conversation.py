@@ -211,3 +211,27 @@ class Home(Protocol):
 
     async def logout(self, provider: str) -> str:
         """Remove a stored key; return a message for the user."""
+
+
+class FirstConversation(Protocol):
+    """The home of a front end, and the conversation that it shows first. Both are opened after the first frame."""
+
+    async def home(self) -> Home:
+        """Open the home."""
+
+    async def session(self, home: Home) -> Conversation:
+        """Open the conversation, once the user has decided about trust in the project."""
+
+
+class OpenedConversation:
+    """A `FirstConversation` that is open already."""
+
+    def __init__(self, home: Home, conversation: Conversation) -> None:
+        self._home = home
+        self._conversation = conversation
+
+    async def home(self) -> Home:
+        return self._home
+
+    async def session(self, home: Home) -> Conversation:
+        return self._conversation

@@ -10,28 +10,31 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from zot.config import auth_file
 from zot.config.config import DEFAULT_AGENT, Config, Overrides, extension_places, journal_path, zot_home
 from zot.config.credentials import checked
 from zot.config.skills import discover
-from zot.config.trust import TrustStore
+from zot.config.trust import TrustStore, coverage
 from zot.config.vendors import VENDORS, Vendor, endpoint
 from zot.errors import AgentError, ConfigError, NoSuchSession, RunCancelled, RuntimeBusy, StoreFailed, UserError
 from zot.events import Decision, Done, Error, SessionState
-from zot.extensions.manifest import changeable, load
+from zot.extensions import discovery
+from zot.extensions.manifest import changeable, load, trust_summary
 from zot.files import write_new
+from zot.journal import portable
 from zot.journal.journal import Journal
 from zot.journal.schema import is_there
-from zot.messages import ImageBlock, Message, PastMessage, ResultBlock, text_of, timestamp
+from zot.messages import ImageBlock, Message, PastMessage, ResultBlock, text_of
 from zot.panels import CommandAnswer, CommandInfo
 from zot.runtime.extensions import manager_of
 from zot.runtime.open import HOSTED, OpenRequest, open_session, open_unrecorded
 from zot.runtime.providers import EarlierProviders
 from zot.runtime.shared import SharedResources
-from zot.session.abortable import AbortableWaits
 from zot.session.foreign_runs import ForeignRuns, open_foreign_run
 from zot.session.history import Batch, Subscriber
 from zot.session.queue import EditCompletion, JobObserver, RepeatedPrompt
-from zot.session.session import Session, new_session_id
+from zot.session.session import AbortableWaits, Session, new_session_id
+from zot.session.side_question import ask, side_config
 from zot.session.transcripts import RewindTarget, TranscriptPast, endings, past_message, past_of
 from zot.store import LockChanged, MessageAdded, Row
 from zot.text import printable
@@ -47,7 +50,6 @@ from zot.ui.conversation import (
 from zot.ui.readable import match_session_id
 
 if TYPE_CHECKING:
-    from zot.extensions.discovery import Located
     from zot.providers.models import Model
 
 
@@ -101,7 +103,7 @@ class LocalConversation:
         session.extensions.start()
 
     def follow(self, subscriber: Subscriber) -> Callable[[], None]:
-        self._followers[subscriber] = self._session.subscribe(subscriber)
+        self._followers[subscriber] = self._session.history.subscribe(subscriber)
         if self._foreign_runs is None and self._config.session is not None:
             self._foreign_runs = ForeignRuns(self._session, self._deliver, self._begun)
             self._begun = ()
@@ -119,13 +121,13 @@ class LocalConversation:
         return msgspec.structs.replace(self._session.state(), session=self._config.session or "")
 
     async def messages(self) -> Sequence[PastMessage]:
-        return await self._recalled(self._session.transcript.messages)
+        return await self._recalled(self._session.history.transcript.messages)
 
     async def past(self) -> Sequence[PastMessage]:
         if self._foreign_runs is None and self._config.session is not None:
             self._begun = await open_foreign_run(self._session)
-        known = [row for seq, row in self._begun if seq <= self._session.last_seq]
-        messages = self._session.transcript.messages
+        known = [row for seq, row in self._begun if seq <= self._session.store.last_seq]
+        messages = self._session.history.transcript.messages
         before = messages[: len(messages) - sum(isinstance(row, MessageAdded) for row in known)]
         return await self._recalled(before)
 
@@ -135,7 +137,7 @@ class LocalConversation:
         return [past_message(message, ended) for message in messages]
 
     async def images(self, place: str) -> Sequence[ImageBlock]:
-        for message in reversed(self._session.transcript.messages):
+        for message in reversed(self._session.history.transcript.messages):
             if message.role == "user" and message.time == place:
                 return [block for block in message.content if isinstance(block, ImageBlock)]
             for block in message.content:
@@ -158,7 +160,7 @@ class LocalConversation:
         self._session.queue.withdraw(name)
 
     async def retry(self) -> None:
-        asked = [message for message in self._session.transcript.messages if message.role == "user"]
+        asked = [message for message in self._session.history.transcript.messages if message.role == "user"]
         if not asked:
             raise UserError("nothing has been asked yet")
         self._check_here("wait for its end")
@@ -172,7 +174,7 @@ class LocalConversation:
         self._session.abort()
 
     async def approve(self, request: str, decision: Decision) -> None:
-        self._session.approve(request, decision)
+        self._session.approvals.answer(request, decision)
 
     async def remembered(self) -> Sequence[AllowedCall]:
         return [AllowedCall(one.tool, one.subject) for one in self._session.agent.approver.remembered()]
@@ -191,10 +193,10 @@ class LocalConversation:
         return await self._session.run_command(name, args)
 
     async def send_key(self, panel_id: str, key: str, text: str = "") -> None:
-        self._session.extensions.send_key(panel_id, key, text)
+        self._session.extensions.panels.send_key(panel_id, key, text)
 
     async def close_panel(self, panel_id: str) -> None:
-        self._session.extensions.close_panel(panel_id)
+        self._session.extensions.panels.close(panel_id)
 
     async def reload_extensions(self) -> Sequence[str]:
         extensions = manager_of(self._session.agent.extensions)
@@ -219,7 +221,7 @@ class LocalConversation:
         if locked != self._session.agent.locked:
             self._check_idle("the lock cannot be changed")
             if self._config.session is not None:  # Record it first: a lock that is not recorded must not seem to hold.
-                await self._session.record(LockChanged(locked))
+                await self._session.worker.record(LockChanged(locked))
             await self._reopen(lock=locked)
 
     async def compact(self) -> None:
@@ -247,8 +249,6 @@ class LocalConversation:
         return await self._session.fork(messages=messages)
 
     async def aside(self, question: str) -> SideReply:
-        from zot.session.side_question import ask, side_config  # Imported lazily: side questions are rare.
-
         def opened() -> Session:
             request = OpenRequest(config=side_config(self._current_config()), past=self._past())
             return open_unrecorded(request, self._resources)
@@ -264,7 +264,11 @@ class LocalConversation:
         await self._stop_foreign_runs()
         # A pending approval stays pending, for the next process that opens the session.
         await self._session.close(parks=True)
-        if self._unused is not None and self._config.session is not None and not self._session.transcript.messages:
+        if (
+            self._unused is not None
+            and self._config.session is not None
+            and not self._session.history.transcript.messages
+        ):
             unused, self._unused = self._unused, None
             await unused(self._config.session)
 
@@ -282,7 +286,7 @@ class LocalConversation:
             await following.stop()
 
     def _check_idle(self, what: str) -> None:
-        if self._session.busy:
+        if self._session.worker.busy:
             raise RuntimeBusy(f"{what} while a prompt or compact is running; abort it first")
 
     @property
@@ -304,7 +308,7 @@ class LocalConversation:
         return msgspec.structs.replace(self._config, **changes)
 
     def _past(self) -> TranscriptPast:
-        return past_of(self._session.transcript.messages, self._session.totals)
+        return past_of(self._session.history.transcript.messages, self._session.history.totals)
 
     async def _reopen(self, **changes: Any) -> None:
         """Reopen the session with other settings, then close the old one, which stays if reopening fails."""
@@ -318,7 +322,7 @@ class LocalConversation:
             self._foreign_runs = ForeignRuns(session, self._deliver)
         for subscriber, stop in self._followers.items():
             stop()
-            self._followers[subscriber] = session.subscribe(subscriber)
+            self._followers[subscriber] = session.history.subscribe(subscriber)
         # The subscribers no longer receive the end of the old session's panels.
         self._deliver(Batch(0, 0, former.extensions.panels.gone()))
         session.extensions.start()
@@ -393,37 +397,24 @@ class LocalHome:
         return await asyncio.to_thread(is_there, journal_path(self._config))
 
     async def export(self, session: str, path: str) -> None:
-        from zot.journal.portable import exported  # Imported lazily: exports are rare.
-
         journal = await self._journal()
         try:
             record = await journal.find(session)
-            lines = await journal.reading(lambda connection: [*exported(connection, record, home=_user())])
+            lines = await journal.reading(lambda connection: [*portable.exported(connection, record, home=_user())])
         finally:
             await journal.close()
         await asyncio.to_thread(write_new, path, lines)
 
     async def import_(self, path: str) -> str:
-        from zot.journal.portable import checked, imported  # Imported lazily: imports are rare.
-
         try:
             lines = (await asyncio.to_thread(_read, path)).removesuffix(b"\n").split(b"\n")
         except OSError as problem:
             raise UserError(f"{path}: {problem.strerror}") from None
+        agent = "" if self._config.agent == DEFAULT_AGENT else self._config.agent
+        target = portable.ImportTarget(new_session_id(), _user(), agent=agent)
         journal = await self._journal()
         try:
-            made = await journal.writing(
-                lambda connection: imported(
-                    connection,
-                    checked(enumerate(lines, 1), path),
-                    wanted_id=None,
-                    spare_id=new_session_id,
-                    home=_user(),
-                    cwd=None,
-                    agent="" if self._config.agent == DEFAULT_AGENT else self._config.agent,
-                    now=timestamp(),
-                )
-            )
+            made = await journal.writing(portable.imported, portable.checked(enumerate(lines, 1), path), target)
         finally:
             await journal.close()
         return made.id
@@ -448,13 +439,12 @@ class LocalHome:
         return [name for name, vendor in VENDORS.items() if vendor.key_names]
 
     async def login(self, provider: str, key: str) -> str:
-        # Imported lazily: only `/login` needs them.
-        from zot.config.auth_file import AuthEntry, path_in, store
+        # Imported lazily: a session of another provider needs no HTTP.
         from zot.providers.http import HttpTransport
         from zot.providers.listing import probe
 
         vendor, home, env = self._vendor(provider), self._needed_home(), self._config.environment
-        entry = AuthEntry(key=checked(provider, key.strip()))
+        entry = auth_file.AuthEntry(key=checked(provider, key.strip()))
         transport = HttpTransport(env)
         try:
             where = endpoint(vendor, api=None, base_url=None, env=env)
@@ -463,18 +453,16 @@ class LocalHome:
             await transport.close()
         if probed.outcome == "refused":
             raise UserError(f"refused: {provider}: {probed.detail}; nothing was stored")
-        await asyncio.to_thread(store, home, provider, entry)
+        await asyncio.to_thread(auth_file.store, home, provider, entry)
         tried = "" if probed.outcome == "accepted" else f"; it could not be tried: {probed.detail}"
-        return f"stored for {provider} in {path_in(home)}{tried}"
+        return f"stored for {provider} in {auth_file.path_in(home)}{tried}"
 
     async def logout(self, provider: str) -> str:
-        from zot.config.auth_file import path_in, remove  # Imported lazily: only `/logout` needs it.
-
         self._vendor(provider)
         home = self._needed_home()
-        if not await asyncio.to_thread(remove, home, provider):
-            raise UserError(f"nothing is stored for {provider} in {path_in(home)}")
-        return f"removed for {provider} from {path_in(home)}"
+        if not await asyncio.to_thread(auth_file.remove, home, provider):
+            raise UserError(f"nothing is stored for {provider} in {auth_file.path_in(home)}")
+        return f"removed for {provider} from {auth_file.path_in(home)}"
 
     @property
     def _cwd(self) -> str:
@@ -558,18 +546,13 @@ class LocalHome:
         return found
 
     def _untrusted_extensions(self) -> list[Untrusted]:
-        from zot.extensions.discovery import discover  # Imported lazily: needed once a conversation.
-
         assert self._home is not None
-        located = discover(cwd=self._cwd, home=self._home, is_trusted=TrustStore(self._home).is_trusted)
+        located = discovery.discover(cwd=self._cwd, home=self._home, is_trusted=TrustStore(self._home).is_trusted)
         named = {one.name: one.directory for one in located if one.source == "global"}
         return [_untrusted_extension(one, named.get(one.name, "")) for one in located if one.standing == "untrusted"]
 
 
-def _untrusted_extension(one: Located, shadows: str) -> Untrusted:
-    from zot.config.trust import coverage
-    from zot.extensions.manifest import changeable, trust_summary
-
+def _untrusted_extension(one: discovery.Located, shadows: str) -> Untrusted:
     assert one.manifest is not None  # Only a readable one can be untrusted.
     try:
         covered = coverage(one.directory, changeable(one.manifest, one.directory))
@@ -580,8 +563,6 @@ def _untrusted_extension(one: Located, shadows: str) -> Untrusted:
 
 
 def _untrusted_skill(directory: str) -> Untrusted:
-    from zot.config.trust import coverage
-
     name = os.path.basename(directory)
     try:
         covered = coverage(directory)

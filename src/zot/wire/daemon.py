@@ -1,7 +1,7 @@
 """The daemon's method table. Does no I/O.
 
 Documentation, capabilities, schema and dispatch all derive from `METHODS`. The table names the structs of parameters
-and results, which are in `daemon_greeting` and `daemon_types`; `daemon_types` is imported on first use, so that
+and results. Those of `initialize` are here; the others are in `daemon_types`, which is imported on first use, so that
 `initialize` is answered without it. A session's updates are in `updates`.
 """
 
@@ -10,14 +10,13 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection, Mapping
 from functools import cache
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from zot.encoding import UNREADABLE
-from zot.wire import daemon_greeting
-from zot.wire.daemon_greeting import Initialize
+from zot.text import did_you_mean
 from zot.wire.jsonrpc import (
     METHOD_NOT_FOUND,
     NOT_INITIALIZED,
@@ -30,7 +29,7 @@ from zot.wire.jsonrpc import (
     encode_error,
     encode_result,
 )
-from zot.wire.spelling import Spelling, read, spelled
+from zot.wire.spelling import Spelled, Spelling, read, spelled
 
 PROTOCOL_VERSION: Final = 1
 #: Features that a client may enable with `initialize`.
@@ -97,6 +96,41 @@ def dialect_of(spelling: Spelling, features: Collection[str]) -> Dialect:
     return Dialect.EVENTS if EVENTS in features else Dialect(spelling.value)
 
 
+class ClientName(Spelled, frozen=True):
+    """The name and version of the client's program."""
+
+    name: str = ""
+    version: str = ""
+
+
+class Initialize(Spelled, frozen=True):
+    """Identifies the client and the protocol version and features that it supports.
+
+    Released clients also send their whole environment. The daemon ignores it, so that it cannot leak.
+    """
+
+    protocol_version: int = 1
+    features: tuple[str, ...] = ()
+    client: ClientName = ClientName()
+    client_capabilities: dict[str, Any] | None = None
+
+
+class Initialized(Spelled, frozen=True, kw_only=True):
+    """``capabilities`` are the methods that this connection may call, ``features`` the enabled features.
+
+    ``max_line_bytes`` is the longest line that the daemon reads, if that differs from 16 MiB.
+    """
+
+    protocol_version: int
+    server_version: str
+    server_pid: int
+    capabilities: tuple[str, ...]
+    features: tuple[str, ...] = ()
+    endpoint: str | msgspec.UnsetType = msgspec.UNSET
+    tui_id: str | msgspec.UnsetType = msgspec.UNSET
+    max_line_bytes: int | msgspec.UnsetType = msgspec.UNSET
+
+
 class Method(msgspec.Struct, frozen=True):
     """A method that clients may call.
 
@@ -133,13 +167,15 @@ class Method(msgspec.Struct, frozen=True):
 
 @cache
 def _struct(name: str) -> type[msgspec.Struct]:
-    home: ModuleType = daemon_greeting
-    if not hasattr(home, name):
-        from zot.wire import daemon_types  # Imported lazily: `initialize` needs only the names of other methods.
+    if name in _OF_INITIALIZE:
+        return _OF_INITIALIZE[name]
+    from zot.wire import daemon_types  # Imported lazily: `initialize` needs only the names of other methods.
 
-        home = daemon_types
-    found: type[msgspec.Struct] = getattr(home, name)
+    found: type[msgspec.Struct] = getattr(daemon_types, name)
     return found
+
+
+_OF_INITIALIZE: Final[Mapping[str, type[msgspec.Struct]]] = {"Initialize": Initialize, "Initialized": Initialized}
 
 
 def _server(name: str, role: Role, takes: str, answers: str, summary: str, *, whole: bool = False) -> Method:
@@ -456,7 +492,7 @@ def find(name: str, *, initialized: bool, grant: Grant) -> Method:
     method = METHODS.get(name)
     shown = name if len(name) <= _MAX_NAME else f"{name[:_MAX_NAME]}…"
     if method is None:
-        raise RpcError(METHOD_NOT_FOUND, f"Unknown method: {shown}")
+        raise RpcError(METHOD_NOT_FOUND, f"Unknown method: {shown}{did_you_mean(shown, METHODS)}")
     if method.local and not grant.may("operate"):
         raise RpcError(METHOD_NOT_FOUND, f"Unknown method: {shown}: it can be called over the local socket only")
     if not initialized and method.scope != "open":

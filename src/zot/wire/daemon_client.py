@@ -16,8 +16,7 @@ from zot.messages import text_of
 from zot.panels import OpenPanels
 from zot.run_summary import RunSummary
 from zot.text import replace_surrogates
-from zot.wire.daemon import FEATURES, PROMPT_IDS, READ_ONLY, TELLS_RESUMED, TELLS_STOPPING
-from zot.wire.daemon_greeting import Initialized
+from zot.wire.daemon import FEATURES, PROMPT_IDS, READ_ONLY, TELLS_RESUMED, TELLS_STOPPING, Initialized
 from zot.wire.daemon_types import Attached, FailedTurn, Prompted
 from zot.wire.jsonrpc import (
     NULL,

@@ -60,6 +60,8 @@ class New(Spelled, frozen=True):
 
 
 class Opened(Spelled, frozen=True, kw_only=True):
+    """A session that is open. ``last_seq`` is its newest number; a changed ``epoch`` makes older numbers void."""
+
     session_id: str
     agent_alias: str
     message_count: int
@@ -83,6 +85,8 @@ PromptId: TypeAlias = Annotated[str, msgspec.Meta(max_length=200)]
 
 
 class Steer(Spelled, frozen=True):
+    """``prompt_id`` is chosen by the client: with it, the message can be withdrawn."""
+
     session_id: str
     prompt: str = ""
     attachments: tuple[Attachment, ...] = ()
@@ -94,6 +98,8 @@ class Prompt(Steer, frozen=True):
 
 
 class TakeBack(Spelled, frozen=True):
+    """Withdraw the prompt, steering message or side question with this ``prompt_id``."""
+
     session_id: str
     prompt_id: PromptId
 
@@ -117,53 +123,73 @@ class FailedTurn(Spelled, frozen=True):
 
 
 class Steered(Spelled, frozen=True):
+    """The message was delivered to the running turn, or has started a turn of its own."""
+
     session_id: str
     accepted: bool = True
 
 
 class TakenBack(Spelled, frozen=True):
+    """The prompt, message or question was withdrawn."""
+
     session_id: str
     prompt_id: str
     taken_back: bool = True
 
 
 class Cancelled(Spelled, frozen=True):
+    """The running turn is ending; its `turn_complete` follows."""
+
     session_id: str
     cancelled: bool = True
 
 
 class Closed(Spelled, frozen=True):
+    """The session was closed."""
+
     session_id: str
     closed: bool = True
 
 
 class Deleted(Spelled, frozen=True):
+    """The session no longer exists."""
+
     session_id: str
     deleted: bool = True
 
 
 class Killed(Spelled, frozen=True):
+    """The session was closed; its run may still be ending."""
+
     session_id: str
     killed: bool = True
 
 
 class Detached(Spelled, frozen=True):
+    """The client receives no more updates of the session."""
+
     session_id: str
     detached: bool = True
 
 
 class Cleared(Spelled, frozen=True):
+    """The conversation is empty."""
+
     session_id: str
     cleared: bool = True
 
 
 class Compacted(Spelled, frozen=True):
+    """The ``summary`` that replaces the older messages, and the usage of writing it."""
+
     session_id: str
     summary: str
     usage: Used
 
 
 class CompactUndone(Spelled, frozen=True):
+    """The conversation now has ``message_count`` messages."""
+
     session_id: str
     message_count: int
 
@@ -189,7 +215,7 @@ class RewoundFile(Spelled, frozen=True):
 
 
 class Rewound(Spelled, frozen=True):
-    """The number of messages that are left, the restored files, and the row that a rewind to undoes this one."""
+    """The number of messages that are left, and the restored files. A rewind to the row ``undo`` undoes this one."""
 
     session_id: str
     message_count: int
@@ -198,6 +224,8 @@ class Rewound(Spelled, frozen=True):
 
 
 class Approve(Spelled, frozen=True):
+    """Decide about the approval ``request_id``. ``reject_once`` means ``reject``."""
+
     session_id: str
     request_id: str
     decision: Literal[Decision, "reject_once"]
@@ -209,6 +237,8 @@ class Approve(Spelled, frozen=True):
 
 
 class Approved(Spelled, frozen=True):
+    """The decision was recorded."""
+
     session_id: str
     request_id: str
     acknowledged: bool = True
@@ -231,6 +261,8 @@ class PendingApproval(Spelled, frozen=True):
 
 
 class List(Spelled, frozen=True):
+    """Select sessions: by words in their messages, by agent, by directory; at most ``limit``."""
+
     query: str | None = None
     limit: Count | None = None
     agent_alias: str | None = None
@@ -257,6 +289,8 @@ class SessionEntry(Spelled, frozen=True, kw_only=True):
 
 
 class Sessions(Spelled, frozen=True):
+    """The selected sessions, the latest first."""
+
     sessions: tuple[SessionEntry, ...]
 
 
@@ -334,6 +368,8 @@ class Lock(Spelled, frozen=True):
 
 
 class ModelEntry(Spelled, frozen=True):
+    """A model. ``context_window`` is in tokens, 0 if unknown."""
+
     provider: str
     id: str
     name: str
@@ -348,6 +384,8 @@ class ListModels(Spelled, frozen=True):
 
 
 class Models(Spelled, frozen=True):
+    """The models that the session can use."""
+
     session_id: str
     models: tuple[ModelEntry, ...]
 
@@ -360,17 +398,23 @@ class AllowedEntry(Spelled, frozen=True):
 
 
 class AllowedCalls(Spelled, frozen=True):
+    """The calls that are always allowed in this session."""
+
     session_id: str
     allowed: tuple[AllowedEntry, ...]
 
 
 class Forget(Spelled, frozen=True):
+    """Revoke a permanent approval: its tool, and its command or path as ``subject``."""
+
     session_id: str
     tool: str
     subject: str = ""
 
 
 class Forgotten(Spelled, frozen=True):
+    """The permanent approval was revoked."""
+
     session_id: str
     forgotten: bool = True
 
@@ -411,6 +455,8 @@ class Overrides(Spelled, frozen=True):
 
 
 class Configure(Spelled, frozen=True):
+    """Change settings of a session. Absent ``overrides`` stay as they are."""
+
     session_id: str
     overrides: Overrides = Overrides()
 
@@ -423,11 +469,15 @@ class Configured(Spelled, frozen=True):
 
 
 class Rename(Spelled, frozen=True):
+    """Give a session a ``title``."""
+
     session_id: str
     title: str
 
 
 class Renamed(Spelled, frozen=True):
+    """The session has this ``title``."""
+
     session_id: str
     title: str
 
@@ -449,23 +499,31 @@ class Ask(Spelled, frozen=True):
 
 
 class Answered(Spelled, frozen=True):
+    """The answer to a side question, and its usage."""
+
     session_id: str
     content: str
     usage: Used
 
 
 class CommandEntry(Spelled, frozen=True):
+    """A slash command and the extension that provides it."""
+
     name: str
     description: str
     extension: str
 
 
 class Commands(Spelled, frozen=True):
+    """The slash commands of the session's extensions."""
+
     session_id: str
     commands: tuple[CommandEntry, ...]
 
 
 class RunCommand(Spelled, frozen=True):
+    """Run the slash command ``name``. ``args`` is the text after the name."""
+
     session_id: str
     name: str
     args: str = ""
@@ -484,6 +542,8 @@ class CommandRun(Spelled, frozen=True, kw_only=True):
 
 
 class PanelKey(Spelled, frozen=True):
+    """Send a key to a panel. ``text`` is the character of the key ``rune``."""
+
     session_id: str
     panel_id: str
     key: str
@@ -491,11 +551,15 @@ class PanelKey(Spelled, frozen=True):
 
 
 class PanelClose(Spelled, frozen=True):
+    """Close a panel."""
+
     session_id: str
     panel_id: str
 
 
 class PanelTold(Spelled, frozen=True):
+    """The extension was notified."""
+
     session_id: str
     panel_id: str
 
@@ -508,11 +572,15 @@ class Reloaded(Spelled, frozen=True):
 
 
 class Dismiss(Spelled, frozen=True):
+    """Dismiss the absent guard ``name``."""
+
     session_id: str
     name: str
 
 
 class Dismissed(Spelled, frozen=True):
+    """The guard was dismissed."""
+
     session_id: str
     dismissed: bool = True
 
@@ -605,6 +673,8 @@ class Status(Spelled, frozen=True, kw_only=True):
 
 
 class Component(Spelled, frozen=True, kw_only=True):
+    """The health of one part of the daemon."""
+
     status: Literal["ok", "error"]
     updated_at: str
     last_ok: str | None = None
@@ -613,6 +683,8 @@ class Component(Spelled, frozen=True, kw_only=True):
 
 
 class Process(Spelled, frozen=True, kw_only=True):
+    """Resources of the daemon's process."""
+
     rss_bytes: int
     system_ram_total_bytes: int
     num_cpus: int
@@ -620,6 +692,8 @@ class Process(Spelled, frozen=True, kw_only=True):
 
 
 class Health(Spelled, frozen=True, kw_only=True):
+    """The health of the daemon, by component."""
+
     pid: int
     updated_at: str
     uptime_seconds: int
@@ -640,19 +714,27 @@ class AgentEntry(Spelled, frozen=True, kw_only=True):
 
 
 class Agents(Spelled, frozen=True):
+    """The agents that sessions can be created from."""
+
     agents: tuple[AgentEntry, ...]
 
 
 class Subscribed(Spelled, frozen=True):
+    """Log records follow as `logs/event`."""
+
     subscribed: bool = True
 
 
 class LogService(msgspec.Struct, frozen=True):
+    """The program that wrote the record."""
+
     name: str
     version: str
 
 
 class LogHappening(msgspec.Struct, frozen=True):
+    """What the record is about."""
+
     category: str
     action: str
     outcome: str | Absent = ABSENT
@@ -680,18 +762,26 @@ class Reloading(Spelled, frozen=True):
 
 
 class ConfigList(Spelled, frozen=True):
+    """Select settings whose names start with ``prefix``."""
+
     prefix: str = ""
 
 
 class ConfigEntries(Spelled, frozen=True):
+    """Always empty; released clients expect it."""
+
     entries: tuple[dict[str, Any], ...] = ()
 
 
 class Sections(Spelled, frozen=True):
+    """Always empty; released clients expect it."""
+
     sections: tuple[dict[str, Any], ...] = ()
 
 
 class Templates(Spelled, frozen=True):
+    """Always empty; released clients expect it."""
+
     templates: tuple[dict[str, Any], ...] = ()
 
 
@@ -706,10 +796,14 @@ class ClientEntry(Spelled, frozen=True, kw_only=True):
 
 
 class Clients(Spelled, frozen=True):
+    """The daemon's connections."""
+
     tuis: tuple[ClientEntry, ...]
 
 
 class CostQuery(Spelled, frozen=True, rename={"since": "from", "until": "to"}):
+    """Select model calls: by agent, and by time: RFC 3339, or days such as 2026-01-31, both included."""
+
     agent: str | None = None
     since: str | None = None
     until: str | None = None
@@ -731,6 +825,8 @@ class Spending(Spelled, frozen=True):
 
 
 class Costs(Spelled, frozen=True, kw_only=True):
+    """Tokens and cost of the selected model calls, by period, model and agent."""
+
     session_cost_usd: float = 0.0
     daily_cost_usd: float = 0.0
     monthly_cost_usd: float = 0.0
@@ -764,6 +860,8 @@ class HostDelivered(Spelled, frozen=True):
 
 
 class Noted(Spelled, frozen=True):
+    """The delivery was recorded."""
+
     noted: bool = True
 
 
@@ -779,3 +877,28 @@ class Stopping(Spelled, frozen=True):
 
     stopping: bool = True
     grace_s: float = 0.0
+
+
+# Hand-over of an endpoint from one daemon to the next.
+
+
+class HandoverStep(msgspec.Struct, frozen=True):
+    """Step of a hand-over. ``removes`` is true if the owner removes the socket's file at its end."""
+
+    step: str = ""
+    removes: bool = True
+
+
+class GraceReport(msgspec.Struct, frozen=True, rename="camel"):
+    """Grace period of the current daemon's runs, if its answer contains one."""
+
+    grace_s: float = 0.0
+
+
+class HandoverLine(msgspec.Struct, frozen=True):
+    """The fields of a line of the current daemon that matter to its successor."""
+
+    method: str = ""
+    params: HandoverStep = HandoverStep()
+    result: GraceReport = GraceReport()
+    error: dict[str, Any] | None = None

@@ -35,82 +35,109 @@ from zot.wire.rpc_greeting import IDS, Command, Hello, Ping, check_id
 
 
 class ImageInput(msgspec.Struct, frozen=True):
+    """An image for the model: its type, and its base64 ``data``."""
+
     data: bytes = b""
     mime_type: str | None = None
 
 
 class Prompt(Command, tag="prompt", frozen=True):
+    """Run a prompt. Answered when the run starts. ``message`` and ``images`` must not both be empty."""
+
     message: str | None = None
     images: tuple[ImageInput, ...] | None = None
 
 
 class Steer(Command, tag="steer", frozen=True):
+    """Add a message to the running prompt before its next model call. Answered then. A prompt if none is running."""
+
     message: str | None = None
     images: tuple[ImageInput, ...] | None = None
 
 
 class Abort(Command, tag="abort", frozen=True):
+    """End the running prompt or compaction. ``queue`` drops the queued prompts as well."""
+
     queue: bool | None = None
 
 
 class Compact(Command, tag="compact", frozen=True):
-    pass
+    """Replace the older messages by a summary. Answered when the compaction starts."""
 
 
 class UndoCompact(Command, tag="undo_compact", frozen=True):
-    pass
+    """Restore the messages that the newest compaction replaced."""
 
 
 class GetState(Command, tag="get_state", frozen=True):
-    pass
+    """Return a snapshot of the session."""
 
 
 class GetMessages(Command, tag="get_messages", frozen=True):
+    """Return the conversation. The view ``full`` includes compacted and cleared messages, and the model's own text."""
+
     view: Literal["shown", "full"] | None = None
 
 
 class Clear(Command, tag="clear", frozen=True):
-    pass
+    """Clear the conversation. Refused while busy."""
 
 
 class SetModel(Command, tag="set_model", frozen=True):
+    """Use another model of the same provider from the next model call on."""
+
     model: str | None = None
 
 
 class GetModels(Command, tag="get_models", frozen=True):
-    pass
+    """Return the models known for the provider."""
 
 
 class GetCommands(Command, tag="get_commands", frozen=True):
-    pass
+    """Return the slash commands of extensions."""
 
 
 class RunCommand(Command, tag="run_command", frozen=True):
+    """Run a slash command of an extension. Answered when the extension has answered."""
+
     name: str | None = None
     args: str | None = None
 
 
 class PanelKey(Command, tag="panel_key", frozen=True):
+    """Send a key to a panel. ``text`` is the character of the key ``rune``."""
+
     panel_id: str | None = None
     key: str | None = None
     text: str | None = None
 
 
 class PanelClose(Command, tag="panel_close", frozen=True):
+    """Close a panel."""
+
     panel_id: str | None = None
 
 
 class Approve(Command, tag="approve", frozen=True):
+    """Decide about the approval ``request``: ``allow_once``, ``allow_always`` or ``reject``."""
+
     request: str | None = None
     decision: str | None = None
 
 
 class Fork(Command, tag="fork", frozen=True):
+    """Copy the first ``messages`` of the session, by default all, into a new session, named ``session`` if given."""
+
     session: str | None = None
     messages: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
 class Rewind(Command, tag="rewind", frozen=True):
+    """Keep the first ``messages``, or go back to the row ``at``, and restore changed files unless ``files`` is false.
+
+    With ``preview`` nothing changes, and the response says what would.
+    """
+
     messages: Annotated[int, msgspec.Meta(ge=0)] | None = None
     at: Annotated[int, msgspec.Meta(ge=0)] | None = None
     files: bool | None = None
@@ -141,6 +168,8 @@ AnyCommand: TypeAlias = (
 
 
 class ModelData(msgspec.Struct, frozen=True):
+    """A model. ``reasoning`` is true if it can think."""
+
     id: str
     provider: str
     context_window: int
@@ -149,6 +178,8 @@ class ModelData(msgspec.Struct, frozen=True):
 
 
 class StateData(msgspec.Struct, frozen=True):
+    """A snapshot of the session. ``busy`` is true until the `done` of the last accepted prompt."""
+
     provider: str
     model: str
     cwd: str

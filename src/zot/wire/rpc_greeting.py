@@ -27,12 +27,14 @@ class Command(msgspec.Struct, frozen=True, tag_field="type"):
 
 
 class Hello(Command, tag="hello", frozen=True):
+    """Show the ``token``, if zot requires one, and enable ``features``. Unknown features are ignored."""
+
     token: str | None = None
     features: tuple[str, ...] | None = None
 
 
 class Ping(Command, tag="ping", frozen=True):
-    pass
+    """Check that zot answers."""
 
 
 _greetings: msgspec.json.Decoder[Hello | Ping] = msgspec.json.Decoder(Hello | Ping)
@@ -50,6 +52,8 @@ class Response(msgspec.Struct, frozen=True, tag="response", tag_field="type"):
 
 
 class HelloData(msgspec.Struct, frozen=True):
+    """Versions, provider and model. ``features`` are the enabled ones, present if the client named any."""
+
     protocol_version: int
     version: str
     provider: str

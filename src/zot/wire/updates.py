@@ -94,10 +94,14 @@ class Update(Spelled, frozen=True, tag_field="type"):
 
 
 class AgentMessageChunk(Update, tag="agent_message_chunk", frozen=True):
+    """The next piece of the model's text."""
+
     text: str
 
 
 class AgentThoughtChunk(Update, tag="agent_thought_chunk", frozen=True):
+    """The next piece of the model's thinking."""
+
     text: str
 
 

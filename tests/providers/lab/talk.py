@@ -12,7 +12,7 @@ from zot.providers.base import Deadlines, HttpRequest
 from zot.providers.lab.performance import Step
 from zot.providers.lab.script import Script, demo
 from zot.providers.lab.server import serve
-from zot.providers.lab.service import LabService
+from zot.providers.lab.stage import LabService
 from zot.providers.lab.transport import LabResponse, LabTransport
 
 WAIT_S = 20.0

@@ -18,7 +18,7 @@ from zot.providers.lab.openai_chat import ChatApi
 from zot.providers.lab.openai_responses import ResponsesApi
 from zot.providers.lab.performance import Broken, Silence
 from zot.providers.lab.script import Script, demo
-from zot.providers.lab.service import LabService
+from zot.providers.lab.stage import LabService
 from zot.providers.models import catalogue
 
 from .talk import CHAT, GEMINI, GEMINI_WHOLE, MESSAGES, RESPONSES, body, steps, stream

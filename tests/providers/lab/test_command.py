@@ -135,7 +135,7 @@ def test_a_port_is_a_number(port: str) -> None:
 )
 def test_help_is_that_of_the_command(words: tuple[str, ...], usage: str) -> None:
     code, told, _ = run(*words, "--help")
-    assert (code, told.partition("\n")[0]) == (0, f"usage: zot lab {usage} [flags]")
+    assert (code, told.partition("\n")[0]) == (0, f"Usage: zot lab {usage} [flags]")
     assert ("--port" in told) is (usage == "serve")
 
 

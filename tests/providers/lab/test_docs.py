@@ -26,7 +26,7 @@ VALUES = {"1": "say x", "2": "", "chars": "3", "model": "lab"}
 def play(reply: ScriptedReply) -> int:
     """How many steps a reply has, up to a hundred."""
     voice = AnthropicApi().voice(LabRequest("lab", True, (UserText("", 0),), (), 1), 1, UsageDirective())
-    return len(list(islice(Performance(reply.directives(VALUES), voice, 1, str).steps(), 100)))
+    return len(list(islice(Performance(reply.directives(VALUES), voice, 1, demo()).steps(), 100)))
 
 
 @pytest.mark.parametrize("example", EXAMPLES)

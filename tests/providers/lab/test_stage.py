@@ -406,7 +406,7 @@ async def test_made_up_call_ids_are_new_to_the_conversation() -> None:
 
 
 async def test_what_is_remembered_of_retries_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zot.providers.lab.service._REMEMBERED", 2)
+    monkeypatch.setattr("zot.providers.lab.stage._REMEMBERED", 2)
     transport = playing("scene\nstatus 529\n---\nsay ok")
     assert [await said(transport, body(prompt)) for prompt in "abc"] == ["status 529"] * 3
     assert [await said(transport, body(prompt)) for prompt in "cba"] == ["ok", "ok", "status 529"]

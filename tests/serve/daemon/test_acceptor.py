@@ -97,17 +97,17 @@ async def test_one_that_rests_lets_who_comes_wait_and_goes_on(tmp_path: Path, is
     with limited(lowest) if is_exhausted else nullcontext():
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        acceptor.rest()
-        acceptor.rest()
+        acceptor.pause()
+        acceptor.pause()
     clients.append(come(tmp_path / "s"))
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2):
             await asyncio.get_running_loop().sock_recv(clients[1], 100)
-    acceptor.go_on()
-    acceptor.go_on()
+    acceptor.resume()
+    acceptor.resume()
     assert [await greeting(client) for client in clients] == [b"hello", b"hello"]
     acceptor.close()
-    acceptor.go_on()  # It is closed, and stays so.
+    acceptor.resume()  # It is closed, and stays so.
     for client in clients:
         client.close()
 

@@ -67,7 +67,7 @@ async def test_every_number_can_be_come_back_to(daemon: Running) -> None:
 
 async def test_a_session_that_was_let_go_of_is_replayed_all_the_same(daemon: Running) -> None:
     heard = await lived(daemon)
-    await daemon.daemon.pool.let_go("s")
+    await daemon.daemon.sessions.pool.let_go("s")
     again = await followers(daemon, "s", after=0)
     for caller, whole in zip(again, heard, strict=True):
         await caller.until(seq=whole[-1]["seq"])
@@ -274,9 +274,9 @@ async def test_that_the_conversation_became_another_one_is_told_live_and_later(d
     await live.get("session/attach", sessionId="s")
     for prompt in ("!echo one", "!write a.txt two", "!echo three"):
         await caller.get("session/prompt", sessionId="s", prompt=prompt)
-    session = daemon.daemon.pool.session("s")
+    session = daemon.daemon.sessions.pool.session("s")
     assert session is not None
-    messages = list(session.transcript.messages)
+    messages = list(session.history.transcript.messages)
     assert len((await session.rewind(RewindTarget(messages=2))).files) == 1
     await caller.get("session/prompt", sessionId="s", prompt="!echo four")
     session.replace_messages(messages[:3])

@@ -16,7 +16,7 @@ import pytest
 from offspring import NOBODY, Child
 from zot.client.endpoint import owner
 from zot.errors import ConfigError, DaemonRunning
-from zot.serve.daemon.endpoint import Claim, adopt_listener, claim_endpoint
+from zot.serve.daemon.claim import Claim, adopt_listener, claim_endpoint
 
 
 @pytest.fixture

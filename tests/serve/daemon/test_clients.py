@@ -175,7 +175,8 @@ async def test_who_does_not_read_is_cut_off_and_can_come_back_for_the_rest(daemo
     await asyncio.wait_for(loop.sock_recv(deaf, 1), PATIENCE_S)
     await reader.get("session/prompt", sessionId="s", prompt="!say 3 abc")
     async with asyncio.timeout(PATIENCE_S):  # What was missed is told at the reader's pace, and cuts nobody off.
-        while not all(one.is_live for one in daemon.daemon.feed("s")._followers):
+        followers = daemon.daemon.sessions.feed("s")._followers
+        while len(followers) < 2 or not all(one.is_live for one in followers):
             await asyncio.sleep(0.01)
     big = "x" * (MAX_UNREAD_BYTES // 10)
     for _ in range(5):
@@ -261,7 +262,7 @@ async def test_what_somebody_only_wanted_to_see_is_not_looked_up_when_it_has_gon
     daemon: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_up: list[ClientConnection] = []
-    handlers = cast("dict[str, Handler]", daemon.daemon.handlers)
+    handlers = cast("dict[str, Handler]", daemon.daemon.sessions.handlers)
     look_up = handlers["session/messages"]
 
     async def counted(connection: ClientConnection, params: Any) -> Any:
@@ -316,7 +317,7 @@ async def test_a_client_that_cannot_be_written_to_is_cut_off_alone_and_sees_no_t
 ) -> None:
     """Half of a write gets out, then there is no memory for the rest, as when a copy of it cannot be made."""
     unlucky, other = await daemon.stranger(), await daemon.caller()
-    [wire] = [one.wire for one in daemon.daemon.connections if not one.is_welcome]
+    [wire] = [one.wire for one in daemon.daemon.connections if not one.is_initialized]
     assert isinstance(wire, LocalWire)
     transport = wire.transport
     await unlucky.get("initialize", protocolVersion=1)

@@ -13,8 +13,8 @@ from zot.errors import UserError
 from zot.journal.queries import SessionRecord
 from zot.journal.search import Spent, spent
 from zot.messages import Counters, timestamp
-from zot.serve.daemon import catalog
-from zot.serve.daemon.catalog import Span, added_up
+from zot.serve.daemon import spending
+from zot.serve.daemon.spending import Span, added_up
 from zot.wire.daemon_types import Spending
 
 TOKENS = 120
@@ -87,7 +87,7 @@ async def test_what_is_remembered_of_a_day_is_divided_where_the_span_is(
         read.append(record.id)
         return spent(connection, record)
 
-    monkeypatch.setattr(catalog, "spent", count)
+    monkeypatch.setattr(spending, "spent", count)
     async with running(tmp_path) as daemon:
         caller = await daemon.caller()
         for name in ("s", "t"):

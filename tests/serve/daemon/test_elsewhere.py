@@ -22,7 +22,7 @@ from zot.runtime.shared import SharedResources
 @pytest.fixture
 async def daemon(tmp_path: Path) -> AsyncIterator[Running]:
     async with running(tmp_path) as service:
-        watching = asyncio.create_task(service.daemon.watch.run())
+        watching = asyncio.create_task(service.daemon.sessions.watch.run())
         yield service
         watching.cancel()
 
@@ -65,7 +65,7 @@ async def test_a_session_that_another_process_runs_is_running_however_one_asks(
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")
     if not is_loaded:
-        await daemon.daemon.pool.let_go("s")
+        await daemon.daemon.sessions.pool.let_go("s")
     config = Config(provider="lab", session="s", journal=str(tmp_path / "journal.db"), cwd=str(tmp_path))
     other = await open_session(
         OpenRequest(config=config, overrides=Overrides(frozenset({"provider"}))), SharedResources()
@@ -167,15 +167,15 @@ async def test_a_session_that_others_have_deleted_is_gone_and_can_be_made_again(
 async def test_who_makes_a_session_that_others_delete_at_that_moment_has_it_all_the_same(
     daemon: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    caller, catalog = await daemon.caller(), daemon.daemon.catalog
-    standing = catalog.standing
+    caller, catalog = await daemon.caller(), daemon.daemon.sessions.catalog
+    position = catalog.position
 
     async def late(session_id: str) -> tuple[int, int]:
         monkeypatch.undo()
         await daemon.journal.delete(session_id)
-        return await standing(session_id)
+        return await position(session_id)
 
-    monkeypatch.setattr(catalog, "standing", late)
+    monkeypatch.setattr(catalog, "position", late)
     await caller.get("session/new", agentAlias="default", sessionId="s")
     assert (await caller.get("session/prompt", sessionId="s", prompt="!echo hi"))["content"] == "hi"
 
@@ -227,11 +227,11 @@ async def test_a_turn_that_never_began_is_told_behind_the_one_that_runs(daemon: 
 async def test_a_session_that_could_not_be_written_is_opened_again_when_it_can(daemon: Running) -> None:
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")
-    session = daemon.daemon.pool.session("s")
+    session = daemon.daemon.sessions.pool.session("s")
     assert session is not None
     session.store.on_failed(StoreFailed("the disk is full"))  # type: ignore[attr-defined]  # as the writer would
     assert (await caller.get("session/prompt", sessionId="s", prompt="!echo there is room again"))["content"]
-    assert daemon.daemon.pool.session("s") is not session
+    assert daemon.daemon.sessions.pool.session("s") is not session
 
 
 @pytest.mark.parametrize(
@@ -243,11 +243,11 @@ async def test_a_turn_that_the_disk_lost_ends_once_for_who_stays_and_says_how_fa
     caller, other = await daemon.caller(), await daemon.caller(**asked)
     for one in (caller, other):
         await one.get("session/new", agentAlias="default", sessionId="s")
-    followers = daemon.daemon.feed("s")._followers
+    followers = daemon.daemon.sessions.feed("s")._followers
     await eventually(lambda: all(one.is_live for one in followers))  # Who reads what was before hears of it later.
     prompted = caller.call("session/prompt", sessionId="s", prompt="!stall-mid", promptId="lost")
     heard = (await caller.until(type="agent_message_chunk"))["text"]
-    session = daemon.daemon.pool.session("s")
+    session = daemon.daemon.sessions.pool.session("s")
     assert session is not None
     session.store.on_failed(StoreFailed("the disk is full"))  # type: ignore[attr-defined]  # as the writer would
     answer = await caller.answer(prompted)

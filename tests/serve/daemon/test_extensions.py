@@ -196,7 +196,7 @@ async def test_who_has_a_panel_open_is_not_told_of_it_again_because_something_ha
         caller = await service.caller(protocolVersion=1, features=["events"])
         await caller.get("session/new", agentAlias="default", sessionId="s")
         await caller.get("session/run_command", sessionId="s", name="todo")
-        feed = service.daemon.feed("s")
+        feed = service.daemon.sessions.feed("s")
         for heard, key in enumerate(("x", "y"), 2):
             feed.on_foreign_rows(feed.seq + 1)  # as if another process had added something
             await caller.get("session/panel_key", sessionId="s", panelId="list", key="rune", text=key)

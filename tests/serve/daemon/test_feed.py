@@ -14,7 +14,8 @@ from zot.events import AgentEvent, TextDelta, UserMessage
 from zot.messages import TextBlock
 from zot.serve.daemon.backlog import Backlog
 from zot.serve.daemon.connection import ClientConnection
-from zot.serve.daemon.feed import SessionFeed
+from zot.serve.daemon.feed import RecordedEvents, SessionFeed
+from zot.serve.daemon.metrics import Metrics
 from zot.serve.daemon.sockets import LocalWire
 from zot.session.history import Batch
 from zot.session.session import Session
@@ -24,8 +25,11 @@ PATIENCE_S = 20.0
 RUN: Sequence[AgentEvent] = (UserMessage((TextBlock("hi"),), "t"), *(TextDelta(f"w{number}") for number in range(4)))
 
 
-class Record:
+class Record(RecordedEvents):
     """What is on disk: all of the run."""
+
+    def __init__(self) -> None:
+        pass
 
     async def events_after(self, after: int, limit: int, epoch: int = 0) -> Sequence[tuple[int, AgentEvent]]:
         return [(seq, event) for seq, event in enumerate(RUN, 1) if seq > after][:limit]
@@ -55,6 +59,9 @@ class Ears:
     def cut(self, reason: str) -> None:
         raise AssertionError(reason)
 
+    def finish(self) -> None:
+        raise AssertionError("a feed closes no connection")
+
     @property
     def numbers(self) -> list[int]:
         return [json.loads(line)["params"]["seq"] for line in self.said.splitlines()]
@@ -64,9 +71,10 @@ async def test_what_is_on_disk_and_was_not_shown_yet_is_heard_once() -> None:
     feed, ears = SessionFeed("s", Record()), Ears()
     agent = SimpleNamespace(extensions=NoExtensions())
     # Rows 4 and 5 have been written, and the session has not heard of it.
-    feed.opened(cast(Session, SimpleNamespace(last_seq=3, epoch=1, busy=True, agent=agent)))
+    store, worker = SimpleNamespace(last_seq=3), SimpleNamespace(busy=True)
+    feed.opened(cast(Session, SimpleNamespace(store=store, epoch=1, worker=worker, agent=agent)))
     is_there = asyncio.Event()
-    feed.follow(Backlog(ears), Dialect.CAMEL, 0, caught_up=is_there.set)
+    feed.follow(Backlog(ears, Metrics()), Dialect.CAMEL, 0, caught_up=is_there.set)
     async with asyncio.timeout(PATIENCE_S):
         await is_there.wait()
     assert ears.numbers == [1, 2, 3]

@@ -28,7 +28,7 @@ async def test_a_guard_is_dismissed_during_a_run_when_that_is_on_the_disk(tmp_pa
     async with running(tmp_path) as service:
         caller = await service.caller()
         await caller.get("session/new", agentAlias="default", sessionId="s")
-        async with service.daemon.pool.use("s") as session:
+        async with service.daemon.sessions.pool.use("s") as session:
             await session.keep_guard(GuardSet("afar", ("tool_call",)))
         runs = caller.call("session/prompt", sessionId="s", prompt="!stall")
         await caller.until(type="state")
@@ -50,7 +50,7 @@ async def test_nothing_of_a_session_s_name_ends_a_line_of_the_log(
     async with running(tmp_path) as service:
         caller, name = await service.caller(), "s\nzot: all is well\x1b[2J"
         await caller.get("session/new", agentAlias="default", sessionId=name)
-        async with service.daemon.pool.use(name) as session:
+        async with service.daemon.sessions.pool.use(name) as session:
             await session.keep_guard(GuardSet("afar", ("tool_call",)))
         await caller.get("session/close", sessionId=name)
         await caller.get("session/new", agentAlias="default", sessionId=name)
@@ -63,7 +63,7 @@ async def test_an_operator_dismisses_a_guard_that_is_away_for_good(tmp_path: Pat
     async with running(tmp_path, policy=("*=allow",)) as service:
         caller = await service.caller()
         await caller.get("session/new", agentAlias="default", sessionId="s")
-        async with service.daemon.pool.use("s") as session:
+        async with service.daemon.sessions.pool.use("s") as session:
             await session.keep_guard(GuardSet("afar", ("tool_call",)))
         await caller.get("session/close", sessionId="s")
         await caller.get("session/new", agentAlias="default", sessionId="s")

@@ -21,8 +21,7 @@ from harness import eventually
 from offspring import Child
 from zot.client.endpoint import owner
 from zot.errors import DaemonRunning
-from zot.serve.daemon.endpoint import BACKLOG, Claim, claim_endpoint
-from zot.serve.daemon.handover import hand_over, take_over
+from zot.serve.daemon.claim import BACKLOG, Claim, claim_endpoint, hand_over, take_over
 
 #: From Python 3.13 on a Unix server of asyncio removes the socket's file when it closes, unless told not to.
 KEEPING_ITS_FILE: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}

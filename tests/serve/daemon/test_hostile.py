@@ -26,7 +26,7 @@ from zot.client.client import LocalLine
 from zot.client.endpoint import PeerCredentials
 from zot.commands.attach import main as attach
 from zot.commands.call import main as call
-from zot.commands.daemon_status import read_status
+from zot.commands.daemon_manage import read_status
 from zot.config.paths import locate
 from zot.errors import UserError
 from zot.wire.daemon import METHODS

@@ -62,7 +62,7 @@ async def opened(daemon: Running, *, is_loaded: bool = True) -> Caller:
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")
     if not is_loaded:
-        await daemon.daemon.pool.let_go("s")
+        await daemon.daemon.sessions.pool.let_go("s")
     return caller
 
 
@@ -115,9 +115,9 @@ async def test_a_session_that_is_closed_leaves_the_question_of_a_dead_process_as
 ) -> None:
     caller = await opened(daemon)
     await asyncio.to_thread(leave, ASKS)
-    async with daemon.daemon.pool.use("s") as session:
+    async with daemon.daemon.sessions.pool.use("s") as session:
         job = session.prompt("!echo next")
-    await daemon.daemon.pool.let_go("s", parks=True)
+    await daemon.daemon.sessions.pool.let_go("s", parks=True)
     assert job.aborted
     assert (await caller.get("session/attach", sessionId="s"))["state"] == "waiting_approval"
 
@@ -174,10 +174,10 @@ async def test_what_a_dead_process_left_where_its_directory_is_gone_can_be_read_
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s", cwd=str(place))
     if not is_loaded:
-        await daemon.daemon.pool.let_go("s")
+        await daemon.daemon.sessions.pool.let_go("s")
     await asyncio.to_thread(leave, ASKS)
     place.rmdir()
-    await daemon.daemon.pool.let_go("s", parks=True)
+    await daemon.daemon.sessions.pool.let_go("s", parks=True)
     assert (await caller.get("session/attach", sessionId="s"))["state"] == "waiting_approval"
     assert len((await caller.get("session/messages", sessionId="s"))["messages"]) == 2
     await caller.get(f"session/{method}", sessionId="s")
@@ -194,14 +194,14 @@ async def test_a_list_tells_of_a_question_of_a_dead_process(daemon: Running, lea
 async def test_who_follows_a_session_hears_by_itself_that_who_ran_it_died(
     daemon: Running, leave: Callable[[str], None], is_loaded: bool
 ) -> None:
-    watching = asyncio.create_task(daemon.daemon.watch.run())
+    watching = asyncio.create_task(daemon.daemon.sessions.watch.run())
     caller = await opened(daemon, is_loaded=is_loaded)
     await asyncio.to_thread(leave, "!stall-mid")
     assert (await caller.until(type="turn_complete"))["outcome"] == "cancelled"
     await asyncio.to_thread(leave, ASKS)
     question = await caller.until(type="approval_request")
     async with asyncio.timeout(PATIENCE_S):
-        while (session := daemon.daemon.pool.session("s")) is None or session.pending is None:
+        while (session := daemon.daemon.sessions.pool.session("s")) is None or session.approvals.pending is None:
             await asyncio.sleep(0.01)
     [entry] = (await caller.get("session/list"))["sessions"]
     assert entry["state"] == "waiting_approval"

@@ -14,7 +14,7 @@ from harness import PATIENCE_S
 from offspring import NOBODY, Child
 from zot.client.endpoint import PeerCredentials, admits, dial, identify
 from zot.errors import ConfigError
-from zot.serve.daemon.endpoint import claim_endpoint
+from zot.serve.daemon.claim import claim_endpoint
 
 
 def test_the_kernel_says_who_has_connected() -> None:

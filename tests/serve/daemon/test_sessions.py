@@ -132,7 +132,7 @@ async def test_a_session_gets_a_title_another_model_and_a_new_beginning(daemon: 
     assert (await caller.get("session/list"))["sessions"][0]["title"] == "Fruit"
     configured = await caller.get("session/configure", sessionId="s", overrides={"reasoning": "high"})
     assert configured["overrides"]["reasoning"] == "high"
-    await daemon.daemon.pool.let_go("s")
+    await daemon.daemon.sessions.pool.let_go("s")
     again = await caller.get("session/configure", sessionId="s")
     assert again["overrides"]["reasoning"] == "high"
     assert (await caller.error("session/configure", sessionId="s", overrides={"model": "nobody"}))[0] == -32602
@@ -161,7 +161,7 @@ async def test_another_provider_is_used_between_two_turns_if_it_can_be(
     await caller.answer(prompted)
     answer = await caller.get("session/configure", sessionId="s", overrides=wanted)
     assert answer["overrides"] == {**wanted, "reasoning": "off"}
-    await daemon.daemon.pool.let_go("s")
+    await daemon.daemon.sessions.pool.let_go("s")
     state = await caller.get("session/state", sessionId="s")
     assert (state["provider"], state["model"], state["messageCount"]) == ("deepseek", "deepseek-chat", 4)
     assert (await caller.error("session/configure", sessionId="s", overrides={"modelProvider": "lab"}))[0] == -32602
@@ -346,7 +346,7 @@ async def test_the_name_of_a_new_session_has_a_limit(daemon: Running, caller: Ca
     assert await caller.error("session/new", agentAlias="default", sessionId=long) == limit
     assert (await caller.get("session/new", agentAlias="default", sessionId=fits))["sessionId"] == fits
     assert await caller.error("session/fork", sessionId=fits, newSessionId=long) == limit
-    async with daemon.daemon.pool.use(long, NewSession()):  # As a host may have called it.
+    async with daemon.daemon.sessions.pool.use(long, NewSession()):  # As a host may have called it.
         pass
     assert (await caller.get("session/new", agentAlias="default", sessionId=long))["sessionId"] == long
 
@@ -359,7 +359,7 @@ async def test_an_agent_that_is_not_there_and_one_that_is_not_the_sessions(tmp_p
         opened = await caller.get("session/new", agentAlias="tester", sessionId="s")
         assert opened["agentAlias"] == "tester"
         assert (await caller.error("session/new", agentAlias="default", sessionId="s"))[0] == -32602
-        await daemon.daemon.pool.let_go("s")
+        await daemon.daemon.sessions.pool.let_go("s")
         assert (await caller.error("session/new", agentAlias="default", sessionId="s"))[0] == -32602
         assert (await caller.get("session/new", agentAlias="tester", sessionId="s"))["agentAlias"] == "tester"
         agents = (await caller.get("agents/list"))["agents"]
@@ -379,7 +379,7 @@ async def test_many_who_make_the_same_session_at_once_have_the_same_one(daemon: 
 
 
 async def test_sessions_that_rest_are_let_go_of_and_keep_their_followers(daemon: Running) -> None:
-    pool: SessionPool = daemon.daemon.pool
+    pool: SessionPool = daemon.daemon.sessions.pool
     pool._resting = 2
     caller = await daemon.caller()
     for number in range(6):
@@ -403,7 +403,7 @@ async def test_what_was_not_used_for_a_while_is_let_go_of_and_what_runs_is_not(
         runs = caller.call("session/prompt", sessionId="runs", prompt="!stall")
         await caller.until(sessionId="runs", type="state")
         async with asyncio.timeout(PATIENCE_S):
-            while daemon.daemon.pool.ids != ("runs",):
+            while daemon.daemon.sessions.pool.ids != ("runs",):
                 await asyncio.sleep(0.01)
         other = await daemon.caller()
         await other.get("session/prompt", sessionId="rests", prompt="!echo after")
@@ -462,7 +462,7 @@ async def test_a_session_that_exists_stays_in_its_directory_until_that_is_gone(
 
     async def again(**more: str) -> Frame:
         if not is_loaded:
-            await daemon.daemon.pool.let_go("s")
+            await daemon.daemon.sessions.pool.let_go("s")
         return await caller.ask("session/new", **asked, **more)
 
     assert (await again(cwd=str(there)))["result"]["workspaceDir"] == str(here)
@@ -574,15 +574,15 @@ async def test_the_memory_of_a_closed_session_is_reclaimed_without_waiting_for_t
     daemon: Running, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("zot.runtime.pool._RECLAIM_S", 0.01)
-    monkeypatch.setattr(daemon.daemon.pool, "_own_process", True)  # As that of `zot daemon` has.
+    monkeypatch.setattr(daemon.daemon.sessions.pool, "_own_process", True)  # As that of `zot daemon` has.
     await talk(caller, "s", "!echo hi")
-    loaded = daemon.daemon.pool.session("s")
+    loaded = daemon.daemon.sessions.pool.session("s")
     assert loaded is not None
     session = weakref.ref(loaded)
     del loaded
     gc.disable()
     try:
-        await daemon.daemon.pool.let_go("s")
+        await daemon.daemon.sessions.pool.let_go("s")
         async with asyncio.timeout(PATIENCE_S):
             while session() is not None:
                 await asyncio.sleep(0.01)

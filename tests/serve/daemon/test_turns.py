@@ -243,7 +243,7 @@ async def test_a_daemon_that_stops_answers_before_its_goodbye_also_who_is_still_
     closing = asyncio.create_task(daemon.daemon.close())
     await caller.until(type="turn_complete", outcome="cancelled")
     async with asyncio.timeout(PATIENCE_S):
-        while daemon.daemon.pool.ending("s") is not None:
+        while daemon.daemon.sessions.pool.ending("s") is not None:
             await asyncio.sleep(0)
     assert (await late.answer(runs))["result"]["stopReason"] == "cancelled"
     assert_in_order(late)
@@ -312,14 +312,14 @@ class AtTheEnd(Subscriber):
 async def test_what_waits_is_answered_also_if_it_is_dropped_in_the_moment_in_which_a_turn_ends(daemon: Running) -> None:
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")
-    session = daemon.daemon.pool.session("s")
+    session = daemon.daemon.sessions.pool.session("s")
     assert session is not None
     caller.write(
         request("session/prompt", "runs", {"sessionId": "s", "prompt": "!script wait 50ms ;; say done"}),
         request("session/prompt", "waits", {"sessionId": "s", "prompt": "!echo never"}),
     )
     await caller.until(type="state")
-    session.subscribe(AtTheEnd(daemon.daemon.stop))
+    session.history.subscribe(AtTheEnd(daemon.daemon.stop))
     assert (await caller.answer("runs"))["result"]["content"] == "done"
     assert (await caller.answer("waits"))["error"]["code"] == -32005
 

@@ -82,11 +82,13 @@ UNABLE = """
 import time
 from zot.serve.host.watchdog import Signals, Slot, Watchdog
 from zot.wire.host import Ids
-def write(*_):
-    raise ValueError("cannot write")
-watchdog = Watchdog(Signals(), (0, 1), write, stays=False)
+class Unable:
+    stays = False
+    def answer_late(self, *_):
+        raise ValueError("cannot write")
+watchdog = Watchdog(Signals(), (0, 1))
 watchdog.guard(Slot(Ids(), 0.0))
-watchdog.start()
+watchdog.start(Unable())
 time.sleep(60)
 """
 

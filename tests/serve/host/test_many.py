@@ -19,8 +19,7 @@ from harness import PATIENCE_S, eventually, living, read_some
 from hosts import Hosts, Json, checked, failure, request
 from pace import slowness
 from zot.errors import ConfigError
-from zot.serve.host.many import StreamServer
-from zot.serve.host.output import LineThread
+from zot.serve.host.stream import LineThread, StreamServer
 from zot.serve.host.watchdog import Slot, Watchdog
 from zot.session.session import Session
 from zot.wire.lines import LineSplitter

@@ -192,7 +192,7 @@ def test_who_waits_has_loaded_little(relays: Relays) -> None:
             timeout=PATIENCE_S, check=True,
         )  # fmt: skip
     loaded = {line.split(b"|")[-1].strip().decode() for line in done.stderr.split(b"\n")}
-    assert "zot.commands.host_relay" in loaded
+    assert "zot.serve.host.relay" in loaded
     assert (
         not {"asyncio", "sqlite3", "logging", "json", "zot.events", "zot.session.session", "zot.runtime.open"} & loaded
     )

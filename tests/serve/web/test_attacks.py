@@ -38,7 +38,7 @@ async def face(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Face]:
 
 async def refused(face: Face, count: int) -> list[tuple[str | None, str]]:
     """Return what was refused lately, and see that nothing came of it."""
-    assert face.daemon.pool.ids == ()
+    assert face.daemon.sessions.pool.ids == ()
     assert [one for one in face.audited() if one["event"] in ("call", "connected")] == []
     return face.refusals()[count:]
 

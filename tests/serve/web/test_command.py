@@ -187,7 +187,7 @@ def test_without_the_extra_it_is_said_what_to_install(shell: Shell) -> None:
 
 
 def test_nothing_of_the_web_is_loaded_for_who_does_not_listen() -> None:
-    code = "import sys, zot.commands.daemon_serve; print({'uvicorn', 'starlette', 'zot.serve.web'} & {*sys.modules})"
+    code = "import sys, zot.serve.daemon.main; print({'uvicorn', 'starlette', 'zot.serve.web'} & {*sys.modules})"
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment({}), capture_output=True, timeout=PATIENCE_S, check=True
     )

@@ -117,7 +117,7 @@ async def test_a_session_made_over_a_websocket_may_look_and_not_touch_also_later
 
 
 async def test_a_session_that_was_made_on_the_machine_can_be_looked_at_only(face: Face) -> None:
-    async with face.daemon.pool.use("local one", NewSession()):
+    async with face.daemon.sessions.pool.use("local one", NewSession()):
         pass
     async with face.connected() as client:
         await client.call("initialize")
@@ -136,17 +136,17 @@ async def test_a_session_that_was_made_on_the_machine_is_not_moved_from_elsewher
     here, there = face.home.parent / f"here {name}", face.home.parent / f"there {name}"
     for place in (here, there):
         place.mkdir()
-    async with face.daemon.pool.use(name, NewSession(cwd=str(here))):
+    async with face.daemon.sessions.pool.use(name, NewSession(cwd=str(here))):
         pass
     here.rmdir()
     if not is_loaded:
-        await face.daemon.pool.let_go(name)
+        await face.daemon.sessions.pool.let_go(name)
     asked = {"agentAlias": "default", "sessionId": name, "cwd": str(there)}
     async with face.connected() as client:
         await client.call("initialize")
         answer = await client.call("session/new", asked)
     assert answer.get("result", {}).get("workspaceDir") != str(there)
-    async with face.daemon.pool.use(name) as session:
+    async with face.daemon.sessions.pool.use(name) as session:
         assert session.agent.cwd != str(there)
 
 

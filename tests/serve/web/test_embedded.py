@@ -33,7 +33,7 @@ async def test_what_is_kept_of_extensions_and_long_outputs_is_in_its_data(
     (loud / "run").write_text(LOUD)
     (loud / "run").chmod(0o755)
     async with open_daemon(place, provider="lab", ext=(str(loud),), cwd=str(tmp_path)) as daemon:
-        async with daemon.pool.use("s", NewSession("default")) as session, asyncio.timeout(PATIENCE_S):
+        async with daemon.sessions.pool.use("s", NewSession("default")) as session, asyncio.timeout(PATIENCE_S):
             session.prompt("!bash seq 100000")
             await session.worker.finish()
             spilled = {path.parts[0] for path in (one.relative_to(place / "data") for one in place.rglob("bash-*.txt"))}

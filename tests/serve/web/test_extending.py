@@ -16,7 +16,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from harness import at_home
 from pace import Stopwatch
 from zot.errors import UserError
-from zot.extensions.connection import MAX_UNREAD_BYTES
+from zot.extensions.sources import MAX_UNREAD_BYTES
 from zot.serve.web import Limits, open_daemon
 
 from .face import PATIENCE_S, Face, faced, until
@@ -143,7 +143,7 @@ async def test_a_guard_that_fails_closed_still_guards_when_the_session_is_loaded
                 call = await hear(afar.socket, "event_intercept")
                 await say(afar.socket, {"type": "event_intercept_response", "id": call["id"]})
                 assert (await asked)["result"]["content"] == "done"
-                async with face.daemon.pool.use(session) as guarded:
+                async with face.daemon.sessions.pool.use(session) as guarded:
                     with pytest.raises(UserError, match="the guard 'afar' is connected; only one that is away"):
                         await guarded.dismiss_guard("afar")
 
@@ -219,11 +219,11 @@ async def test_it_still_guards_where_nobody_can_connect(tmp_path_factory: pytest
     # Nothing listens here, as when a daemon has just begun.
     with at_home(home / "user"):
         async with open_daemon(home, provider="lab", policy=("*=allow",)) as daemon:
-            async with daemon.pool.use("guarded") as session:
+            async with daemon.sessions.pool.use("guarded") as session:
                 session.prompt(CALL)
                 async with asyncio.timeout(PATIENCE_S):
                     await session.worker.finish()
-                results = [message for message in session.transcript.messages if message.role == "tool"]
+                results = [message for message in session.history.transcript.messages if message.role == "tool"]
             await daemon.close()
     assert "extension afar, which guards this, is not running" in str(results)
 

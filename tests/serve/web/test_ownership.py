@@ -46,8 +46,8 @@ REFUSED: Mapping[str, Mapping[str, Any]] = {
 @asynccontextmanager
 async def stalled(face: Face) -> AsyncIterator[Session]:
     """Have a session that was made on this machine, in the middle of a turn."""
-    async with face.daemon.pool.use("s", NewSession()) as session:
-        await face.daemon.catalog.journal.rename("s", "mine")
+    async with face.daemon.sessions.pool.use("s", NewSession()) as session:
+        await face.daemon.sessions.catalog.journal.rename("s", "mine")
         session.prompt("!stall-mid")
         yield session
 
@@ -72,19 +72,19 @@ async def test_what_changes_a_session_of_this_machine_is_refused(tmp_path: Path,
         await client.call("initialize")
         refused = await ask(client, method, **REFUSED[method])
         assert refused["error"]["code"] == NOT_OWNED
-        assert face.daemon.pool.session("s") is session
-        assert session.busy
-        assert [(one.id, one.title) for one in await face.daemon.catalog.journal.sessions()] == [("s", "mine")]
+        assert face.daemon.sessions.pool.session("s") is session
+        assert session.worker.busy
+        assert [(one.id, one.title) for one in await face.daemon.sessions.catalog.journal.sessions()] == [("s", "mine")]
         session.abort()
 
 
 @pytest.mark.parametrize("method", ["session/close", "session/kill", "session/delete", "session/rename"])
 async def test_it_is_refused_also_of_a_session_that_is_not_loaded(tmp_path: Path, method: str) -> None:
     async with faced(tmp_path / "home") as face, face.connected() as client:
-        async with face.daemon.pool.use("s", NewSession()) as session:
+        async with face.daemon.sessions.pool.use("s", NewSession()) as session:
             session.prompt("!echo keep me")
             await session.worker.finish()
-        await face.daemon.pool.let_go("s")
+        await face.daemon.sessions.pool.let_go("s")
         await client.call("initialize")
         assert (await ask(client, method, **REFUSED[method]))["error"]["code"] == NOT_OWNED
         kept = await ask(client, "session/messages")
@@ -109,7 +109,7 @@ async def test_who_may_use_a_session_may_name_close_and_delete_it(tmp_path: Path
     if not is_theirs:
         (home / "config.toml").write_text('[agents.default]\nprovider = "lab"\npolicy = ["bash=deny"]\n')
     async with faced(home) as face, face.connected() as client:
-        async with face.daemon.pool.use("s", NewSession(guarded=is_theirs)):
+        async with face.daemon.sessions.pool.use("s", NewSession(guarded=is_theirs)):
             pass
         await client.call("initialize")
         assert (await ask(client, "session/rename", title="named"))["result"]["title"] == "named"
@@ -118,4 +118,4 @@ async def test_who_may_use_a_session_may_name_close_and_delete_it(tmp_path: Path
             await ask(client, "session/new", agentAlias="default")
         for _ in range(2):
             assert "result" in await ask(client, "session/delete")
-        assert await face.daemon.catalog.journal.sessions() == []
+        assert await face.daemon.sessions.catalog.journal.sessions() == []

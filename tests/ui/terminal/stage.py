@@ -71,8 +71,25 @@ class Stage:
 
     async def idle(self) -> None:
         """Wait until nothing runs."""
-        await self.until(lambda: not self.app.story.doing and not self.app.following.feed.waits, "that it is idle")
+        await self.until(lambda: not self.app.live.story.doing and not self.app.live.feed.waits, "that it is idle")
         await self.sees("ready")
+
+
+class First:
+    """The conversation that an app shows first, opened when ``may_open`` is set."""
+
+    def __init__(self, home: LocalHome, session: str | None, may_open: asyncio.Event | None) -> None:
+        self._home = home
+        self._name = session
+        self._may_open = may_open
+
+    async def home(self) -> Home:
+        return self._home
+
+    async def session(self, home: Home) -> Conversation:
+        if self._may_open is not None:
+            await self._may_open.wait()
+        return await home.open(self._name)
 
 
 @asynccontextmanager
@@ -94,16 +111,7 @@ async def stage(
     env |= {name: value for name, value in os.environ.items() if name.startswith("ZOT_TEST")}
     config = Config(**{"provider": "lab", "cwd": str(directory), "env": env, **settings})
     home = LocalHome(config, Overrides(frozenset(settings)), keep=keep)
-
-    async def begin() -> Home:
-        return home
-
-    async def open_session(_: Home) -> Conversation:
-        if may_open is not None:
-            await may_open.wait()
-        return await home.open(session)
-
-    app = ZotApp(begin, open_session, look=look, clock=clock)
+    app = ZotApp(First(home, session, may_open), look=look, clock=clock)
     # Who tries how long a question takes no keys brings a clock; nobody else has to wait for that.
     hurried: dict[str, Any] = {"IGNORE_KEYS_S": 0.1, "_PAUSE_S": 0.1} if clock is time.monotonic else {}
     try:

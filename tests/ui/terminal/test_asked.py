@@ -15,7 +15,7 @@ from ui.terminal.stage import stage
 from ui.terminal.test_plain import lines
 from zot.commands.attach import Lines
 from zot.events import ApprovalRequest
-from zot.ui.terminal.call_text import in_full
+from zot.ui.terminal.looks import in_full
 
 
 def _asked(tool: str, args: dict[str, Any], summary: str = "") -> ApprovalRequest:
@@ -63,7 +63,7 @@ async def test_how_long_there_is_time_to_answer_is_told_by_the_clock_of_the_mach
         await person.sees("ready")
         await person.says("!bash echo q")
         await person.sees("bash wants to run; may it?")
-        asked = (await person.app.conversation.state()).pending
+        asked = (await person.app.live.conversation.state()).pending
         assert asked is not None
         there = datetime.fromisoformat(asked.deadline) + timedelta(hours=5, minutes=30)
         await person.sees(f"{there:%H:%M:%S}; press y")  # Midnight may be near, and the day stand before it.

@@ -15,11 +15,11 @@ from restarting import Restarting
 from ui.terminal.stage import PATIENCE_S, Stage
 from zot.client.client import Client
 from zot.config.config import Config
-from zot.ui.conversation import Conversation, Home
+from zot.ui.conversation import Conversation, Home, OpenedConversation
 from zot.ui.local import LocalHome
 from zot.ui.remote import ClientHome
 from zot.ui.terminal.app import ZotApp
-from zot.ui.terminal.panels import PanelView
+from zot.ui.terminal.panel_views import PanelView
 from zot.wire.daemon_types import Costs, State
 
 #: Has one panel, which shows the last key.
@@ -66,14 +66,7 @@ async def attached(
     """A terminal at a session, or at a new one, when it shows that state. The daemon has the home ``own``, if any."""
     there = ClientHome(client, cwd=str(home), agent="careful", own=None if own is None else lambda cwd, agent: own)
     talk = await there.open(session)
-
-    async def begin() -> Home:
-        return there
-
-    async def first(_: Home) -> Conversation:
-        return talk
-
-    app = ZotApp(begin, first)
+    app = ZotApp(OpenedConversation(there, talk))
     async with app.run_test(size=(80, 30)) as pilot:
         person = Stage(app, pilot, there)  # type: ignore[arg-type]  # It only keeps it.
         await person.sees(state)
@@ -88,7 +81,7 @@ async def two(home: Path) -> AsyncIterator[tuple[Stage, Stage]]:
         daemon = await stack.enter_async_context(Restarting(home))
         clients = [await stack.enter_async_context(daemon.client()) for _ in range(2)]
         one = await stack.enter_async_context(attached(clients[0], home))
-        session = (await one.app.conversation.state()).session
+        session = (await one.app.live.conversation.state()).session
         yield one, await stack.enter_async_context(attached(clients[1], home, session))
 
 
@@ -126,7 +119,7 @@ async def test_both_say_that_they_wait_for_somebody_at_every_question(home: Path
 async def test_who_comes_later_sees_how_answers_ended_too(home: Path) -> None:
     async with asyncio.timeout(2 * PATIENCE_S), Restarting(home) as daemon, daemon.client() as client:
         async with attached(client, home) as one:
-            session = (await one.app.conversation.state()).session
+            session = (await one.app.live.conversation.state()).session
             await one.says('!script say "half of" ;; stall')
             await one.sees("   half of")
             await one.pilot.press("escape")
@@ -148,7 +141,7 @@ async def test_who_comes_later_sees_what_was_thought_folded_too(home: Path) -> N
             await one.says('!script think "Look at the sky." ;; say "It is blue."')
             await one.sees("   It is blue.")
             await one.idle()
-            session = (await one.app.conversation.state()).session
+            session = (await one.app.live.conversation.state()).session
         async with attached(client, home, session) as later:
             await later.sees("   It is blue.")
             assert "▸ thought, 4 words" in later.screen
@@ -157,7 +150,7 @@ async def test_who_comes_later_sees_what_was_thought_folded_too(home: Path) -> N
 async def test_how_many_prompts_wait_at_the_session_is_shown_to_all(home: Path) -> None:
     async with two(home) as (one, other):
         for name in ("go1", "go2", "go3"):
-            await one.app.conversation.prompt(HELD % name)
+            await one.app.live.conversation.prompt(HELD % name)
         await other.sees("running bash")
         (home / "go1").touch()
         await other.sees("1 queued")
@@ -184,8 +177,8 @@ async def test_who_comes_in_the_middle_of_an_answer_sees_all_of_it(home: Path) -
         await one.idle()
         await one.says(f"!script {said}")
         await one.sees("how it began and")
-        session = (await one.app.conversation.state()).session
-        async with attached(one.app.home._client, home, session, "answering") as late:  # type: ignore[attr-defined]
+        session = (await one.app.live.conversation.state()).session
+        async with attached(one.app.terminal.home._client, home, session, "answering") as late:  # type: ignore[attr-defined]
             await late.sees("how it began and")
             for person in (one, other, late):
                 shown = [line for line in person.screen.split("\n") if line.strip()]
@@ -220,12 +213,12 @@ async def test_panels_are_seen_by_who_comes_later_and_are_gone_with_the_daemon(h
         config.write(f'ext = ["{keyed.directory}"]\n')
     async with asyncio.timeout(3 * PATIENCE_S), Restarting(home) as daemon, daemon.client() as client:
         async with attached(client, home) as one:
-            await one.until(lambda: bool(one.app.extension_commands), "commands of the extension")
+            await one.until(lambda: bool(one.app.terminal.extension_commands), "commands of the extension")
             await one.says("/open ")
             await one.sees("nothing pressed")
-            await one.app.conversation.send_key("p1", "down")
+            await one.app.live.conversation.send_key("p1", "down")
             await one.sees("pressed down")
-            session = (await one.app.conversation.state()).session
+            session = (await one.app.live.conversation.state()).session
             async with daemon.client() as second, attached(second, home, session) as late:
                 await late.sees("pressed down")
                 daemon.cut()
@@ -305,18 +298,18 @@ async def test_which_session_came_from_which_is_known_and_one_is_found_by_how_it
         async with attached(client, home) as person:
             await person.says("!echo copied")
             await person.idle()
-            first = (await person.app.conversation.state()).session
+            first = (await person.app.live.conversation.state()).session
             await person.says("/session fork")
             await person.sees("from here on; the other one stays")
             await person.sees("ready")
-            copy = (await person.app.conversation.state()).session
+            copy = (await person.app.live.conversation.state()).session
             await person.says("/session tree")
             await person.sees(f"- {first}  !echo copied (2 messages)")
             await person.sees(f"  * {copy}")
             await person.says(f"/sessions {first[:-1]}")
             await person.misses(f"  * {copy}")
             await person.sees("ready")
-            assert (await person.app.conversation.state()).session == first
+            assert (await person.app.live.conversation.state()).session == first
             await person.says(f"/sessions {first[:4]}")  # The year.
             await person.sees("is the beginning of several sessions")
 
@@ -348,7 +341,7 @@ async def test_the_models_of_other_providers_are_offered_and_one_that_was_chosen
         daemon = await stack.enter_async_context(Restarting(home))
         client = await stack.enter_async_context(daemon.client())
         one = await stack.enter_async_context(attached(client, home))
-        session = (await one.app.conversation.state()).session
+        session = (await one.app.live.conversation.state()).session
         other = await stack.enter_async_context(attached(client, home, session))
         await one.says("!script status 400")
         await one.sees("deepseek/deepseek")
@@ -357,8 +350,8 @@ async def test_the_models_of_other_providers_are_offered_and_one_that_was_chosen
         await one.says("/model deepseek-chat")
         await one.sees("the next model call asks deepseek/deepseek-chat")
         await other.until(lambda: "deepseek-chat" in other.screen.split("\n")[-1], "the other status line")
-        await daemon.running.daemon.pool.let_go(session)
-        assert (await other.app.conversation.state()).model == "deepseek-chat"
+        await daemon.running.daemon.sessions.pool.let_go(session)
+        assert (await other.app.live.conversation.state()).model == "deepseek-chat"
         await other.says("/model lab/lab-1")
         await one.until(lambda: "lab-1" in one.screen.split("\n")[-1], "the status line of the first")
         await other.says("!echo as before")
@@ -377,7 +370,7 @@ async def test_a_lock_holds_for_all_terminals_and_when_the_daemon_is_started_aga
         daemon = await stack.enter_async_context(Restarting(home))
         client = await stack.enter_async_context(daemon.client())
         one = await stack.enter_async_context(attached(client, home))
-        session = (await one.app.conversation.state()).session
+        session = (await one.app.live.conversation.state()).session
         other = await stack.enter_async_context(attached(client, home, session))
         await one.says("/lock")
         await other.sees("locked")
@@ -406,7 +399,7 @@ async def test_a_question_by_the_way_is_answered_during_a_run_counted_for_all_an
         daemon = await stack.enter_async_context(Restarting(home))
         client = await stack.enter_async_context(daemon.client())
         one = await stack.enter_async_context(attached(client, home))
-        session = (await one.app.conversation.state()).session
+        session = (await one.app.live.conversation.state()).session
         other = await stack.enter_async_context(attached(client, home, session))
         await one.says("!echo said before")
         await other.sees("   said before")
@@ -415,7 +408,7 @@ async def test_a_question_by_the_way_is_answered_during_a_run_counted_for_all_an
         await one.sees("running bash")
         await one.says("/btw !echo just so")
         await one.sees("just so")
-        assert (await other.app.conversation.state()).usage.input == 300
+        assert (await other.app.live.conversation.state()).usage.input == 300
         (home / "go").touch()
         await one.sees("   released")
         await one.idle()
@@ -431,7 +424,7 @@ async def test_a_question_by_the_way_is_answered_during_a_run_counted_for_all_an
         await one.sees("trying again")
         await daemon.start()
         await one.misses("trying again")
-        now = await one.app.conversation.state()
+        now = await one.app.live.conversation.state()
         assert (now.message_count, now.usage.input) == (6, 500)
         spent = await client.ask("cost/query", {}, Costs)
         assert (spent.request_count, spent.total_tokens) == (5, 600)
@@ -443,7 +436,7 @@ async def test_extensions_are_reloaded_for_all_terminals(home: Path) -> None:
         config.write(f'ext = ["{keyed.directory}"]\n')
     program = keyed.directory / "run.py"
     async with two(home) as (one, other):
-        await other.until(lambda: [c.name for c in other.app.extension_commands] == ["open"], "its command")
+        await other.until(lambda: [c.name for c in other.app.terminal.extension_commands] == ["open"], "its command")
         await one.says("/open ")
         await other.sees("nothing pressed")
         await one.until(lambda: isinstance(one.app.focused, PanelView), "the panel has the keys")
@@ -451,12 +444,14 @@ async def test_extensions_are_reloaded_for_all_terminals(home: Path) -> None:
         program.write_text(program.read_text().replace('name="open"', 'name="shut"'))
         await one.says("/reload-ext")
         await one.sees("running: keyed")
-        await other.until(lambda: [c.name for c in other.app.extension_commands] == ["shut"], "its new command")
+        await other.until(
+            lambda: [c.name for c in other.app.terminal.extension_commands] == ["shut"], "its new command"
+        )
         await other.misses("nothing pressed")
         program.write_text("#!/bin/sh\nexit 3\n")
         await other.says("/reload-ext")
         await other.sees("the extensions stay as they were, because keyed: ")
-        assert [command.name for command in await one.app.conversation.commands()] == ["shut"]
+        assert [command.name for command in await one.app.live.conversation.commands()] == ["shut"]
 
 
 async def test_what_is_made_from_within_a_session_is_of_its_agent(home: Path) -> None:
@@ -490,13 +485,13 @@ async def test_at_a_daemon_with_the_same_home_sessions_are_exported_imported_and
         async with attached(client, home, own=own) as person:
             await person.says("!echo carried over")
             await person.idle()
-            first = (await person.app.conversation.state()).session
+            first = (await person.app.live.conversation.state()).session
             await person.says(f"/session export {home}/a.jsonl")
             await person.sees("the session is in")
             await person.says(f"/session import {home}/a.jsonl")
             await person.sees("this is session")
             assert "   carried over" in person.screen
-            assert (await person.app.conversation.state()).session != first
+            assert (await person.app.live.conversation.state()).session != first
             await person.says("/skills")
             await person.sees("write-zot-extension")
             await person.says("/logout anthropic")

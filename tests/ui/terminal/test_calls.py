@@ -187,7 +187,7 @@ async def test_a_question_goes_away_when_the_run_is_aborted(tmp_path: Path) -> N
         await person.sees("ready")
         await person.says("!bash true")
         await person.sees("bash wants to run; may it?")
-        await person.app.conversation.abort()
+        await person.app.live.conversation.abort()
         await person.misses("bash wants to run; may it?")
         await person.idle()
         assert person.app.focused is person.app.editor
@@ -289,7 +289,7 @@ async def test_a_screen_may_change_in_the_moment_in_which_a_question_comes(tmp_p
     async with stage(tmp_path, size=(80, 30)) as person:
         await person.sees("ready")
         for height in (24, 20, 16):
-            asked = asyncio.create_task(person.app.choose("Which one?", [Option(1, "one")]))
+            asked = asyncio.create_task(person.app.terminal.choose("Which one?", [Option(1, "one")]))
             await person.pilot.resize_terminal(80, height)
             await person.sees("Which one?")
             await person.pilot.press("escape")
@@ -300,7 +300,7 @@ async def test_a_long_choice_in_full_leaves_the_keys_on_a_small_screen(tmp_path:
     async with stage(tmp_path, size=(40, 10)) as person:
         await person.sees("ready")
         options: list[Option[int | None]] = [Option(number, f"{number}" + 150 * "x") for number in range(5)]
-        asked = asyncio.create_task(person.app.choose("Which one of all these is meant by that?", options))
+        asked = asyncio.create_task(person.app.terminal.choose("Which one of all these is meant by that?", options))
         await person.sees("Enter takes it, Esc")
         await person.pilot.press("x")
         await person.sees("/x")

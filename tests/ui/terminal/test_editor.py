@@ -30,7 +30,7 @@ async def test_every_character_that_is_typed_is_said(tmp_path: Path) -> None:
         typed(person, f"!echo {RARE}.\r")
         await person.until(lambda: any(entry.text == f"!echo {RARE}." for entry in person.app.transcript.entries))
         await person.idle()
-        said = [text_of(one.content) for one in await person.app.conversation.messages()]
+        said = [text_of(one.content) for one in await person.app.live.conversation.messages()]
         assert said == [f"!echo {RARE}.", f"{RARE}."]
 
 
@@ -135,7 +135,7 @@ async def test_what_was_pasted_is_folded_again_when_it_comes_back(tmp_path: Path
         assert editor.text == "!echo before"
         await person.pilot.press("down", "enter")
         await person.idle()
-        said = [text_of(one.content) for one in await person.app.conversation.messages() if one.role == "user"]
+        said = [text_of(one.content) for one in await person.app.live.conversation.messages() if one.role == "user"]
         assert said[-1] == said[1] == f"!echo {lines}\nend"
 
 
@@ -179,7 +179,7 @@ async def test_of_a_long_prompt_from_an_earlier_time_only_the_ends_are_shown_and
             await person.pilot.press("down")
         await person.pilot.press("enter")
         await person.idle()
-        assert text_of((await person.app.conversation.messages())[0].content) == said
+        assert text_of((await person.app.live.conversation.messages())[0].content) == said
         assert stood == stands
 
 
@@ -228,13 +228,13 @@ async def test_who_writes_the_mark_of_an_earlier_paste_says_just_that(tmp_path: 
         await person.idle()
         await person.says("!echo why [pasted #1: 10 lines]?")
         await person.idle()
-        said = [text_of(one.content) for one in await person.app.conversation.messages() if one.role == "user"]
+        said = [text_of(one.content) for one in await person.app.live.conversation.messages() if one.role == "user"]
         assert said == [f"!echo {lines}", "!echo why [pasted #1: 10 lines]?"]
         await person.pilot.press("up", "up")
         assert editor.text == "!echo [pasted #1: 10 lines]"
         await person.pilot.press("enter")
         await person.idle()
-        assert text_of((await person.app.conversation.messages())[-2].content) == f"!echo {lines}"
+        assert text_of((await person.app.live.conversation.messages())[-2].content) == f"!echo {lines}"
 
 
 def test_what_was_pasted_and_not_said_is_not_kept() -> None:

@@ -22,7 +22,7 @@ async def two(tmp_path: Path) -> AsyncIterator[tuple[Stage, Stage]]:
         await one.sees("ready")
         await one.says("!echo how it began")
         await one.idle()
-        session = (await one.app.conversation.state()).session
+        session = (await one.app.live.conversation.state()).session
         async with stage(tmp_path, session=session) as other:
             await other.sees("how it began")
             await other.sees("ready")
@@ -46,7 +46,7 @@ async def test_what_the_other_says_is_shown_and_can_be_gone_on_with(tmp_path: Pa
         assert other.screen.index("released") < other.screen.index("said afterwards")
         await one.sees("   said afterwards")
         await other.idle()
-        said = await other.app.conversation.messages()
+        said = await other.app.live.conversation.messages()
         assert [message.role for message in said].count("user") == 3
 
 
@@ -101,7 +101,7 @@ async def test_what_cannot_be_kept_while_the_other_runs_is_not_changed_either(tm
         (tmp_path / "go").touch()
         await other.sees("   released")
         await other.idle()
-        assert (await other.app.conversation.state()).locked
+        assert (await other.app.live.conversation.state()).locked
         await other.says(f"!write {tmp_path}/../outside.txt x")
         await other.sees("are locked to this directory")
         await other.idle()
@@ -113,7 +113,7 @@ async def test_what_a_process_that_dies_leaves_behind_is_ended(tmp_path: Path, z
         await person.sees("ready")
         await person.says("!echo how it began")
         await person.idle()
-        session = (await person.app.conversation.state()).session
+        session = (await person.app.live.conversation.state()).session
         env = {"HOME": str(tmp_path), "ZOT_HOME": str(tmp_path / "home")}
         other = zot("--session", session, env=env)
         other.send({"type": "prompt", "message": "!slow 1000 0.02"})
@@ -132,7 +132,7 @@ async def test_who_comes_in_the_middle_of_an_answer_sees_all_of_it(tmp_path: Pat
     async with two(tmp_path) as (one, other):
         await one.says('!script say "what was said first" ;; say " and then" ;; stall')
         await one.sees("   what was said first and then")
-        session = (await one.app.conversation.state()).session
+        session = (await one.app.live.conversation.state()).session
         async with stage(tmp_path, session=session) as late:
             await late.sees("   what was said first and then")
             assert late.screen.count("❯ !script say") == 1

@@ -31,7 +31,9 @@ def test_what_an_extension_shows_has_its_bar_before_every_line() -> None:
 async def test_a_long_list_says_how_much_of_it_is_not_shown(tmp_path: Path) -> None:
     async with stage(tmp_path, size=(60, 24)) as person:
         await person.sees("ready")
-        person.app.run_worker(person.app.choose("Which one?", [Option(number, f"no {number}") for number in range(30)]))
+        person.app.run_worker(
+            person.app.terminal.choose("Which one?", [Option(number, f"no {number}") for number in range(30)])
+        )
         await person.sees("22 more; Enter takes it, Esc leaves it; type to search")
         await person.pilot.press("2", "9")
         await person.sees("/29")

@@ -12,7 +12,7 @@ from extensions.stage import Extension
 from extensions.test_host import interceptor
 from ui.terminal.stage import Stage, stage
 from zot.events import PanelClosed, PanelOpened
-from zot.ui.terminal.panels import PanelView
+from zot.ui.terminal.panel_views import PanelView
 from zot.ui.terminal.questions import Question
 
 #: Answers each command with the action that it is named after, and writes down its keys.
@@ -79,7 +79,7 @@ def keys(extension: Extension) -> list[tuple[str, ...]]:
 
 async def _known(person: Stage) -> None:
     await person.sees("ready")
-    await person.until(lambda: bool(person.app.extension_commands), "commands of the extension")
+    await person.until(lambda: bool(person.app.terminal.extension_commands), "commands of the extension")
 
 
 async def test_every_action_of_a_command_and_every_level_of_a_notice(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ async def test_every_action_of_a_command_and_every_level_of_a_notice(tmp_path: P
         await person.says("/prompt ")
         await person.sees("\n   asked by an extension")
         await person.idle()
-        assert [len(one.content) for one in await person.app.conversation.messages()] == [1, 1]
+        assert [len(one.content) for one in await person.app.live.conversation.messages()] == [1, 1]
         await person.says("/help ")
         await person.sees("/prompt does prompt (player)")
 
@@ -136,7 +136,7 @@ async def test_an_extension_that_starts_slowly_is_waited_for_until_it_has_starte
         (tardy.directory / "data" / "go").touch()
         await person.sees("ready")
         assert "waiting for tardy" not in person.screen
-        assert person.app.extension_commands
+        assert person.app.terminal.extension_commands
 
 
 async def test_a_question_of_our_own_does_not_let_one_that_has_started_be_waited_for(tmp_path: Path) -> None:
@@ -313,7 +313,7 @@ async def test_a_panel_that_was_not_asked_for_here_takes_no_key(tmp_path: Path) 
     async with stage(tmp_path, ext=(str(player.directory),), size=(100, 60)) as person:
         await _known(person)
         # A panel that another client has asked for comes as an event only.
-        await person.app.conversation.run_command("open2", "")
+        await person.app.live.conversation.run_command("open2", "")
         await person.sees("Second part (player): Shift+Tab enters it")
         await person.pilot.press(*"cd")
         assert (person.app.editor.text, keys(player)) == ("cd", [])
@@ -356,7 +356,7 @@ async def test_a_long_panel_is_scrolled_follows_its_cursor_and_has_the_room_whil
     player = Extension(tmp_path, "player", PLAYER)
     async with stage(tmp_path, ext=(str(player.directory),), size=(80, 24)) as person:
         await _known(person)
-        await person.app.conversation.run_command("long", "")
+        await person.app.live.conversation.run_command("long", "")
         await person.sees("> row 0.")
         assert "row 19." not in person.screen
         await person.pilot.press("shift+tab", "pagedown", "pagedown")
@@ -368,7 +368,7 @@ async def test_a_long_panel_is_scrolled_follows_its_cursor_and_has_the_room_whil
         await person.sees("> row 0.")
         await person.pilot.press(*["down"] * 12)
         await person.sees("> row 12.")
-        await person.app.conversation.run_command("long2", "")
+        await person.app.live.conversation.run_command("long2", "")
         await person.until(lambda: _rows(person) == [*range(4, 13), 0])
         assert "> row 12." in person.screen
         person.app.editor.focus()
@@ -382,15 +382,15 @@ async def test_panels_end_with_the_session_that_has_them_when_it_is_opened_anew(
     player = Extension(tmp_path, "player", PLAYER)
     async with stage(tmp_path, ext=(str(player.directory),)) as person:
         await _known(person)
-        await person.app.conversation.run_command("open", "")
-        await person.app.conversation.run_command("open2", "")
+        await person.app.live.conversation.run_command("open", "")
+        await person.app.live.conversation.run_command("open2", "")
         await person.sees("Second")
-        await person.app.conversation.close_panel("two")
+        await person.app.live.conversation.close_panel("two")
         await person.misses("Second")
         await person.says("/lock ")
         await person.sees("the tools are kept inside the directory")
         await person.misses("keys go here")
-        await person.app.conversation.run_command("open", "")
+        await person.app.live.conversation.run_command("open", "")
         await person.sees("keys go here")
 
 
@@ -466,7 +466,9 @@ async def test_a_question_has_room_although_panels_are_open(tmp_path: Path, size
         await person.says("/open2")
         await person.until(lambda: isinstance(person.app.focused, PanelView), "a panel has the keys")
         entered = person.app.focused
-        await person.app.submit("!bash touch it-ran; echo " + " ".join(f"word{number}" for number in range(20)))
+        await person.app.terminal.submit(
+            "!bash touch it-ran; echo " + " ".join(f"word{number}" for number in range(20))
+        )
         await person.until(lambda: isinstance(person.app.focused, Question), "the question has the keys")
         texts = ("bash wants to run; may it?", "touch it-ran", "y  allow it", "a  allow it", "n  do not", "y, a or n")
         await person.until(lambda: all(text in person.screen for text in (*texts, "waiting for you")), "all of it")
@@ -484,14 +486,14 @@ async def test_a_question_has_room_although_panels_are_open(tmp_path: Path, size
 async def test_panels_and_questions_fit_a_screen_that_becomes_lower_or_higher(tmp_path: Path) -> None:
     async with stage(tmp_path, size=(80, 30), policy=("bash=ask",)) as person:
         await person.sees("ready")
-        await person.app.panels.hear(PanelOpened("player", "p", "Long", tuple(f"row {n}." for n in range(60)), "foot"))
+        await person.app.panels.apply(PanelOpened("player", "p", "Long", tuple(f"row {n}." for n in range(60)), "foot"))
         for height in (10, 40):
             await person.pilot.resize_terminal(80, height)
             await person.until(lambda: "foot" in person.screen and "ready" in person.screen, "its end and the status")
         await person.sees("row 15.")
-        await person.app.panels.hear(PanelClosed("player", "p"))
+        await person.app.panels.apply(PanelClosed("player", "p"))
         lines = "\n".join(f"echo {number}" for number in range(1, 15))
-        await person.app.submit(f"!bash {lines}")
+        await person.app.terminal.submit(f"!bash {lines}")
         await person.until(lambda: isinstance(person.app.focused, Question), "the question has the keys")
         await person.pilot.resize_terminal(80, 10)
         texts = ("bash wants to run; may it?", "echo 1", "more lines", "y  allow it", "n  do not", "waiting for you")
@@ -504,7 +506,7 @@ async def test_whose_a_panel_is_stands_there_however_long_its_title_is(tmp_path:
     async with stage(tmp_path, size=(60, 20)) as person:
         await person.sees("ready")
         opened = PanelOpened("scratchpad", "p", "A title " * 40, ("one line",))
-        await person.app.panels.hear(opened)
+        await person.app.panels.apply(opened)
         await person.sees("one line")
         [title] = [row for row in person.screen.split("\n") if "A title" in row]
         assert "… (scratchpad): Shift+Tab enters it" in title
@@ -516,7 +518,7 @@ async def test_whose_a_panel_is_stands_there_however_long_its_title_is(tmp_path:
 async def test_a_panel_is_closed_for_a_person_also_if_nobody_knows_of_it_any_more(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
-        await person.app.panels.hear(PanelOpened("player", "lost", "Lost", ("its extension is gone",)))
+        await person.app.panels.apply(PanelOpened("player", "lost", "Lost", ("its extension is gone",)))
         await person.sees("its extension is gone")
         await person.pilot.press("shift+tab", "escape")
         await person.misses("its extension is gone")

@@ -53,7 +53,7 @@ def test_nothing_of_textual_is_changed_before_an_app_is_made() -> None:
 
 
 def test_what_the_first_frame_does_not_need_is_loaded_later() -> None:
-    later = ("entries", "flow", "markdown", "table", "calls", "story", "pictures", "jump", "rescue", "form")
+    later = ("entries", "markdown", "pictures", "plain")
     code = (
         f"import sys, zot.ui.terminal.app; print([one for one in {later} if f'zot.ui.terminal.{{one}}' in sys.modules])"
     )

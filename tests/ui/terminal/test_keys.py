@@ -136,17 +136,17 @@ async def test_an_answer_that_is_cut_off_by_the_model_says_so(tmp_path: Path) ->
 async def test_a_session_is_begun_anew_and_a_copy_has_as_many_messages_as_wanted(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await _talked(person, 2)
-        first = await person.app.conversation.state()
+        first = await person.app.live.conversation.state()
         await person.says("/session fork 2")
         await person.sees("the other one stays as it is")
         await person.sees("ready")
-        copy = await person.app.conversation.state()
+        copy = await person.app.live.conversation.state()
         assert (first.message_count, copy.message_count) == (4, 2)
         assert "word 1." not in person.screen
         await person.says("/session new")
         await person.misses("word 0.")
         await person.sees("ready")
-        new = await person.app.conversation.state()
+        new = await person.app.live.conversation.state()
         assert new.message_count == 0
         assert len({first.session, copy.session, new.session}) == 3
 

@@ -49,7 +49,7 @@ async def test_of_a_long_conversation_only_what_is_near_the_window_is_drawn(tmp_
 async def test_thousands_of_deltas_are_drawn_a_few_times(tmp_path: Path) -> None:
     async with stage(tmp_path, size=(80, 24)) as person:
         await person.sees("ready")
-        feed, drawn = person.app.following.feed, 0
+        feed, drawn = person.app.live.feed, 0
         settle = person.app.transcript.settle
 
         def counted() -> None:

@@ -49,7 +49,7 @@ async def test_the_same_holds_for_a_line_that_is_asked_for(tmp_path: Path) -> No
         answers: list[str | None] = []
 
         async def ask() -> None:
-            answers.append(await person.app.ask("Your key", secret=True))
+            answers.append(await person.app.terminal.ask("Your key", secret=True))
 
         person.app.run_worker(ask())
         await person.until(lambda: isinstance(person.app.focused, Input))

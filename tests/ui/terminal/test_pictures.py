@@ -17,8 +17,8 @@ from ui.terminal.test_order import press_at_once
 from zot.messages import ImageBlock, text_of
 from zot.ui.terminal import mentions
 from zot.ui.terminal.app import ZotApp
-from zot.ui.terminal.images import Picture, picture, shows_images, transmission
 from zot.ui.terminal.markdown import console
+from zot.ui.terminal.pictures import Picture, picture, shows_images, transmission
 
 CELL = "\U0010eeee"
 HELD = """!script call bash {"command": "while ! [ -e go ]; do sleep 0.02; done"} ;; --- ;; say "released" """
@@ -68,7 +68,7 @@ async def test_images_are_shown_where_the_terminal_can_and_again_when_the_sessio
     script.write_text('call read {"path": "bar.png"}\n---\nsay "Seen."\n')
     async with stage(tmp_path, script=str(script)) as person:
         await person.sees("ready")
-        session = (await person.app.conversation.state()).session
+        session = (await person.app.live.conversation.state()).session
         await person.says("look at @dot.png ")
         await person.sees("Seen.")
         await person.until(lambda: person.screen.count(CELL) == 4 * 2 + 8 * 1, "both images")
@@ -112,7 +112,7 @@ async def test_an_image_that_is_named_is_sent_to_the_running_prompt_too(
         (tmp_path / "go").touch()
         await person.sees("❯ !echo second")
         await person.idle()
-        said = [one.content for one in await person.app.conversation.messages() if one.role == "user"]
+        said = [one.content for one in await person.app.live.conversation.messages() if one.role == "user"]
         assert [(text_of(content), len(content)) for content in said] == [
             (HELD, 1),
             ("!echo first @dot.png", 2),
@@ -145,9 +145,9 @@ async def test_what_is_taken_back_while_its_images_are_read_is_never_said(
         may_go_on.set()
         await person.misses("steering: !echo never")
         (tmp_path / "go").touch()
-        await person.until(lambda: not person.app.runs, "the end")
+        await person.until(lambda: not person.app.speech.runs, "the end")
         await person.idle()
-        said = [text_of(one.content) for one in await person.app.conversation.messages() if one.role == "user"]
+        said = [text_of(one.content) for one in await person.app.live.conversation.messages() if one.role == "user"]
         assert said == [HELD]
 
 
@@ -162,7 +162,7 @@ async def test_an_abort_in_the_same_moment_lets_an_image_that_is_to_steer_never_
         await person.sees("aborted")
         await person.idle()
         assert person.app.editor.text == "!echo never @dot.png"
-        assert len([one for one in await person.app.conversation.messages() if one.role == "user"]) == 1
+        assert len([one for one in await person.app.live.conversation.messages() if one.role == "user"]) == 1
 
 
 async def test_an_image_that_cannot_be_sent_is_back_in_the_editor_with_what_was_to_steer(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ async def test_the_name_of_the_directory_or_of_the_model_cannot_take_the_termina
     place.mkdir()
     async with stage(tmp_path, size=(300, 20), cwd=str(place)) as person:
         await person.sees(r"ev\x1b]0;PWNED\x07\nil\u202ex")
-        now = await person.app.conversation.state()
+        now = await person.app.live.conversation.state()
         person.app.status.show(msgspec.structs.replace(now, model="lab-\x1b[2J\u202e"))
         await person.sees(r"lab-\x1b[2J\u202e ·")
         assert person.screen.replace("\n", "").isprintable()

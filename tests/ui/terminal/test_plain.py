@@ -77,6 +77,19 @@ class Lines:
         return self._written.getvalue()[begin : self._read]
 
 
+class First:
+    """The conversation that a terminal shows first."""
+
+    def __init__(self, home: LocalHome) -> None:
+        self._home = home
+
+    async def home(self) -> Home:
+        return self._home
+
+    async def session(self, home: Home) -> Conversation:
+        return await self._home.begin()
+
+
 @asynccontextmanager
 async def lines(directory: Path, *, tty: bool = False, **settings: Any) -> AsyncIterator[Lines]:
     env = {"PATH": os.environ["PATH"], "HOME": str(directory), "ZOT_HOME": str(directory / "home")}
@@ -84,15 +97,9 @@ async def lines(directory: Path, *, tty: bool = False, **settings: Any) -> Async
     given = {"provider": "lab", "cwd": str(directory), **settings}
     home = LocalHome(Config(**given, env=env), Overrides(frozenset(given)))
 
-    async def begin() -> Home:
-        return home
-
-    async def session(_: Home) -> Conversation:
-        return await home.begin()
-
     incoming, typed = reversed(os.openpty()) if tty else os.pipe()
     written = io.StringIO()
-    terminal = PlainTerminal(begin, session, incoming=incoming, output=written)
+    terminal = PlainTerminal(First(home), incoming=incoming, output=written)
     running = asyncio.get_running_loop().create_task(terminal.run())
     try:
         yield Lines(running, typed, incoming, written)
@@ -125,7 +132,7 @@ async def test_a_conversation_with_questions_and_commands(tmp_path: Path) -> Non
         person.type("1")
         await person.until("-- the next model call asks lab/lab-1\n> ")
         person.type("/nonsense")
-        await person.until("-- there is no command /nonsense; /help lists those that there are\n> ")
+        await person.until("-- there is no command /nonsense; /help lists the commands\n> ")
         person.type("/jump")
         await person.until("-- there is no screen to scroll\n> ")
         person.type("/login deepseek")
@@ -240,7 +247,7 @@ async def test_an_abort_that_fails_says_so(tmp_path: Path) -> None:
         await other.sees("ready")
         await other.says("!echo how it began")
         await other.idle()
-        session = (await other.app.conversation.state()).session
+        session = (await other.app.live.conversation.state()).session
         async with lines(tmp_path, session=session) as person:
             await person.until("> ")
             await other.says("!slow 1000 0.02")
@@ -381,7 +388,7 @@ async def test_what_goes_on_elsewhere_takes_no_question_back_that_is_about_somet
         await other.sees("ready")
         await other.says("!echo how it began")
         await other.idle()
-        session = (await other.app.conversation.state()).session
+        session = (await other.app.live.conversation.state()).session
         async with lines(tmp_path, session=session) as person:
             await person.until("> ")
             person.type("/model")

@@ -26,12 +26,13 @@ import asyncio
 from zot.commands.terminal import run_app
 from zot.ui.terminal.app import ZotApp
 
-async def begin():
-    secret = "sk-secret"
-    raise RuntimeError("boom")
+class First:
+    async def home(self):
+        secret = "sk-secret"
+        raise RuntimeError("boom")
 
 async def main():
-    return await run_app(ZotApp(begin, begin))
+    return await run_app(ZotApp(First()))
 
 raise SystemExit(asyncio.run(main()))
 """

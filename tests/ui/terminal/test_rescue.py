@@ -31,7 +31,7 @@ async def test_another_model_can_be_asked_the_same_prompt(tmp_path: Path) -> Non
         await person.sees("second try")
         await person.idle()
         assert "lab-2 · 0% of 100k" in person.screen
-        said = await person.app.conversation.messages()
+        said = await person.app.live.conversation.messages()
         assert [one.role for one in said] == ["user", "assistant"]
 
 
@@ -86,15 +86,15 @@ async def test_a_question_about_a_failure_does_not_go_along_to_another_session(t
         await person.sees("ready")
         await person.says("!echo of the first")
         await person.idle()
-        first = (await person.app.conversation.state()).session
+        first = (await person.app.live.conversation.state()).session
         await person.says("/session new")
         await person.until(lambda: "of the first" not in person.screen, "another session")
         await person.says("!script status 400")
         await person.sees("The model call failed. Ask again?")
-        await person.app.switch(first)
+        await person.app.terminal.switch(first)
         await person.sees("   of the first")
         await person.misses("Ask again?")
-        assert [one.role for one in await person.app.conversation.messages()] == ["user", "assistant"]
+        assert [one.role for one in await person.app.live.conversation.messages()] == ["user", "assistant"]
 
 
 async def test_who_goes_elsewhere_before_a_question_is_asked_is_not_asked(
@@ -114,7 +114,7 @@ async def test_who_goes_elsewhere_before_a_question_is_asked_is_not_asked(
         await person.says("!script status 400")
         async with asyncio.timeout(PATIENCE_S):
             await asked.wait()
-        await person.app.switch(None)
+        await person.app.terminal.switch(None)
         known.set()
         async with asyncio.timeout(PATIENCE_S):
             await person.app.workers.wait_for_complete()
@@ -124,7 +124,7 @@ async def test_who_goes_elsewhere_before_a_question_is_asked_is_not_asked(
 async def test_that_it_is_tried_again_is_shown_once(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
-        with logs_as_notes(person.app.note):
+        with logs_as_notes(person.app.terminal.note):
             await person.says("!retry 2")
             await person.sees("again in")
             assert person.screen.count("status 529") == person.screen.count("again in") == 1

@@ -11,7 +11,7 @@ from zot.messages import text_of
 async def test_a_question_waits_for_whoever_opens_the_session_next(tmp_path: Path) -> None:
     async with stage(tmp_path, policy=("bash=ask",)) as person:
         await person.sees("ready")
-        session = (await person.app.conversation.state()).session
+        session = (await person.app.live.conversation.state()).session
         await person.says("!bash echo decided >> log")
         await person.sees("bash wants to run; may it?")
     assert not (tmp_path / "log").exists()
@@ -29,7 +29,7 @@ async def test_what_was_thought_is_folded_as_it_was_when_it_was_thought(tmp_path
     script.write_text('think "Look at the sky."\nsay "It is blue."\n---\nsay "At once."\n')
     async with stage(tmp_path, script=str(script)) as person:
         await person.sees("ready")
-        session = (await person.app.conversation.state()).session
+        session = (await person.app.live.conversation.state()).session
         for said, answered in (("why?", "It is blue."), ("and?", "At once.")):
             await person.says(said)
             await person.sees(answered)
@@ -49,7 +49,7 @@ async def test_a_long_prompt_of_an_earlier_time_is_no_trap_for_who_goes_back(tmp
     long = "!echo " + "\n".join(f"line {number}" for number in range(3000))
     async with stage(tmp_path) as person:
         await person.sees("ready")
-        session = (await person.app.conversation.state()).session
+        session = (await person.app.live.conversation.state()).session
         for text in ("!echo first", long):
             await person.says(text)
             await person.idle()
@@ -62,14 +62,14 @@ async def test_a_long_prompt_of_an_earlier_time_is_no_trap_for_who_goes_back(tmp
         assert person.app.editor.text == "!echo first"
         await person.pilot.press("down", "enter")
         await person.idle()
-        said = [text_of(one.content) for one in await person.app.conversation.messages() if one.role == "user"]
+        said = [text_of(one.content) for one in await person.app.live.conversation.messages() if one.role == "user"]
         assert said == ["!echo first", long, long]
 
 
 async def test_how_answers_ended_is_seen_as_it_was_when_they_did(tmp_path: Path) -> None:
     async with stage(tmp_path, size=(100, 60)) as person:
         await person.sees("ready")
-        session = (await person.app.conversation.state()).session
+        session = (await person.app.live.conversation.state()).session
         for said, begun in (
             ('!script say "one" ;; stall', "   one"),
             ("!stall", "❯ !stall"),
@@ -107,7 +107,7 @@ async def test_how_answers_ended_is_seen_as_it_was_when_they_did(tmp_path: Path)
 async def test_an_answer_is_whole_although_a_compaction_failed_after_it(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
-        session = (await person.app.conversation.state()).session
+        session = (await person.app.live.conversation.state()).session
         await person.says("!echo the answer")
         await person.sees("   the answer")
         await person.idle()

@@ -16,7 +16,7 @@ from ui.terminal.stage import Stage, stage
 async def test_commands_about_the_session(tmp_path: Path) -> None:
     async with stage(tmp_path, size=(110, 60)) as person:
         await person.sees("ready")
-        first = (await person.app.conversation.state()).session
+        first = (await person.app.live.conversation.state()).session
         await person.says("!echo It is red.")
         await person.sees("  It is red.")
         await person.idle()
@@ -29,7 +29,7 @@ async def test_commands_about_the_session(tmp_path: Path) -> None:
         await person.says("/session fork")
         await person.sees("the other one stays as it is")
         await person.sees("ready")
-        forked = (await person.app.conversation.state()).session
+        forked = (await person.app.live.conversation.state()).session
         assert forked != first
         assert "It is red." in person.screen
         await person.says("/session tree")
@@ -45,7 +45,7 @@ async def test_commands_about_the_session(tmp_path: Path) -> None:
         await person.says("/clear ")
         await person.sees("the conversation was cleared")
         assert "It is red." not in person.screen
-        assert await person.app.conversation.messages() == []
+        assert await person.app.live.conversation.messages() == []
         await person.says("/sessions ")
         await person.sees("Go to which session?")
         await person.pilot.press(*"nothing of that name")
@@ -57,7 +57,7 @@ async def test_commands_about_the_session(tmp_path: Path) -> None:
 async def test_a_rewind_shows_the_files_that_would_change_and_asks_first(tmp_path: Path) -> None:
     async with stage(tmp_path, size=(110, 60)) as person:
         await person.sees("ready")
-        file = Path((await person.app.conversation.state()).cwd, "a.txt")
+        file = Path((await person.app.live.conversation.state()).cwd, "a.txt")
         for prompt in ("!write a.txt one", "!edit a.txt one two"):
             await person.says(prompt)
             await person.idle()
@@ -77,7 +77,7 @@ async def test_a_rewind_shows_the_files_that_would_change_and_asks_first(tmp_pat
         await person.pilot.press("y")
         await person.misses("!edit a.txt one two")
         assert file.read_text() == "one"
-        assert len(await person.app.conversation.messages()) == 4
+        assert len(await person.app.live.conversation.messages()) == 4
         await person.says("/undo-compact ")
         await person.sees("there is no compaction to undo")
 
@@ -128,7 +128,7 @@ async def test_what_is_exported_twice_is_in_two_files(tmp_path: Path, monkeypatc
         await person.sees("ready")
         await person.says("!echo It is red.")
         await person.idle()
-        session = (await person.app.conversation.state()).session
+        session = (await person.app.live.conversation.state()).session
         for suffix in (".html", ".jsonl"):
             for name in (session, f"{session}-2", f"{session}-3"):
                 await person.says("/export " if suffix == ".html" else "/session export")
@@ -167,7 +167,7 @@ async def test_an_answer_by_the_way_is_shown_to_go_on_and_aborted_with_escape(tm
         await person.sees("  meanwhile")
         await person.says("/cost ")
         await person.sees("output ")
-        await person.until(lambda: not person.app.story.doing and not person.app.following.feed.waits)
+        await person.until(lambda: not person.app.live.story.doing and not person.app.live.feed.waits)
         assert "answering a side question" in person.screen
         await person.pilot.press("escape")
         await person.sees("the side question was aborted")
@@ -181,7 +181,7 @@ async def test_commands_about_the_model_and_what_was_said(tmp_path: Path) -> Non
         await person.says("/btw\n!echo by the way")
         await person.sees("[btw]")
         await person.sees("by the way")
-        assert len(await person.app.conversation.messages()) == 6
+        assert len(await person.app.live.conversation.messages()) == 6
         await person.says("/model ")
         await person.sees("Model (now lab-1)")
         await person.pilot.press("enter")
@@ -204,6 +204,8 @@ async def test_commands_about_the_model_and_what_was_said(tmp_path: Path) -> Non
         await person.sees("no call is always allowed")
         await person.says("/nonsense ")
         await person.sees("there is no command /nonsense")
+        await person.says("/modle ")
+        await person.sees("did you mean /model?")
         await person.says("/compact ")
         await person.sees("the conversation was summarised")
         await person.idle()

@@ -58,7 +58,7 @@ async def test_escape_aborts_and_gives_back_what_was_to_steer(tmp_path: Path) ->
         await person.sees("aborted")
         await person.idle()
         assert person.app.editor.text == "never said\n\nnor this"
-        assert [message.role for message in await person.app.conversation.messages()] == ["user", "assistant"]
+        assert [message.role for message in await person.app.live.conversation.messages()] == ["user", "assistant"]
 
 
 async def test_what_waits_is_said_when_the_run_is_over_and_can_be_removed(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ async def test_what_waits_is_said_when_the_run_is_over_and_can_be_removed(tmp_pa
 async def test_of_two_things_that_are_waited_for_the_one_is_shown_that_is_not_over(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
-        first, second = person.app.busy("the first thing"), person.app.busy("the second thing")
+        first, second = person.app.terminal.busy("the first thing"), person.app.terminal.busy("the second thing")
         first.__enter__()
         with second:
             await person.sees("the second thing")
@@ -120,7 +120,7 @@ async def test_what_is_to_steer_can_be_changed_and_removed_until_it_is_said(tmp_
         (tmp_path / "go").touch()
         await person.sees("   to the left hand")
         await person.idle()
-        said = [text_of(one.content) for one in await person.app.conversation.messages() if one.role == "user"]
+        said = [text_of(one.content) for one in await person.app.live.conversation.messages() if one.role == "user"]
         assert said == [HELD, "!echo to the left hand"]
 
 
@@ -255,7 +255,7 @@ async def test_nothing_that_others_wrote_reaches_the_terminal_raw_through_the_ed
         await person.pilot.press("up")
         assert editor.text == shown
         editor.text = ""
-        person.app.insert(raw)
+        person.app.terminal.insert(raw)
         assert editor.text == shown
         editor.text = ""
         person.app.query_one(Composer).put_back([raw])

@@ -48,8 +48,13 @@ class LabRefusal(Exception):
 
     def __init__(self, message: str, *, code: str, param: str) -> None:
         super().__init__(message)
-        self.code = code
-        self.param = param
+        self._code = code
+        self._param = param
+
+    def body(self) -> bytes:
+        """Return the error body of the response."""
+        about = {"type": "invalid_request_error", "param": self._param, "code": self._code}
+        return encode({"error": {"message": str(self), **about}})
 
 
 class OfferedTool(msgspec.Struct, frozen=True):

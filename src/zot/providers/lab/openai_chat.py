@@ -10,7 +10,6 @@ import msgspec
 from zot.providers.lab.api import (
     CurrentRun,
     LabBlock,
-    LabRefusal,
     LabRequest,
     OfferedTool,
     encode,
@@ -180,12 +179,6 @@ class ChatVoice:
     def _chunk(self, delta: dict[str, Any], finish: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
         return _event(encode({"object": "chat.completion.chunk", **self._about, "choices": [choice]}))
-
-
-def openai_refusal(refusal: LabRefusal) -> bytes:
-    """Return the error body for a request that names a nonexistent resource."""
-    error = {"message": str(refusal), "type": "invalid_request_error", "param": refusal.param, "code": refusal.code}
-    return encode({"error": error})
 
 
 def openai_error(status: int, message: str, code: str) -> bytes:

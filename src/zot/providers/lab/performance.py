@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
 
 from zot.providers.lab import directives as d
 from zot.providers.lab.api import Kind, LabBlock, Voice
+from zot.providers.lab.script import Script
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -51,13 +52,11 @@ class Plan(msgspec.Struct, frozen=True):
 class Performance:
     """Player of one reply; collects its blocks."""
 
-    def __init__(
-        self, reply: Sequence[d.Directive], voice: Voice, next_call: int, help_text: Callable[[], str]
-    ) -> None:
+    def __init__(self, reply: Sequence[d.Directive], voice: Voice, next_call: int, script: Script) -> None:
         self._reply = reply
         self._voice = voice
         self._next_call = next_call
-        self._help_text = help_text
+        self._script = script
         self._twice = any(isinstance(part, d.UsageTwice) for part in reply)
         self._blocks: list[LabBlock] = []
         self._open: LabBlock | None = None
@@ -109,7 +108,7 @@ class Performance:
             case d.Flood(count=count):
                 yield from self._speak("text", ("." for _ in range(count)))
             case d.Help():
-                yield from self._speak("text", [self._help_text()])
+                yield from self._speak("text", [self._script.help()])
             case d.Think(deltas=deltas):
                 yield from self._speak("thinking", deltas)
             case d.Redacted(sealed=sealed):

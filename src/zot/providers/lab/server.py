@@ -8,6 +8,7 @@ import os
 import socket
 import struct
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, cast
 
 import httptools
@@ -16,7 +17,7 @@ import msgspec
 from zot.errors import ConfigError
 from zot.providers.lab.performance import Broken, Pause, Piece, Plan, Silence
 from zot.providers.lab.script import Script
-from zot.providers.lab.service import LabService
+from zot.providers.lab.stage import LabService
 from zot.providers.lab.transport import Sleep
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -109,12 +110,12 @@ class Receiver:
 
 
 class LabConnection(asyncio.Protocol):
-    """Connection of one client. ``start`` receives the coroutine that serves it."""
+    """Connection of one client, served by a task of ``group``."""
 
-    def __init__(self, service: LabService, sleep: Sleep, start: Callable[[Coroutine[Any, Any, None]], object]) -> None:
+    def __init__(self, service: LabService, sleep: Sleep, group: asyncio.TaskGroup) -> None:
         self._service = service
         self._sleep = sleep
-        self._start = start
+        self._group = group
         self._receiver = Receiver()
         self._requests: asyncio.Queue[Incoming | RequestRefused | None] = asyncio.Queue()
         self._input_ended = asyncio.Event()
@@ -125,7 +126,7 @@ class LabConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._writable.set()
-        self._start(self._run())
+        self._group.create_task(_survive(self._run()), name="lab connection")
 
     def data_received(self, data: bytes) -> None:
         if self._input_ended.is_set():
@@ -310,11 +311,7 @@ async def serve(
     """
     service = LabService(script, log_request)
     group = asyncio.TaskGroup()
-
-    def start(talk: Coroutine[Any, Any, None]) -> None:
-        group.create_task(_survive(talk), name="lab connection")
-
-    server = await _listen(lambda: LabConnection(service, sleep, start), host, port)
+    server = await _listen(partial(LabConnection, service, sleep, group), host, port)
     try:
         async with group:
             await server.start_serving()

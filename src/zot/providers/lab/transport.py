@@ -10,7 +10,7 @@ from zot.errors import ConnectionFailed, Stalled, StreamBroken
 from zot.providers.base import Deadlines, HttpRequest
 from zot.providers.lab.performance import Broken, Pause, Piece, Plan, Silence, Step
 from zot.providers.lab.script import Script
-from zot.providers.lab.service import LabService
+from zot.providers.lab.stage import LabService
 
 Sleep: TypeAlias = Callable[[float], Awaitable[object]]
 

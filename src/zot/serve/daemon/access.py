@@ -41,7 +41,7 @@ async def check_use(pool: SessionPool, connection: ClientConnection, session_id:
 
 def check_idle(session: Session, what: str) -> None:
     """Raise RuntimeBusy, with ``what`` as the beginning of its message, while a session is busy."""
-    if session.busy:
+    if session.worker.busy:
         raise RuntimeBusy(f"{what} while a prompt or compact is running; end it first with session/cancel")
 
 
@@ -81,7 +81,7 @@ async def check_name(catalog: SessionCatalog, session_id: str) -> None:
     """Raise UserError if the id is too long for a new session. An existing one may have a longer id from a host."""
     if len(session_id) > MAX_ID:
         try:
-            await catalog.standing(session_id)
+            await catalog.position(session_id)
         except NoSuchSession:
             raise UserError(f"the id of a new session may have {MAX_ID} characters, not {len(session_id)}") from None
 
@@ -95,7 +95,7 @@ async def evict_if_directory_gone(
     if not os.path.isabs(wanted.cwd) or not await asyncio.to_thread(os.path.isdir, wanted.cwd):
         raise UserError(f"{wanted.cwd}: the directory of a session must be one that is there, and absolute")
     session = pool.session(session_id)
-    if session is None or session.busy or session.agent.name not in ("", wanted.agent):
+    if session is None or session.worker.busy or session.agent.name not in ("", wanted.agent):
         return
     if may_use(connection, session) and not await asyncio.to_thread(os.path.isdir, session.agent.cwd):
         await pool.let_go(session_id)

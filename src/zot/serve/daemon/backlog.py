@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 from typing import Protocol
+
+from zot.serve.daemon.metrics import Metrics
 
 #: A client with more unread updates is cut off: it can reconnect and resume at its cursor.
 MAX_UNREAD_BYTES = 4 << 20
@@ -35,14 +36,16 @@ class Wire(Protocol):
     def cut(self, reason: str) -> None:
         """Close the connection without waiting for the client."""
 
+    def finish(self) -> None:
+        """Flush, then close."""
+
 
 class Backlog:
     """Unread updates of one client, over all sessions; answers to its requests do not count."""
 
-    def __init__(self, wire: Wire, *, cut_off: Callable[[], None] = lambda: None) -> None:
-        """``cut_off`` is called when the client is cut off."""
+    def __init__(self, wire: Wire, metrics: Metrics) -> None:
         self.wire = wire
-        self._cut_off = cut_off
+        self._metrics = metrics
         #: Position of each piece's end in the byte stream, and its size.
         self._pieces: deque[tuple[int, int]] = deque()
         self._size = 0
@@ -74,7 +77,7 @@ class Backlog:
             self._cut()
 
     def _cut(self) -> None:
-        self._cut_off()
+        self._metrics.cut_off += 1
         self.wire.cut(f"it has not read {self._size} bytes of what happened")
         self._pieces.clear()
         self._size = 0

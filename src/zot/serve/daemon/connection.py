@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from zot.errors import (
     AgentError,
@@ -30,6 +30,7 @@ from zot.wire.daemon import (
     READ_ONLY,
     Dialect,
     Grant,
+    Initialize,
     check_sessions,
     dialect_of,
     encode_error_in,
@@ -38,7 +39,6 @@ from zot.wire.daemon import (
     read_params,
     spelling_of,
 )
-from zot.wire.daemon_greeting import Initialize
 from zot.wire.jsonrpc import Bad, Request, RpcError
 from zot.wire.lines import TooLong
 from zot.wire.spelling import Spelling, read
@@ -107,13 +107,6 @@ class AnswerThen:
         self.then = then
 
 
-class ClientWire(Wire, Protocol):
-    """Outgoing half of a client's connection, as `ClientConnection` needs it."""
-
-    def finish(self) -> None:
-        """Flush, then close."""
-
-
 class _Order:
     """Lock and user count that serialize one client's requests on one session."""
 
@@ -125,10 +118,10 @@ class _Order:
 class ClientConnection:
     """One client: its identity, its spelling of names, and the sessions it follows."""
 
-    def __init__(self, daemon: Daemon, wire: ClientWire, who: Identity, *, label: str, grant: Grant = OPERATOR) -> None:
+    def __init__(self, daemon: Daemon, wire: Wire, who: Identity, *, label: str, grant: Grant = OPERATOR) -> None:
         self.daemon = daemon
         self.wire = wire
-        self._backlog = Backlog(wire, cut_off=daemon.cut_off)
+        self._backlog = Backlog(wire, daemon.metrics)
         #: Identity for the audit log, and for people.
         self.who = who
         self.label = label
@@ -140,7 +133,7 @@ class ClientConnection:
         self.grant = grant
         #: Whether it runs on this machine, so that paths mean the same to both.
         self.is_local = grant.may("operate")
-        self.is_welcome = False
+        self.is_initialized = False
         self.spelling = Spelling.CAMEL
         self.dialect = Dialect.CAMEL
         self._followed: dict[str, Follower] = {}
@@ -201,7 +194,7 @@ class ClientConnection:
             or (before is not None and not again)
         ):
             return
-        feed = self.daemon.feed(session_id)
+        feed = self.daemon.sessions.feed(session_id)
         if before is not None:
             feed.leave(before)
         self._followed[session_id] = feed.follow(
@@ -220,7 +213,7 @@ class ClientConnection:
         """End a subscription. False if there was none."""
         follower = self._followed.pop(session_id, None)
         if follower is not None:
-            self.daemon.feed(session_id).leave(follower)
+            self.daemon.sessions.feed(session_id).leave(follower)
             follower.give_up()
         return follower is not None
 
@@ -237,18 +230,16 @@ class ClientConnection:
     def _send_turn(
         self, session_id: str, prompt_id: str, events: Sequence[AgentEvent], then: Callable[[], object]
     ) -> None:
-        from zot.wire.updates import Updates  # Imported lazily: `initialize` is answered before.
-
-        line = Updates(session_id, self.dialect, prompt_id=prompt_id).lines(0, events)
+        line = self.daemon.sessions.feed(session_id).encoded(events, self.dialect, prompt_id)
 
         def send() -> None:
             self.wire.send(line)
             then()
 
         def send_after_replay() -> None:  # The client may still be replaying the turn that is over.
-            self.when_sent(session_id, self.daemon.feed(session_id).seq, send)
+            self.when_sent(session_id, self.daemon.sessions.feed(session_id).seq, send)
 
-        self.daemon.behind_turn(session_id, send_after_replay)
+        self.daemon.sessions.after_turn(session_id, send_after_replay)
 
     # Execution.
 
@@ -273,20 +264,20 @@ class ClientConnection:
             raise RpcError(jsonrpc.SESSION_BUSY, f"{_MAX_UNANSWERED} requests are unanswered; wait for some")
         if self._unanswered_bytes + size > _MAX_UNANSWERED_BYTES:
             raise RpcError(jsonrpc.SESSION_BUSY, f"{self._unanswered_bytes} bytes of requests are unanswered; wait")
-        method = find(request.method, initialized=self.is_welcome, grant=self.grant)
+        method = find(request.method, initialized=self.is_initialized, grant=self.grant)
         params = read_params(method, request.params, self.spelling)
         check_sessions(self.grant, method, params)
         return params
 
     def _initialize(self, request: Request, params: Initialize) -> None:
         try:
-            result = self.daemon.welcome(self, params)
+            result = self.daemon.initialize(self, params)
         except RpcError as problem:
             self._fail(request, None, problem)
             return
         self.spelling = spelling_of(request.params)
         before, self.dialect = self.dialect, dialect_of(self.spelling, result.features)
-        self.is_welcome = True
+        self.is_initialized = True
         self.daemon.note(self, request.method, None, None)
         self._answer(request, result)
         if self.dialect is not before:
@@ -306,7 +297,7 @@ class ClientConnection:
 
     async def _perform(self, request: Request, params: Any) -> None:
         """Execute a request and answer it, whether it succeeds or fails."""
-        handler = self.daemon.handlers[request.method]
+        handler = self.daemon.sessions.handlers[request.method]
         try:
             async with self._turn(getattr(params, "session_id", None)):
                 result = await handler(self, params)
@@ -319,10 +310,11 @@ class ClientConnection:
         except Exception as problem:  # The outermost boundary: an error fails this request, not the connection.
             self._fail(request, params, as_rpc_error(explained(problem, log, request.method)))
         else:
-            told = result if isinstance(result, AnswerThen) else None
-            self._answer(request, result if told is None else told.result)
-            if told is not None:
-                told.then()
+            if isinstance(result, AnswerThen):
+                self._answer(request, result.result)
+                result.then()
+            else:
+                self._answer(request, result)
 
     async def _answer_later(self, request: Request, deferred: Deferred) -> None:
         """Answer when ``deferred`` is resolved, in that very moment."""
@@ -375,7 +367,7 @@ class ClientConnection:
     def _fail(self, request: Request, params: Any, problem: RpcError) -> None:
         self.daemon.note(self, request.method, params, problem)
         self._refuse(request, problem)
-        if request.id is None and request.method == "session/prompt" and self.is_welcome:
+        if request.id is None and request.method == "session/prompt" and self.is_initialized:
             session_id, prompt_id = _prompted(request, params)
             if session_id:  # No other message would end the client's wait.
                 self.send_turn_failed(session_id, problem.message, prompt_id)

@@ -8,33 +8,35 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 
 from zot.client.endpoint import admits, identify
 from zot.serve.daemon.audit import Identity, Refusals
-from zot.serve.daemon.connection import ClientConnection, Handler
+from zot.serve.daemon.connection import ClientConnection
 from zot.serve.daemon.lifecycle import ClientShutdown
 from zot.serve.daemon.logs import LogFeed
 from zot.serve.daemon.metrics import Metrics, rss_bytes, size_of_database
 from zot.serve.daemon.sockets import LocalWire, client_limit
 from zot.version import __version__
-from zot.wire.daemon import FEATURES, METHODS, PROTOCOL_VERSION, READ_ONLY, STOPPING, capabilities, check_version
-from zot.wire.daemon_greeting import Initialize, Initialized
+from zot.wire.daemon import (
+    FEATURES,
+    METHODS,
+    PROTOCOL_VERSION,
+    READ_ONLY,
+    STOPPING,
+    Initialize,
+    Initialized,
+    capabilities,
+    check_version,
+)
 from zot.wire.jsonrpc import NULL, TOO_MANY_CLIENTS, RpcError, encode_error
 from zot.wire.lines import MAX_LINE_BYTES
 
 if TYPE_CHECKING:
-    from zot.runtime.pool import SessionPool
-    from zot.serve.daemon.catalog import SessionCatalog
-    from zot.serve.daemon.feed import SessionFeed
     from zot.serve.daemon.parts import DaemonParts
-    from zot.serve.daemon.server_methods import ServerMethods
-    from zot.serve.daemon.watch import ForeignRunWatcher
-    from zot.serve.host.request import RequestAnswered, RequestServer
-    from zot.wire.host import Request
+    from zot.serve.daemon.sessions import DaemonSessions
 
 log = logging.getLogger("zot")
 
@@ -47,7 +49,7 @@ _EPHEMERAL_S = 1.0
 
 
 class Daemon:
-    """State shared by all connections ."""
+    """State shared by all connections."""
 
     def __init__(self, parts: DaemonParts, *, ephemeral: bool = False, max_line_bytes: int = MAX_LINE_BYTES) -> None:
         self.parts = parts
@@ -61,15 +63,14 @@ class Daemon:
         self.listens: list[str] = []
         self.log_feed = LogFeed()
         self._refusals = Refusals(parts.audit, self.metrics)
-        self._respondent: RequestServer | None = None
-        self._server: ServerMethods | None = None
+        self._sessions: DaemonSessions | None = None
         self._connections: dict[ClientConnection, None] = {}
         self._began = time.monotonic()
         self._ephemeral = ephemeral
         #: Longest accepted line or WebSocket message.
         self.max_line_bytes = max_line_bytes
         self._leaving: asyncio.TimerHandle | None = None
-        self._farewell = ClientShutdown(self._leaving_clients)
+        self._shutdown = ClientShutdown(self._leaving_clients)
         self._stopping = asyncio.Event()
         #: Set if a stop was withdrawn; replaced for each stop.
         self._resumed = asyncio.Event()
@@ -81,46 +82,16 @@ class Daemon:
         #: Set when the first client has initialized.
         self._has_greeted = asyncio.Event()
         #: Client that takes the endpoint over.
-        self.heir: ClientConnection | None = None
+        self.successor: ClientConnection | None = None
 
-    # Created on first use, with lazy imports: `initialize` is answered before they load.
+    @property
+    def sessions(self) -> DaemonSessions:
+        """The sessions, and the handlers of all methods."""
+        if self._sessions is None:
+            from zot.serve.daemon.sessions import DaemonSessions  # Imported lazily: `initialize` is answered before.
 
-    @cached_property
-    def pool(self) -> SessionPool:
-        """Pool of loaded sessions."""
-        from zot.runtime.pool import SessionPool  # Imported lazily: `initialize` is answered before.
-
-        settings = self.parts.settings
-        return SessionPool(
-            self.parts.sessions.opening,
-            self._new_feed,
-            self.parts.journal,
-            limit=settings.max_sessions,
-            idle_s=settings.idle_s,
-            own_process=self.parts.own_process,
-        )
-
-    @cached_property
-    def catalog(self) -> SessionCatalog:
-        """Catalogue of stored sessions."""
-        from zot.serve.daemon.catalog import SessionCatalog  # Imported lazily: `initialize` is answered before.
-
-        return SessionCatalog(self.parts.journal)
-
-    @cached_property
-    def watch(self) -> ForeignRunWatcher:
-        """Follower of runs in other processes."""
-        from zot.serve.daemon.watch import ForeignRunWatcher  # Imported lazily: `initialize` is answered before.
-
-        return ForeignRunWatcher(self)
-
-    @cached_property
-    def handlers(self) -> Mapping[str, Handler]:
-        """Handlers by method."""
-        from zot.serve.daemon.methods import make_handlers  # Imported lazily: `initialize` is answered before.
-
-        self._server, table = make_handlers(self)
-        return table
+            self._sessions = DaemonSessions(self)
+        return self._sessions
 
     # Status.
 
@@ -134,22 +105,13 @@ class Daemon:
         """Seconds since the start."""
         return time.monotonic() - self._began
 
-    def agent_of(self, session_id: str) -> str:
-        """Return the agent of a loaded session."""
-        session = self.pool.session(session_id)
-        return "default" if session is None else session.agent.name or "default"
-
-    def describe_agents(self) -> list[tuple[str, str, str]]:
-        """Return the names of all agents, each with its provider and model."""
-        return [(name, *self.parts.sessions.describe(name)) for name in self.parts.agents.names]
-
     def gauges(self) -> Mapping[str, float]:
         """Return current values for `Metrics.told`."""
-        sessions = self.pool.sessions
+        sessions = self.sessions.pool.sessions
         return {
             "clients": len(self._connections),
             "sessions": len(sessions),
-            "running": sum(session.busy for session in sessions),
+            "running": sum(session.worker.busy for session in sessions),
             "journal_bytes": size_of_database(self.parts.journal.path),
             "rss_bytes": rss_bytes(),
             "uptime_seconds": round(self.uptime_s, 3),
@@ -199,7 +161,7 @@ class Daemon:
         """Disconnect the oldest client that has not initialized in time. False if there is none."""
         before = time.monotonic() - _SILENT_S
         for one in self._connections:
-            if not one.is_welcome and one.came < before:
+            if not one.is_initialized and one.came < before:
                 del self._connections[one]
                 one.wire.cut(f"{one.label} did not introduce itself, and others want to come in")
                 return True
@@ -208,29 +170,19 @@ class Daemon:
     def left(self, connection: ClientConnection) -> None:
         """Remove a client that has gone; resume if it was to take over."""
         self._connections.pop(connection, None)
-        self._farewell.left(connection)
-        if connection is self.heir and not self._must_end and not self._is_over:
+        self._shutdown.left(connection)
+        if connection is self.successor and not self._must_end and not self._is_over:
             self._resume()
-        if self._server is not None:
-            self._server.left(connection)
+        if self._sessions is not None:
+            self._sessions.server_methods.left(connection)
         if self._ephemeral and not self._connections and not self._stopping.is_set():
             self._leaving = asyncio.get_running_loop().call_later(_EPHEMERAL_S, self.stop)
 
-    def behind_turn(self, session_id: str, call: Callable[[], None]) -> None:
-        """Call when a session's turn is over or waits for an approval; at once if none runs."""
-        from zot.serve.daemon.watch import after_turn  # Imported lazily: as `watch`.
-
-        after_turn(self.pool, session_id, call, in_run=self.feed(session_id).in_run)
-
-    def cut_off(self) -> None:
-        """Count a client that was cut off because it did not read."""
-        self.metrics.cut_off += 1
-
-    def welcome(self, connection: ClientConnection, asked: Initialize) -> Initialized:
+    def initialize(self, connection: ClientConnection, asked: Initialize) -> Initialized:
         """Return the answer to `initialize`. Raise RpcError."""
         check_version(asked)
         self._has_greeted.set()
-        self._farewell.greeted(connection, is_curious=STOPPING in asked.features)
+        self._shutdown.initialized(connection, wants_notice=STOPPING in asked.features)
         return Initialized(
             protocol_version=PROTOCOL_VERSION,
             server_version=self.server_version,
@@ -255,35 +207,16 @@ class Daemon:
 
     # Sessions and configuration.
 
-    def feed(self, session_id: str) -> SessionFeed:
-        """Return the feed of a session's updates."""
-        return cast("SessionFeed", self.pool.channel(session_id))
-
-    def _new_feed(self, session_id: str) -> SessionFeed:
-        from zot.serve.daemon.feed import SessionFeed  # Imported lazily: as `pool`.
-
-        return SessionFeed(session_id, self.catalog.past(session_id), self.metrics)
-
-    async def respond(self, request: Request, *, age_s: float = 0.0, behind: bool = False) -> RequestAnswered:
-        """Answer a request of the host protocol. Raise Stopping if the next daemon should be asked."""
-        self.pool.check_open()
-        if self._respondent is None:
-            from zot.serve.host.request import RequestServer  # Imported lazily: few daemons need it.
-
-            self._respondent = RequestServer(self.parts.sessions.opening_for_host)
-        answered = await self._respondent.answer(request, age_s=age_s, behind=behind)
-        self.metrics.responses += 1
-        return answered
-
     def reload(self) -> None:
         """Read the configuration again. Raise ConfigError without changing anything."""
         self.parts.agents = self.parts.agents.reloaded()
         settings = self.parts.settings
         self.server_version = settings.server_version or __version__
-        self.pool.limit, self.pool.idle_s = settings.max_sessions, settings.idle_s
+        pool = self.sessions.pool
+        pool.limit, pool.idle_s = settings.max_sessions, settings.idle_s
         if not self._stopping.is_set():  # The stop request may have set its own grace period.
             self.grace_s = settings.grace_s
-        self.pool.renew()
+        pool.renew()
         log.info("the configuration was read again: %s", ", ".join(self.parts.agents.names))
 
     async def greeted(self, within_s: float) -> None:
@@ -301,47 +234,47 @@ class Daemon:
         self.is_recovered.clear()
         try:
             await self.greeted(patience_s)
-            await self.pool.recover_all(await self.parts.journal.left_behind())
+            await self.sessions.pool.recover_all(await self.parts.journal.left_behind())
         finally:
             self.is_recovered.set()
 
     # Shutdown.
 
-    def stop(self, *, grace_s: float | None = None, heir: ClientConnection | None = None) -> None:
-        """Start to stop. ``heir`` takes the endpoint over; if it leaves in the grace period, the daemon resumes."""
-        if heir is not None and heir not in self._connections:
+    def stop(self, *, grace_s: float | None = None, successor: ClientConnection | None = None) -> None:
+        """Start to stop. ``successor`` takes the endpoint over; if it leaves meanwhile, the daemon resumes."""
+        if successor is not None and successor not in self._connections:
             return  # It has disconnected already.
         if grace_s is not None:
             self.grace_s = grace_s
-        self.heir = heir or self.heir
-        self._must_end |= heir is None
+        self.successor = successor or self.successor
+        self._must_end |= successor is None
         if not self._stopping.is_set():
             self._resumed = asyncio.Event()
         self._stopping.set()
-        self._farewell.warn()
-        self.pool.stop()
+        self._shutdown.warn()
+        self.sessions.pool.stop()
         for stop, _ in self._when_stopping:  # Before another client is accepted that would not be served.
             stop()
 
     def _resume(self) -> None:
         """Withdraw the stop. Released resources stay released."""
         log.warning("the daemon resumes: its successor has gone")
-        self.heir, self.grace_s = None, self.parts.settings.grace_s
+        self.successor, self.grace_s = None, self.parts.settings.grace_s
         self._stopping.clear()
         self._resumed.set()
-        self.pool.resume()
+        self.sessions.pool.resume()
         for _, resume in self._when_stopping:
             resume()
-        self._farewell.cancel_warning()
+        self._shutdown.cancel_warning()
 
     def when_stopping(self, stop: Callable[[], None], resume: Callable[[], None] = lambda: None) -> None:
         """Register ``stop`` for each start of a stop, possibly repeated, and ``resume`` for its withdrawal."""
         self._when_stopping.append((stop, resume))
 
     @property
-    def has_no_heir(self) -> bool:
+    def has_no_successor(self) -> bool:
         """True if the daemon ends and no other takes over."""
-        return self._must_end and self.heir is None
+        return self._must_end and self.successor is None
 
     async def stopped(self) -> None:
         """Wait until a stop is requested."""
@@ -363,16 +296,12 @@ class Daemon:
         self._is_over = True
         self.stop(grace_s=grace_s)
         await self._spend_grace()
-        if self._respondent is not None:
-            await self._respondent.close()
-        await self.pool.close()
-        await self._farewell.see_off()
+        await self.sessions.close()
+        await self._shutdown.disconnect_all()
 
     async def _spend_grace(self) -> None:
         if self.grace_s > 0:
-            from zot.serve.daemon.watch import wind_down  # Imported lazily: as `watch`.
-
-            await wind_down(lambda: self.pool.sessions, self._respondent, within_s=self.grace_s)
+            await self.sessions.settle(within_s=self.grace_s)
 
     def _leaving_clients(self) -> list[ClientConnection]:
-        return [one for one in self._connections if one is not self.heir]
+        return [one for one in self._connections if one is not self.successor]

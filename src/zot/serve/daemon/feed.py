@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from zot.errors import AgentError
+from zot.errors import AgentError, NoSuchSession
 from zot.events import AgentEvent, ConversationReplaced, Done, PanelOpened
+from zot.journal import queries, replay
+from zot.journal.journal import Journal
 from zot.panels import OpenPanels
 from zot.runtime.pool import Channel
 from zot.serve.daemon.backlog import Backlog
@@ -32,14 +36,37 @@ _PIECE_BYTES = 256 << 10
 _CATCH_UP_S = 1.0
 
 
-class ReplaySource(Protocol):
-    """Recorded events of one session."""
+class RecordedEvents:
+    """Recorded events of one session, read from the journal."""
+
+    def __init__(self, journal: Journal, session_id: str) -> None:
+        self._journal = journal
+        self._session_id = session_id
 
     async def events_after(self, after: int, limit: int, epoch: int = 0) -> Sequence[tuple[int, AgentEvent]]:
-        """Return up to ``limit`` events after a number, with their numbers; none if the ``epoch`` has changed."""
+        """Return up to ``limit`` events after a number, with their numbers; none if the session was deleted or has
+        another ``epoch``, if one is given.
+
+        Replacements of the whole conversation are among them.
+        """
+
+        def look(connection: sqlite3.Connection) -> list[tuple[int, AgentEvent]]:
+            if epoch not in (0, queries.get(connection, self._session_id).epoch):
+                return []
+            events = replay.events_after(connection, self._session_id, after, limit)
+            upto = events[-1][0] if len(events) == limit else None
+            replaced = replay.replacements(connection, self._session_id, after, upto)
+            return sorted([*events, *replaced], key=lambda one: one[0])[:limit] if replaced else events
+
+        with suppress(NoSuchSession):
+            return await self._journal.reading(look)
+        return ()
 
     async def run_so_far(self, upto: int) -> Sequence[AgentEvent]:
         """Return the events up to ``upto`` of the run to which that number belongs."""
+        with suppress(NoSuchSession):
+            return await self._journal.reading(replay.run_so_far, self._session_id, upto)
+        return ()
 
 
 class Follower:
@@ -56,7 +83,7 @@ class Follower:
     ) -> None:
         """``caught_up`` is called whenever it becomes live."""
         self._feed = feed
-        self._backlog = backlog
+        self.backlog = backlog
         self.wire = backlog.wire
         self.dialect = dialect
         self.cursor = after
@@ -89,7 +116,7 @@ class Follower:
         self.cursor, self.was_sent_end = 0, False
         self.give_up()
         if data := Updates(self._feed.session_id, self.dialect).restarted():
-            self.send(data)
+            self.backlog.send(data)
         self.stop()
         self.reading = None
         self.catch_up()
@@ -110,10 +137,6 @@ class Follower:
         left, self._callbacks = self._callbacks, []
         for _, call in left:
             call()
-
-    def send(self, data: bytes) -> None:
-        """Send an update."""
-        self._backlog.send(data)
 
     async def _read(self) -> None:
         try:
@@ -174,7 +197,7 @@ class SessionFeed(Channel):
     #: A client may subscribe and answer at any time before the timeout.
     can_approve = True
 
-    def __init__(self, session_id: str, past: ReplaySource, metrics: Metrics | None = None) -> None:
+    def __init__(self, session_id: str, past: RecordedEvents, metrics: Metrics | None = None) -> None:
         self.session_id = session_id
         self.past = past
         self.metrics = metrics or Metrics()
@@ -234,25 +257,29 @@ class SessionFeed(Channel):
         if follower in self._followers:
             self._updates.setdefault(follower.dialect, updates)
             follower.is_live = True
-            if panels := Updates(self.session_id, follower.dialect).lines(0, self._panels.since(follower.panels)):
-                follower.send(panels)
+            if panels := self.encoded(self._panels.since(follower.panels), follower.dialect):
+                follower.backlog.send(panels)
             follower.caught_up()
+
+    def encoded(self, events: Sequence[AgentEvent], dialect: Dialect, prompt_id: str = "") -> bytes:
+        """Return unrecorded events as a client with this dialect gets them."""
+        return Updates(self.session_id, dialect, prompt_id=prompt_id).lines(0, events)
 
     def deliver_unrecorded(self, event: AgentEvent) -> None:
         """Send an unrecorded event to all followers; after the replay to those that are replaying."""
         for follower in self._followers:
-            if data := Updates(self.session_id, follower.dialect).lines(0, [event]):
-                follower.when_seen(self.seq, partial(follower.send, data))
+            if data := self.encoded([event], follower.dialect):
+                follower.when_seen(self.seq, partial(follower.backlog.send, data))
 
     # Channel.
 
     def opened(self, session: Session) -> None:
         """Handle that the session was loaded."""
-        self.meet(session.epoch)
+        self.set_epoch(session.epoch)
         self.is_loaded = True
-        self.in_run = session.busy
+        self.in_run = session.worker.busy
         self._panels = session.agent.extensions.panels
-        self.on_foreign_rows(session.last_seq)
+        self.on_foreign_rows(session.store.last_seq)
 
     def closed(self) -> None:
         """Handle that the session and its extensions were unloaded."""
@@ -260,12 +287,12 @@ class SessionFeed(Channel):
             self.deliver(Batch(0, 0, gone))
         self.is_loaded = False
 
-    def meet(self, epoch: int) -> None:
+    def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the session with this id: if it is a new one, the followed session was deleted."""
-        self.bury(self.epoch if self.epoch != epoch else 0)
+        self.on_deleted(self.epoch if self.epoch != epoch else 0)
         self.epoch = epoch
 
-    def bury(self, epoch: int) -> None:
+    def on_deleted(self, epoch: int) -> None:
         """Handle that the session of this ``epoch`` was deleted: followers start anew with the next of its id."""
         if not epoch or epoch != self.epoch:
             return
@@ -302,7 +329,7 @@ class SessionFeed(Channel):
                 follower.cursor = self.seq
                 follower.was_sent_end = is_unrecorded or (follower.was_sent_end and not is_over)
                 if data:
-                    follower.send(data)
+                    follower.backlog.send(data)
             if data:
                 self.count(data, len(followers))
 

@@ -39,47 +39,47 @@ class ClientShutdown:
     def __init__(self, leaving: Callable[[], Collection[ClientConnection]]) -> None:
         self._leaving = leaving
         #: Clients that want to be notified of a stop, and those that have been.
-        self._curious: set[ClientConnection] = set()
-        self._warned: set[ClientConnection] = set()
+        self._interested: set[ClientConnection] = set()
+        self._notified: set[ClientConnection] = set()
         #: Set when a client has initialized or gone.
         self._has_changed = asyncio.Event()
         #: Set when the last client to disconnect has gone.
         self._is_empty = asyncio.Event()
 
-    def greeted(self, connection: ClientConnection, *, is_curious: bool) -> None:
-        """Register a client that has initialized; a curious one is notified of a stop."""
+    def initialized(self, connection: ClientConnection, *, wants_notice: bool) -> None:
+        """Register a client that has initialized, and whether it is to be notified of a stop."""
         self._has_changed.set()
-        if is_curious:
-            self._curious.add(connection)
+        if wants_notice:
+            self._interested.add(connection)
         else:
-            self._curious.discard(connection)
+            self._interested.discard(connection)
 
     def left(self, connection: ClientConnection) -> None:
         """Remove a client that has gone."""
-        self._curious.discard(connection)
-        self._warned.discard(connection)
+        self._interested.discard(connection)
+        self._notified.discard(connection)
         self._has_changed.set()
         if not self._leaving():
             self._is_empty.set()
 
     def warn(self) -> None:
-        """Notify curious clients, once, that the daemon is stopping."""
-        for connection in self._curious - self._warned:
+        """Notify the clients that asked for it, once, that the daemon is stopping."""
+        for connection in self._interested - self._notified:
             connection.wire.send(encode_notification(TELLS_STOPPING, {}))
-        self._warned |= self._curious
+        self._notified |= self._interested
 
     def cancel_warning(self) -> None:
-        """Notify all curious clients that the daemon resumes: any of them may have had a request refused."""
-        for connection in self._curious:
+        """Notify all of them that the daemon resumes: any of them may have had a request refused."""
+        for connection in self._interested:
             connection.wire.send(encode_notification(TELLS_RESUMED, {}))
-        self._warned.clear()
+        self._notified.clear()
 
-    async def see_off(self) -> None:
+    async def disconnect_all(self) -> None:
         """Disconnect all clients after new ones were answered and all output is written, within limits."""
         await asyncio.sleep(0)
         with suppress(TimeoutError):
             async with asyncio.timeout(_GREET_S):
-                while not all(one.is_welcome for one in self._leaving()):
+                while not all(one.is_initialized for one in self._leaving()):
                     self._has_changed.clear()
                     await self._has_changed.wait()
         if unanswered := [task for one in self._leaving() for task in one.unanswered]:

@@ -42,7 +42,7 @@ class Metrics:
         self.cut_off = 0
         self.refused = 0
 
-    def told(self, gauges: Mapping[str, float]) -> str:
+    def exposition(self, gauges: Mapping[str, float]) -> str:
         """Return all counters and ``gauges`` in Prometheus' text format."""
         lines: list[str] = []
         for name, about in _HELP.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from zot.journal.journal import Journal
     from zot.runtime.shared import SharedResources
     from zot.serve.daemon.audit import Audit
-    from zot.serve.daemon.opening import SessionOpener
 
 
 class DaemonParts:
@@ -43,13 +41,6 @@ class DaemonParts:
         self.resources = resources
         self.own_process = resources.own_process
         self.flags = flags
-
-    @cached_property
-    def sessions(self) -> SessionOpener:
-        """Opens the sessions."""
-        from zot.serve.daemon.opening import SessionOpener  # Imported lazily: `initialize` is answered before.
-
-        return SessionOpener(self)
 
     @property
     def settings(self) -> DaemonSettings:

@@ -1,4 +1,4 @@
-"""Methods on the daemon itself: status, health, agents, logs, costs."""
+"""Methods on the daemon itself (status, health, agents, logs, costs), and the table of all methods."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ import msgspec
 
 from zot.errors import AgentError, UserError
 from zot.messages import timestamp
-from zot.serve.daemon.catalog import Span
+from zot.serve.daemon.catalog import CatalogMethods
 from zot.serve.daemon.connection import AnswerThen, ClientConnection, Handler, SlowAnswer
 from zot.serve.daemon.metrics import rss_bytes
+from zot.serve.daemon.session_methods import SessionMethods, SideQuestions
+from zot.serve.daemon.settings_methods import ExtensionMethods, SettingsMethods
+from zot.serve.daemon.spending import Span
 from zot.wire import daemon_types
 from zot.wire.daemon import PROTOCOL_VERSION
 from zot.wire.daemon_types import Component
@@ -22,7 +25,8 @@ from zot.wire.host import Refused, Request, check
 
 if TYPE_CHECKING:
     from zot.serve.daemon.daemon import Daemon
-    from zot.serve.host.request import RequestAnswered
+    from zot.serve.daemon.sessions import DaemonSessions
+    from zot.serve.host.requests import RequestAnswered
 
 #: Limit for a check.
 _WITHIN_S = 5.0
@@ -61,9 +65,10 @@ class HealthCheck:
 class ServerMethods:
     """Handlers of the methods on the daemon itself."""
 
-    def __init__(self, daemon: Daemon) -> None:
+    def __init__(self, daemon: Daemon, sessions: DaemonSessions) -> None:
         self._daemon = daemon
-        self._journal = HealthCheck(daemon.catalog.check)
+        self._sessions = sessions
+        self._journal = HealthCheck(sessions.catalog.check)
         #: Answers without a confirmed delivery.
         self._undelivered: dict[tuple[int, str], RequestAnswered] = {}
         #: Clients that wait for an answer, each with the task that makes it.
@@ -100,7 +105,7 @@ class ServerMethods:
 
     async def _status(self, connection: ClientConnection, asked: daemon_types.Nothing) -> daemon_types.Status:
         daemon = self._daemon
-        ids = tuple(one for one in daemon.pool.ids if connection.grant.sees(one))
+        ids = tuple(one for one in self._sessions.pool.ids if connection.grant.sees(one))
         config_dir = daemon.parts.agents.directory or msgspec.UNSET
         return daemon_types.Status(
             server_version=daemon.server_version,
@@ -133,10 +138,11 @@ class ServerMethods:
         )
 
     async def _agents(self, connection: ClientConnection, asked: daemon_types.Nothing) -> daemon_types.Agents:
-        daemon = self._daemon
-        sees = connection.grant.sees
-        live = Counter(daemon.agent_of(session_id) for session_id in daemon.pool.ids if sees(session_id))
-        kept = Counter(entry.agent for entry in await daemon.catalog.listed() if sees(entry.record.id))
+        pool, sees = self._sessions.pool, connection.grant.sees
+        loaded = [pool.session(session_id) for session_id in pool.ids if sees(session_id)]
+        live = Counter("default" if one is None else one.agent.name or "default" for one in loaded)
+        kept = Counter(entry.agent for entry in await self._sessions.catalog.listed() if sees(entry.record.id))
+        agents = [(name, *self._sessions.opener.describe(name)) for name in self._daemon.parts.agents.names]
         return daemon_types.Agents(
             tuple(
                 daemon_types.AgentEntry(
@@ -146,7 +152,7 @@ class ServerMethods:
                     live_sessions=live[name],
                     persisted_sessions=kept[name],
                 )
-                for name, provider, model in daemon.describe_agents()
+                for name, provider, model in agents
             )
         )
 
@@ -171,7 +177,7 @@ class ServerMethods:
 
     async def _costs(self, connection: ClientConnection, asked: daemon_types.CostQuery) -> daemon_types.Costs:
         span = Span(asked.since, asked.until)
-        return await self._daemon.catalog.spent(span, agent=asked.agent, only=connection.grant.sessions)
+        return await self._sessions.catalog.spent(span, agent=asked.agent, only=connection.grant.sessions)
 
     async def _subscribe(self, connection: ClientConnection, asked: daemon_types.Nothing) -> AnswerThen:
         return AnswerThen(daemon_types.Subscribed(), lambda: self._daemon.log_feed.subscribe(connection.wire))
@@ -199,8 +205,8 @@ class ServerMethods:
             assert task is not None
             self._responding.add((connection, task))
             try:
-                age_s, behind = (asked.age_ms or 0) / 1000, bool(asked.ahead)
-                answered = await self._daemon.respond(asked, age_s=age_s, behind=behind)
+                age_s, has_requests_ahead = (asked.age_ms or 0) / 1000, bool(asked.ahead)
+                answered = await self._sessions.respond(asked, age_s=age_s, has_requests_ahead=has_requests_ahead)
             finally:
                 self._responding.discard((connection, task))
             self._undelivered[id(connection), asked.ids.request_id] = answered
@@ -216,10 +222,11 @@ class ServerMethods:
         return daemon_types.Noted()
 
     async def _stop(self, connection: ClientConnection, asked: daemon_types.Stop) -> AnswerThen:
-        heir = connection if asked.handover else None
+        successor = connection if asked.handover else None
         grace_s = self._daemon.grace_s if asked.grace_s is None else asked.grace_s
         return AnswerThen(
-            daemon_types.Stopping(grace_s=grace_s), lambda: self._daemon.stop(grace_s=asked.grace_s, heir=heir)
+            daemon_types.Stopping(grace_s=grace_s),
+            lambda: self._daemon.stop(grace_s=asked.grace_s, successor=successor),
         )
 
 
@@ -235,3 +242,18 @@ def _check_run(request: Request) -> None:
 
 def _ram() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def make_handlers(daemon: Daemon, sessions: DaemonSessions) -> tuple[ServerMethods, Mapping[str, Handler]]:
+    """Return the server methods, which must learn of disconnects, and the handlers of all methods."""
+    pool, catalog, opener = sessions.pool, sessions.catalog, sessions.opener
+    server, side_questions = ServerMethods(daemon, sessions), SideQuestions(pool, opener.opening_aside)
+    daemon.when_stopping(side_questions.stop)
+    return server, {
+        **SessionMethods(pool, catalog, side_questions).table,
+        **side_questions.table,
+        **SettingsMethods(pool, opener).table,
+        **ExtensionMethods(pool).table,
+        **CatalogMethods(pool, catalog, daemon.is_recovered).table,
+        **server.table,
+    }

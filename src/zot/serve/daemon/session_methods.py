@@ -32,10 +32,10 @@ from zot.serve.daemon.access import (
     use_session,
 )
 from zot.serve.daemon.connection import AnswerThen, ClientConnection, Deferred, Handler, SlowAnswer, as_rpc_error
-from zot.session.abortable import AbortableWaits
 from zot.session.history import Batch, Subscriber
 from zot.session.queue import JobObserver
-from zot.session.session import Session, new_session_id
+from zot.session.session import AbortableWaits, Session, new_session_id
+from zot.session.side_question import ask
 from zot.session.transcripts import RewindTarget
 from zot.tools.images import MAX_IMAGE_BYTES, image_type
 from zot.wire import daemon_types
@@ -89,8 +89,6 @@ class SideQuestions:
         return SlowAnswer(self._answer(connection, asked))
 
     async def _answer(self, connection: ClientConnection, asked: daemon_types.Ask) -> daemon_types.Answered:
-        from zot.session.side_question import ask  # Imported lazily: side questions are rare.
-
         place = asked.session_id, asked.prompt_id or ""
         waits = self._open.setdefault(place, AbortableWaits(_ABORTED)) if asked.prompt_id else self._unnamed
         try:
@@ -100,7 +98,7 @@ class SideQuestions:
         finally:
             if not waits.is_waiting:
                 self._open.pop(place, None)
-            connection.daemon.feed(asked.session_id).deliver_unrecorded(
+            connection.daemon.sessions.feed(asked.session_id).deliver_unrecorded(
                 Reconfigured()
             )  # The session's usage has changed.
         return daemon_types.Answered(asked.session_id, answer.text, Used.of(answer.usage))
@@ -179,7 +177,7 @@ class RunSummarizer(Subscriber):
 
     def started(self) -> None:
         """Subscribe: the run begins, and all events from now on belong to it."""
-        self._leave = self._session.subscribe(self)
+        self._leave = self._session.history.subscribe(self)
 
     def deliver(self, batch: Batch) -> None:
         """Add a batch of events."""
@@ -302,12 +300,12 @@ class SessionMethods:
             opened = daemon_types.Opened(
                 session_id=session_id,
                 agent_alias=session.agent.name or "default",
-                message_count=len(session.transcript),
+                message_count=len(session.history.transcript),
                 workspace_dir=session.agent.cwd,
                 last_seq=seq,
                 epoch=epoch,
             )
-            after = await self._start_after(session_id, seq, session.pending)
+            after = await self._start_after(session_id, seq, session.approvals.pending)
         return AnswerThen(opened, lambda: connection.follow(session_id, after))
 
     async def _attach(self, connection: ClientConnection, asked: daemon_types.Attach) -> AnswerThen:
@@ -319,7 +317,7 @@ class SessionMethods:
         after = beginning if asked.after is None else min(asked.after, seq)
         asked_seq = beginning + 1 if beginning < seq else daemon_types.ABSENT
         wants_events = connection.dialect is Dialect.EVENTS
-        last_event = await self._catalog.last_told(session_id, seq) if wants_events else daemon_types.ABSENT
+        last_event = await self._catalog.last_event(session_id, seq) if wants_events else daemon_types.ABSENT
         attached = daemon_types.Attached(
             session_id=session_id,
             last_seq=seq,
@@ -351,7 +349,7 @@ class SessionMethods:
         with suppress(AgentError):
             await self._recover(asked.session_id)
         if (session := self._pool.session(asked.session_id)) is not None:
-            session.kill()
+            session.tools.kill()
         await self._evict(connection, asked.session_id)
         return daemon_types.Killed(asked.session_id)
 
@@ -363,7 +361,7 @@ class SessionMethods:
         with suppress(AgentError):  # A session that was deleted or cannot be opened is closed all the same.
             await self._recover(session_id)
         was_loaded = await self._pool.let_go(session_id)
-        await connection.daemon.feed(session_id).caught_up()
+        await connection.daemon.sessions.feed(session_id).caught_up()
         connection.unfollow(session_id)
         try:
             await self._catalog.journal.check_elsewhere(session_id)
@@ -390,9 +388,9 @@ class SessionMethods:
     async def _recover(self, session_id: str) -> None:
         """Recover a session whose process died; it may then wait for an approval."""
         session = self._pool.session(session_id)
-        if session is not None and session.busy:
+        if session is not None and session.worker.busy:
             return
-        if self._pool.is_loading(session_id) or await self._catalog.is_left_behind(session_id):
+        if self._pool.is_loading(session_id) or await self._catalog.is_interrupted(session_id):
             with suppress(NoSuchAgent, DirectoryGone):  # Unusable, but readable.
                 await self._pool.recover(session_id)
 
@@ -400,26 +398,26 @@ class SessionMethods:
         """Return what a session does, and its open approval request. A session that is idle here may be running in
         another process."""
         session, is_elsewhere, question = self._pool.session(session_id), False, None
-        if session is None or not session.busy:
-            is_elsewhere, question = await self._catalog.doing(session_id)
+        if session is None or not session.worker.busy:
+            is_elsewhere, question = await self._catalog.activity(session_id)
             session = self._pool.session(session_id)
-        if session is not None and session.busy:
-            question = session.pending
-        is_here = session is not None and session.busy
+        if session is not None and session.worker.busy:
+            question = session.approvals.pending
+        is_here = session is not None and session.worker.busy
         return status_of(question, busy=is_here or is_elsewhere), question
 
     async def _start_after(self, session_id: str, seq: int, pending: ApprovalRequest | None) -> int:
         """Return the number after which a new follower starts: a pending approval request is sent again."""
-        at = 0 if pending is None else await self._catalog.asked_at(session_id, pending.id)
+        at = 0 if pending is None else await self._catalog.approval_row(session_id, pending.id)
         return min(seq, at - 1) if at else seq
 
     async def _position(self, connection: ClientConnection, session_id: str) -> tuple[int, int]:
         """Return the number of the newest event that was sent, and the epoch. Raise NoSuchSession."""
-        seq, epoch = await self._catalog.standing(session_id)
-        feed, session = connection.daemon.feed(session_id), self._pool.session(session_id)
-        if session is not None and session.busy:
+        seq, epoch = await self._catalog.position(session_id)
+        feed, session = connection.daemon.sessions.feed(session_id), self._pool.session(session_id)
+        if session is not None and session.worker.busy:
             return feed.seq, epoch
-        feed.meet(epoch)
+        feed.set_epoch(epoch)
         feed.on_foreign_rows(seq)  # Other processes may have added rows that were not sent here.
         return seq, epoch
 
@@ -481,7 +479,7 @@ class SessionMethods:
         await self._pool.check_not_closed(asked.session_id)
         await self._recover(asked.session_id)
         session = self._pool.session(asked.session_id)
-        if session is None or not session.busy:
+        if session is None or not session.worker.busy:
             await self._catalog.journal.check_elsewhere(asked.session_id)
             raise RpcError(SESSION_NOT_FOUND, "No active turn for this session")
         session.abort()
@@ -489,10 +487,10 @@ class SessionMethods:
 
     async def _approve(self, connection: ClientConnection, asked: daemon_types.Approve) -> daemon_types.Approved:
         async with use_session(self._pool, connection, asked.session_id) as session:
-            if session.pending is None:
+            if session.approvals.pending is None:
                 await self._catalog.journal.check_elsewhere(asked.session_id)
             check_approval(connection, session, asked.verdict)
-            session.approve(asked.request_id, asked.verdict, by=connection.label)
+            session.approvals.answer(asked.request_id, asked.verdict, by=connection.label)
         return daemon_types.Approved(asked.session_id, asked.request_id)
 
     # Conversation and remembered approvals.
@@ -507,7 +505,7 @@ class SessionMethods:
     async def _undo_compact(self, connection: ClientConnection, asked: daemon_types.OfSession) -> Deferred:
         async with use_session(self._pool, connection, asked.session_id) as session:
             check_idle(session, "the conversation cannot be changed")
-            transcript = session.transcript
+            transcript = session.history.transcript
             reply = _JobReply(lambda: daemon_types.CompactUndone(asked.session_id, len(transcript)), INVALID_PARAMS)
             session.undo_compact(reply)
         return reply.deferred

@@ -24,7 +24,7 @@ from zot.wire.daemon_types import OfSession, Reloaded
 from zot.wire.jsonrpc import NOT_OWNED, RpcError
 
 if TYPE_CHECKING:
-    from zot.serve.daemon.opening import SessionOpener
+    from zot.serve.daemon.sessions import SessionOpener
     from zot.session.session import Session
 
 log = logging.getLogger("zot")
@@ -96,7 +96,7 @@ class SettingsMethods:
             check_idle(session, "another provider cannot be used")
             changed = msgspec.structs.replace(session.agent.configured(), **changes)
             await asyncio.to_thread(self._choices.check, session_id, changed)
-            await session.record(changed)
+            await session.worker.record(changed)
         self._choices.chosen(session_id)
         await self._pool.reopen(session_id)
 
@@ -105,7 +105,7 @@ class SettingsMethods:
             changes = session.agent.locked != asked.locked
             if changes:
                 check_idle(session, "the lock cannot be changed")
-                await session.record(LockChanged(asked.locked))
+                await session.worker.record(LockChanged(asked.locked))
         if changes:
             self._choices.chosen(asked.session_id)
             await self._pool.reopen(asked.session_id)
@@ -125,7 +125,7 @@ class SettingsMethods:
 
     def _notify(self, connection: ClientConnection, session_id: str) -> None:
         """Notify all followers of a session that its settings have changed."""
-        connection.daemon.feed(session_id).deliver_unrecorded(Reconfigured())
+        connection.daemon.sessions.feed(session_id).deliver_unrecorded(Reconfigured())
 
 
 class _CommandPrompt(JobObserver):
@@ -191,14 +191,14 @@ class ExtensionMethods:
 
     async def _panel_key(self, connection: ClientConnection, asked: daemon_types.PanelKey) -> daemon_types.PanelTold:
         async with use_session(self._pool, connection, asked.session_id) as session:
-            session.extensions.send_key(asked.panel_id, asked.key, asked.text)
+            session.extensions.panels.send_key(asked.panel_id, asked.key, asked.text)
         return daemon_types.PanelTold(asked.session_id, asked.panel_id)
 
     async def _panel_close(
         self, connection: ClientConnection, asked: daemon_types.PanelClose
     ) -> daemon_types.PanelTold:
         async with use_session(self._pool, connection, asked.session_id) as session:
-            session.extensions.close_panel(asked.panel_id)
+            session.extensions.panels.close(asked.panel_id)
         return daemon_types.PanelTold(asked.session_id, asked.panel_id)
 
     async def _dismiss(self, connection: ClientConnection, asked: daemon_types.Dismiss) -> daemon_types.Dismissed:

@@ -21,9 +21,9 @@ from zot.wire.lines import MAX_LINE_BYTES, LineSplitter, TooLong
 if TYPE_CHECKING:
     import ssl
 
+    from zot.serve.daemon.claim import Claim
     from zot.serve.daemon.connection import ClientConnection
     from zot.serve.daemon.daemon import Daemon
-    from zot.serve.daemon.endpoint import Claim
 
 log = logging.getLogger("zot")
 
@@ -227,30 +227,30 @@ class Acceptor:
         self._timer: asyncio.TimerHandle | None = None
         self._delay_s = _FIRST_DELAY_S
         self._log_at = 0.0
-        self._is_resting = False
+        self._is_paused = False
         listener.setblocking(False)
         self._loop.add_reader(listener.fileno(), self._accept)
 
-    def rest(self) -> None:
+    def pause(self) -> None:
         """Pause: new clients wait in the backlog, accepted ones are served. Safe to call repeatedly."""
-        if self._is_resting:
+        if self._is_paused:
             return
-        self._is_resting = True
+        self._is_paused = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         else:
             self._loop.remove_reader(self._listener.fileno())
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Resume accepting unless closed, including clients in the backlog. Safe to call repeatedly."""
-        if self._is_resting and self._listener.fileno() >= 0:
-            self._is_resting = False
-            self._resume()
+        if self._is_paused and self._listener.fileno() >= 0:
+            self._is_paused = False
+            self._listen_again()
 
     def close(self) -> None:
         """Stop accepting and close the socket; accepted clients are served. Safe to call repeatedly."""
-        self.rest()
+        self.pause()
         self._listener.close()
 
     async def finish(self, within_s: float) -> None:
@@ -273,7 +273,7 @@ class Acceptor:
             except OSError as problem:
                 if problem.errno not in _EXHAUSTED:
                     raise
-                self._pause(problem)
+                self._back_off(problem)
                 return
             self._delay_s = _FIRST_DELAY_S
             if self._tls is not None and len(self._setups) >= self._tls.most:
@@ -302,16 +302,16 @@ class Acceptor:
             connection.close()
             self._lost(problem.strerror or str(problem))
 
-    def _pause(self, problem: OSError) -> None:
+    def _back_off(self, problem: OSError) -> None:
         """Stop accepting for a while: the listening socket would stay readable although nothing can be accepted."""
         self._loop.remove_reader(self._listener.fileno())
         if (now := self._loop.time()) >= self._log_at:
             self._log_at = now + _LOG_EVERY_S
             log.warning("connections cannot be accepted for now: %s", problem.strerror)
-        self._timer = self._loop.call_later(self._delay_s, self._resume)
+        self._timer = self._loop.call_later(self._delay_s, self._listen_again)
         self._delay_s = min(2 * self._delay_s, _MAX_DELAY_S)
 
-    def _resume(self) -> None:
+    def _listen_again(self) -> None:
         self._timer = None
         self._loop.add_reader(self._listener.fileno(), self._accept)
 
@@ -325,7 +325,7 @@ def client_limit(most: int) -> int:
 async def listen(daemon: Daemon, listener: socket.socket) -> Callable[[], None]:
     """Accept clients at the local socket until the daemon stops; return a function that stops it earlier."""
     acceptor = Acceptor(listener, lambda: LocalWire(daemon.accept, max_line=daemon.max_line_bytes))
-    daemon.when_stopping(acceptor.rest, acceptor.go_on)
+    daemon.when_stopping(acceptor.pause, acceptor.resume)
     return acceptor.close
 
 
@@ -338,7 +338,7 @@ async def keep_socket(daemon: Daemon, claim: Claim, leave: Callable[[], None], *
     while True:
         await asyncio.sleep(every_s)
         try:
-            daemon.pool.check_open()
+            daemon.sessions.pool.check_open()
             if not claim.restore():
                 logged = ""
                 continue

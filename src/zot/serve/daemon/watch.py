@@ -1,4 +1,4 @@
-"""Watching runs: when those of this process end, and the rows that other processes add to followed sessions."""
+"""Rows that other processes add to sessions which clients of this daemon follow."""
 
 from __future__ import annotations
 
@@ -6,22 +6,16 @@ import asyncio
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from zot.errors import AgentError
-from zot.events import ApprovalRequest, Done
 from zot.journal.queries import ChangedSession, changed_since, find, last_seq, owned
 from zot.messages import timestamp
 from zot.serve.daemon.feed import SessionFeed
-from zot.session.history import Batch, Subscriber
 
 if TYPE_CHECKING:
-    from zot.runtime.pool import SessionPool
     from zot.serve.daemon.daemon import Daemon
-    from zot.serve.host.request import RequestServer
-    from zot.session.session import Session
 
 log = logging.getLogger("zot")
 
@@ -62,19 +56,19 @@ class ForeignRunWatcher:
 
     def _followed(self) -> Mapping[str, SessionFeed]:
         """Return the feeds of followed sessions that do not run in this process."""
-        pool = self._daemon.pool
+        pool = self._daemon.sessions.pool
         followed = {one for connection in self._daemon.connections for one in connection.followed}
-        running = {one for one in followed if (session := pool.session(one)) is not None and session.busy}
-        return {session_id: self._daemon.feed(session_id) for session_id in followed - running}
+        running = {one for one in followed if (session := pool.session(one)) is not None and session.worker.busy}
+        return {session_id: self._daemon.sessions.feed(session_id) for session_id in followed - running}
 
     async def _check(self, feeds: Mapping[str, SessionFeed], since: str) -> None:
-        newest = await self._journal.reading(lambda connection: self._newest(connection, feeds, since))
+        newest = await self._journal.reading(self._newest, feeds, since)
         if newest:
             followed = self._followed()
             for session_id, (seq, epoch) in newest.items():
                 feed = followed.get(session_id)  # It may run here by now.
                 if feed is not None and feed is feeds[session_id]:
-                    feed.meet(epoch)
+                    feed.set_epoch(epoch)
                     feed.on_foreign_rows(seq)
 
     async def _recover_dead(self) -> None:
@@ -83,7 +77,7 @@ class ForeignRunWatcher:
         missing = {one.id for one in begun if one.id in self._running and not self._journal.is_running(one)}
         for session_id in missing & self._missing - self._unrecoverable:
             try:
-                await self._daemon.pool.recover(session_id)
+                await self._daemon.sessions.pool.recover(session_id)
             except AgentError as problem:
                 log.warning("cannot recover session %r, whose process has died: %s", session_id, problem)
                 self._unrecoverable.add(session_id)
@@ -112,72 +106,3 @@ class ForeignRunWatcher:
 def _is_new_to(feed: SessionFeed, found: ChangedSession) -> bool:
     """True if a session has rows that were not sent here, or is a new one of the same id."""
     return found.last_seq > feed.seq or feed.epoch not in (0, found.epoch)
-
-
-class RunWaiter(Subscriber):
-    """Waits for a run's end or approval request: callers must not wait for a person."""
-
-    def __init__(self, session: Session, reached: Callable[[], object]) -> None:
-        self._reached: Callable[[], object] | None = reached
-        self.leave = session.subscribe(self)
-
-    def deliver(self, batch: Batch) -> None:
-        """Check a batch for the end of the run."""
-        if any(isinstance(event, Done | ApprovalRequest) for event in batch.events):
-            self.reach()
-
-    def reach(self) -> None:
-        """Call the callback, once. Safe to call repeatedly."""
-        reached, self._reached = self._reached, None
-        self.leave()
-        if reached is not None:
-            reached()
-
-
-def after_turn(pool: SessionPool, session_id: str, call: Callable[[], None], *, in_run: bool) -> None:
-    """Call when a session's turn is over or waits for an approval; at once if none runs.
-
-    ``in_run``: the start of a turn was sent, but not its end.
-    """
-    session, is_ended = pool.ending(session_id), pool.is_ended(session_id)
-    runs = session is not None and session.worker.has_begun and in_run
-    # A run that is cancelled before it begins still begins, if it can, so that its end is sent.
-    begins = session is not None and is_ended and session.busy and not session.worker.has_begun
-    if session is None or not (runs or begins) or (session.pending is not None and not is_ended):
-        call()
-        return
-    loop = asyncio.get_running_loop()
-    pause = RunWaiter(session, lambda: loop.call_soon(call))
-    if begins:
-        pool.when_ended(session_id, pause.reach)
-
-
-async def wind_down(
-    sessions: Callable[[], Iterable[Session]], respondent: RequestServer | None, *, within_s: float
-) -> None:
-    """Wait until all runs have ended or wait for an approval; ``within_s`` at most."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(within_s), asyncio.TaskGroup() as waits:
-            waits.create_task(_settle_all(sessions))
-            if respondent is not None:
-                waits.create_task(respondent.finish())
-
-
-async def _settle_all(sessions: Callable[[], Iterable[Session]]) -> None:
-    """Wait until all sessions have finished their queues, except those that wait for an approval."""
-    while running := [one for one in sessions() if one.busy and one.pending is None]:
-        async with asyncio.TaskGroup() as waits:
-            for session in running:
-                waits.create_task(_settle(session))
-
-
-async def _settle(session: Session) -> None:
-    paused = asyncio.Event()
-    pause = RunWaiter(session, paused.set)
-    waits = [asyncio.ensure_future(session.worker.finish()), asyncio.ensure_future(paused.wait())]
-    try:
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        pause.leave()
-        for wait in waits:
-            wait.cancel()

@@ -9,19 +9,21 @@ import signal
 import stat
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from zot.serve.stdio import SIGNALS, is_closed_by_peer, leave, unblock_signals
-from zot.wire.host import TIMEOUT_MESSAGE, WAITED_MESSAGE, Ids, Response, Usage
+from zot.wire.host import FAILED, TIMEOUT_MESSAGE, WAITED_MESSAGE, Ids, Response, Usage
+
+if TYPE_CHECKING:
+    from zot.serve.host.requests import RequestRun
 
 #: At the deadline, an answer that the main thread is writing has this long to get out.
 _WRITING_S = 0.5
 #: How often to check that the parent process is still alive.
 _CHECK_S = 0.5
 _WAKE = b"\0"
-_UNWRITTEN = 4
 #: Thread switch interval: how long another thread may keep the interpreter from the watchdog.
 _SWITCH_S = 0.001
 
@@ -56,16 +58,16 @@ class Slot:
     def __init__(self, ids: Ids, deadline: float) -> None:
         self.ids = ids
         self.deadline = deadline
-        #: Returns the request's usage so far.
-        self.usage: Callable[[], Usage] = Usage
-        #: Returns True while the request waits for other requests.
-        self.waits: Callable[[], bool] = lambda: False
-        #: Called after the watchdog has answered at the deadline.
-        self.expired: Callable[[], None] = lambda: None
+        #: The run of the request, once there is one.
+        self.run: RequestRun | None = None
         self._code = 0
         self._right = _thread.allocate_lock()
         self._writing = _thread.allocate_lock()
         self._writing.acquire()
+
+    def usage(self) -> Usage:
+        """Return the request's usage so far."""
+        return Usage() if self.run is None else self.run.usage()
 
     def take(self) -> bool:
         """Claim the right to answer; False if it was claimed before."""
@@ -89,37 +91,40 @@ class Slot:
         return self._code
 
 
+class WatchedServer(Protocol):
+    """A server whose requests a watchdog guards: of one request, or of a stream of them. Called in any thread."""
+
+    #: True if it serves many requests: a deadline then ends one request, not the process.
+    stays: bool
+
+    def answer_late(self, slot: Slot, response: Response, code: int) -> None:
+        """Write the answer of a taken slot without waiting long for the reader.
+
+        Calls `Slot.written` once the answer is out or cannot get out.
+        """
+
+    def kill(self) -> None:
+        """Kill all child processes."""
+
+    def flush(self) -> None:
+        """Write buffered output."""
+
+    def exit(self, codes: Sequence[int | None]) -> NoReturn:
+        """Exit after its last answers; ``codes`` are their exit codes, None for one that did not get out in time."""
+
+
 class Watchdog:
-    """Answer requests at their deadline, and all of them when the process must end.
+    """Answer requests at their deadline, and all of them when the process must end."""
 
-    ``write`` is called in the watchdog's thread with the slot, the response and the exit code. It must not wait long
-    for the reader, and must call `Slot.written` once the answer is out or cannot get out.
-    ``stays`` is for a process that serves many requests: a deadline then ends one request, not the process.
-    """
-
-    def __init__(
-        self,
-        signals: Signals,
-        descriptors: tuple[int, int],
-        write: Callable[[Slot, Response, int], object],
-        *,
-        stays: bool,
-        leave: Callable[[int], NoReturn] = leave,
-    ) -> None:
+    def __init__(self, signals: Signals, descriptors: tuple[int, int]) -> None:
         self._signals = signals
         self._incoming, self._outgoing = descriptors
-        self._write = write
-        self._stays = stays
-        self._exit = leave
         self._slots: dict[Slot, None] = {}
         self._parent = os.getppid()
-        #: Kills all child processes; called from any thread.
-        self.kill: Callable[[], None] = lambda: None
-        #: Flushes pending output, if there is a buffer.
-        self.flush: Callable[[], None] = lambda: None
 
-    def start(self) -> None:
-        """Start watching. Earlier signals count, so guard every unanswered request before."""
+    def start(self, server: WatchedServer) -> None:
+        """Start watching for ``server``. Earlier signals count, so guard every unanswered request before."""
+        self._server = server
         sys.setswitchinterval(_SWITCH_S)
         _thread.start_new_thread(self._watch, ())
 
@@ -137,7 +142,7 @@ class Watchdog:
             self._loop()
         except BaseException as problem:  # The thread's outermost boundary: without it no deadline would be kept.
             sys.stderr.write(f"zot: the watchdog failed: {problem!r}\n")
-            leave(4)
+            leave(FAILED)
 
     def _loop(self) -> NoReturn:
         poll = select.poll()
@@ -151,8 +156,8 @@ class Watchdog:
                 self._end(f"zot was ended by {name}", 0)
             if is_closed_by_peer(self._outgoing):
                 self._give_up()
-            if os.getppid() != self._parent and not self._stays and _has_ended(self._incoming):
-                self._end("the process that asked has gone", 4)
+            if os.getppid() != self._parent and not self._server.stays and _has_ended(self._incoming):
+                self._end("the process that asked has gone", FAILED)
 
     def _pause_s(self) -> float:
         now = time.monotonic()
@@ -165,38 +170,33 @@ class Watchdog:
                 self.release(slot)
                 answered = slot.take()
                 if answered:
-                    message = TIMEOUT_MESSAGE + (WAITED_MESSAGE if slot.waits() else "")
-                    self._write(slot, slot.ids.failure("TIMEOUT", message, slot.usage()), 0)
-                if not self._stays:
+                    message = TIMEOUT_MESSAGE + (WAITED_MESSAGE if slot.run is not None and slot.run.waits else "")
+                    self._server.answer_late(slot, slot.ids.failure("TIMEOUT", message, slot.usage()), 0)
+                if not self._server.stays:
                     self._leave([slot])
-                if answered:
-                    slot.expired()
+                if answered and slot.run is not None:
+                    slot.run.expire()
 
     def _end(self, message: str, code: int) -> NoReturn:
         """Answer all requests and exit."""
         slots = list(self._slots)
         for slot in slots:
             if slot.take():
-                self._write(slot, slot.ids.failure("INTERNAL", message, slot.usage()), code)
+                self._server.answer_late(slot, slot.ids.failure("INTERNAL", message, slot.usage()), code)
         self._leave(slots)
 
     def _give_up(self) -> NoReturn:
-        """Exit because the output is closed; without ``leave``, which could turn the failure into a success."""
-        self.kill()
-        leave(0 if self._stays else _UNWRITTEN)
+        """Exit because the output is closed; not as the server would, which could turn the failure into a success."""
+        self._server.kill()
+        leave(0 if self._server.stays else FAILED)
 
     def _leave(self, slots: list[Slot]) -> NoReturn:
         """Kill child processes, wait for the answers to get out, and exit; with a failure code if one does not."""
-        self.kill()
+        self._server.kill()
         deadline = time.monotonic() + _WRITING_S
         codes = [slot.wait_written(deadline - time.monotonic()) for slot in slots]
-        self.flush()
-        if self._stays:
-            leave(0)
-        [code] = codes
-        if code is None:
-            leave(_UNWRITTEN)
-        self._exit(code)
+        self._server.flush()
+        self._server.exit(codes)
 
 
 def _has_ended(incoming: int) -> bool:

@@ -27,7 +27,7 @@ from zot.config.tokens import path_in
 from zot.errors import ConfigError
 from zot.serve.daemon.audit import Identity, Refusals
 from zot.serve.daemon.sockets import Acceptor, Handshake
-from zot.serve.web.app import app_for
+from zot.serve.web.asgi import app_for
 from zot.serve.web.gate import Limits, Tokens
 from zot.serve.web.websocket import BELOW, text_frames
 
@@ -403,15 +403,15 @@ class _Server(uvicorn.Server):
                     self._has_changed.clear()
                     await self._has_changed.wait()
 
-    def rest(self) -> None:
+    def pause(self) -> None:
         """Pause accepting."""
         if self._acceptor is not None:
-            self._acceptor.rest()
+            self._acceptor.pause()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Resume accepting."""
         if self._acceptor is not None:
-            self._acceptor.go_on()
+            self._acceptor.resume()
 
     def stop(self) -> None:
         """Stop accepting. Safe to call repeatedly."""

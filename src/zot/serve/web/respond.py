@@ -61,7 +61,7 @@ class Respond:
         """Run the request. If the client disconnects meanwhile, the stored answer awaits its retry."""
         gone = asyncio.ensure_future(_gone(receive))
         try:
-            answered = await self._daemon.respond(request, age_s=time.monotonic() - came)
+            answered = await self._daemon.sessions.respond(request, age_s=time.monotonic() - came)
             is_there = not gone.done()
             counts = scope["zot.tokens"].counts(scope["zot.grant"])
         except Stopping as problem:

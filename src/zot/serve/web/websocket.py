@@ -13,7 +13,7 @@ import msgspec
 
 from zot.encoding import UNREADABLE
 from zot.errors import AgentError, NoSuchSession, UserError
-from zot.extensions.connection import RemoteCarrier
+from zot.extensions.sources import RemoteCarrier
 from zot.runtime.extensions import manager_of
 from zot.serve.daemon.audit import Identity
 from zot.serve.daemon.backlog import MAX_UNREAD_BYTES
@@ -22,6 +22,7 @@ from zot.serve.web.gate import Limits, Tokens, subprotocol_of
 from zot.store import GuardSet
 
 if TYPE_CHECKING:
+    from zot.extensions.supervisor import SupervisedExtension
     from zot.serve.daemon.daemon import Daemon
     from zot.serve.web.listen import WebSocketProtocol
     from zot.session.session import Session
@@ -63,7 +64,7 @@ _PAUSES_S = (0.05, 0.25, 1.0, 4.0)
 
 
 class WebWire:
-    """One client (`connection.ClientWire`). With ``below`` it is faster and can be cut off during a write."""
+    """One client (`backlog.Wire`). With ``below`` it is faster and can be cut off during a write."""
 
     def __init__(self, send: Send, below: WebSocketProtocol | None = None) -> None:
         self._send = send
@@ -296,7 +297,7 @@ class ExtensionEndpoint:
         try:
             if not scope["zot.grant"].sees(session_id):
                 raise NoSuchSession(f"the token is not bound to a session {session_id!r}")
-            async with self._daemon.pool.use(session_id) as session:
+            async with self._daemon.sessions.pool.use(session_id) as session:
                 await self._serve(scope, session, (session_id, name), receive, send)
         except NoSuchSession as problem:
             await refuse(scope, send, 404, str(problem))
@@ -310,13 +311,15 @@ class ExtensionEndpoint:
         session_id, name = named
         below: WebSocketProtocol | None = (scope.get("extensions") or {}).get(BELOW)
         wire = WebWire(send, below)
-        link = RemoteCarrier(lambda data: _send_or_cut(wire, data), lambda: wire.finish(extension.problem))
+        end = _ExtensionEnd(wire)
+        link = RemoteCarrier(end)
         keeping: set[asyncio.Task[None]] = set()
 
         def guards(guarded: GuardSet) -> None:
             keeping.add(asyncio.get_running_loop().create_task(_record_guard(session, guarded), name="zot guard"))
 
         extension = manager_of(session.agent.extensions).join(name, link, guards, token=scope["zot.bearer"])
+        end.extension = extension
         who = Identity("ws", token=scope["zot.bearer"])
         self._daemon.parts.audit.note("connected", who, method="/ext", session=session_id)
         tokens: Tokens = scope["zot.tokens"]
@@ -335,6 +338,22 @@ class ExtensionEndpoint:
         """Disconnect an extension whose token was revoked or is over."""
         self._daemon.parts.audit.note("revoked", who, method="/ext", session=session_id)
         wire.cut(f"the token {who.token} does not count any more")
+
+
+class _ExtensionEnd:
+    """The WebSocket of one extension, as its `RemoteCarrier` uses it."""
+
+    def __init__(self, wire: WebWire) -> None:
+        self.extension: SupervisedExtension | None = None
+        self._wire = wire
+
+    def send(self, data: bytes) -> None:
+        self._wire.send(data)
+        if self._wire.unread > MAX_UNREAD_BYTES:
+            self._wire.cut("it does not read")
+
+    def hang_up(self) -> None:
+        self._wire.finish("" if self.extension is None else self.extension.problem)
 
 
 async def _record_guard(session: Session, guarded: GuardSet) -> None:
@@ -384,9 +403,3 @@ def _is_several(data: bytes) -> bool:
     except UNREADABLE:
         return True
     return False
-
-
-def _send_or_cut(wire: WebWire, data: bytes) -> None:
-    wire.send(data)
-    if wire.unread > MAX_UNREAD_BYTES:
-        wire.cut("it does not read")

@@ -22,7 +22,7 @@ from contextlib import suppress
 from socket import socket
 
 from zot.tools.guardian_process import kernel, tree
-from zot.tools.guardian_process.request import SECCOMP_FD, SpawnRequest, receive_request
+from zot.tools.guardian_process.spawn_request import SECCOMP_FD, SpawnRequest, receive_request
 
 #: Grace for a tree after zot or the guardian has ended.
 ORPHAN_GRACE_S = 0.5

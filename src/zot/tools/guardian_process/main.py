@@ -18,7 +18,7 @@ from contextlib import suppress
 
 from zot.tools.guardian_process import kernel, tree
 from zot.tools.guardian_process.keeper import keep
-from zot.tools.guardian_process.request import receive_with_descriptors
+from zot.tools.guardian_process.spawn_request import receive_with_descriptors
 
 #: Time for keepers to end after zot has ended. Longer than the grace of their commands.
 _WIND_DOWN_S = 2.0

@@ -28,21 +28,21 @@ from zot.events import (
 )
 from zot.messages import text_of
 from zot.panels import CommandInfo
-from zot.ui.conversation import Conversation, Home
+from zot.ui.conversation import Conversation, FirstConversation, Home
 from zot.ui.terminal import slash
 from zot.ui.terminal.composer import Composer, Editor, FileCompletions
 from zot.ui.terminal.live import LiveConversation
 from zot.ui.terminal.looks import Level, Look, look_for, safe
 from zot.ui.terminal.mentions import named_images
-from zot.ui.terminal.panels import PanelEvent, Panels, PanelView
+from zot.ui.terminal.panel_views import PanelEvent, Panels, PanelView
 from zot.ui.terminal.questions import ApprovalDialogs, Form, Question, QuestionQueue
-from zot.ui.terminal.slash import Option, Terminal, ask_trust, offer_retry
+from zot.ui.terminal.slash import Option, ask_trust, offer_retry
 from zot.ui.terminal.status import StatusLine
 from zot.ui.terminal.textual_patches import Ground, collect_briefly, on_worker_end
-from zot.ui.terminal.transcript import Pace, TranscriptView
+from zot.ui.terminal.transcript_view import Pace, TranscriptView
 
 if TYPE_CHECKING:
-    from zot.ui.terminal.entries import TranscriptBuilder
+    pass
 
 KEYS = """\
 **Keys**
@@ -133,7 +133,7 @@ class ExtensionWaits:
                 self._told = None
             self._changed()
 
-    def hear(self, event: ExtWaiting) -> None:
+    def apply(self, event: ExtWaiting) -> None:
         """Show the extension's name if the event concerns this terminal."""
         if self._concerns(event):
             self._told = event
@@ -146,7 +146,7 @@ class PromptSender:
     """Sends prompts one after the other, in the order in which they were submitted."""
 
     def __init__(self, app: ZotApp) -> None:
-        self._app, self._following = app, app.following
+        self._app, self._live = app, app.live
         self._composer, self._queue = app.composer, app.composer.queue
         #: Held until the session has accepted the current prompt.
         self._turn = asyncio.Lock()
@@ -154,16 +154,16 @@ class PromptSender:
     @property
     def runs(self) -> bool:
         """True while a run is active as far as events tell: the session may become idle a moment later."""
-        return bool(self._following.story.doing)
+        return bool(self._live.story.doing)
 
-    def submit(self, text: str) -> None:
-        """Enqueue a prompt."""
+    def enqueue(self, text: str) -> None:
+        """Enqueue a prompt, and send it if nothing runs."""
         self._queue.add(text)
         self.go_on()
 
     def go_on(self) -> None:
         """Send the oldest queued prompt unless a run is active, and show a run as active from then on."""
-        if self._queue.waiting and self._following.is_open and not self.runs:
+        if self._queue.waiting and self._live.is_open and not self.runs:
             self._show("waiting for the model")
             self._app.do(self._say(self._queue.next()))
 
@@ -171,7 +171,7 @@ class PromptSender:
         """Send a message to the running prompt, unless it is withdrawn before its images are read."""
 
         async def say(name: str) -> None:
-            conversation = self._following.conversation
+            conversation = self._live.conversation
             async with self._turn:
                 images = await named_images(text, conversation)
             if self._queue.steers(name):
@@ -182,20 +182,20 @@ class PromptSender:
     async def take_back(self, name: str) -> None:
         """Withdraw a steering message. Raise UserError if the model has received it."""
         async with self._turn:  # The session may not have it yet.
-            await self._following.conversation.withdraw(name)
+            await self._live.conversation.withdraw(name)
 
     def abort(self) -> None:
         """Abort the run and the prompt being sent. Queued prompts return to the editor."""
         self._composer.take_back_all()  # First: the end of the run would send the next queued prompt.
-        if self._following.is_open:
+        if self._live.is_open:
             self._app.do(self._abort())
 
     async def _abort(self) -> None:
         async with self._turn:
-            await self._following.conversation.abort()
+            await self._live.conversation.abort()
 
     async def _say(self, text: str) -> None:
-        conversation = self._following.conversation
+        conversation = self._live.conversation
         try:
             async with self._turn:
                 images = await named_images(text, conversation)
@@ -206,12 +206,12 @@ class PromptSender:
             raise
 
     def _show(self, doing: str) -> None:
-        self._following.story.doing = doing
+        self._live.story.doing = doing
         self._app.show_doing()
 
 
 class ZotApp(Ground):
-    """The app that shows one conversation. ``begin`` returns the home, ``session`` opens a session in it."""
+    """The app that shows one conversation at a time, ``first`` at its start."""
 
     CSS = """
     Screen { layout: vertical; background: transparent; overflow: hidden; }
@@ -231,8 +231,7 @@ class ZotApp(Ground):
 
     def __init__(
         self,
-        begin: Callable[[], Awaitable[Home]],
-        session: Callable[[Home], Awaitable[Conversation]],
+        first: FirstConversation,
         *,
         look: Look | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -242,20 +241,20 @@ class ZotApp(Ground):
         self.set_class(not self.look.unicode, "ascii")
         if self.look.code_theme == "ansi_light":
             self.theme = "ansi-light"
-        self._begin, self._session = begin, session
-        self._home: Home | None = None
+        self._first = first
         self._approvals = ApprovalDialogs(self)
         self.transcript = TranscriptView(self.look)
         self.status = StatusLine(self.look)
         self.composer = Composer()
         self.editor, self.queue = self.composer.editor, self.composer.queue
         heard = Pace(self, self._show_events).want
-        self.following = LiveConversation(self, heard)
+        self.live = LiveConversation(self, heard)
         self.asking = QuestionQueue(self.composer, clock)
-        self._clock = clock
+        self.clock = clock
+        self.terminal = AppTerminal(self)
         self.panels = Panels(self.editor, clock)
         self.speech = PromptSender(self)
-        self._awaiting, self._leaving = ExtensionWaits(self.show_doing), DoublePress(clock)
+        self.waits, self._leaving = ExtensionWaits(self.show_doing), DoublePress(clock)
         self.status.hint = lambda: "Ctrl+C again leaves; Esc aborts what runs" if self._leaving.is_pressed else ""
         #: The final state of the conversation, read when the app closes.
         self.left: SessionState | None = None
@@ -276,31 +275,14 @@ class ZotApp(Ground):
         for fit in (self.panels.fit, self.asking.fit):  # An unchanged panel may have other room all the same.
             self.call_later(fit)  # The app does not know its new size yet.
 
-    @property
-    def conversation(self) -> Conversation:
-        return self.following.conversation
-
-    @property
-    def story(self) -> TranscriptBuilder:
-        return self.following.story
-
-    @property
-    def home(self) -> Home:
-        assert self._home is not None
-        return self._home
-
-    @property
-    def extension_commands(self) -> Sequence[CommandInfo]:
-        return self.composer.commands
-
     async def _start(self) -> None:
         """Ask about trust in the project, then open the session."""
         await self.screen.mount(self.panels, before=self.composer)
         await self.composer.furnish()
         try:
-            self._home = await self._begin()
-            await ask_trust(self)
-            await self._enter(await self._session(self._home))
+            self.terminal.home = home = await self._first.home()
+            await ask_trust(self.terminal)
+            await self.enter(await self._first.session(home))
         except AgentError as problem:
             self.exit(1, message=Text(f"zot: {safe(str(problem))}"))
         else:
@@ -309,13 +291,13 @@ class ZotApp(Ground):
             await asyncio.to_thread(warm)
             collect_briefly()
 
-    async def _enter(self, conversation: Conversation) -> None:
+    async def enter(self, conversation: Conversation) -> None:
         """Show and follow a conversation."""
         self.asking.overtake()
         self.status.is_reachable = lambda: conversation.is_reachable
         self.composer.commands = ()
         await self.panels.close_all()
-        former = await self.following.enter(conversation)
+        former = await self.live.enter(conversation)
         await self._refresh_state()
         now = await conversation.state()
         self.composer.files = FileCompletions(now.cwd)
@@ -324,47 +306,47 @@ class ZotApp(Ground):
         self.do(self._learn_commands())
         if former is not None:
             await former.close()
-        self.following.opened.set()
+        self.live.opened.set()
         self.speech.go_on()
 
     async def _begin_anew(self) -> None:
-        await self.following.begin_anew()
+        await self.live.begin_anew()
         await self._refresh_state()
 
     async def _learn_commands(self) -> None:
-        with self._awaiting.wait("start"):
-            self.composer.commands = await self.conversation.commands()
+        with self.waits.wait("start"):
+            self.composer.commands = await self.live.conversation.commands()
 
     async def _refresh_state(self) -> None:
-        self.status.show(await self.conversation.state())
+        self.status.show(await self.live.conversation.state())
         self.show_doing()
 
     def show_doing(self) -> None:
-        self.status.do(self._awaiting.doing or self.story.doing)
+        self.status.do(self.waits.doing or self.live.story.doing)
 
     # Events.
 
     def _show_events(self) -> None:
         """Show the events that arrived since the last call."""
-        events = self.following.feed.take()[: 0 if self.is_leaving else None]  # An app that is closing starts nothing.
+        events = self.live.feed.take()[: 0 if self.is_leaving else None]  # An app that is closing starts nothing.
         for event in events:
-            self.story.tell((event,))
+            self.live.story.apply(event)
             self._react(event)
         self.transcript.settle()
         self.show_doing()
 
     def _react(self, event: AgentEvent) -> None:
         """React to an event, besides showing it."""
-        self._approvals.hear(event)
+        self._approvals.apply(event)
         if isinstance(event, PanelEvent):
-            self.do(self.panels.hear(event))
+            self.do(self.panels.apply(event))
         match event:
             case UserMessage(content=content):
                 self.queue.said(text_of(content))
                 self.do(self._refresh_state())
             case ConversationReplaced(messages=0):
-                self.following.forget()
-                self.note("the conversation was cleared; its cost stays counted")
+                self.live.forget()
+                self.live.story.note("the conversation was cleared; its cost stays counted")
                 self.do(self._refresh_state())
             case ConversationReplaced():
                 self.do(self._begin_anew())
@@ -374,11 +356,11 @@ class ZotApp(Ground):
             case TurnStart():
                 self.asking.overtake()
             case Done():
-                self.do(self._ended(self.story.failure))
+                self.do(self._ended(self.live.story.failure))
             case ApprovalRequest():
                 self.do(self._approvals.ask(event))
             case ExtWaiting():
-                self._awaiting.hear(event)
+                self.waits.apply(event)
             case _:
                 pass
 
@@ -386,7 +368,7 @@ class ZotApp(Ground):
         """A run is over: send the next queued prompt, or offer another model if this one failed."""
         await self._refresh_state()
         if failure and not self.queue.waiting:
-            await offer_retry(self, failure)
+            await offer_retry(self.terminal, failure)
         else:
             self.speech.go_on()
 
@@ -411,39 +393,29 @@ class ZotApp(Ground):
     def on_paste(self, event: Paste) -> None:
         """Keep a paste that no focused widget took."""
         self.editor.post_message(Paste(event.text))
-        self.note("what was pasted is in the editor")
+        self.live.story.note("what was pasted is in the editor")
 
-    async def on_editor_submitted(self, message: Editor.Submitted) -> None:
+    def on_editor_submitted(self, message: Editor.Submitted) -> None:
         self.transcript.show_end()
         if slash.is_command(message.text):
             self.do(self._run_command(message.text))
-        elif message.steers and self.runs:
+        elif message.steers and self.speech.runs:
             self.speech.steer(message.text)
         else:
-            await self.submit(message.text)
+            self.speech.enqueue(message.text)
 
     def on_composer_withdrawn(self, message: Composer.Withdrawn) -> None:
         self.do(self.composer.withdraw_steering(message, self.speech.take_back))
 
-    async def submit(self, text: str) -> None:
-        self.speech.submit(text)
-
-    async def retry(self) -> None:
-        await self.conversation.retry()
-
-    @property
-    def runs(self) -> bool:
-        return self.speech.runs
-
     async def _run_command(self, line: str) -> None:
         name = line[1:].split(maxsplit=1)[0]
         if name != "exit":  # Leaving must not wait.
-            await self.following.opened.wait()
-        with self._awaiting.wait(*awaited_by(name, is_ours=name in slash.COMMANDS)):
-            await slash.run(self, line)
+            await self.live.opened.wait()
+        with self.waits.wait(*awaited_by(name, is_ours=name in slash.COMMANDS)):
+            await slash.run(self.terminal, line)
         if name == "reload-ext":
             await self._learn_commands()
-        if self.following.is_open:
+        if self.live.is_open:
             await self._refresh_state()
 
     async def on_editor_escaped(self) -> None:
@@ -476,57 +448,12 @@ class ZotApp(Ground):
     # Panels.
 
     def on_panel_view_pressed(self, message: PanelView.Pressed) -> None:
-        self.do(self.conversation.send_key(message.panel_id, message.key, message.text))
+        self.do(self.live.conversation.send_key(message.panel_id, message.key, message.text))
 
     def on_panel_view_close_requested(self, message: PanelView.CloseRequested) -> None:
-        self.do(self.panels.dismiss(message.panel_id, self.conversation.close_panel))
+        self.do(self.panels.dismiss(message.panel_id, self.live.conversation.close_panel))
 
-    # The `Terminal` interface, for slash commands.
-
-    def note(self, text: str, level: Level = "info") -> None:
-        self.transcript.note(text, level)
-
-    def present(self, text: str, source: str) -> None:
-        self.transcript.present(text, source)
-
-    def insert(self, text: str) -> None:
-        self.editor.insert(text)
-        self.editor.focus()
-
-    def now(self) -> float:
-        return self._clock()
-
-    def enter_panel(self, panel_id: str, since: float) -> None:
-        self.panels.enter(panel_id, since)
-
-    def busy(self, text: str) -> AbstractContextManager[None]:
-        return self._awaiting.busy(text)
-
-    async def choose(
-        self, title: str, options: Sequence[Option[T]], *, body: str = "", sudden: bool = False
-    ) -> T | None:
-        chosen: T | None = await self.asking.put(Question(title, options, body=body, sudden=sudden))
-        return chosen
-
-    async def ask(self, title: str, *, secret: bool = False) -> str | None:
-        written: str | None = await self.asking.put(Form(title, secret=secret))
-        return written
-
-    async def switch(self, session: str | None) -> None:
-        if self.runs:
-            raise UserError("something is running here; abort it first")
-        await self._enter(await self.home.open(session))
-
-    async def compact(self) -> None:
-        await self.conversation.compact()
-        self.story.doing = "summarising the conversation"
-        self.show_doing()
-
-    async def jump(self) -> None:
-        await jump(self, self.transcript)
-
-    def page(self) -> str:
-        return KEYS
+    # Its end, and its tasks.
 
     def leave(self) -> None:
         self.exit(0)
@@ -535,11 +462,11 @@ class ZotApp(Ground):
 
     async def close(self) -> None:
         """Note the conversation's final state and close it."""
-        self.following.leave()
-        if self.following.is_open:
+        self.live.leave()
+        if self.live.is_open:
             with suppress(AgentError):  # A lost connection cannot be asked.
-                self.left = await self.conversation.state()
-            await self.conversation.close()
+                self.left = await self.live.conversation.state()
+            await self.live.conversation.close()
 
     def do(self, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work`` as a task; show its errors as notes."""
@@ -550,17 +477,82 @@ class ZotApp(Ground):
         try:
             await work
         except (AgentError, OSError) as problem:  # Also a TimeoutError, which is an OSError.
-            self.note(str(problem) or "there was no answer in time", "error")
+            self.live.story.note(str(problem) or "there was no answer in time", "error")
 
 
-async def jump(terminal: Terminal, transcript: TranscriptView) -> None:
-    """Let the user choose one of their messages, newest first, and scroll to it."""
-    from zot.ui.terminal.entries import UserEntry  # Imported lazily: the first frame is drawn before.
+class AppTerminal:
+    """The `Terminal` of slash commands, over the parts of the app."""
 
-    said = [entry for entry in transcript.entries if isinstance(entry, UserEntry)]
-    if not said:
-        terminal.note("nothing has been said yet")
-        return
-    options = [Option(entry, " ".join(entry.text.split())[:200]) for entry in reversed(said)]
-    if (chosen := await terminal.choose("Go to", options)) is not None:
-        transcript.show_entry(chosen)
+    #: Set before the first command.
+    home: Home
+
+    def __init__(self, app: ZotApp) -> None:
+        self._app = app
+
+    @property
+    def conversation(self) -> Conversation:
+        return self._app.live.conversation
+
+    @property
+    def extension_commands(self) -> Sequence[CommandInfo]:
+        return self._app.composer.commands
+
+    def note(self, text: str, level: Level = "info") -> None:
+        self._app.live.story.note(text, level)
+
+    def present(self, text: str, source: str) -> None:
+        self._app.live.story.present(text, source)
+
+    def insert(self, text: str) -> None:
+        self._app.editor.insert(text)
+        self._app.editor.focus()
+
+    def now(self) -> float:
+        return self._app.clock()
+
+    def enter_panel(self, panel_id: str, since: float) -> None:
+        self._app.panels.enter(panel_id, since)
+
+    def busy(self, text: str) -> AbstractContextManager[None]:
+        return self._app.waits.busy(text)
+
+    async def choose(
+        self, title: str, options: Sequence[Option[T]], *, body: str = "", sudden: bool = False
+    ) -> T | None:
+        chosen: T | None = await self._app.asking.put(Question(title, options, body=body, sudden=sudden))
+        return chosen
+
+    async def ask(self, title: str, *, secret: bool = False) -> str | None:
+        written: str | None = await self._app.asking.put(Form(title, secret=secret))
+        return written
+
+    async def submit(self, text: str) -> None:
+        self._app.speech.enqueue(text)
+
+    async def start_run(self, start: Awaitable[None], doing: str = "") -> None:
+        await start
+        if doing:
+            self._app.live.story.doing = doing
+            self._app.show_doing()
+
+    async def switch(self, session: str | None) -> None:
+        if self._app.speech.runs:
+            raise UserError("something is running here; abort it first")
+        await self._app.enter(await self.home.open(session))
+
+    async def jump(self) -> None:
+        """Let the user choose one of their messages, newest first, and scroll to it."""
+        transcript = self._app.transcript
+        said = [entry for entry in transcript.entries if entry.is_prompt]
+        if not said:
+            self.note("nothing has been said yet")
+            return
+        options = [Option(entry, " ".join(entry.text.split())[:200]) for entry in reversed(said)]
+        if (chosen := await self.choose("Go to", options)) is not None:
+            transcript.show_entry(chosen)
+
+    def page(self) -> str:
+        return KEYS
+
+    def leave(self) -> None:
+        self._app.exit(0)

@@ -34,9 +34,9 @@ from zot.events import (
 )
 from zot.messages import PastMessage, ShownBlock, ShownCall, ShownImage, ShownResult, Stop, TextBlock, text_of
 from zot.ui.readable import counted, format_duration, format_size, one_line, stop_note, summary
-from zot.ui.terminal.call_text import called_with, changes
-from zot.ui.terminal.looks import Level, Look, program_output, safe, unabridged
+from zot.ui.terminal.looks import Level, Look, called_with, changes, program_output, safe, unabridged
 from zot.ui.terminal.markdown import Flow, drawn, plain_line, with_prefix
+from zot.ui.terminal.transcript_view import TranscriptView
 
 _LEVELS: dict[Level, str] = {"info": "dim", "success": "green", "warn": "yellow", "error": "red"}
 DIM = Style(dim=True)
@@ -71,6 +71,8 @@ class Entry:
 
     #: True if unfolding it shows more.
     foldable = False
+    #: True for a message of the user.
+    is_prompt = False
 
     def __init__(self) -> None:
         self.version = 0
@@ -105,6 +107,8 @@ class Entry:
 
 class UserEntry(Entry):
     """A user message. ``images`` are their types and sizes."""
+
+    is_prompt = True
 
     def __init__(self, text: str, images: Sequence[tuple[str, int]] = ()) -> None:
         super().__init__()
@@ -397,11 +401,11 @@ def _indented(lines: Iterable[Line], width: int, look: Look) -> list[Strip]:
 
 
 class TranscriptBuilder:
-    """Turns messages and then events of a conversation into entries, and passes them to ``add``."""
+    """Turns messages and then events of a conversation into entries of a ``view``."""
 
-    def __init__(self, add: Callable[[Entry], None], pictured: Callable[[Entry, str], None]) -> None:
+    def __init__(self, view: TranscriptView, pictured: Callable[[Entry, str], None]) -> None:
         """``pictured`` is called with each entry that has images, and the place of these."""
-        self._add = add
+        self._view = view
         self._pictured = pictured
         self._answer: AnswerEntry | None = None
         self._thought: ThoughtEntry | None = None
@@ -420,7 +424,7 @@ class TranscriptBuilder:
                 self._say_user(message.content, message.time)
             elif message.role == "assistant":
                 if message.thought.strip():
-                    self._add(ThoughtEntry(message.thought))
+                    self._view.add(ThoughtEntry(message.thought))
                 self._recall(message.content)
             else:
                 for block in message.content:
@@ -428,10 +432,21 @@ class TranscriptBuilder:
                         self._finish(block.call_id, block.content, is_error=block.is_error)
             self._note_end(message.stop, message.error)
 
-    def tell(self, events: Iterable[AgentEvent]) -> None:
-        """Add events."""
-        for event in events:
-            self._handle(event)
+    def apply(self, event: AgentEvent) -> None:
+        """Add one event. Panels, approvals and unknown events add no entry."""
+        handler = _HANDLERS.get(type(event))
+        if handler is not None:
+            handler(self, event)
+
+    def note(self, text: str, level: Level = "info") -> None:
+        """Show a note outside of the conversation."""
+        self._view.add(NoteEntry(text, level))
+        self._view.settle()
+
+    def present(self, text: str, source: str) -> None:
+        """Show Markdown outside of the conversation."""
+        self._view.add(DisplayEntry(text, source=source))
+        self._view.settle()
 
     def call(self, call_id: str) -> CallEntry | None:
         """Return a call without a result, by id."""
@@ -441,12 +456,6 @@ class TranscriptBuilder:
     def running(self) -> CallEntry | None:
         """The first call without a result."""
         return next(iter(self._calls.values()), None)
-
-    def _handle(self, event: AgentEvent) -> None:
-        """Add one event. Panels, approvals and unknown events add no entry."""
-        told = _HANDLERS.get(type(event))
-        if told is not None:
-            told(self, event)
 
     def _asked(self, event: UserMessage) -> None:
         self._say_user(event.content, event.time)
@@ -481,7 +490,7 @@ class TranscriptBuilder:
 
     def _fail(self, event: Error) -> None:
         if event.message != self._error:  # Else the note of the turn's end shows it.
-            self._add(NoteEntry(event.message, "error"))
+            self._view.add(NoteEntry(event.message, "error"))
 
     def _retry(self, event: Retry) -> None:
         when = f"again in {format_duration(event.delay_ms)} (try {event.attempt + 1})"
@@ -494,20 +503,20 @@ class TranscriptBuilder:
             self.doing = f"waiting for {event.extension}: {event.what}"
 
     def _notice(self, event: ExtNotify) -> None:
-        self._add(NoteEntry(event.message, event.level, source=event.extension))
+        self._view.add(NoteEntry(event.message, event.level, source=event.extension))
 
     def _say(self, event: TextDelta) -> None:
         self._end_thought()
         if self._answer is None:
             self._answer = AnswerEntry()
-            self._add(self._answer)
+            self._view.add(self._answer)
         self._answer.add(event.delta)
         self.doing = "answering"
 
     def _think(self, event: ThinkingDelta) -> None:
         if self._thought is None:
             self._thought = ThoughtEntry()
-            self._add(self._thought)
+            self._view.add(self._thought)
         self._thought.add(event.delta)
         self.doing = "thinking"
 
@@ -522,7 +531,7 @@ class TranscriptBuilder:
         text = text_of(event.content)
         if self._answer is None and text.strip():
             self._answer = AnswerEntry()
-            self._add(self._answer)
+            self._view.add(self._answer)
         if self._answer is not None:
             self._answer.replace(text)
         self._answer = None
@@ -535,7 +544,7 @@ class TranscriptBuilder:
 
     def _note_end(self, stop: Stop, error: str | None) -> None:
         if mark := stop_note(stop, error):
-            self._add(NoteEntry(mark, "error" if stop == "error" else "warn"))
+            self._view.add(NoteEntry(mark, "error" if stop == "error" else "warn"))
 
     def _end(self, event: Done) -> None:
         for call in self._calls.values():  # An abort drops a half-written call.
@@ -548,21 +557,21 @@ class TranscriptBuilder:
     def _compacted(self, event: CompactDone) -> None:
         why = "the conversation was compacted automatically" if event.auto else "the conversation was summarised"
         more = f"; {event.pruned} results of tools were shortened" if event.pruned else ""
-        self._add(NoteEntry(f"{why}{more}", "info"))
+        self._view.add(NoteEntry(f"{why}{more}", "info"))
         if event.summary:
-            self._add(ThoughtEntry(event.summary))
+            self._view.add(ThoughtEntry(event.summary))
 
     def _say_user(self, content: Sequence[ShownBlock], time: str) -> None:
         images = [(one.mime_type, one.bytes) for one in content if isinstance(one, ShownImage)]
         entry = UserEntry(text_of(content), images)
         if images:
             self._pictured(entry, time)
-        self._add(entry)
+        self._view.add(entry)
 
     def _known(self, call_id: str, name: str) -> CallEntry:
         if call_id not in self._calls:
             self._calls[call_id] = CallEntry(call_id, name)
-            self._add(self._calls[call_id])
+            self._view.add(self._calls[call_id])
         return self._calls[call_id]
 
     def _finish(
@@ -578,7 +587,7 @@ class TranscriptBuilder:
     def _recall(self, content: Sequence[ShownBlock]) -> None:
         text = text_of(content)
         if text.strip():
-            self._add(AnswerEntry(text))
+            self._view.add(AnswerEntry(text))
         for block in content:
             if isinstance(block, ShownCall):
                 self._known(block.id, block.name).called(block.args)

@@ -15,7 +15,7 @@ from zot.ui.conversation import Conversation
 if TYPE_CHECKING:
     from zot.ui.terminal.app import ZotApp
     from zot.ui.terminal.entries import Entry, TranscriptBuilder
-    from zot.ui.terminal.images import ImageLoader
+    from zot.ui.terminal.pictures import ImageLoader
 
 #: A feed with more undrawn events pauses the run.
 _MAX_PENDING = 20_000
@@ -103,11 +103,11 @@ class LiveConversation:
         from zot.ui.terminal.entries import TranscriptBuilder  # Imported lazily: the first frame is drawn before.
 
         if self._story is None:
-            self._story = TranscriptBuilder(self._app.transcript.add, self._pictured)
+            self._story = TranscriptBuilder(self._app.transcript, self._pictured)
         return self._story
 
     def _pictured(self, entry: Entry, place: str) -> None:
-        from zot.ui.terminal.images import ImageLoader  # Imported lazily: few conversations have images.
+        from zot.ui.terminal.pictures import ImageLoader  # Imported lazily: few conversations have images.
 
         self._gallery = self._gallery or ImageLoader(self._app)
         self._gallery.offer(entry, place)

@@ -39,11 +39,10 @@ from zot.panels import CommandInfo
 from zot.run_summary import CUT_SHORT
 from zot.session.history import Batch, Subscriber
 from zot.text import escaped, printable
-from zot.ui.conversation import Conversation, Home
+from zot.ui.conversation import Conversation, FirstConversation, Home
 from zot.ui.readable import counted, format_duration, one_line, summary
 from zot.ui.terminal import slash
-from zot.ui.terminal.call_text import Decided, beyond_summary, until
-from zot.ui.terminal.looks import Level
+from zot.ui.terminal.looks import Decided, Level, beyond_summary, until
 from zot.ui.terminal.mentions import named_images
 from zot.ui.terminal.slash import Option, ask_trust, offer_retry
 
@@ -124,6 +123,80 @@ class Typed:
             self.end()
 
 
+class LinePrinter:
+    """Prints events and notes as lines. Characters that the output cannot encode are replaced."""
+
+    def __init__(self, output: TextIO) -> None:
+        self._output = output
+        #: True at the start of a line.
+        self.at_start = True
+
+    def write(self, text: str) -> None:
+        """Print text without a line end."""
+        if text:
+            encoding = self._output.encoding or "utf-8"
+            self._output.write(text.encode(encoding, "replace").decode(encoding))
+            self._output.flush()
+            self.at_start = text.endswith("\n")
+
+    def say(self, text: str) -> None:
+        """Print whole lines."""
+        self.end_line()
+        self.write(f"{text}\n")
+
+    def end_line(self) -> None:
+        """End an unfinished line."""
+        if not self.at_start:
+            self.write("\n")
+
+    def show(self, event: AgentEvent) -> None:
+        """Print an event."""
+        match event:
+            case TextDelta(delta=delta):
+                self.write(escaped(delta))
+            case AssistantMessage():
+                self.end_line()
+            case ToolCall(name=name, args=args):
+                self.say(f"* {one_line(name)} {one_line(summary(args or {}), 160)}")
+            case ToolResult(is_error=is_error, content=content):
+                self._result(text_of(content), is_error=is_error)
+            case TurnEnd(stop="aborted"):
+                self.say("-- aborted")
+            case TurnEnd(stop="length"):
+                self.say(f"-- {CUT_SHORT}")
+            case Error(message=message):
+                self.say(f"-- failed: {one_line(message)}")
+            case Retry(reason=reason, delay_ms=delay_ms):
+                self.say(f"-- again in {format_duration(delay_ms)}: {one_line(reason)}")
+            case CompactDone():
+                self.say("-- the conversation was made shorter")
+            case ConversationReplaced(messages=messages):
+                how = "was changed" if messages else "was cleared; its cost stays counted"
+                self.say(f"-- the conversation {how}")
+            case ExtNotify(extension=extension, level=level, message=message):
+                self.say(f"[{one_line(extension)}] {level}: {escaped(message)}")
+            case ExtWaiting(extension=extension, what="held assistant_message"):
+                self.say(f"-- held by {one_line(extension)}")
+            case ExtWaiting(extension=extension):
+                self.say(f"-- waiting for {one_line(extension)}")
+            case PanelOpened() | PanelRendered():
+                rows = [*event.lines, *filter(None, [event.footer])]
+                self.say("\n".join([f"== {one_line(event.title)}", *(f"   {one_line(row)}" for row in rows)]))
+            case PanelClosed(panel_id=panel_id):
+                self.say(f"== the panel {one_line(panel_id)} is closed")
+            case ApprovalRequest(summary=asked):
+                self.say("\n".join([f"? {printable(asked)}", *(f"    {line}" for line in beyond_summary(event))]))
+            case _:
+                pass
+
+    def _result(self, text: str, *, is_error: bool) -> None:
+        lines = escaped(text).rstrip("\n").split("\n")
+        mark = "!" if is_error else "|"
+        self.say("\n".join(f"  {mark} {line}" for line in lines[:_RESULT_LINES]))
+        if len(lines) > _RESULT_LINES:
+            self.say(f"  {mark} ... {counted(len(lines) - _RESULT_LINES, 'more line')}")
+
+
 class PlainTerminal(Subscriber):
     """A line-by-line front end of one conversation. A `Terminal`."""
 
@@ -131,15 +204,14 @@ class PlainTerminal(Subscriber):
 
     def __init__(
         self,
-        begin: Callable[[], Awaitable[Home]],
-        session: Callable[[Home], Awaitable[Conversation]],
+        first: FirstConversation,
         *,
         incoming: int = 0,
         output: TextIO | None = None,
     ) -> None:
-        self._begin, self._session = begin, session
+        self._first = first
         self._typed = Typed(incoming)
-        self._output = output or sys.stdout
+        self._printer = LinePrinter(output or sys.stdout)
         self._home: Home | None = None
         self._conversation: Conversation | None = None
         self._unfollow: Callable[[], None] = lambda: None
@@ -157,7 +229,6 @@ class PlainTerminal(Subscriber):
         self._resting = False
         #: The final state of the conversation.
         self.left: SessionState | None = None
-        self._at_start = True
         self.extension_commands: Sequence[CommandInfo] = ()
 
     @property
@@ -188,16 +259,16 @@ class PlainTerminal(Subscriber):
 
     async def _open_and_talk(self) -> int:
         try:
-            self._home = await self._begin()
+            self._home = await self._first.home()
             await ask_trust(self)
-            await self._enter(await self._session(self._home))
+            await self._enter(await self._first.session(self._home))
             if not self._leaving:
                 self.note("zot, line by line; /help tells what can be done, Ctrl+C aborts, Ctrl+D leaves")
             await self._talk()
-            self._end_line()
+            self._printer.end_line()
             self.left = await self.conversation.state()
         except AgentError as problem:
-            self._say(f"zot: {escaped(str(problem))}")
+            self._printer.say(f"zot: {escaped(str(problem))}")
             return 1
         return 0
 
@@ -211,7 +282,7 @@ class PlainTerminal(Subscriber):
             await former.close()
         if (pending := (await conversation.state()).pending) is not None:
             self._show(pending)
-            await self._run(_already_running())
+            await self.start_run(_already_running())
 
     async def _talk(self) -> None:
         while not self._leaving:
@@ -232,7 +303,7 @@ class PlainTerminal(Subscriber):
     def _interrupt(self) -> None:
         self._drop_typed()
         if self._resting:
-            self._write("\n> ")
+            self._printer.write("\n> ")
         if self._answering is not None:
             self._answering.cancel()
         elif self._conversation is None:
@@ -250,14 +321,14 @@ class PlainTerminal(Subscriber):
         """Drop lines typed during a run that is aborted."""
         for line in self._typed.drop():
             if line.strip():
-                self._say(f"-- not said: {one_line(line, 160)}")
+                self._printer.say(f"-- not said: {one_line(line, 160)}")
 
     async def _line(self, prompt: str) -> str | None:
         if self._typed.is_over:
             return None
-        self._write(prompt)
+        self._printer.write(prompt)
         line = await self._typed.line()
-        self._at_start = line is not None
+        self._printer.at_start = line is not None
         return line
 
     async def _answer(self, prompt: str) -> str | None:
@@ -273,7 +344,7 @@ class PlainTerminal(Subscriber):
             await asyncio.wait([answering])
             self._typed.put_back()  # Before the next read.
         if answering.cancelled():
-            self._end_line()
+            self._printer.end_line()
             return None
         if (answer := answering.result()) is None:
             self._drop_typed()
@@ -288,61 +359,20 @@ class PlainTerminal(Subscriber):
             self._show(event)
 
     def _show(self, event: AgentEvent) -> None:
+        """Print an event, and note what follows from it."""
         if isinstance(event, Decided):
             self._withdraw_approval()
+        self._printer.show(event)
         match event:
-            case TextDelta(delta=delta):
-                self._write(escaped(delta))
-            case AssistantMessage():
-                self._end_line()
-            case ToolCall(name=name, args=args):
-                self._say(f"* {one_line(name)} {one_line(summary(args or {}), 160)}")
-            case ToolResult(is_error=is_error, content=content):
-                self._result(text_of(content), is_error=is_error)
             case TurnEnd(stop="error", error=error):
                 self._failure = error or "the model call failed"
-            case TurnEnd(stop="aborted"):
-                self._say("-- aborted")
-            case TurnEnd(stop="length"):
-                self._say(f"-- {CUT_SHORT}")
-            case Error(message=message):
-                self._say(f"-- failed: {one_line(message)}")
-            case Retry(reason=reason, delay_ms=delay_ms):
-                self._say(f"-- again in {format_duration(delay_ms)}: {one_line(reason)}")
-            case CompactDone():
-                self._say("-- the conversation was made shorter")
-            case ConversationReplaced(messages=messages):
-                how = "was changed" if messages else "was cleared; its cost stays counted"
-                self._say(f"-- the conversation {how}")
-            case ExtNotify(extension=extension, level=level, message=message):
-                self._say(f"[{one_line(extension)}] {level}: {escaped(message)}")
-            case ExtWaiting(extension=extension, what="held assistant_message"):
-                self._say(f"-- held by {one_line(extension)}")
-            case ExtWaiting(extension=extension):
-                self._say(f"-- waiting for {one_line(extension)}")
-            case PanelOpened() | PanelRendered():
-                rows = [*event.lines, *filter(None, [event.footer])]
-                self._say("\n".join([f"== {one_line(event.title)}", *(f"   {one_line(row)}" for row in rows)]))
-            case PanelClosed(panel_id=panel_id):
-                self._say(f"== the panel {one_line(panel_id)} is closed")
             case ApprovalRequest():
                 self._asked = event
-                self._lines_about(event)
                 self._done.set()
             case Done():
                 self._done.set()
             case _:
                 pass
-
-    def _result(self, text: str, *, is_error: bool) -> None:
-        lines = escaped(text).rstrip("\n").split("\n")
-        mark = "!" if is_error else "|"
-        self._say("\n".join(f"  {mark} {line}" for line in lines[:_RESULT_LINES]))
-        if len(lines) > _RESULT_LINES:
-            self._say(f"  {mark} ... {counted(len(lines) - _RESULT_LINES, 'more line')}")
-
-    def _lines_about(self, request: ApprovalRequest) -> None:
-        self._say("\n".join([f"? {printable(request.summary)}", *(f"    {line}" for line in beyond_summary(request))]))
 
     def _withdraw_approval(self) -> None:
         """Withdraw an approval that has been decided: the next line does not answer it."""
@@ -354,15 +384,12 @@ class PlainTerminal(Subscriber):
 
     async def submit(self, text: str) -> None:
         self._failure = ""
-        await self._run(self.conversation.prompt(text, await named_images(text, self.conversation)))
+        await self.start_run(self.conversation.prompt(text, await named_images(text, self.conversation)))
         while self._failure and not self._leaving:
             failure, self._failure = self._failure, ""
             await offer_retry(self, failure)
 
-    async def retry(self) -> None:
-        await self._run(self.conversation.retry())
-
-    async def _run(self, start: Awaitable[None]) -> None:
+    async def start_run(self, start: Awaitable[None], doing: str = "") -> None:
         """Start a run and wait for its end, answering approvals meanwhile."""
         if self._asked is None:
             self._done.clear()
@@ -392,13 +419,13 @@ class PlainTerminal(Subscriber):
     # The `Terminal` interface, for slash commands.
 
     def note(self, text: str, level: Level = "info") -> None:
-        self._say("\n".join(f"-- {line}" for line in escaped(text).split("\n")))
+        self._printer.say("\n".join(f"-- {line}" for line in escaped(text).split("\n")))
 
     def present(self, text: str, source: str) -> None:
-        self._say(f"[{one_line(source)}]\n{escaped(text)}")
+        self._printer.say(f"[{one_line(source)}]\n{escaped(text)}")
 
     def insert(self, text: str) -> None:
-        self._say(escaped(text))
+        self._printer.say(escaped(text))
 
     def now(self) -> float:
         return time.monotonic()
@@ -407,7 +434,7 @@ class PlainTerminal(Subscriber):
         pass  # Only lines can be typed here, no keys for panels.
 
     def busy(self, text: str) -> AbstractContextManager[None]:
-        self._say(f"-- {text}")
+        self._printer.say(f"-- {text}")
         return nullcontext()
 
     async def choose(
@@ -418,7 +445,7 @@ class PlainTerminal(Subscriber):
         shown = [one_line(option.label, 160) for option in options[:_LISTED]]
         lines = [escaped(body), f"? {one_line(title)}"]
         lines += [f"  {number}  {label}" for number, label in enumerate(shown, 1)]
-        self._say("\n".join(line for line in lines if line))
+        self._printer.say("\n".join(line for line in lines if line))
         answer = await self._answer("  number, or nothing: ") or ""
         numbered = {str(number): one for number, one in enumerate(options[:_LISTED], 1)}
         chosen = next((one for one in options if one.key and one.key == answer.lower()), None) or numbered.get(answer)
@@ -433,9 +460,6 @@ class PlainTerminal(Subscriber):
         await self._enter(await self.home.open(session))
         self.note(f"session {(await self.conversation.state()).session or 'not kept'}")
 
-    async def compact(self) -> None:
-        await self._run(self.conversation.compact())
-
     async def jump(self) -> None:
         raise UserError("there is no screen to scroll")
 
@@ -444,21 +468,6 @@ class PlainTerminal(Subscriber):
 
     def leave(self) -> None:
         self._leaving = True
-
-    def _say(self, text: str) -> None:
-        self._end_line()
-        self._write(f"{text}\n")
-
-    def _end_line(self) -> None:
-        if not self._at_start:
-            self._write("\n")
-
-    def _write(self, text: str) -> None:
-        if text:
-            encoding = self._output.encoding or "utf-8"
-            self._output.write(text.encode(encoding, "replace").decode(encoding))
-            self._output.flush()
-            self._at_start = text.endswith("\n")
 
 
 async def _already_running() -> None:

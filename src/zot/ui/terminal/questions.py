@@ -18,10 +18,9 @@ from textual.widgets import Input, Static
 from zot.events import AgentEvent, ApprovalAnswer, ApprovalRequest, Decision
 from zot.text import printable
 from zot.ui.readable import counted
-from zot.ui.terminal.call_text import Decided, in_full, until
 from zot.ui.terminal.composer import Composer
-from zot.ui.terminal.looks import safe, unabridged
-from zot.ui.terminal.panels import Panels
+from zot.ui.terminal.looks import Decided, in_full, safe, unabridged, until
+from zot.ui.terminal.panel_views import Panels
 from zot.ui.terminal.slash import Option
 from zot.ui.terminal.textual_patches import IGNORE_KEYS_S, as_keys, run_binding
 
@@ -382,24 +381,24 @@ class ApprovalDialogs:
 
     async def _ask(self, request: ApprovalRequest, question: Question) -> None:
         """Ask, and send the decision to the session."""
-        call = self._app.story.running
+        call = self._app.live.story.running
         if call is not None:
             call.wait(waits=True)
-        with self._app.busy("waiting for you"):
+        with self._app.waits.busy("waiting for you"):
             decision: Decision | Literal["gone"] | None = await self._app.asking.put(question)
             self._open.pop(request.id, None)
         if call is not None:
             call.wait(waits=False)
         if decision != "gone":
-            await self._app.conversation.approve(request.id, decision or "reject")
+            await self._app.live.conversation.approve(request.id, decision or "reject")
 
-    def hear(self, event: AgentEvent) -> None:
+    def apply(self, event: AgentEvent) -> None:
         """Close the questions that an event shows to be decided: here, in another client, or by the deadline."""
         if isinstance(event, Decided):
             for question in self._open.values():
                 question.close("gone")
         if isinstance(event, ApprovalAnswer) and event.by:
-            self._app.note(f"{event.decision.replace('_', ' ')}, by {event.by}")
+            self._app.live.story.note(f"{event.decision.replace('_', ' ')}, by {event.by}")
 
 
 def _about(request: ApprovalRequest) -> str:

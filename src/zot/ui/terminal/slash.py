@@ -14,8 +14,10 @@ import msgspec
 
 from zot.errors import NoSuchCommand, UserError
 from zot.events import SessionState
+from zot.files import write_new
 from zot.messages import text_of
 from zot.panels import CommandInfo
+from zot.text import did_you_mean
 from zot.ui.conversation import Conversation, Home, ModelInfo, SessionInfo, Untrusted
 from zot.ui.readable import counted, format_time, one_line
 from zot.ui.terminal.looks import Level, tokens
@@ -72,10 +74,8 @@ class Terminal(Protocol):
     async def submit(self, text: str) -> None:
         """Send a prompt."""
 
-    async def retry(self) -> None:
-        """Run the newest prompt again, which failed."""
-
-    async def compact(self) -> None: ...
+    async def start_run(self, start: Awaitable[None], doing: str = "") -> None:
+        """Await ``start``, which starts a run, and show ``doing`` as its activity. May return at the end of the run."""
 
     async def switch(self, session: str | None) -> None:
         """Switch to another session, or to a new one."""
@@ -156,7 +156,8 @@ async def _dispatch(terminal: Terminal, name: str, args: str, began: float) -> N
     except NoSuchCommand as problem:
         if problem.absent:
             raise UserError(f"/{name} cannot be run: {problem.absent}") from None
-        raise UserError(f"there is no command /{name}; /help lists those that there are") from None
+        near = did_you_mean(name, [f"/{one}" for one in COMMANDS])
+        raise UserError(f"there is no command /{name}{near or '; /help lists the commands'}") from None
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -331,7 +332,7 @@ def tree(sessions: Sequence[SessionInfo], here: str) -> str:
 
 
 async def _compact(terminal: Terminal, args: str) -> None:
-    await terminal.compact()
+    await terminal.start_run(terminal.conversation.compact(), "summarising the conversation")
 
 
 async def _undo_compact(terminal: Terminal, args: str) -> None:
@@ -430,9 +431,7 @@ async def _cost(terminal: Terminal, args: str) -> None:
 
 
 async def _export(terminal: Terminal, args: str) -> None:
-    # Imported lazily: only `/export` needs them.
-    from zot.files import write_new
-    from zot.ui.html import page
+    from zot.ui.html import page  # Imported lazily: needed for `/export` only, with an extra.
 
     now = await terminal.conversation.state()
     path = _absolute(args) if args else _free_path(now.session or "conversation", ".html")
@@ -507,7 +506,7 @@ async def offer_retry(terminal: Terminal, failure: str) -> None:
     if chosen != again:
         await conversation.use_model(chosen)
         terminal.note(f"asking {chosen.provider}/{chosen.id}")
-    await terminal.retry()
+    await terminal.start_run(terminal.conversation.retry())
 
 
 def _others(now: SessionState, models: Sequence[ModelInfo]) -> list[ModelInfo]:

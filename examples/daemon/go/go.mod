@@ -1,0 +1,3 @@
+module example.com/zot-daemon-client
+
+go 1.19

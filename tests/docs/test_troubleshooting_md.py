@@ -1,0 +1,89 @@
+"""docs/troubleshooting.md quotes messages that zot has: each occurs in the source, and commands print some of them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from shell import Shell
+
+from .markdown import Block, blocks
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "troubleshooting.md").read_text()
+MESSAGES = blocks(TEXT, "text")
+#: How much of a message must be text of the source; the rest are names and numbers.
+SHARE = 0.35
+#: Shorter texts match by accident.
+MIN_CHARACTERS = 12
+
+
+@cache
+def literals() -> tuple[tuple[str, ...], ...]:
+    """Return the constant parts of every string in the source; an f-string or a format has several."""
+    found = set()
+    for path in (ROOT / "src" / "zot").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                parts = "\0".join(str(part.value) if isinstance(part, ast.Constant) else "" for part in node.values)
+                found.add(parts)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.add(node.value)
+    return tuple(tuple(filter(None, re.split(r"\0|%[srdg]", text))) for text in found if " " in text)
+
+
+def covered(parts: tuple[str, ...], message: str) -> set[int]:
+    """Return the places in ``message`` that the parts fill, in their order, up to the first that is missing."""
+    places, at = set[int](), 0
+    for part in parts:
+        if (at := message.find(part.lower(), at)) < 0:
+            break
+        places.update(range(at, at := at + len(part)))
+    return places if len(places) >= MIN_CHARACTERS else set()
+
+
+@pytest.mark.parametrize("block", MESSAGES, ids=lambda block: block.text.strip()[:60])
+def test_every_message_is_one_of_the_source(block: Block) -> None:
+    [message] = block.text.strip().lower().split("\n")
+    nearest = max(literals(), key=lambda parts: len(covered(parts, message)))
+    assert len(covered(nearest, message)) >= SHARE * len(message.replace("...", "")), f"the nearest is {nearest}"
+
+
+def test_no_message_is_explained_twice_and_each_has_an_explanation() -> None:
+    texts = [block.text for block in MESSAGES]
+    assert len(texts) >= 60
+    assert len({*texts}) == len(texts)
+    for block in MESSAGES:
+        after = TEXT.partition(f"```text\n{block.text}```\n\n")[2]
+        assert after
+        assert not after.startswith(("```", "#"))
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["rpc"], "no key for anthropic: set"),
+        (["-p", "hi", "--provder", "lab"], "unknown flag --provder"),
+        (["rpc", "--provider", "lab", "--policy", "bash"], "'bash' is not a rule"),
+        (["rpc", "--provider", "lab", "--tools", "grep"], "unknown tool 'grep'"),
+        (
+            ["rpc", "--provider", "openai", "--api", "gemini", "--api-key", "k"],
+            "openai does not speak the API 'gemini'",
+        ),
+        (["rpc", "--config-dir", "/etc/zot"], "--config-dir /etc/zot: no such directory"),
+        (["daemon", "--listen", "ws://0.0.0.0:7777"], "ws://0.0.0.0:7777: "),
+        (["attach"], "no daemon is running at "),
+        (["sessions", "show", "x"], "there is no session 'x': "),
+        (["host"], "there is no request: the input is empty"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_a_command_prints_the_message_of_the_page(command: list[str], message: str, shell: Shell) -> None:
+    said = shell.run(*command)
+    [_] = [block for block in MESSAGES if block.text.startswith(message)]
+    assert message.lower() in (said.err + said.out).lower()
+    assert said.code != 0
