@@ -479,11 +479,15 @@ for frame in frames():
 async def test_an_extension_that_may_write_the_directory_plants_nothing_there(tmp_path: Path) -> None:
     """Neither where programs look for code, nor where zot would find its own files."""
     user = tmp_path / "user"
-    (user / ".git" / "hooks").mkdir(parents=True)
+    for repository in (user, user / "vendor" / "other"):
+        (repository / ".git" / "hooks").mkdir(parents=True)
+        (repository / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
     (user / ".zot").mkdir()
+    (user / "package" / ".vscode").mkdir(parents=True)
     env = {"PATH": os.environ["PATH"], "ZOT_HOME": str(tmp_path / "home"), "HOME": str(user)}
     writer = Extension(tmp_path / "ext", "writer", WRITER, permissions={"tools": True, "fs.write": ["$CWD"]})
-    tried = [".git/hooks/post-checkout", ".zot/extensions/x/run.py", ".zeroclaw/data/token", "allowed"]
+    below = ["vendor/other/.git/hooks/post-checkout", "package/.vscode/tasks.json"]
+    tried = [".git/hooks/post-checkout", ".zot/extensions/x/run.py", ".zeroclaw/data/token", *below, "allowed"]
     async with Stage(tmp_path / "home", writer, cwd=str(user), env=env) as stage:
         asked = json.dumps({"paths": [str(user / path) for path in tried]})
         await stage.prompt(f"call write_all {asked} ;; --- ;; say done")
