@@ -225,3 +225,23 @@ def _joined_names(text: str) -> set[str]:
     return set(
         re.findall(r"join\((?:os\.path\.abspath\()?(?:self\._)?(?:home|data_dir|kept|_kept_in)\)?, \"([^\"]+)\"", text)
     )
+
+
+@needs("bwrap")
+async def test_a_daemon_that_starts_later_is_hidden_from_an_extension_that_runs(tmp_path: Path) -> None:
+    """The extension sees the home as it becomes, not as it was."""
+    home, place = tmp_path / "home", tmp_path / "place"
+    home.mkdir()
+    place.mkdir()
+    probe = Extension(place, "probe", _PROBE, permissions={"tools": True, "fs.read": ["~/"]})
+    env = {"HOME": str(home), "PATH": os.environ["PATH"], MARK: os.environ.get(MARK, "")}
+    async with Stage(tmp_path / "zot", probe, env=env, cwd=str(place)) as stage:
+        await stage.prompt("say started")
+        late = [home / ".zeroclaw" / "data" / "token", home / ".local" / "state" / "zot" / "auth.json", home / "seen"]
+        for path in late:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("s3cret")
+        asked = json.dumps({"paths": [str(path) for path in late]})
+        [(said, failed)] = results(await stage.prompt(f"call probe {asked} ;; --- ;; say done"))
+    assert not failed, said
+    assert json.loads(said) == [str(home / "seen")]

@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from zot.config.private_paths import PrivatePath
+from zot.config.private_paths import PrivatePath, make_missing
 from zot.errors import UserError
 from zot.extensions.manifest import FILE_NAME, Manifest, data_directories, program
 from zot.extensions.permissions import CWD, Permissions, allows
-from zot.files import make_directory
 from zot.tools.mounts import Places, closing, in_path, is_in, link, mounts, private, run_by, system
 from zot.tools.process import Processes, Program
 from zot.tools.protection import ProtectedFiles
@@ -190,7 +189,7 @@ def sandbox_mounts(manifest: Manifest, permissions: Permissions, ground: Permiss
         for named, real in _granted("fs.read", permissions.fs_read, ground)
         if not is_in(named, inside) and not is_in(real, inside)
     }
-    _make_hidden(ground.hidden, [*write.values()])
+    make_missing(ground.hidden, [*read.values(), *write.values()])
     granted: Places = {real: ("--ro-bind", real) for real in read.values()}
     granted |= {real: ("--bind", real) for real in _outermost(write.values())}
     granted |= {here: ("--ro-bind", here)} | {place: ("--bind", place) for place in _outermost(data)}
@@ -306,14 +305,6 @@ def _outermost(places: Iterable[str]) -> list[str]:
 def _hidden_directories(ground: PermissionPaths) -> list[str]:
     """Return the existing directories that no extension sees."""
     return [os.path.realpath(one.path) for one in ground.hidden if os.path.isdir(one.path)]
-
-
-def _make_hidden(hidden: Sequence[PrivatePath], writable: Sequence[str]) -> None:
-    """Create missing hidden directories where the extension could create them otherwise."""
-    for one in hidden:
-        if one.is_directory and is_in(os.path.realpath(one.path), writable):
-            with suppress(OSError):  # If zot cannot create it, the extension cannot either.
-                make_directory(one.path)
 
 
 def _protected(writable: Iterable[str]) -> Places:
