@@ -212,6 +212,28 @@ def test_a_session_in_zots_own_directory_reaches_nothing_that_zot_keeps_there(tm
     assert found == {str(tmp_path / name) for name in OWN_NAMES}
 
 
+async def test_no_locked_command_runs_where_it_could_create_files_of_zot(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    config = Config(provider="lab", cwd=str(tmp_path), env={"ZOT_HOME": str(tmp_path)})
+    for cwd in (tmp_path, tmp_path / "below"):
+        hidden = private_paths(config, str(cwd))
+        said = await locked(f"echo x > {tmp_path}/config.toml; echo x > trust.json", cwd, hidden=hidden)
+        assert said == f"not run: under --lock no command runs in {tmp_path}, where zot keeps its own files"
+        assert [path.name for path in cwd.iterdir() if path.is_file()] == []
+
+
+@needs("bwrap")
+async def test_no_extension_writes_where_it_could_create_files_of_zot(tmp_path: Path) -> None:
+    home, place = tmp_path / "home", tmp_path / "place"
+    place.mkdir()
+    probe = Extension(place, "probe", _PROBE, permissions={"tools": True, "fs.write": ["$CWD"]})
+    env = {"HOME": str(home), "PATH": os.environ["PATH"], MARK: os.environ.get(MARK, "")}
+    (home / ".zeroclaw").mkdir(parents=True)
+    async with Stage(tmp_path / "zot", probe, env=env, cwd=str(home / ".zeroclaw")) as stage:
+        events = await stage.prompt("say hi")
+    assert "is where zot keeps its own files" in str(events)
+
+
 def test_every_name_that_the_source_joins_to_a_home_is_known() -> None:
     """A file that zot keeps in its home and that is not in the list would be reachable from there."""
     source = Path(sys.modules["zot"].__file__ or "").parent

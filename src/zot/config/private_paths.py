@@ -33,11 +33,15 @@ _DEFAULT_ON_MACOS: Final = "zot's default home on macOS"
 
 
 class PrivatePath(NamedTuple):
-    """A private path, absolute, and its purpose. A directory is private with all its content."""
+    """A private path, absolute, and its purpose. A directory is private with all its content.
+
+    ``around`` is the private directory in which the session works, if this is one of its known files.
+    """
 
     path: str
     purpose: str
     is_directory: bool = True
+    around: str = ""
 
 
 def private_paths(config: Config, cwd: str) -> tuple[PrivatePath, ...]:
@@ -75,7 +79,8 @@ def _parts(one: PrivatePath, here: str) -> Iterator[PrivatePath]:
         for name in OWN_NAMES:
             path = os.path.join(one.path, name)
             if not here.startswith(os.path.realpath(path)):
-                yield PrivatePath(path, f"{one.purpose}: {name}", is_directory="." not in name and name != "token")
+                is_directory = "." not in name and name != "token"
+                yield PrivatePath(path, f"{one.purpose}: {name}", is_directory, around=real)
     else:
         yield one
 

@@ -26,6 +26,7 @@ from zot.tools.sandbox import (
 
 #: Never granted: the kernel's files give access to other processes.
 _KERNEL = ("/dev", "/proc", "/sys")
+_OWN = "is where zot keeps its own files"
 #: zot itself, which extensions in Python import. It may lie apart from the libraries of their interpreter.
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 #: Directories of programs, below the system's prefixes.
@@ -248,7 +249,7 @@ def _granted(scope: str, paths: Iterable[str], ground: PermissionPaths) -> Itera
         real = os.path.realpath(named)
         # Files of a project or an extension are foreign: they may be links to anywhere.
         leads_out = not is_in(real, [os.path.realpath(base)])
-        if problem := "leads out of there" if leads_out else _problem(real, ground):
+        if problem := "leads out of there" if leads_out else _problem(real, ground) or _creatable(scope, real, ground):
             raise UserError(f"permissions: {scope}: {path} {problem}")
         if os.path.exists(real):
             yield named, real
@@ -275,8 +276,15 @@ def _problem(real: str, ground: PermissionPaths) -> str:
     if real in (os.path.join(here, FILE_NAME), os.path.join(os.path.realpath(ground.origin), FILE_NAME)):
         return "is what says so, and stays as it is"
     if is_in(real, [os.path.realpath(one.path) for one in ground.hidden]) and not is_in(real, [here]):
-        return "is where zot keeps its own files"
+        return _OWN
     return ""
+
+
+def _creatable(scope: str, real: str, ground: PermissionPaths) -> str:
+    """Return the problem with writing where files of zot may be missing, which an extension could create."""
+    around = [one.around for one in ground.hidden if one.around]
+    is_own = scope == "fs.write" and any(is_in(real, [own]) or is_in(own, [real]) for own in around)
+    return _OWN if is_own and not is_in(real, [os.path.realpath(ground.directory)]) else ""
 
 
 def _data(manifest: Manifest, here: str) -> Iterable[str]:

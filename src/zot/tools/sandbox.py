@@ -109,6 +109,9 @@ class Sandbox:
 
         Raise ToolFailed if this system cannot confine it, or OSError.
         """
+        if own := next((one.around for one in self._hidden if one.around), ""):
+            # A mount hides a file that exists. One that is missing, such as trust.json, the command could create.
+            raise ToolFailed(f"not run: under --lock no command runs in {own}, where zot keeps its own files")
         bwrap = find_bwrap(command.env.get("PATH"), outside=[command.cwd])
         if bwrap is None:
             reason = why_no_bwrap(command.env.get("PATH"), outside=[command.cwd])
