@@ -39,7 +39,8 @@ from zot.providers.base import (
     omitted_image_text,
     own_blocks,
 )
-from zot.providers.decoding import CallIds, EventReader, SseParser, acceptable_id, acceptable_name, finished_call
+from zot.providers.decoding import CallIds, EventReader, acceptable_id, acceptable_name, finished_call
+from zot.providers.sse import SseParser
 
 _STOPS: Mapping[str, Stop] = {"MAX_TOKENS": "length"}
 _REFUSED = frozenset(

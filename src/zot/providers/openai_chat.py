@@ -40,12 +40,12 @@ from zot.providers.base import (
 from zot.providers.decoding import (
     CallIds,
     EventReader,
-    SseParser,
     acceptable_id,
     acceptable_name,
     finished_call,
     is_object,
 )
+from zot.providers.sse import SseParser
 
 _OPEN = "<think>"
 _CLOSE = "</think>"
