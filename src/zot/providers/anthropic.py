@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, cast, get_args
 import msgspec
 
 from zot.config.vendors import ImageLimits
-from zot.encoding import encode
+from zot.encoding import UNREADABLE, encode
 from zot.errors import ContentRefused, StreamBroken
 from zot.events import TextDelta, ThinkingDelta, ToolUseArgs, ToolUseEnd, ToolUseStart
 from zot.messages import (
@@ -206,7 +206,7 @@ class AnthropicDecoder(Decoder):
             frame: _Frame | None
             try:
                 frame = _reader.decode(payload)
-            except (ValueError, RecursionError):
+            except UNREADABLE:
                 frame = _reader.decode_with_care(payload)
             if type(frame) is _BlockDelta:
                 self._take_delta(frame, events)

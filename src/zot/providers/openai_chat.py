@@ -450,7 +450,7 @@ class ChatDecoder(Decoder):
             chunk: ChatChunk | None
             try:
                 chunk = _reader.decode(payload)
-            except (ValueError, RecursionError):
+            except UNREADABLE:
                 if payload.strip() == b"[DONE]":
                     self.is_complete = True
                     continue
