@@ -159,7 +159,7 @@ def messages_of(row: Row) -> tuple[Message, ...]:
 
 
 class Acquired(msgspec.Struct, frozen=True):
-    """What `Store.begin` found: the rows that others added since the last look.
+    """Result of `Store.begin`: the rows that others added since the last look.
 
     If ``answer`` is set, the prompt to run has been answered already, and the lease was not acquired.
     """

@@ -98,7 +98,7 @@ class IdempotentRequest(msgspec.Struct, frozen=True):
 
 
 class PromptPosition(enum.Enum):
-    """Where a request's prompt is in the transcript when its run begins."""
+    """Position of a request's prompt in the transcript when its run begins."""
 
     NOWHERE = "not in the transcript"
     LAST = "the newest prompt in the transcript"

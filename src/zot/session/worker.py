@@ -57,7 +57,7 @@ _ACQUIRE_S = 1.0
 
 
 class ToolResources(Protocol):
-    """What the tools of a session hold beyond a call: the processes that they left running, and files to restore."""
+    """Resources that a session's tools hold beyond a call: processes left running, and files to restore."""
 
     @property
     def holds(self) -> bool:
@@ -407,7 +407,7 @@ class Worker:
         return found
 
     def _waiting_runs(self, job: Job) -> WaitingRuns:
-        """Return the fate of a run that waits for an approval and whose process is gone, before ``job`` runs."""
+        """Return the treatment of a run that waits for an approval after its process died, before ``job`` runs."""
         match job:
             case RecoverJob(waiting=waiting):
                 return waiting

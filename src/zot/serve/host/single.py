@@ -53,7 +53,7 @@ _loaded = time.monotonic()
 
 
 class HostSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the flags say. ``problem`` is the error in them, ``agent`` the settings of the agents."""
+    """Settings from the flags. ``problem`` is the error in them, ``agent`` the settings of the agents."""
 
     agent: Mapping[str, Any]
     problem: ConfigError | None
