@@ -13,7 +13,7 @@ from typing import Any, Final, cast, get_args
 import msgspec
 
 from zot.agent.hooks import ApprovalQuestion, ApprovalVerdict, Approver
-from zot.agent.run import Run
+from zot.agent.run import BlockedCall, Run
 from zot.config.policy import (
     CommandSubject,
     NoSubject,
@@ -256,6 +256,7 @@ class PendingApprovals:
         match.
         """
         if not can_ask:
+            run.blocked.append(BlockedCall(question.call.name))
             return ApprovalVerdict(question, _UNATTENDED)
         self._asked += 1
         timeout_s = self._approver.timeout_s

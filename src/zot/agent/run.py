@@ -93,6 +93,14 @@ class RunPhase(enum.Enum):
     ANSWERED = "answered: the last reply left nothing to do"
 
 
+class BlockedCall(msgspec.Struct, frozen=True):
+    """A call of ``tool`` that nothing forbids, and that could not run: its approval could not be requested, or there is
+    no sandbox for it, for the reason ``no_sandbox``."""
+
+    tool: str
+    no_sandbox: str = ""
+
+
 class ReplyText(enum.Enum):
     """How the text of the current reply reaches clients."""
 
@@ -127,6 +135,8 @@ class Run:
         self.last_words: dict[str, str] = {}
         #: Names of the tokens whose clients prompted or steered it; "" for local ones.
         self.prompted_by: set[str] = set()
+        #: Calls that could not run. The user can change that.
+        self.blocked: list[BlockedCall] = []
         #: Whether a person was asked in this turn: then calls are recorded before they start.
         self._careful = False
 

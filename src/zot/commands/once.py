@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from zot.agent.run import BlockedCall
 from zot.commands.subcommands import absolute_directory, find_session
 from zot.config import flags
 from zot.config.config import (
@@ -32,7 +33,7 @@ from zot.runtime.check import check
 from zot.runtime.open import HOSTED, OpenRequest, open_session
 from zot.runtime.shared import SharedResources
 from zot.serve.lifetime import Lifetime, close_in_time, flush, wind_down
-from zot.serve.once import EventLines, FinalText, OneRun, read_piped
+from zot.serve.once import EventLines, FinalText, OneRun, blocked_lines, read_piped
 from zot.serve.stdio import claim, leave, leave_on_signals, report_write_failure
 from zot.serve.streams import StreamWriter
 from zot.session.session import Session, new_session_id
@@ -129,7 +130,8 @@ The word `-` waits for standard input. `/NAME ARGS` runs an extension's command.
     ),
     {
         0: "The model answered.",
-        1: "There is no answer: the model service, a limit or the configuration prevented it.",
+        1: "No answer (the model service, a limit or the configuration prevented it), or a tool could not run because no "
+        "approval could be requested or no sandbox exists.",
         2: "Wrong usage, or no prompt.",
         130: "Interrupted: 128 plus the number of the signal.",
     },
@@ -200,15 +202,17 @@ async def _answer(
     face = EventLines(output, frozenset(how["features"] or ())) if how["json"] else FinalText(output, how["form"])
     resources = SharedResources(own_process=True)
     session: Session | None = None
+    run: OneRun | None = None
     problem: AgentError | None = None
 
     async def answer() -> None:
-        nonlocal session, problem
+        nonlocal session, run, problem
         try:
             # Read the prompt first: without one, no session is created.
             prompt = await _prompt(words, incoming, how)
             session = await opening(resources)
-            await OneRun(session, output, face).run(prompt)
+            run = OneRun(session, output, face)
+            await run.run(prompt)
         except AgentError as failure:
             problem = failure
             face.refuse(str(failure))
@@ -227,11 +231,15 @@ async def _answer(
         return report_write_failure(output.problem)
     if problem is not None:
         sys.stderr.write(f"zot: {problem}\n")
-    return lifetime.exit_code if not finished else _exit_code(problem)
+    blocked = () if run is None else run.blocked
+    sys.stderr.write(blocked_lines(blocked))
+    return lifetime.exit_code if not finished else _exit_code(problem, blocked)
 
 
-def _exit_code(problem: AgentError | None) -> int:
-    return 0 if problem is None else 2 if isinstance(problem, UsageError) else 1
+def _exit_code(problem: AgentError | None, blocked: Sequence[BlockedCall]) -> int:
+    if problem is None:
+        return 1 if blocked else 0
+    return 2 if isinstance(problem, UsageError) else 1
 
 
 async def _prompt(words: Sequence[str], incoming: int, how: dict[str, Any]) -> str:

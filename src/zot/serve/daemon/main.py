@@ -178,6 +178,7 @@ async def _warn_of_unusable_agents(daemon: Daemon, parts: DaemonParts) -> None:
 
     for alias, problem in (await asyncio.to_thread(daemon.sessions.opener.unusable)).items():
         log.warning("agent %s cannot be used: %s", printable(alias), problem)
+    await asyncio.to_thread(daemon.sessions.opener.check_sandbox)
 
 
 async def _watch(daemon: Daemon) -> None:

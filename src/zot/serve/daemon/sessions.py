@@ -17,10 +17,11 @@ from zot.errors import DirectoryGone, NoSuchAgent, NoSuchSession, UserError
 from zot.events import ApprovalRequest, Done
 from zot.messages import timestamp
 from zot.providers.models import Model
-from zot.runtime.check import check
+from zot.runtime.check import check, working_directory
 from zot.runtime.open import HOSTED, OpenRequest, open_session, open_unrecorded
 from zot.runtime.pool import NewSession, SessionPool
 from zot.runtime.providers import EarlierProviders, models_of
+from zot.runtime.toolbox import warn_without_sandbox
 from zot.serve.daemon.catalog import SessionCatalog
 from zot.serve.daemon.feed import RecordedEvents, SessionFeed
 from zot.serve.daemon.server_methods import make_handlers
@@ -251,6 +252,13 @@ class SessionOpener:
             except UserError as problem:
                 problems[alias] = problem
         return problems
+
+    def check_sandbox(self) -> None:
+        """Log once if agents are locked and this system has no sandbox for their commands. Reads files."""
+        for alias in self._parts.agents.names:
+            with suppress(UserError):  # `unusable` reports it.
+                config = self._parts.config(alias, None, None)
+                warn_without_sandbox(config, self._parts.resources, working_directory(config.cwd))
 
     def chosen(self, session_id: str) -> None:
         """Keep a session's current settings whenever it is opened, even if flags differ."""
