@@ -68,7 +68,7 @@ def test_an_agent_that_is_not_there_is_an_error_that_lists_those_that_are(tmp_pa
         AgentConfigs.load(home).config("bold")
     with pytest.raises(NoSuchAgent) as of_flags:
         resolve({"agent": "bold", "config_dir": home})
-    said = "there is no agent 'bold' in config.toml; there are: default, careful"
+    said = "no agent 'bold' in config.toml; known: default, careful"
     assert (str(of_snapshot.value), str(of_flags.value)) == (said, said)
 
 

@@ -114,7 +114,7 @@ def test_a_file_that_is_open_to_others_is_refused(tmp_path: Path, mode: int) -> 
     with pytest.raises(ConfigError) as caught:
         found(tmp_path)
     assert str(caught.value) == (
-        f"{path} is open to others (mode {mode:04o}), so no key is taken from it; try: chmod 600 {path}"
+        f"{path} is open to others (mode {mode:04o}), so zot reads no key from it; try: chmod 600 {path}"
     )
 
 

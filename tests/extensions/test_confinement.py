@@ -40,8 +40,7 @@ for frame in frames():
         break
 """
 NO_BWRAP = (
-    "it declares permissions, which take bubblewrap, and there is no bwrap on the PATH; "
-    "--unsandboxed-ext runs it without"
+    "it declares permissions, which need bubblewrap, and bwrap is not on the PATH; --unsandboxed-ext runs it without"
 )
 
 
@@ -220,8 +219,8 @@ async def test_a_bubblewrap_that_it_could_have_written_is_not_used(place: Place)
 @needs("bwrap")
 async def test_where_bubblewrap_lies_in_what_it_could_write_that_is_the_reason(place: Place) -> None:
     bwrap = os.path.realpath(shutil.which("bwrap") or "")
-    lies = f"{bwrap} does not count: it is in {{}}, where what is confined could have put it"
-    here = f"it declares permissions, which take bubblewrap, and {lies.format('/')}; start zot in another directory"
+    lies = f"{bwrap} is not used: it is in {{}}, where a confined program could have put it"
+    here = f"it declares permissions, which need bubblewrap, and {lies.format('/')}; start zot in another directory"
     greedy = place.probe({"fs.write": [os.path.dirname(bwrap)]})
     over = f"permissions: fs.write: {lies.format(os.path.dirname(bwrap))}"
     config = Config(env=place.env, ext=(str(greedy.directory),))

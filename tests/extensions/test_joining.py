@@ -159,7 +159,7 @@ async def test_a_guard_that_has_gone_and_is_dismissed_blocks_nothing_any_more(tm
         assert (await extensions.tool_called(CALL, {})).refusal is not None
         extensions.recall(GuardSet("afar", ()))
         assert (await extensions.tool_called(CALL, {})).refusal is None
-        assert shown[-1] == encode(ExtNotify("afar", "warn", "was dismissed: what it guarded is not blocked any more"))
+        assert shown[-1] == encode(ExtNotify("afar", "warn", "was dismissed and blocks nothing any more"))
 
 
 async def test_a_guard_that_has_come_back_while_it_was_dismissed_goes_on_record_again(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ async def test_closing_a_session_ends_the_extensions_that_a_reload_has_just_star
         while not (heard.exists() and heard.read_text()):  # It was greeted. `joinable` bounds this wait.
             await asyncio.sleep(0.01)
         await extensions.close()
-        with pytest.raises(UserError, match="the extensions stay as they were, because slow: "):
+        with pytest.raises(UserError, match="the extensions were not reloaded: slow: "):
             await reloading
     assert "shutdown" in slow.heard_types()
 

@@ -37,7 +37,7 @@ _MAX_ABOUT = 200
 _MAX_SUMMARY = 200
 #: Advice for a call on a private path, which no policy can allow.
 _FINAL = "no policy allows that"
-_UNATTENDED: Final = "not run: the policy of this session wants a person's approval, and no person can be asked"
+_UNATTENDED: Final = "not run: the policy of this session requires a person's approval, and no person can be asked"
 #: Recent answers kept to explain why a late answer is refused.
 _MAX_ANSWERS: Final = 100
 
@@ -91,7 +91,7 @@ class Approvals:
                 reason = f"the policy of this session denies {call.name} here"
                 return self._denial(call, args, subject, reason)
             case "ask" if self._denials is not None:
-                reason = "the policy of this session wants a person's approval, and no person can be asked"
+                reason = "the policy of this session requires a person's approval, and no person can be asked"
                 return self._denial(call, args, subject, reason)
             case "ask":
                 if _exactly(call.name, args, subject) in self._always:
@@ -130,14 +130,14 @@ class Approvals:
     def forget(self, allowed: PermissionGranted) -> PermissionGranted:
         """Return the row that revokes ``allowed``; `recall` applies it. Raise UserError if it is not remembered."""
         if allowed not in self._always:
-            raise UserError("that is not remembered")
+            raise UserError("no such permission is remembered")
         return msgspec.structs.replace(allowed, revoked=True)
 
 
 def summarise(tool: str, args: dict[str, Any], subject: Subject) -> str:
     """Return a one-line summary of a call for a person, with the real path."""
     replaces = tool == "write" and isinstance(subject, PathSubject) and os.path.lexists(subject.real)
-    loss = ", in place of what is there" if replaces else ""
+    loss = ", replacing the existing file" if replaces else ""
     return printable_line(f"{tool}: {describe(args, subject)}{loss}", _MAX_SUMMARY)
 
 

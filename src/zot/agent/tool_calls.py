@@ -151,5 +151,5 @@ def _answered(answer: ApprovalVerdict | None, verdict: ApprovalQuestion | str | 
     if answer is None or not isinstance(verdict, ApprovalQuestion) or answer.question.args != verdict.args:
         return verdict  # With other arguments it is another question.
     if answer.question.subject != verdict.subject:
-        return "not run: the path leads elsewhere now than when it was approved"
+        return "not run: the path resolves to another file than when it was approved"
     return None

@@ -37,6 +37,7 @@ from zot.serve.once import EventLines, FinalText, OneRun, blocked_lines, read_pi
 from zot.serve.stdio import claim, leave, leave_on_signals, report_write_failure
 from zot.serve.streams import StreamWriter
 from zot.session.session import Session, new_session_id
+from zot.text import did_you_mean
 from zot.ui.readable import one_line
 from zot.wire.rpc_greeting import FEATURES
 
@@ -61,7 +62,7 @@ async def _open(request: OpenRequest, resources: SharedResources, *, earlier: st
         except StoreFailed as problem:
             reason = problem
     # Recording was not requested, so its failure must not prevent an answer.
-    sys.stderr.write(f"zot: this session is not kept: {reason}\n")
+    sys.stderr.write(f"zot: this session is not recorded: {reason}\n")
     return await open_session(request, resources)
 
 
@@ -85,7 +86,7 @@ async def _find_earlier(config: Config, name: str) -> str:
     The newest is never a host's session: it must not be continued by accident, without the host's policy.
     """
     path, cwd = journal_path(config), absolute_directory(config.cwd)
-    nothing = NoSuchSession(f"there is no session of {cwd} to continue; zot sessions list --all shows the others")
+    nothing = NoSuchSession(f"no session of {cwd} to continue; list all with: zot sessions list --all")
     if not await asyncio.to_thread(is_there, path):
         raise nothing
     journal = await Journal.open(path)
@@ -103,7 +104,8 @@ async def _find_earlier(config: Config, name: str) -> str:
 def _features(text: str) -> tuple[str, ...]:
     names = tuple(filter(None, text.split(",")))
     if unknown := [name for name in names if name not in FEATURES]:
-        raise ValueError(f"there is no feature {unknown[0]!r}; known: {', '.join(FEATURES)}")
+        near = did_you_mean(unknown[0], FEATURES)
+        raise ValueError(f"unknown feature {unknown[0]!r}; known: {', '.join(FEATURES)}{near}")
     return names
 
 
@@ -130,8 +132,8 @@ The word `-` waits for standard input. `/NAME ARGS` runs an extension's command.
     ),
     {
         0: "The model answered.",
-        1: "No answer (the model service, a limit or the configuration prevented it), or a tool could not run because no "
-        "approval could be requested or no sandbox exists.",
+        1: "No answer: the model service, a limit or the configuration prevented it. Or a tool call could not run: "
+        "its approval could not be requested, or --lock found no sandbox.",
         2: "Wrong usage, or no prompt.",
         130: "Interrupted: 128 plus the number of the signal.",
     },
@@ -224,7 +226,7 @@ async def _answer(
             await close_in_time(session, lifetime)
         await wind_down(session, resources, output)
     if not finished:
-        face.refuse("stopped before it was begun")
+        face.refuse("stopped before it began")
         await flush(output)
     output.close()
     if output.problem is not None:
@@ -248,8 +250,8 @@ async def _prompt(words: Sequence[str], incoming: int, how: dict[str, Any]) -> s
     text = " ".join(word for word in words if word != "-")
     piped = await read_piped(incoming, patience_s=None if "-" in words or not text else wait_s)
     if piped is None:
-        sys.stderr.write(f"zot: standard input is open, but silent for {wait_s:g} s: going on without it\n")
+        sys.stderr.write(f"zot: standard input is open but silent for {wait_s:g} s; continuing without it\n")
     if not text.strip() and not (piped or "").strip():
-        taken = f"; {how['resume']!r} was taken for the id of a session" if how["resume"] else ""
-        raise UsageError(f"there is no prompt: give it as words, or on standard input{taken}")
+        taken = f"; {how['resume']!r} was read as the id of a session" if how["resume"] else ""
+        raise UsageError(f"no prompt; give it as words or on standard input: zot -p PROMPT{taken}")
     return "\n\n".join(filter(None, (text, (piped or "").rstrip("\n"))))

@@ -284,7 +284,7 @@ class RemoteSource:
 
     async def open(self, errors: int, connection: ExtensionConnection) -> Carrier:
         if self._carrier is None:
-            raise UserError("it had connected to this session, guards it, and has not come back yet")
+            raise UserError("it guards this session and has not reconnected; to remove the guard, call session/dismiss")
         return self._carrier
 
 

@@ -191,14 +191,14 @@ def _copied(path: str, copy: str, target: str) -> CheckReport:
         if is_damage(problem) or (found := check_file(path)).damaged:
             raise _not_copied(path, f"the file: {problem}" if is_damage(problem) else found.problems[0]) from problem
         if found.unreadable:
-            reason = f"{path} cannot be read ({problem}): look at its disk and its permissions, then back up again"
+            reason = f"{path} cannot be read ({problem}): check its disk and its permissions, then back up again"
             raise StoreFailed(reason) from problem
-        raise StoreFailed(f"{path} cannot be copied to {target} ({problem}): look at the disk of the copy") from problem
+        raise StoreFailed(f"{path} cannot be copied to {target} ({problem}): check the disk of the copy") from problem
     report = _checked(copy, lock, marks)
     if report.lost == report.problems and report.sessions:
         return report
     if report.lost:
-        raise StoreFailed(f"{path} has lost all its sessions, so it was not copied: zot sessions check tells more")
+        raise StoreFailed(f"{path} has lost all its sessions, so it was not copied; run: zot sessions check")
     if report.problems:
         raise _not_copied(path, report.problems[0])
     return report
@@ -455,7 +455,7 @@ def was_misread(path: str, problem: StoreFailed, *, is_suspected: bool) -> bool:
     reports = (check_file(path) for _ in range(2))
     if all(len(report.problems) > len(report.lost) for report in reports):
         return False
-    log.warning("%s; every byte of it is right, so a read must have failed: look at the disk", problem)
+    log.warning("%s; its checksums are correct, so a read must have failed: check the disk", problem)
     return True
 
 

@@ -136,7 +136,7 @@ async def test_a_conversation_with_questions_and_commands(tmp_path: Path) -> Non
         person.type("/jump")
         await person.until("-- there is no screen to scroll\n> ")
         person.type("/login deepseek")
-        await person.until("-- what is typed here would be seen; use `zot login` in a shell\n> ")
+        await person.until("-- typed text is visible here; in a shell, run: zot login\n> ")
         person.type("/session new")
         await person.until("-- session 2")
         person.type("/exit")
@@ -379,7 +379,7 @@ async def test_why_extensions_cannot_be_reloaded_is_said_once(tmp_path: Path) ->
         person.type("/reload-ext")
         assert await person.until("> ") == (
             "-- reloading the extensions\n"
-            "-- the extensions stay as they were, because player: exited with 3 before it said hello\n> "
+            "-- the extensions were not reloaded: player: exited with 3 before it said hello\n> "
         )
 
 

@@ -243,9 +243,9 @@ async def test_keys_are_stored_only_if_the_service_takes_them_and_are_not_shown(
     async with stage(tmp_path, size=(110, 40)) as person:
         await person.sees("ready")
         await person.says("/login nonsense")
-        await person.sees("no such provider has a key; type /login and one of these: anthropic, ")
+        await person.sees("unknown provider; use /login and one of these: anthropic, ")
         await person.says("/logout nonsense")
-        await person.sees("no such provider has a key; type one of these: anthropic, ")
+        await person.sees("unknown provider; use one of these: anthropic, ")
         await person.says("/login ")
         await person.sees("Store the key of")
         await person.pilot.press(*"deep", "enter")

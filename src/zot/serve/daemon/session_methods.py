@@ -535,7 +535,7 @@ class SessionMethods:
                 if (one.tool, one.subject) == (asked.tool, asked.subject):
                     await session.forget(one)
                     return daemon_types.Forgotten(asked.session_id)
-        raise UserError("that is not remembered")
+        raise UserError("no such permission is remembered")
 
 
 def _not_begun(why: AgentError, code_if_unwanted: int) -> RpcError:
