@@ -40,7 +40,8 @@ for frame in frames():
         break
 """
 NO_BWRAP = (
-    "it declares permissions, which need bubblewrap, and bwrap is not on the PATH; --unsandboxed-ext runs it without"
+    "it declares permissions, which need bubblewrap, and bwrap is not on the PATH; "
+    "to run it without a sandbox: --unsandboxed-ext"
 )
 
 
@@ -347,7 +348,7 @@ async def test_a_bubblewrap_that_does_not_work_runs_nothing(place: Place, tmp_pa
     async with place.stage(probe, env=env) as stage:
         await stage.prompt("say done")
     [(_, notice)] = stage.notices()
-    assert "which take bubblewrap, which does not work here: no namespaces; --unsandboxed-ext runs it" in notice
+    assert "which need bubblewrap, which does not work here: no namespaces; to run it without" in notice
     assert probe.heard() == []
 
 

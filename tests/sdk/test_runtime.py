@@ -291,7 +291,7 @@ async def test_steering_speaks_to_the_running_prompt(runtime: zot.Runtime) -> No
 
 
 async def test_there_must_be_something_to_steer(runtime: zot.Runtime) -> None:
-    with pytest.raises(AgentError, match="nothing is running that could be steered"):
+    with pytest.raises(AgentError, match="no run to steer"):
         runtime.steer("hello?")
 
 

@@ -345,7 +345,7 @@ async def test_a_point_that_there_is_not_is_refused(
 
 async def test_what_is_not_kept_or_in_use_cannot_be_rewound(runtime: Callable[..., zot.Runtime], work: Path) -> None:
     async with talking(runtime(session=None), "!write a.txt one") as open_runtime:
-        with pytest.raises(UserError, match="not kept, so it cannot be rewound"):
+        with pytest.raises(UserError, match="not recorded, so it cannot be rewound"):
             await open_runtime.rewind(messages=0)
     async with talking(runtime(), "!write a.txt two") as first, talking(runtime()) as second:
         stream = first.prompt("!stall")

@@ -13,7 +13,7 @@ from typing import Any, Final, cast, get_args
 import msgspec
 
 from zot.agent.hooks import ApprovalQuestion, ApprovalVerdict, Approver
-from zot.agent.run import BlockedCall, Run
+from zot.agent.run import Run
 from zot.config.policy import (
     CommandSubject,
     NoSubject,
@@ -27,6 +27,7 @@ from zot.config.policy import (
 from zot.errors import UserError
 from zot.events import ApprovalAnswer, ApprovalRequest, Decision, Undecided, UserMessage
 from zot.messages import CallBlock, timestamp
+from zot.run_summary import BlockedCall
 from zot.store import PermissionGranted, Row
 from zot.text import has_surrogate, printable_line
 

@@ -52,6 +52,7 @@ from zot.messages import (
     timestamp,
 )
 from zot.providers.base import ModelReply, ReplyStream, StreamEvent
+from zot.run_summary import BlockedCall
 from zot.store import CallStarted, Change, FileChanged, MessageAdded, MessagesReplaced, Store
 from zot.tools.base import CallReporter, Output
 
@@ -91,14 +92,6 @@ class RunPhase(enum.Enum):
     RECEIVING = "receiving the reply"
     USING_TOOLS = "using tools"
     ANSWERED = "answered: the last reply left nothing to do"
-
-
-class BlockedCall(msgspec.Struct, frozen=True):
-    """A call of ``tool`` that nothing forbids, and that could not run: its approval could not be requested, or there is
-    no sandbox for it, for the reason ``no_sandbox``."""
-
-    tool: str
-    no_sandbox: str = ""
 
 
 class ReplyText(enum.Enum):

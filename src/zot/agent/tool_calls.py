@@ -9,10 +9,11 @@ from typing import Any, TypeAlias
 import msgspec
 
 from zot.agent.hooks import ApprovalQuestion, ApprovalVerdict, Approver, Extensions
-from zot.agent.run import BlockedCall, RecordedCall, Run
+from zot.agent.run import RecordedCall, Run
 from zot.errors import ToolFailed
 from zot.messages import CallBlock, TextBlock
-from zot.tools.base import CannotConfine, Output, Tool, ToolContext, ToolFailedWithOutput, unknown_argument
+from zot.run_summary import BlockedCall
+from zot.tools.base import CannotConfine, Output, Tool, ToolContext, ToolFailedWithOutput, undeclared_argument
 
 
 class ReadyCall(msgspec.Struct, frozen=True):
@@ -86,8 +87,8 @@ class CallRunner:
             decision = run.decisions[call.id] = await self._extensions.tool_called(call, call.args)
         if decision.refusal is not None:
             return RefusedCall(decision.refusal)
-        if tool.spec.extension and (name := unknown_argument(tool.spec.schema, decision.args)):
-            return RefusedCall(f"not run: {call.name} has no argument {name!r}")
+        if undeclared := undeclared_argument(tool.spec.schema, decision.args):
+            return RefusedCall(f"not run: {call.name} has {undeclared}")
         match _answered(run.answers.get(call.id), self._approver.judge(call, decision.args)):
             case None:
                 return ReadyCall(tool, decision.args, decision.note)

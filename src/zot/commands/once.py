@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from zot.agent.run import BlockedCall
 from zot.commands.subcommands import absolute_directory, find_session
 from zot.config import flags
 from zot.config.config import (
@@ -29,6 +28,7 @@ from zot.errors import AgentError, ConfigError, NoSuchSession, StoreFailed, Usag
 from zot.events import Done, Error
 from zot.journal.journal import Journal
 from zot.journal.schema import is_there
+from zot.run_summary import BlockedCall
 from zot.runtime.check import check
 from zot.runtime.open import HOSTED, OpenRequest, open_session
 from zot.runtime.shared import SharedResources

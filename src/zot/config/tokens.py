@@ -196,7 +196,7 @@ def _content(path: str) -> bytes:
     if not stat.S_ISREG(status.st_mode):
         raise ConfigError(f"{path}: is not a file; remove it, and the daemon creates one")
     if status.st_mode & _OTHERS or status.st_uid != os.geteuid():
-        raise ConfigError(f"{path}: it must be your own file, with the mode 600")
+        raise ConfigError(f"{path}: others can read it: it must be your own file, with the mode 600")
     return content
 
 

@@ -9,11 +9,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from zot.agent.run import BlockedCall
 from zot.errors import AgentError, NoAnswer, NoSuchCommand, RunCancelled, UserError
 from zot.events import AgentEvent, Done, Error, notice_lines
 from zot.panels import CommandAnswer
-from zot.run_summary import CUT_OFF, RunSummary
+from zot.run_summary import CUT_OFF, BlockedCall, RunSummary
 from zot.serve.streams import StreamWriter, read_chunks
 from zot.session.history import Batch, WritingSubscriber
 from zot.session.queue import JobObserver

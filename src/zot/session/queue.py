@@ -12,10 +12,10 @@ import msgspec
 
 from zot.agent.approvals import WaitingForApproval
 from zot.agent.compaction import undo_compaction
-from zot.agent.run import BlockedCall
 from zot.agent.transcript import Transcript
 from zot.errors import AgentError, QueueFull, RunCancelled, UserError
 from zot.messages import Counters, ImageBlock, Message
+from zot.run_summary import BlockedCall
 from zot.session.recovery import WaitingRuns
 from zot.session.transcripts import RewindTarget
 from zot.store import MessagesReplaced, Row

@@ -228,7 +228,7 @@ def test_what_is_no_socket_is_never_removed(place: Path, make: Callable[[Path], 
     path = place / "d.sock"
     make(path)
     before = os.lstat(path)
-    with pytest.raises(ConfigError, match="is there and is no socket"):
+    with pytest.raises(ConfigError, match="exists and is not a socket"):
         claim_endpoint(str(path))
     assert os.path.samestat(os.lstat(path), before)
     assert owner(str(path)) is None
@@ -420,7 +420,7 @@ def test_a_lock_file_that_was_removed_with_the_socket_is_made_again_unless_there
         assert other.says() == "mine"
         assert not claim.restore(), "who has come meanwhile has it"
         os.unlink(path)
-        with pytest.raises(DaemonRunning, match=f"process {other.pid} .*its socket is not there.*zot daemon stop"):
+        with pytest.raises(DaemonRunning, match=f"process {other.pid} .*its socket does not exist.*zot daemon stop"):
             claim.restore()
     claim.release()
 

@@ -255,7 +255,7 @@ async def test_a_line_says_whose_daemon_hung_up_also_when_it_notices_while_sendi
                 await line.send(b"{}\n" * 1000)
                 await asyncio.sleep(0)
 
-        with pytest.raises(ConnectionResetError, match=f"uid {owner}\\), and serves no other user$"):
+        with pytest.raises(ConnectionResetError, match=f"uid {owner}\\) and serves no other user$"):
             await send_much()
         line.close()
 
