@@ -290,7 +290,7 @@ def test_the_audit_log_is_shown_and_verified(operator: Operator) -> None:
     path.write_text(path.read_text().replace('"uid":1', '"uid":3'))
     said = operator.run("audit", "verify")
     assert said.out.startswith(
-        f"{path}:2: is not as it was written\n{path}:3: does not follow the line before it\n3 lines, 2 are not right; "
+        f"{path}:2: is not as it was written\n{path}:3: does not follow the line before it\n3 lines, 2 are damaged; "
     )
     assert said.code == 1
     found = json.loads(operator.run("audit", "verify", "--json").out)

@@ -175,7 +175,7 @@ def test_the_tokens_of_the_daemon_are_looked_at_and_not_shown(home: Path) -> Non
     void = "until that is fixed, no token is accepted"
     path.chmod(0o644)
     status, detail = Doctor(home, "--offline")["tokens"]
-    assert (status, detail.endswith(f"it must be yours, with the mode 600; {void}")) == ("warn", True)
+    assert (status, detail.endswith(f"it must be your own file, with the mode 600; {void}")) == ("warn", True)
     path.chmod(0o600)
     path.write_text(f"{secret}\ntoo-short\n")
     doctor = Doctor(home, "--offline", "--config-dir", str(home))

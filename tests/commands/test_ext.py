@@ -120,7 +120,7 @@ def test_what_one_may_do_is_listed_and_why_it_cannot_be_held_to_it(ext: Ext) -> 
     (ext.user / "bin").mkdir()
     why = (
         "it declares permissions, which need bubblewrap, and bwrap is not on the PATH; "
-        "--unsandboxed-ext runs it without"
+        "to run it without a sandbox: --unsandboxed-ext"
     )
     assert ext.ext("list").out == (
         f"one  global  refused\n    {one}, may use: fs.read (~/x\\n, $CWD); net; tools (a)\n    does not run: {why}\n"
@@ -131,7 +131,7 @@ def test_what_one_may_do_is_listed_and_why_it_cannot_be_held_to_it(ext: Ext) -> 
     bwrap.chmod(0o755)
     forbidden = (
         "it declares permissions, which need bubblewrap, which does not work here: not permitted; "
-        "--unsandboxed-ext runs it without"
+        "to run it without a sandbox: --unsandboxed-ext"
     )
     assert [(one["standing"], one["why_not"]) for one in ext.listed()] == [("refused", forbidden)] * 2
     (ext.home / "config.toml").write_text("[agents.default]\nunsandboxed_ext = true\n")

@@ -80,7 +80,11 @@ def test_what_is_begun_can_be_installed_and_nothing_is_written_over(shell: Ext) 
     assert shell.ext("new", "one", "some/place").out == (
         f"made {where}: extension.json, main.py, README.md\ntry it: zot ext test some/place\n"
     )
-    assert shell.ext("new", "one", "some/place") == ("", f"zot: {where} exists already\n", 1)
+    assert shell.ext("new", "one", "some/place") == (
+        "",
+        f"zot: {where} exists already; name another directory: zot ext new NAME DIR\n",
+        1,
+    )
     assert shell.ext("install", "some/place").code == 0
     wrong = "'../one' is not a valid name: use at most 64 letters, digits, dots, dashes and underscores"
     assert shell.ext("new", "../one") == ("", f"zot: {wrong}\n", 1)

@@ -260,7 +260,7 @@ def test_an_answer_that_does_not_fit_is_asked_for_again(tmp_path: Path) -> None:
     assert code == 0
     said = [frame["content"][0]["text"] for frame in frames if frame["type"] == "user_message"]
     wrong = "The answer does not match the schema"
-    again = "Answer again, with the corrected JSON value alone."
+    again = "Answer again with the corrected JSON value alone."
     assert said == [
         "How many?",
         f"{wrong}: it is not JSON (JSON is malformed: invalid character (byte 0)). {again}",

@@ -168,7 +168,7 @@ def test_both_spellings_of_no_skills_mean_it(flag: str) -> None:
         ),
         (
             "[agents.x]\next_deadlines = { nap = 1 }",
-            "[agents.x] a key of ext_deadlines cannot be 'nap'; there are: "
+            "[agents.x] a key of ext_deadlines cannot be 'nap'; use one of: "
             "command, hello, intercept, ready, shutdown, silence, terminate, tool",
         ),
         ("[agents.x]\next_deadlines = { tool = 0 }", "[agents.x] ext_deadlines[...] must be a number above 0"),

@@ -91,7 +91,7 @@ def test_a_key_that_no_header_can_hold_is_refused_without_repeating_it(tmp_path:
     if place == "file":
         write(tmp_path, {"anthropic": {"key": key}})
     variable = key if place == "environment" else ""
-    with pytest.raises(ConfigError, match="copied whole") as caught:
+    with pytest.raises(ConfigError, match="copy the whole key again") as caught:
         found(tmp_path, key if place == "given" else None, ANTHROPIC_API_KEY=variable)
     assert key not in str(caught.value)
 

@@ -251,7 +251,7 @@ async def test_an_abort_that_fails_says_so(tmp_path: Path) -> None:
         async with lines(tmp_path, session=session) as person:
             await person.until("> ")
             await other.says("!slow 1000 0.02")
-            await person.until("another process is at work")
+            await person.until("another process is running")
             os.kill(os.getpid(), signal.SIGINT)
             await person.until("abort it there")
             await other.pilot.press("escape")

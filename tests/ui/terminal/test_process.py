@@ -362,7 +362,7 @@ def test_the_name_of_a_session_is_shown_for_the_shell_and_cannot_take_the_termin
         person.type(b"\x11")
         assert person.end() == 0
     assert _raw(person.written) == []
-    word = re.search(r"zot --resume (\S+) continues", person.written.decode())
+    word = re.search(r"To continue this session: zot --resume (\S+)", person.written.decode())
     assert word is not None
     shown = subprocess.run(["bash", "-c", f"printf %s {word[1]}"], capture_output=True, timeout=PATIENCE_S, check=True)
     assert shown.stdout.decode() == FORGED

@@ -187,7 +187,7 @@ async def test_commands_about_the_model_and_what_was_said(tmp_path: Path) -> Non
         await person.pilot.press("enter")
         await person.sees("the next model call asks lab/lab-1")
         await person.says("/model nonsense")
-        await person.sees("there is no model 'nonsense'")
+        await person.sees("no model is named 'nonsense'")
         await person.says("/jump ")
         await person.sees("Go to")
         await person.pilot.press("down", "enter")
