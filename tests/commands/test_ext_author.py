@@ -123,7 +123,7 @@ def test_everything_that_is_wrong_is_told(shell: Ext) -> None:
     )
     lines = (
         "ok     said hello as one 2\n"
-        "wrong  wrote a line that is no frame: not a JSON object: JSON is malformed: invalid character (byte 0): "
+        "wrong  wrote a line that is not a frame: not a JSON object: JSON is malformed: invalid character (byte 0): "
         "Loading...\n"
         "wrong  register_command: mute is already registered\n"
         "wrong  subscribe: no such event: lunch\n"

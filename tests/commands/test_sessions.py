@@ -258,7 +258,7 @@ def test_a_check_says_what_is_wrong_and_changes_nothing(shell: Shell) -> None:
         connection.execute("UPDATE chunks SET body = CAST(replace(body, 'Yes', 'No!') AS BLOB) WHERE kind = 0")
     before = journal.read_bytes()
     out, err, code = shell.sessions("check")
-    told = f"zot: 4 problems in {journal}; the next session that is opened saves what is readable\n"
+    told = f"zot: 4 problems in {journal}; the next session that is opened saves the readable part\n"
     assert (err, code) == (told, 1)
     assert out.split("\n")[0].startswith("session 's': ")
     assert json.loads(shell.sessions("check", "--json").out)["problems"] == out.split("\n")[:-1]

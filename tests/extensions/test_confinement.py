@@ -268,7 +268,7 @@ async def test_an_interpreter_that_starts_others_has_to_be_allowed_to(place: Pla
     async with place.stage(place.probe(), env=env) as stage:
         await stage.prompt("say done")
     assert stage.notices() == [
-        ("probe", "could not be started: python3 is no program, or only a script that starts others, "
+        ("probe", "could not be started: python3 is not a program, or only a script that starts others, "
          "which its permissions for exec would have to include")
     ]  # fmt: skip
 

@@ -159,7 +159,7 @@ async def test_a_guard_that_has_gone_and_is_dismissed_blocks_nothing_any_more(tm
         assert (await extensions.tool_called(CALL, {})).refusal is not None
         extensions.recall(GuardSet("afar", ()))
         assert (await extensions.tool_called(CALL, {})).refusal is None
-        assert shown[-1] == encode(ExtNotify("afar", "warn", "was dismissed and blocks nothing any more"))
+        assert shown[-1] == encode(ExtNotify("afar", "warn", "was dismissed and no longer blocks"))
 
 
 async def test_a_guard_that_has_come_back_while_it_was_dismissed_goes_on_record_again(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ async def test_a_name_is_had_by_one_at_a_time(tmp_path: Path) -> None:
         manager_of(extensions).join("afar", Remote().link)
         with pytest.raises(UserError, match="the session has an extension named 'afar' already"):
             manager_of(extensions).join("afar", Remote().link)
-        with pytest.raises(UserError, match="'a b' is no name for an extension: letters, digits"):
+        with pytest.raises(UserError, match="'a b' is not a valid name for an extension: letters, digits"):
             manager_of(extensions).join("a b", Remote().link)
     with pytest.raises(UserError, match="the session is over"):
         manager_of(extensions).join("late", Remote().link)

@@ -222,7 +222,7 @@ async def check(path: str, request: CommandRequest) -> int:
     report = await asyncio.to_thread(check_file, path)
     if request.settings.get("acknowledge") and report.lost:
         if report.damaged:
-            raise UserError(f"{path} is damaged, too: open a session first, which saves what is readable")
+            raise UserError(f"{path} is damaged, too; open a session first, which saves the readable part")
         await _acknowledge(path)
         print_note(f"{counted(len(report.lost), 'problem')} acknowledged")
         report = await asyncio.to_thread(check_file, path)
@@ -249,7 +249,7 @@ async def _remedy(path: str, report: CheckReport) -> str:
         return "it cannot be read: check its disk and its permissions, then check again"
     remembered = report.damaged and await asyncio.to_thread(mark_damaged, path)
     opened = "the next session that is opened" if remembered else "opening the session"
-    return f"{opened} saves what is readable"
+    return f"{opened} saves the readable part"
 
 
 async def _acknowledge(path: str) -> None:

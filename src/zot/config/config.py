@@ -265,7 +265,7 @@ def resolve(settings: Mapping[str, Any], env: Mapping[str, str] | None = None, *
             raise no_such_agent(agent, dict.fromkeys((DEFAULT_AGENT, *tables)))
         import logging  # Imported lazily: hello is answered without it.
 
-        logging.getLogger("zot").warning("there is no agent %r in config.toml: the default one answers", agent)
+        logging.getLogger("zot").warning("no agent %r in config.toml: the default agent answers", agent)
         agent = DEFAULT_AGENT
     return merge_settings({**settings, "agent": agent}, tables.get(agent, {}), env)
 

@@ -415,7 +415,7 @@ class Manager:
 
     def on_guard_dismissed(self, name: str) -> None:
         """Show that a missing guard was dismissed."""
-        self.show([ExtNotify(name, "warn", "was dismissed and blocks nothing any more")])
+        self.show([ExtNotify(name, "warn", "was dismissed and no longer blocks")])
 
     def _sources(self, found: Sequence[Located]) -> list[ProgramSource]:
         """Return how to start the extensions. Broken ones report their problem and keep blocking what they guard."""
@@ -522,7 +522,7 @@ class ExtensionPanels(SessionPanels):
     def send_key(self, panel_id: str, key: str, text: str = "") -> None:
         known = next((name for name in _KEYS if name == key), None)
         if known is None:
-            raise UserError(f"there is no key named {key!r}; there are: {', '.join(_KEYS)}")
+            raise UserError(f"unknown key {key!r}; use one of: {', '.join(_KEYS)}")
         self._extension(panel_id).connection.send_key(panel_id, known, text)
 
     def close(self, panel_id: str) -> None:

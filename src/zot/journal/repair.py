@@ -106,7 +106,7 @@ def _checked(path: str, lock: str, marks: Sequence[int]) -> CheckReport:
     """Check a journal, or its copy, against ``marks``, which the lock file of the journal had before."""
     if not is_there(path):
         is_lost = any(marks[1:])
-        return _all_lost("it is missing, although sessions were kept in it") if is_lost else CheckReport(0, 0, ())
+        return _all_lost("it is missing, although sessions were recorded in it") if is_lost else CheckReport(0, 0, ())
     try:
         connection = connect_read_only(path)
     except sqlite3.Error as problem:
@@ -119,7 +119,7 @@ def _checked(path: str, lock: str, marks: Sequence[int]) -> CheckReport:
         if version > len(STEPS):
             return CheckReport(0, 0, ("the file: its version is lost",))
         if not version and any(marks[1:]):
-            return _all_lost("it is empty, although sessions were kept in it")
+            return _all_lost("it is empty, although sessions were recorded in it")
         return (
             _with_missing_sessions(check_contents(connection, marks), connection, marks, lock)
             if version
@@ -207,7 +207,7 @@ def _copied(path: str, copy: str, target: str) -> CheckReport:
 def _not_copied(path: str, problem: str) -> JournalDamaged:
     return JournalDamaged(
         f"{path} is damaged ({problem}), so it was not copied: zot sessions check names all damage, the next session"
-        " that is opened saves what is readable, then back up again"
+        " that is opened saves the readable part, then back up again"
     )
 
 
@@ -474,9 +474,9 @@ def salvage(path: str) -> list[str]:
         os.rename(fresh, replacement(path))
         finish(path)
     except OSError as problem:
-        raise StoreFailed(f"{path} is damaged, and what is readable cannot be saved: {problem}") from problem
+        raise StoreFailed(f"{path} is damaged, and the readable part cannot be saved: {problem}") from problem
     except sqlite3.Error as problem:
-        raise StoreFailed(f"{path} is damaged; saving what is readable: {explained(problem, fresh)}") from problem
+        raise StoreFailed(f"{path} is damaged; saving the readable part: {explained(problem, fresh)}") from problem
     finally:
         _remove(fresh)
     return [f"{path} was damaged; what could be read is in a new file, the old one is {aside}", *lost]
@@ -503,7 +503,7 @@ def finish(path: str) -> None:
             os.unlink(f"{path}-shm")
         os.replace(ready, path)
     except OSError as problem:
-        raise StoreFailed(f"{path} is damaged, and what is readable cannot take its place: {problem}") from problem
+        raise StoreFailed(f"{path} is damaged, and the readable part cannot replace it: {problem}") from problem
 
 
 def _refill(path: str, fresh: str) -> list[str]:

@@ -277,7 +277,7 @@ def is_damage(problem: sqlite3.Error) -> bool:
 def explained(problem: sqlite3.Error, path: str) -> StoreFailed:
     """Return the error for the user: the problem, and the remedy."""
     if is_damage(problem):
-        return JournalDamaged(f"{path} is damaged ({problem}): opening the session again saves what is readable")
+        return JournalDamaged(f"{path} is damaged ({problem}): opening the session again saves the readable part")
     code = getattr(problem, "sqlite_errorcode", 0)
     match code & 0xFF:
         case sqlite3.SQLITE_FULL | sqlite3.SQLITE_IOERR if code in _FULL_CODES:
@@ -293,7 +293,7 @@ def explained(problem: sqlite3.Error, path: str) -> StoreFailed:
             return StoreFailed(f"another program has kept {path} locked for {BUSY_S:g} s: end it, then resume")
         case sqlite3.SQLITE_CONSTRAINT:
             return StoreFailed(
-                f"the session is not in {path} any more, or another program wrote to it ({problem}): resume it"
+                f"the session is no longer in {path}, or another program wrote to it ({problem}): resume it"
             )
         case _:
             return StoreFailed(f"{path} cannot be used ({problem}): check its disk, then resume")

@@ -388,7 +388,7 @@ async def test_panels_end_with_the_session_that_has_them_when_it_is_opened_anew(
         await person.app.live.conversation.close_panel("two")
         await person.misses("Second")
         await person.says("/lock ")
-        await person.sees("the tools are kept inside the directory")
+        await person.sees("the tools are confined to the directory")
         await person.misses("keys go here")
         await person.app.live.conversation.run_command("open", "")
         await person.sees("keys go here")

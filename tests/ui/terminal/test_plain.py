@@ -132,7 +132,7 @@ async def test_a_conversation_with_questions_and_commands(tmp_path: Path) -> Non
         person.type("1")
         await person.until("-- the next model call asks lab/lab-1\n> ")
         person.type("/nonsense")
-        await person.until("-- there is no command /nonsense; /help lists the commands\n> ")
+        await person.until("-- unknown command /nonsense; /help lists the commands\n> ")
         person.type("/jump")
         await person.until("-- there is no screen to scroll\n> ")
         person.type("/login deepseek")

@@ -292,7 +292,7 @@ def _handle_signals(daemon: Daemon, claim: Claim, notifier: Notifier) -> None:
         try:
             daemon.reload()
         except ConfigError as problem:
-            log.warning("the configuration stays as it was: %s", problem)
+            log.warning("the configuration was not changed: %s", problem)
         notifier.ready(f"listening at {claim.path}")
 
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -294,7 +294,7 @@ class SessionMethods:
         async with self._pool.use(session_id, wanted, looks=wanted is None) as session:
             if wanted is not None and session.agent.name not in ("", wanted.agent):
                 raise UserError(
-                    f"session {session_id!r} is one of the agent {session.agent.name!r}, not of {wanted.agent!r}"
+                    f"session {session_id!r} belongs to the agent {session.agent.name!r}, not to {wanted.agent!r}"
                 )
             seq, epoch = await self._position(connection, session_id)
             opened = daemon_types.Opened(

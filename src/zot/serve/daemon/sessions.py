@@ -283,5 +283,5 @@ def _alias(recorded: Configured | None, wanted: NewSession | None, session_id: s
         return DEFAULT_AGENT if wanted is None else wanted.agent
     alias = recorded.agent or DEFAULT_AGENT
     if wanted is not None and wanted.agent != alias:
-        raise UserError(f"session {session_id!r} is one of the agent {alias!r}, not of {wanted.agent!r}")
+        raise UserError(f"session {session_id!r} belongs to the agent {alias!r}, not to {wanted.agent!r}")
     return alias

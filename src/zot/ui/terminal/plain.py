@@ -263,7 +263,7 @@ class PlainTerminal(Subscriber):
             await ask_trust(self)
             await self._enter(await self._first.session(self._home))
             if not self._leaving:
-                self.note("zot, line by line; /help tells what can be done, Ctrl+C aborts, Ctrl+D leaves")
+                self.note("zot, line by line; /help lists the commands, Ctrl+C aborts, Ctrl+D quits")
             await self._talk()
             self._printer.end_line()
             self.left = await self.conversation.state()

@@ -157,7 +157,7 @@ async def _dispatch(terminal: Terminal, name: str, args: str, began: float) -> N
         if problem.absent:
             raise UserError(f"/{name} cannot be run: {problem.absent}") from None
         near = did_you_mean(name, [f"/{one}" for one in COMMANDS])
-        raise UserError(f"there is no command /{name}{near or '; /help lists the commands'}") from None
+        raise UserError(f"unknown command /{name}{near or '; /help lists the commands'}") from None
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -395,12 +395,12 @@ async def _skills(terminal: Terminal, args: str) -> None:
 
 async def _lock(terminal: Terminal, args: str) -> None:
     await terminal.conversation.lock(locked=True)
-    terminal.note("the tools are kept inside the directory", "success")
+    terminal.note("the tools are confined to the directory", "success")
 
 
 async def _unlock(terminal: Terminal, args: str) -> None:
     await terminal.conversation.lock(locked=False)
-    terminal.note("the tools can do what you can do", "warn")
+    terminal.note("the tools are not confined", "warn")
 
 
 async def _reload(terminal: Terminal, args: str) -> None:
