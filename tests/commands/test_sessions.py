@@ -392,7 +392,7 @@ def test_a_journal_of_which_nothing_is_left_is_reported(shell: Shell, what: str)
         journal.write_bytes(b"")
     else:
         journal.unlink()
-    told = f"the file: it is {what}, although sessions were kept in it\n"
+    told = f"the file: it is {what}, although sessions were recorded in it\n"
     assert shell.sessions("check") == (told, f"zot: 1 problem in {shell.home}/journal.db; {ACCEPT}", 1)
     out, _, code = shell.sessions("check", "--acknowledge")
     assert (out, code) == ("0 sessions, 0 rows: everything is as it was written\n", 0)
@@ -449,8 +449,8 @@ def test_a_backup_that_cannot_be_right_is_not_made(shell: Shell) -> None:
         connection.execute("UPDATE chunks SET body = CAST(replace(body, 'Yes', 'No!') AS BLOB) WHERE kind = 0")
     journal = shell.home / "journal.db"
     advice = (
-        "so it was not copied: zot sessions check names all damage, the next session that is opened saves what is"
-        " readable, then back up again\n"
+        "so it was not copied: zot sessions check names all damage, the next session that is opened saves the readable"
+        " part, then back up again\n"
     )
     out, err, code = shell.sessions("backup", "copy.db")
     assert (out, code) == ("", 1)

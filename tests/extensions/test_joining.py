@@ -221,7 +221,7 @@ async def test_one_that_says_nothing_or_nonsense_is_hung_up_on(tmp_path: Path) -
             "did not say hello within 0.05 s (--ext-deadline hello=SECONDS changes that)",
         )
         assert rude.hung_up_on
-        assert other.problem.startswith("did not say hello first, but wrote a line that is no frame")
+        assert other.problem.startswith("did not say hello first, but wrote a line that is not a frame")
 
 
 async def test_in_a_session_it_is_asked_after_those_that_the_session_has(tmp_path: Path) -> None:
