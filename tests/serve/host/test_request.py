@@ -159,7 +159,7 @@ def test_the_agent_is_chosen_by_name_and_an_unknown_one_is_the_default(hosts: Ho
     assert "after 2 steps" in failure(hosts.say("!loop true", *flags, agent="busy").answer)[1]
     unknown = hosts.say("!loop true", *flags, agent="nobody")
     assert "after 1 steps" in failure(unknown.answer)[1]
-    assert "there is no agent 'nobody' in config.toml: the default one answers\n" in unknown.errors
+    assert "no agent 'nobody' in config.toml: the default agent answers\n" in unknown.errors
 
 
 # Who may do what.
