@@ -203,7 +203,7 @@ class Doorman:
         return ()
 
     def forget(self, allowed: PermissionGranted) -> PermissionGranted:
-        raise UserError("that is not remembered")
+        raise UserError("no such permission is remembered")
 
 
 class Listener(Subscriber):

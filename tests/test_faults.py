@@ -30,9 +30,9 @@ def test_a_failing_system_call_is_explained_and_a_death_at_one_loses_nothing() -
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        ("openat", "cannot be opened (Input/output error): look at its disk and permissions"),
-        ("fcntl", "cannot be locked (Input/output error): look at its disk and permissions"),
-        ("pread64", "cannot be read (Input/output error): look at its disk and permissions"),
+        ("openat", "cannot be opened (Input/output error): check its disk and permissions"),
+        ("fcntl", "cannot be locked (Input/output error): check its disk and permissions"),
+        ("pread64", "cannot be read (Input/output error): check its disk and permissions"),
     ],
 )
 def test_a_lock_file_on_a_failing_disk_is_named(tmp_path: Path, call: str, told: str) -> None:

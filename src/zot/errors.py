@@ -191,7 +191,7 @@ class SystemFailed(AgentError):
         """Return an error for the user that names the file, the reason and a remedy."""
         where = "" if problem.filename is None else f"{problem.filename}: "
         reason = problem.strerror or type(problem).__name__
-        return cls(f"{where}{reason}; look at its disk, its permissions and the limits of the process, then try again")
+        return cls(f"{where}{reason}; check its disk, its permissions and the limits of the process, then try again")
 
 
 def explained(problem: BaseException, log: logging.Logger, doing: str) -> AgentError:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
 from zot.events import (
     PIECES,
     AgentEvent,
@@ -23,6 +25,14 @@ from zot.messages import ZERO, Counters, Stop, text_of
 #: The note and the error for a truncated answer.
 CUT_SHORT: Final = "cut off at the model's length limit"
 CUT_OFF: Final = f"the answer was {CUT_SHORT}"
+
+
+class BlockedCall(msgspec.Struct, frozen=True):
+    """A call of ``tool`` that nothing forbids, and that could not run: its approval could not be requested, or there is
+    no sandbox for it, for the reason ``no_sandbox``."""
+
+    tool: str
+    no_sandbox: str = ""
 
 
 class RunSummary:

@@ -344,4 +344,4 @@ class MemoryStore:
 
     async def fork(self, new_id: str, at: int) -> None:
         """Raise UserError: nothing is kept to fork."""
-        raise UserError("this conversation is not kept, so it cannot be forked: use --session")
+        raise UserError("this session is not recorded, so it cannot be forked; start with --session NAME")

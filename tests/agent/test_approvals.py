@@ -154,7 +154,7 @@ async def test_calls_that_need_no_approval_run_before_the_question_and_after_the
 async def test_nobody_to_ask_is_a_refusal_at_once() -> None:
     house = House("make")
     house.listener.can_approve = False
-    reason = "not run: the policy of this session wants a person's approval, and no person can be asked"
+    reason = "not run: the policy of this session requires a person's approval, and no person can be asked"
     assert await house.results() == [reason, reason]
     assert house.ran == []
     assert "approval_request" not in kinds(house.listener.events)
@@ -302,7 +302,7 @@ async def test_a_path_that_leads_elsewhere_since_it_was_shown_is_not_what_was_ap
 
     approver = Approvals(Policy.parse(["write=ask"]), cwd=str(tmp_path))
     first, second, asked = await writing("link/x", approver, decision, swap)
-    assert first == "not run: the path leads elsewhere now than when it was approved"
+    assert first == "not run: the path resolves to another file than when it was approved"
     assert (second, asked) == ("wrote", 2)
 
 
@@ -339,7 +339,7 @@ async def test_a_question_is_over_when_the_last_who_could_answer_has_left() -> N
             house.leave()
 
     house.listener.on_event = leave
-    reason = "not run: the policy of this session wants a person's approval, and no person can be asked"
+    reason = "not run: the policy of this session requires a person's approval, and no person can be asked"
     assert await house.results() == [reason, reason]
     assert kinds(house.listener.events).count("approval_request") == 1
 

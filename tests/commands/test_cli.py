@@ -77,7 +77,7 @@ def test_an_error_cannot_take_the_terminal_over(tmp_path: Path) -> None:
     env = {**os.environ, "ZOT_HOME": str(tmp_path / "home")}
     done = forked.run(["-p", "hello", "--provider", "lab", "--cwd", "\x1b]0;PWNED\x07"], cwd=tmp_path, env=env)
     assert done.returncode == 1
-    assert done.stderr.decode() == f"zot: {tmp_path}/\\x1b]0;PWNED\\x07 is not a directory\n"
+    assert done.stderr.decode() == f"zot: {tmp_path}/\\x1b]0;PWNED\\x07 is not a directory; choose one with --cwd DIR\n"
 
 
 @pytest.mark.parametrize(
@@ -146,15 +146,13 @@ def test_wrong_usage_is_exit_code_two_everywhere(words: str) -> None:
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        ("--provider lab hi", "say what to do with 'hi': zot -p PROMPT answers a prompt, with the flags before or "
-         "after it"),
-        ("--provider lab", "say what to do with it: zot -p PROMPT answers a prompt, with the flags before or after "
-         "it"),
+        ("--provider lab hi", "unknown command 'hi' after the flags; to ask the agent: zot -p PROMPT"),
+        ("--provider lab", "standard input is not a terminal; to ask the agent: zot -p PROMPT"),
         ("--provider lba", "--provider lba: unknown provider 'lba'; known: anthropic, deepseek, gemini, groq, kimi, "
          "lab, mistral, ollama, openai, openrouter, xai; did you mean lab?"),
         ("--polcy x", "unknown flag --polcy; did you mean --policy?"),
         ("--model x rpc", "the command comes first: zot rpc --model ..."),
-        ("--json hi --features seq,more", "--features seq,more: there is no feature 'more'; known: seq, thinking, "
+        ("--json hi --features seq,more", "--features seq,more: unknown feature 'more'; known: seq, thinking, "
          "retries, prices, approvals, compaction, extensions"),
         ("""-p "$(printf 'a\\377')" """, "the prompt is not UTF-8"),
     ],
@@ -203,7 +201,7 @@ def test_people_at_a_terminal_are_told_what_rpc_is() -> None:
     _, errors = process.communicate(timeout=PATIENCE_S)
     os.close(ours)
     os.close(theirs)
-    hint = b"zot: this speaks JSON, one object a line, and Ctrl-D ends it; zot -p PROMPT answers people\n"
+    hint = b"zot: rpc reads one JSON object per line; Ctrl-D ends it. To ask the agent: zot -p PROMPT\n"
     assert (process.returncode, first, errors) == (0, hint, b"")
 
 

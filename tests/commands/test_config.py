@@ -88,7 +88,7 @@ def test_without_a_file_everything_is_as_usual_and_the_lack_is_told(shell: Shell
     assert {one["from"][0]["source"] for one in found.values()} == {"default"}
     said = shell.run("config")
     assert said.out.split("\n")[0].split() == ["SETTING", "VALUE", "FROM"]
-    assert (said.err, said.code) == (f"zot: there is no config.toml in {shell.home}, and need not be\n", 0)
+    assert (said.err, said.code) == (f"zot: no config.toml in {shell.home}: the defaults apply\n", 0)
 
 
 def test_people_get_a_table(configured: Shell) -> None:
@@ -188,7 +188,7 @@ def test_a_file_is_checked(configured: Shell) -> None:
     problems = [
         "[agents.a] lock must be true or false, not a whole number",
         "[agents.b] polcy: unknown setting; did you mean policy?",
-        "[daemon] log_level cannot be 'loud'; there are: debug, error, info, warning",
+        "[daemon] log_level cannot be 'loud'; use one of: debug, error, info, warning",
     ]
     said = configured.run("config", "check")
     assert said == ("", "".join(f"zot: {path}: {problem}\n" for problem in problems), 3)
@@ -216,7 +216,7 @@ def test_a_file_that_cannot_be_used_says_where(configured: Shell, text: str, pro
 
 
 def test_what_is_no_file_is_wrong_and_none_at_all_is_not(shell: Shell) -> None:
-    assert shell.run("config", "check") == ("there is no config.toml, and need not be\n", "", 0)
+    assert shell.run("config", "check") == ("no config.toml: the defaults apply\n", "", 0)
     path = shell.home / "config.toml"
     path.mkdir(parents=True)
     assert shell.run("config", "check") == ("", f"zot: {path}: Is a directory\n", 3)
@@ -244,7 +244,7 @@ def test_an_agent_that_is_named_answers(configured: Shell) -> None:
 @pytest.mark.parametrize("command", [("-p", "hello"), ("--json", "hello"), ("rpc",), ("config",), ("prompt",)])
 def test_an_agent_that_is_not_there_answers_nothing(configured: Shell, command: tuple[str, ...]) -> None:
     out, err, code = configured.run(*command, "--agent", "pirate")
-    assert (err, code) == ("zot: there is no agent 'pirate' in config.toml; there are: default, poet, far\n", 1)
+    assert (err, code) == ("zot: no agent 'pirate' in config.toml; known: default, poet, far\n", 1)
     assert "assistant" not in out
 
 

@@ -213,7 +213,7 @@ async def test_configuration_is_read_again_and_a_bad_one_changes_nothing(daemons
     config.write_text("[agents.two\n")
     assert (await caller.error("config/reload"))[0] == -32602
     daemon.send_signal(signal.SIGHUP)
-    await eventually(lambda: "stays as it was" in daemons.log())
+    await eventually(lambda: "was not changed" in daemons.log())
     assert [one["alias"] for one in (await caller.get("agents/list"))["agents"]] == ["default", "one"]
     config.write_text('[agents.three]\nprovider = "lab"\n')
     daemon.send_signal(signal.SIGHUP)
@@ -294,7 +294,7 @@ async def test_a_socket_that_is_passed_and_has_no_file_is_refused(daemons: Daemo
     said = (await asyncio.wait_for(process.communicate(), PATIENCE_S))[1].decode()
     assert process.returncode == 1
     assert said.count("\n") == 1
-    assert "no local stream socket with a path" in said
+    assert "not a local stream socket with a path" in said
 
 
 async def test_a_start_that_fails_leaves_no_socket_and_does_not_say_that_it_listens(daemons: Daemons) -> None:
@@ -306,7 +306,7 @@ async def test_a_start_that_fails_leaves_no_socket_and_does_not_say_that_it_list
 
 
 async def test_a_directory_that_does_not_exist_is_made_and_said_to_be_once(daemons: Daemons) -> None:
-    fresh, notice = daemons.home / "fresh", f"zot: {daemons.home}/fresh does not exist: it is made"
+    fresh, notice = daemons.home / "fresh", f"zot: {daemons.home}/fresh does not exist; zot creates it"
     argv = ("daemon", "--provider", "lab", "--config-dir", str(fresh))
     for is_new in (True, False):
         daemon = daemons.fork(*argv)

@@ -161,7 +161,7 @@ async def test_a_daemon_that_cannot_record_any_more_says_so_and_ends(daemons: Da
         await caller.get("session/prompt", sessionId="s", prompt="!echo before")
         (daemons.cwd / "die").touch()
         code, why = await caller.error("session/prompt", sessionId="s", prompt="!echo lost")
-        assert (code, "cannot be written any more" in why) == (-32603, True)
+        assert (code, "cannot be written to" in why) == (-32603, True)
         assert await asyncio.to_thread(process.wait, 30) == 1
         assert b"the daemon ends, since nothing can be recorded" in process.stderr.read()
     finally:

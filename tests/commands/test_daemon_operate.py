@@ -211,7 +211,7 @@ def test_one_that_cannot_be_asked_is_told_by_a_signal(operator: Operator) -> Non
 def test_one_without_a_lock_that_does_not_want_to_end_is_left_alone(operator: Operator) -> None:
     with FakeDaemon(operator.path, {"initialize": HELLO, "daemon/stop": -32601}):
         os.unlink(f"{operator.path}.lock")
-        with pytest.raises(UserError, match="does not end when it is asked to: no"):
+        with pytest.raises(UserError, match="does not stop: no"):
             operator.run("stop")
 
 
@@ -265,9 +265,9 @@ def test_logs_are_followed_also_into_the_next_file_until_somebody_has_seen_enoug
 
 
 def test_without_a_log_that_is_told(operator: Operator) -> None:
-    with pytest.raises(UserError, match=r"there is no log: .*/logs/daemon\.log does not exist"):
+    with pytest.raises(UserError, match=r"no log exists at .*/logs/daemon\.log: no daemon has written one yet"):
         main(["logs"])
-    with pytest.raises(UserError, match=r"there is no audit log: .*/logs/audit\.log does not exist"):
+    with pytest.raises(UserError, match=r"no audit log exists at .*/logs/audit\.log: no daemon has written one yet"):
         main(["audit", "verify"])
 
 
@@ -279,7 +279,7 @@ def test_the_audit_log_is_shown_and_verified(operator: Operator) -> None:
     assert operator.run("audit") == Said(path.read_text(), 0)
     last = json.loads(path.read_text().split("\n")[1])["hash"]
     assert operator.run("audit", "verify") == Said(
-        f"2 lines, all as they were written; it is whole from number 1 on; the last is number 2, hash {last}\n", 0
+        f"2 lines, all intact; complete from number 1 on; the last is number 2, hash {last}\n", 0
     )
     audit = Audit(LogFile(str(path)), soon=lambda action: action())
     audit.note("connected", Identity("unix", uid=1, pid=2))
@@ -290,7 +290,7 @@ def test_the_audit_log_is_shown_and_verified(operator: Operator) -> None:
     path.write_text(path.read_text().replace('"uid":1', '"uid":3'))
     said = operator.run("audit", "verify")
     assert said.out.startswith(
-        f"{path}:2: is not as it was written\n{path}:3: does not follow the line before it\n3 lines, 2 are not right; "
+        f"{path}:2: is not as it was written\n{path}:3: does not follow the line before it\n3 lines, 2 are damaged; "
     )
     assert said.code == 1
     found = json.loads(operator.run("audit", "verify", "--json").out)

@@ -67,7 +67,7 @@ async def test_as_long_as_there_is_no_socket_all_commands_say_so_and_what_helps(
     heard = await asyncio.gather(*(said(daemons.fork(*words.split())) for words in commands))
     assert [code for code, _ in heard] == list(commands.values())
     for _, told in heard:
-        assert (what in told, "its socket is not there" in told, "`zot daemon stop`" in told) == (True, True, True), (
+        assert (what in told, "its socket does not exist" in told, "`zot daemon stop`" in told) == (True, True, True), (
             told
         )
     daemon.send_signal(signal.SIGCONT)

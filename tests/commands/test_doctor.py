@@ -44,19 +44,19 @@ def test_a_machine_without_anything_says_what_is_missing(tmp_path: Path) -> None
     doctor = Doctor(tmp_path / "home")
     assert (doctor.code, doctor.report["ok"], doctor.report["provider"]) == (1, False, "anthropic")
     assert doctor.names == NAMES
-    advice = "no key: set ANTHROPIC_API_KEY, or run `zot login anthropic` (the one that is used)"
+    advice = "no key: set ANTHROPIC_API_KEY, or run `zot login anthropic` (selected)"
     assert doctor["anthropic"] == ("fail", advice)
     assert doctor["kimi"] == ("none", "no key: set KIMI_API_KEY or MOONSHOT_API_KEY, or run `zot login kimi`")
     assert doctor["ollama"] == ("none", "needs no key; not asked")
-    assert doctor["ZOT_HOME"] == ("none", f"{tmp_path / 'home'}: does not exist, and need not")
-    assert doctor["auth.json"] == ("none", "there is none; `zot login PROVIDER` makes one")
+    assert doctor["ZOT_HOME"] == ("none", f"{tmp_path / 'home'}: does not exist yet")
+    assert doctor["auth.json"] == ("none", "none; create it with: zot login PROVIDER")
 
 
 def test_lab_always_works(tmp_path: Path) -> None:
     doctor = Doctor(tmp_path, "--provider", "lab")
     assert (doctor.code, doctor["lab"]) == (
         0,
-        ("ok", "needs no key (the one that is used); scripted, without a network"),
+        ("ok", "needs no key (selected); scripted, without a network"),
     )
 
 
@@ -89,20 +89,20 @@ def test_a_key_is_tried_and_where_it_comes_from_is_said(home: Path) -> None:
         addresses = {"OPENAI_BASE_URL": gate.url, "ANTHROPIC_BASE_URL": gate.url, "GEMINI_BASE_URL": gate.url}
         doctor = Doctor(home, ANTHROPIC_API_KEY="sk-right", **addresses)
         assert doctor.code == 0
-        used = "key from ANTHROPIC_API_KEY (the one that is used)"
-        assert doctor["anthropic"] == ("ok", f"{used}; {place}: it takes the key")
+        used = "key from ANTHROPIC_API_KEY (selected)"
+        assert doctor["anthropic"] == ("ok", f"{used}; {place}: it accepts the key")
         other = "a key is stored, but for another address (api.openai.com:443)"
         assert doctor["openai"] == ("warn", f"{other}; {place}: it wants a key (http 401)")
-        reason = "not asked, since the command may have questions"
+        reason = "not checked, because the command may ask questions"
         assert doctor["gemini"] == ("ok", f"key from a command in auth.json; {reason}")
         assert doctor["auth.json"] == ("ok", f"{home / 'auth.json'}: mode 0600, for openai, gemini")
         assert doctor["ZOT_HOME"] == ("ok", f"{home}: mode 0700")
         doctor = Doctor(home, "--offline", "--provider", "gemini")
         other = f"a key is stored, but for another address ({place})"
-        advice = "set GEMINI_API_KEY or GOOGLE_API_KEY, or run `zot login gemini` (the one that is used)"
+        advice = "set GEMINI_API_KEY or GOOGLE_API_KEY, or run `zot login gemini` (selected)"
         assert (doctor.code, doctor["gemini"]) == (1, ("fail", f"{other}: {advice}"))
         doctor = Doctor(home, "--provider", "gemini", **addresses)
-        detail = f"key from a command in auth.json (the one that is used); {place}: it takes the key"
+        detail = f"key from a command in auth.json (selected); {place}: it accepts the key"
         assert (doctor.code, doctor["gemini"]) == (0, ("ok", detail))
 
 
@@ -116,7 +116,7 @@ def test_a_key_is_tried_and_where_it_comes_from_is_said(home: Path) -> None:
         ),
         ({"ANTHROPIC_API_KEY": "sk-right", "ANTHROPIC_BASE_URL": "http://me:pw@h"}, "contains a user name or password"),
         ({"ANTHROPIC_API_KEY": "sk-right", "http_proxy": "http://me:pw@127.0.0.1:9"}, "was refused: check the address"),
-        ({"ANTHROPIC_API_KEY": "sk-\u00f6"}, "has characters that no key has"),
+        ({"ANTHROPIC_API_KEY": "sk-\u00f6"}, "has invalid characters"),
     ],
 )
 def test_a_provider_that_does_not_work_is_exit_code_one(home: Path, env: dict[str, str], detail: str) -> None:
@@ -139,7 +139,7 @@ def test_offline_nobody_is_asked_and_no_command_is_run(home: Path, tmp_path: Pat
     with guarding() as gate:
         store(home, anthropic={"command": f"touch {tmp_path}/ran", "base_url": gate.url})
         doctor = Doctor(home, "--offline", ANTHROPIC_BASE_URL=gate.url, OPENAI_API_KEY="k", OPENAI_BASE_URL=gate.url)
-    detail = "key from a command in auth.json (the one that is used); not asked"
+    detail = "key from a command in auth.json (selected); not asked"
     assert (doctor.code, doctor["anthropic"]) == (0, ("ok", detail))
     assert gate.asked == []
     assert not (tmp_path / "ran").exists()
@@ -147,7 +147,7 @@ def test_offline_nobody_is_asked_and_no_command_is_run(home: Path, tmp_path: Pat
 
 def test_a_key_on_the_command_line_is_warned_of(home: Path) -> None:
     doctor = Doctor(home, "--offline", "--api-key", "sk-given")
-    assert doctor["anthropic"] == ("ok", "key from --api-key (the one that is used); not asked")
+    assert doctor["anthropic"] == ("ok", "key from --api-key (selected); not asked")
     assert doctor["--api-key"][0] == "warn"
     assert "every user of this machine can see it" in doctor["--api-key"][1]
     assert "sk-given" not in doctor.said
@@ -168,7 +168,7 @@ def test_files_that_are_wrong_are_said_to_be(home: Path) -> None:
 
 
 def test_the_tokens_of_the_daemon_are_looked_at_and_not_shown(home: Path) -> None:
-    assert Doctor(home, "--offline")["tokens"] == ("none", "the daemon has none; `zot daemon --listen URL` makes one")
+    assert Doctor(home, "--offline")["tokens"] == ("none", "none; create one with: zot daemon --listen URL")
     path, secret = home / "data" / "token", "secret-" * 6
     path.parent.mkdir()
     path.touch(0o600)
@@ -177,7 +177,7 @@ def test_the_tokens_of_the_daemon_are_looked_at_and_not_shown(home: Path) -> Non
     void = "until that is fixed, no token is accepted"
     path.chmod(0o644)
     status, detail = Doctor(home, "--offline")["tokens"]
-    assert (status, detail.endswith(f"it must be yours, with the mode 600; {void}")) == ("warn", True)
+    assert (status, detail.endswith(f"it must be your own file, with the mode 600; {void}")) == ("warn", True)
     path.chmod(0o600)
     path.write_text(f"{secret}\ntoo-short\n")
     doctor = Doctor(home, "--offline", "--config-dir", str(home))

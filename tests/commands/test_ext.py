@@ -34,7 +34,7 @@ def put(place: Path, name: str, **more: Any) -> Path:
 
 
 def test_what_there_is_is_listed_with_why_it_does_not_run(ext: Ext) -> None:
-    nothing = "zot: there are no extensions here; zot ext install adds one, zot ext new begins one\n"
+    nothing = "zot: no extensions found; install one with: zot ext install DIR, or create one with: zot ext new NAME\n"
     assert ext.ext("list") == ("", nothing, 0)
     put(ext.installed, "good", version="1.2", description="Does\n good.\x1b[2J")
     put(ext.installed, "off", enabled=False)
@@ -47,14 +47,14 @@ def test_what_there_is_is_listed_with_why_it_does_not_run(ext: Ext) -> None:
     log.write_text(f"[zot] 2026-01-02T03:04:05.000Z starting good 1.2\nTraceback\n{crash}")
     assert ext.ext("list") == (
         f"clone  project  untrusted\n    {ext.local}/clone, with full user rights\n"
-        "    does not run: it is not trusted as it is now; zot ext trust clone\n"
+        "    does not run: it is not trusted as it is now; trust it with: zot ext trust clone\n"
         f"good 1.2  global  runs\n    Does good.\\x1b[2J\n    {ext.installed}/good, with full user rights\n"
         "    last problem, 2026-01-02T03:04:05.678Z: exited with 3\n"
         f"good  global  shadowed\n    {ext.installed}/other, with full user rights\n"
         f"    does not run: {ext.installed}/good has the same name and comes first\n"
         "    last problem, 2026-01-02T03:04:05.678Z: exited with 3\n"
         f"off  global  disabled\n    {ext.installed}/off, with full user rights\n"
-        "    does not run: it is disabled; zot ext enable off\n"
+        "    does not run: it is disabled; enable it with: zot ext enable off\n"
         f"wrong  global  broken\n    {ext.installed}/wrong\n"
         f"    does not run: {ext.installed}/wrong/extension.json: `exec` is missing; "
         'it must be the program to start, such as "./main.py"\n',
@@ -104,11 +104,11 @@ def test_those_that_the_settings_name_are_listed_first(ext: Ext) -> None:
     assert [(one["directory"], one["source"], one["standing"]) for one in listed] == [
         (str(named), "ext", "runs"), (str(ext.installed / "one"), "global", "shadowed"),
     ]  # fmt: skip
-    assert said.err == "zot: config.toml says no_ext: sessions start only those that are named, whatever is said here\n"
+    assert said.err == "zot: config.toml sets no_ext: sessions load only the extensions named with --ext\n"
     (ext.home / "config.toml").write_text("[agents.default]\nlunch = 1\n")
     said = ext.ext("list")
     assert said.out.startswith("one  global  runs\n")
-    assert said.err.endswith("; going on without\n")
+    assert said.err.endswith("; continuing without it\n")
 
 
 def test_what_one_may_do_is_listed_and_why_it_cannot_be_held_to_it(ext: Ext) -> None:
@@ -119,19 +119,19 @@ def test_what_one_may_do_is_listed_and_why_it_cannot_be_held_to_it(ext: Ext) -> 
     ext.env["PATH"] = str(ext.user / "bin")
     (ext.user / "bin").mkdir()
     why = (
-        "it declares permissions, which take bubblewrap, and there is no bwrap on the PATH; "
-        "--unsandboxed-ext runs it without"
+        "it declares permissions, which need bubblewrap, and bwrap is not on the PATH; "
+        "to run it without a sandbox: --unsandboxed-ext"
     )
     assert ext.ext("list").out == (
         f"one  global  refused\n    {one}, may use: fs.read (~/x\\n, $CWD); net; tools (a)\n    does not run: {why}\n"
-        f"two  global  refused\n    {two}, with no rights but its own directory\n    does not run: {why}\n"
+        f"two  global  refused\n    {two}, with access to its own directory only\n    does not run: {why}\n"
     )
     bwrap = ext.user / "bin" / "bwrap"
     bwrap.write_text("#!/bin/sh\necho not permitted >&2; exit 1\n")
     bwrap.chmod(0o755)
     forbidden = (
-        "it declares permissions, which take bubblewrap, which does not work here: not permitted; "
-        "--unsandboxed-ext runs it without"
+        "it declares permissions, which need bubblewrap, which does not work here: not permitted; "
+        "to run it without a sandbox: --unsandboxed-ext"
     )
     assert [(one["standing"], one["why_not"]) for one in ext.listed()] == [("refused", forbidden)] * 2
     (ext.home / "config.toml").write_text("[agents.default]\nunsandboxed_ext = true\n")
@@ -166,7 +166,7 @@ def test_an_installed_one_is_a_copy_of_all_of_it_under_its_own_name(ext: Ext) ->
     how = "to replace it: zot ext remove tool, which also removes its data"
     assert ext.ext("install", str(source)) == ("", f"zot: tool is installed already in {copy}; {how}\n", 1)
     assert ext.ext("remove", "tool", typed=b"n\n") == (
-        "", f"remove {copy}? [y/N] zot: {copy} was not removed; --yes does not ask\n", 1,
+        "", f"remove {copy}? [y/N] zot: {copy} was not removed; to skip the question: --yes\n", 1,
     )  # fmt: skip
     assert ext.ext("remove", "tool", "--yes") == (f"removed {copy}\n", "", 0)
     assert list(ext.installed.iterdir()) == []
@@ -188,7 +188,7 @@ def test_a_place_that_cannot_be_looked_into_is_listed_and_never_removed(ext: Ext
     assert (listed["standing"], listed["why_not"]) == (
         "broken", f"{ext.installed}: Too many levels of symbolic links",
     )  # fmt: skip
-    none = "zot: there is no extension 'extensions' here; there are: none\n"
+    none = "zot: no extension is named 'extensions'; known: none\n"
     assert ext.ext("remove", "--yes", "extensions") == ("", none, 1)
     assert ext.installed.is_symlink()
 
@@ -209,7 +209,7 @@ def test_what_cannot_be_installed_leaves_nothing(ext: Ext) -> None:
         ("nowhere", "nowhere: no such directory"),
         (str(wrong / "run"), f"{wrong}/run: not a directory"),
         (str(wrong), f"{wrong}/extension.json: {pattern}"),
-        ("--upload-pack=touch x.git", "--upload-pack=touch x.git is no address of a repository"),
+        ("--upload-pack=touch x.git", "--upload-pack=touch x.git is not the address of a repository"),
         ("ext::sh -c id", "ext::sh -c id: ext is not allowed, only https, ssh, git, file"),
         ("http://localhost/x.git", "http://localhost/x.git: http is not allowed, only https, ssh, git, file"),
     ]:
@@ -217,7 +217,7 @@ def test_what_cannot_be_installed_leaves_nothing(ext: Ext) -> None:
     above = str(ext.user)
     (ext.user / "extension.json").write_text('{"name": "all", "exec": "x"}')
     assert ext.ext("install", above) == (
-        "", f"zot: {above} has {ext.installed} in it, so it cannot be copied there\n", 1,
+        "", f"zot: {above} contains {ext.installed}, so it cannot be copied there\n", 1,
     )  # fmt: skip
     assert [*ext.home.rglob("*")] in ([], [ext.installed])
     assert (around / "run").exists()
@@ -340,7 +340,7 @@ def test_one_of_a_project_runs_once_it_is_trusted_and_not_after_it_changed(ext: 
     assert ext.standings() == [("both", "project", "runs"), ("both", "global", "shadowed")]
     assert ext.ext("disable", f"{theirs}/").code == 0
     assert ext.ext("enable", "both") == (
-        "", f"zot: there are several extensions named 'both'; say which: {theirs} or {ours}\n", 1,
+        "", f"zot: several extensions are named 'both'; give the directory: {theirs} or {ours}\n", 1,
     )  # fmt: skip
     assert ext.ext("enable", str(theirs)).code == 0
     assert ext.standings()[0] == ("both", "project", "runs"), "its user may switch it and still trusts it"
@@ -358,18 +358,18 @@ def test_one_of_a_project_runs_once_it_is_trusted_and_not_after_it_changed(ext: 
     assert ext.ext("untrust", "both") == (f"no longer trusted: {theirs}\n", "", 0)
     assert ext.ext("untrust", "both") == ("", "zot: both was not trusted\n", 1)
     assert ext.ext("remove", "-y", str(theirs)).code == 0
-    enough = "both is installed, which is trust enough: only those of a project have to be trusted"
+    enough = "both is installed and needs no trust; only extensions of a project do"
     assert ext.ext("trust", "both") == ("", f"zot: {enough}\n", 1)
-    assert ext.ext("trust", "none") == ("", "zot: there is no extension 'none' here; there are: none\n", 1)
+    assert ext.ext("trust", "none") == ("", "zot: no extension is named 'none'; known: none\n", 1)
     assert ext.ext("remove", "bohts").err.endswith("; did you mean both?\n")
 
 
 def test_a_log_is_read_and_followed_into_the_next_file(ext: Ext) -> None:
     path = ext.home / "logs" / "ext-one.log"
-    none = "zot: there is no extension 'one' here; there are: none\n"
+    none = "zot: no extension is named 'one'; known: none\n"
     assert ext.ext("logs", "one") == ("", none, 1)
     put(ext.installed, "one")
-    assert ext.ext("logs", "one") == ("", f"zot: there is no log of one: {path} does not exist\n", 1)
+    assert ext.ext("logs", "one") == ("", f"zot: no log of one exists at {path}: it has not run yet\n", 1)
     process = ext.start("ext", "logs", "-f", "one")
     try:
         path.parent.mkdir()

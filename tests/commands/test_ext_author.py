@@ -80,9 +80,13 @@ def test_what_is_begun_can_be_installed_and_nothing_is_written_over(shell: Ext) 
     assert shell.ext("new", "one", "some/place").out == (
         f"made {where}: extension.json, main.py, README.md\ntry it: zot ext test some/place\n"
     )
-    assert shell.ext("new", "one", "some/place") == ("", f"zot: {where} exists already\n", 1)
+    assert shell.ext("new", "one", "some/place") == (
+        "",
+        f"zot: {where} exists already; name another directory: zot ext new NAME DIR\n",
+        1,
+    )
     assert shell.ext("install", "some/place").code == 0
-    wrong = "'../one' cannot be a name: letters, digits, dots, dashes and underscores can, at most 64"
+    wrong = "'../one' is not a valid name: use at most 64 letters, digits, dots, dashes and underscores"
     assert shell.ext("new", "../one") == ("", f"zot: {wrong}\n", 1)
     choice = "--lang cobol: must be one of python, typescript, shell, go. Try: zot ext new --help"
     assert shell.ext("new", "one", "--lang", "cobol") == ("", f"zot: {choice}\n", 2)
@@ -119,7 +123,7 @@ def test_everything_that_is_wrong_is_told(shell: Ext) -> None:
     )
     lines = (
         "ok     said hello as one 2\n"
-        "wrong  wrote a line that is no frame: not a JSON object: JSON is malformed: invalid character (byte 0): "
+        "wrong  wrote a line that is not a frame: not a JSON object: JSON is malformed: invalid character (byte 0): "
         "Loading...\n"
         "wrong  register_command: mute is already registered\n"
         "wrong  subscribe: no such event: lunch\n"
@@ -140,7 +144,7 @@ def test_everything_that_is_wrong_is_told(shell: Ext) -> None:
     )
     # Only its answers wait for each other.
     assert sorted(said.out.split("\n")) == sorted(lines.split("\n"))
-    assert (said.err, said.code) == ("zot: one does 11 things wrong\n", 1)
+    assert (said.err, said.code) == ("zot: one failed 11 checks\n", 1)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +161,7 @@ def test_one_that_does_not_come_far_is_told_from_the_others(shell: Ext, script: 
     patience = "0.3" if "within" in told else "10"
     said = shell.run("ext", "test", "one", "--json", f"--ext-deadline=hello={patience}")
     assert [json.loads(line) for line in said.out.split("\n")[:-1]] == [{"verdict": "wrong", "text": told}]
-    assert (said.err, said.code) == ("zot: one does one thing wrong\n", 1)
+    assert (said.err, said.code) == ("zot: one failed 1 check\n", 1)
 
 
 def test_what_one_leaves_behind_is_told(shell: Ext) -> None:
@@ -173,7 +177,7 @@ for line in sys.stdin:
     assert (said.out, said.err, said.code) == (
         "ok     said hello as one\nwrong  left processes behind, which were ended: sleep 60\n"
         "ok     acknowledged the shutdown and exited\n",
-        "zot: one does one thing wrong\n",
+        "zot: one failed 1 check\n",
         1,
     )
 
@@ -186,7 +190,7 @@ def test_one_that_crashes_is_not_tried_further(shell: Ext) -> None:
         "ok     registered the command /c\n"
         "wrong  exited with 4\n"
         "wrong  command /c: extension one exited with 4\n",
-        "oops\nzot: one does 2 things wrong\n",
+        "oops\nzot: one failed 2 checks\n",
         1,
     )
     (shell.cwd / "one" / "extension.json").write_text('{"name": "one", "exec": "./missing"}')
@@ -224,7 +228,7 @@ def test_one_that_declares_what_it_may_do_is_held_to_it(shell: Ext) -> None:
         "ok     said hello as one False\n"
         "wrong  register_tool: its permissions do not include the tool t\n"
         "ok     acknowledged the shutdown and exited\n",
-        "zot: one does one thing wrong\n",
+        "zot: one failed 1 check\n",
         1,
     )
 

@@ -58,7 +58,7 @@ def test_a_key_from_a_pipe_is_tried_once_and_stored(home: Home, gate: Gatekeeper
     file = home.path / "auth.json"
     assert home.run("login", "anthropic", given="  sk-right\r\nmore\n") == (
         0,
-        f"ok: anthropic: it takes the key\nstored for anthropic at {gate.url} in {file}\n",
+        f"ok: anthropic: it accepts the key\nstored for anthropic at {gate.url} in {file}\n",
         "",
     )
     assert home.stored == {"anthropic": {"key": "sk-right"}}
@@ -70,7 +70,7 @@ def test_a_key_is_stored_for_the_server_that_was_asked(home: Home, gate: Gatekee
     file = home.path / "auth.json"
     assert home.run("login", "groq", "--base-url", gate.url, given="sk-right") == (
         0,
-        f"ok: groq: it takes the key\nstored for groq at {gate.url} in {file}\n",
+        f"ok: groq: it accepts the key\nstored for groq at {gate.url} in {file}\n",
         "",
     )
     home.run("login", "anthropic", given="sk-right")
@@ -99,7 +99,7 @@ def test_a_service_that_cannot_be_reached_keeps_nobody_from_storing(home: Home) 
     code, said, errors = home.run("login", "anthropic", given="sk-right", ANTHROPIC_BASE_URL="http://127.0.0.1:9")
     assert (code, said) == (0, f"stored for anthropic at http://127.0.0.1:9 in {home.path / 'auth.json'}\n")
     assert errors.startswith("zot: unreachable: anthropic: the connection to 127.0.0.1:9 was refused")
-    assert errors.endswith("; stored without having been tried\n")
+    assert errors.endswith("; stored without a check\n")
     assert home.stored == {"anthropic": {"key": "sk-right"}}
 
 
@@ -159,7 +159,7 @@ def test_logout_forgets_one_provider(home: Home) -> None:
 def test_a_variable_that_wins_is_pointed_out(home: Home) -> None:
     env = {"ANTHROPIC_API_KEY": "sk-other"}
     _, _, errors = home.run("login", "anthropic", "--no-probe", given="k", **env)
-    assert errors == "zot: ANTHROPIC_API_KEY is set, and wins over what is stored\n"
+    assert errors == "zot: ANTHROPIC_API_KEY is set and overrides the stored key\n"
     assert home.run("logout", "anthropic", **env)[2] == "zot: ANTHROPIC_API_KEY is still set\n"
 
 
@@ -187,7 +187,7 @@ def test_without_a_home_there_is_nowhere_to_store(command: str) -> None:
         timeout=PATIENCE_S,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (1, b"zot: there is no home to store it in: set ZOT_HOME or HOME\n")
+    assert (done.returncode, done.stderr) == (1, b"zot: no directory to store it in: set ZOT_HOME or HOME\n")
 
 
 @pytest.mark.parametrize("command", ["login", "logout", "doctor"])

@@ -93,19 +93,22 @@ def test_an_input_that_is_open_but_silent_keeps_nobody_waiting(tmp_path: Path) -
         os.close(read)
         os.close(write)
     assert (out, process.returncode) == (b"Yes\n", 0)
-    assert err == b"zot: standard input is open, but silent for 0.2 s: going on without it\n"
+    assert err == b"zot: standard input is open but silent for 0.2 s; continuing without it\n"
 
 
 @pytest.mark.parametrize("typed", [None, b"", b" \n"])
 def test_without_a_prompt_there_is_nothing_to_do(tmp_path: Path, typed: bytes | None) -> None:
-    told = "zot: there is no prompt: give it as words, or on standard input\n"
+    told = "zot: no prompt; give it as words or on standard input: zot -p PROMPT\n"
     assert ask(tmp_path, "-p", typed=typed) == ("", told, 2)
 
 
 def test_a_missing_prompt_is_reported_before_a_missing_key(tmp_path: Path) -> None:
     env = environment({"ZOT_HOME": str(tmp_path / "kept")})
     done = forked.run(["-p", "--provider", "anthropic"], cwd=tmp_path, env=env, given=b"")
-    assert (done.returncode, done.stderr) == (2, b"zot: there is no prompt: give it as words, or on standard input\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        b"zot: no prompt; give it as words or on standard input: zot -p PROMPT\n",
+    )
 
 
 def test_more_input_than_we_take_is_refused(tmp_path: Path) -> None:
@@ -135,7 +138,7 @@ def test_features_are_switched_on_by_name(tmp_path: Path) -> None:
     ("prompt", "message"),
     [
         ("!status 401", "lab: http 401: status 401, as scripted"),
-        ("!error", "lab: overloaded_error: Overloaded (try again later, or ask another model)"),
+        ("!error", "lab: overloaded_error: Overloaded (try again later, or use another model)"),
         ("!length", "the answer was cut off at the model's length limit"),
     ],
 )
@@ -163,8 +166,8 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, argv: tuple[str, ...]
         (("-p", "x"), "--print and --json exclude each other", 2),
         (("x", "--model", "nope"), "unknown model 'nope' (provider 'lab'); known: lab-1", 1),
         (("x", "--wat"), "unknown flag --wat; --help-all lists every flag", 2),
-        ((), "there is no prompt: give it as words, or on standard input", 2),
-        (("x", "-c"), "there is no session of {} to continue; zot sessions list --all shows the others", 1),
+        ((), "no prompt; give it as words or on standard input: zot -p PROMPT", 2),
+        (("x", "-c"), "no session of {} to continue; list all with: zot sessions list --all", 1),
     ],
 )
 def test_done_is_the_last_line_also_if_the_run_cannot_begin(
@@ -184,7 +187,7 @@ def test_a_signal_before_the_prompt_was_read_ends_it_with_done(tmp_path: Path) -
     assert eventually(lambda: at_rest(process.pid))
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=PATIENCE_S)
-    told = [{"type": "error", "message": "stopped before it was begun"}, {"type": "done"}]
+    told = [{"type": "error", "message": "stopped before it began"}, {"type": "done"}]
     assert [json.loads(line) for line in out.splitlines()] == told
     assert (err, process.returncode) == (b"", 128 + signal.SIGTERM)
 
@@ -256,8 +259,8 @@ def test_an_answer_that_does_not_fit_is_asked_for_again(tmp_path: Path) -> None:
     frames = events(out, judged=True)
     assert code == 0
     said = [frame["content"][0]["text"] for frame in frames if frame["type"] == "user_message"]
-    wrong = "That is not the answer that is wanted"
-    again = "Answer again, with the corrected JSON value alone."
+    wrong = "The answer does not match the schema"
+    again = "Answer again with the corrected JSON value alone."
     assert said == [
         "How many?",
         f"{wrong}: it is not JSON (JSON is malformed: invalid character (byte 0)). {again}",
@@ -284,7 +287,7 @@ def test_an_answer_that_never_fits_is_a_failure(tmp_path: Path) -> None:
     (tmp_path / "schema.json").write_text(json.dumps(SCHEMA))
     (tmp_path / "s.lab").write_text("say '{}'\nrepeat")
     out, err, code = ask(tmp_path, "--json", "x", "--script", "s.lab", "--output-schema", "schema.json")
-    told = "the answer is not as the output schema wants it: $: 'n' is missing"
+    told = "the answer does not match the output schema: $: 'n' is missing"
     assert (err, code) == (f"zot: {told}\n", 1)
     assert events(out, judged=True)[-2:] == [{"type": "error", "message": told}, {"type": "done"}]
 

@@ -72,7 +72,7 @@ def test_a_session_whose_directory_is_gone_says_what_helps(shell: Shell) -> None
     gone.mkdir()
     shell.ask("!echo one", "--session", "s", "--cwd", str(gone))
     gone.rmdir()
-    told = f"zot: {gone}, where this session works, is gone; --cwd DIR names another place\n"
+    told = f"zot: {gone}, where this session works, is gone; name another directory with --cwd DIR\n"
     assert shell.ask("!echo two", "--session", "s") == ("", told, 1)
     assert shell.ask("!echo two", "--session", "s", "--cwd", str(shell.user)) == ("two\n", "", 0)
 
@@ -91,7 +91,7 @@ def test_what_is_kept_is_ours_alone_and_usable_whatever_the_umask(shell: Shell) 
 
 
 def test_only_sessions_of_the_directory_are_continued(shell: Shell) -> None:
-    nothing = f"zot: there is no session of {shell.cwd} to continue; zot sessions list --all shows the others\n"
+    nothing = f"zot: no session of {shell.cwd} to continue; list all with: zot sessions list --all\n"
     assert shell.ask("!echo one", "--continue") == ("", nothing, 1)
     assert not shell.home.exists()
     shell.ask("!echo elsewhere", cwd=shell.user)
@@ -106,7 +106,7 @@ def test_nothing_is_kept_without_a_prompt_or_against_the_users_will(shell: Shell
 
 
 def test_a_prompt_that_was_taken_for_an_id_is_told(shell: Shell) -> None:
-    told = "there is no prompt: give it as words, or on standard input; 'go on' was taken for the id of a session"
+    told = "no prompt; give it as words or on standard input: zot -p PROMPT; 'go on' was read as the id of a session"
     assert shell.run("-p", "-r", "go on", *LAB) == ("", f"zot: {told}\n", 2)
 
 
@@ -116,7 +116,7 @@ def test_a_prompt_that_was_taken_for_an_id_is_told(shell: Shell) -> None:
         (("--session", "s", "-c"), "--session and --continue exclude each other"),
         (("-c", "-r", "s"), "--continue and --resume exclude each other"),
         (("--no-session", "-r"), "--resume and --no-session exclude each other"),
-        (("--resume", "s"), "there is no session 's'; zot sessions list --all shows those that there are"),
+        (("--resume", "s"), "no session matches 's'; list them with: zot sessions list --all"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(shell: Shell, flags: tuple[str, ...], message: str) -> None:
@@ -129,7 +129,7 @@ def test_where_nothing_can_be_kept_there_is_still_an_answer(shell: Shell) -> Non
     (shell.home / "journal.db").mkdir(parents=True)
     out, err, code = shell.ask("!echo one")
     assert (out, code) == ("one\n", 0)
-    assert err.startswith("zot: this session is not kept: the journal ")
+    assert err.startswith("zot: this session is not recorded: the journal ")
     assert err.count("\n") == 1
     out, err, code = shell.ask("!echo one", "--session", "s")
     assert (out, code, err.count("\n")) == ("", 1, 1)
@@ -138,7 +138,7 @@ def test_where_nothing_can_be_kept_there_is_still_an_answer(shell: Shell) -> Non
 
 def test_without_a_home_there_is_still_an_answer(shell: Shell) -> None:
     env = {name: value for name, value in shell.env.items() if "HOME" not in name}
-    told = "zot: this session is not kept: there is no home to keep sessions in: set ZOT_HOME or HOME\n"
+    told = "zot: this session is not recorded: no directory to record sessions in: set ZOT_HOME or HOME\n"
     assert shell.ask("!echo one", env=env) == ("one\n", told, 0)
     assert shell.ask("!echo one", "-c", env=env).code == 1
 

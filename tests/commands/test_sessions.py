@@ -24,8 +24,8 @@ from zot.journal.queries import put
 
 def test_where_nothing_was_ever_kept_nothing_is_made(shell: Shell) -> None:
     for argv in (("list",), ("search", "x"), ("gc",), ("check",)):
-        assert shell.sessions(*argv) == ("", "zot: nothing has been kept yet\n", 0)
-    told = "zot: there is no session 'x': nothing has been kept yet\n"
+        assert shell.sessions(*argv) == ("", "zot: no session has been recorded yet\n", 0)
+    told = "zot: no session matches 'x': none has been recorded yet\n"
     for name, *more in (("show",), ("export",), ("fork",), ("delete",), ("rename", "y")):
         assert shell.sessions(name, "x", *more) == ("", told, 1)
     assert not shell.home.exists()
@@ -195,7 +195,7 @@ def test_words_are_found_with_some_around_them(shell: Shell) -> None:
         ("b", "user"), ("b", "tool"),
     ]  # fmt: skip
     assert shell.sessions("search", "haystack") == ("", "zot: nowhere\n", 0)
-    assert shell.sessions("search", "needle", "--limit", "1").err.startswith("zot: these are the first 1: there may be")
+    assert shell.sessions("search", "needle", "--limit", "1").err.startswith("zot: these are the first 1; to see more")
 
 
 def test_a_fork_goes_on_by_itself(shell: Shell) -> None:
@@ -258,7 +258,7 @@ def test_a_check_says_what_is_wrong_and_changes_nothing(shell: Shell) -> None:
         connection.execute("UPDATE chunks SET body = CAST(replace(body, 'Yes', 'No!') AS BLOB) WHERE kind = 0")
     before = journal.read_bytes()
     out, err, code = shell.sessions("check")
-    told = f"zot: 4 problems in {journal}; the next session that is opened saves what is readable\n"
+    told = f"zot: 4 problems in {journal}; the next session that is opened saves the readable part\n"
     assert (err, code) == (told, 1)
     assert out.split("\n")[0].startswith("session 's': ")
     assert json.loads(shell.sessions("check", "--json").out)["problems"] == out.split("\n")[:-1]
@@ -321,13 +321,13 @@ def test_a_disk_that_failed_to_be_read_once_has_damaged_nothing(shell: Shell) ->
     shell.ask("!echo Yes", "--session", "s")
     journal = str(shell.home / "journal.db")
     assert mark_damaged(journal)
-    told = "was found damaged; every byte of it is right, so a read must have failed: look at the disk\n"
+    told = "was found damaged; its checksums are correct, so a read must have failed: check the disk\n"
     assert shell.ask("!echo two", "--session", "s") == ("two\n", f"{journal} {told}", 0)
     assert shell.ask("!echo three", "--session", "s") == ("three\n", "", 0)
     assert not [*shell.home.glob("*.damaged-*")]
 
 
-ACCEPT = "put a backup in its place, or accept the loss with: zot sessions check --acknowledge\n"
+ACCEPT = "restore a backup, or accept the loss with: zot sessions check --acknowledge\n"
 
 
 def test_a_lost_end_of_a_session_is_a_problem_until_it_is_acknowledged(shell: Shell) -> None:
@@ -367,7 +367,7 @@ def test_a_session_that_is_missing_altogether_is_reported_and_no_other_is_blamed
     journal.write_bytes(before)  # what a copy of this file alone is, while another process has it open
     gone = "session number 2: all of it is missing, 11 rows\n"
     assert shell.sessions("check") == (gone, f"zot: 1 problem in {shell.home}/journal.db; {ACCEPT}", 1)
-    told = f"{journal} lacks sessions that were kept in it: zot sessions check tells which\n"
+    told = f"{journal} lacks sessions that were recorded in it; run: zot sessions check\n"
     assert shell.ask("!echo Three", "--session", "third") == ("Three\n", told, 0)
     assert shell.ask("!echo Four", "--session", "fourth") == ("Four\n", "", 0)
     assert shell.sessions("check") == (gone, f"zot: 1 problem in {shell.home}/journal.db; {ACCEPT}", 1)
@@ -392,7 +392,7 @@ def test_a_journal_of_which_nothing_is_left_is_reported(shell: Shell, what: str)
         journal.write_bytes(b"")
     else:
         journal.unlink()
-    told = f"the file: it is {what}, although sessions were kept in it\n"
+    told = f"the file: it is {what}, although sessions were recorded in it\n"
     assert shell.sessions("check") == (told, f"zot: 1 problem in {shell.home}/journal.db; {ACCEPT}", 1)
     out, _, code = shell.sessions("check", "--acknowledge")
     assert (out, code) == ("0 sessions, 0 rows: everything is as it was written\n", 0)
@@ -449,8 +449,8 @@ def test_a_backup_that_cannot_be_right_is_not_made(shell: Shell) -> None:
         connection.execute("UPDATE chunks SET body = CAST(replace(body, 'Yes', 'No!') AS BLOB) WHERE kind = 0")
     journal = shell.home / "journal.db"
     advice = (
-        "so it was not copied: zot sessions check names all damage, the next session that is opened saves what is"
-        " readable, then back up again\n"
+        "so it was not copied: zot sessions check names all damage, the next session that is opened saves the readable"
+        " part, then back up again\n"
     )
     out, err, code = shell.sessions("backup", "copy.db")
     assert (out, code) == ("", 1)
@@ -513,10 +513,10 @@ def test_a_journal_of_which_nothing_is_left_is_neither_copied_nor_taken_for_a_ne
     journal = shell.home / "journal.db"
     if what == "empty":
         journal.write_bytes(b"")
-        told = f"zot: {journal} has lost all its sessions, so it was not copied: zot sessions check tells more\n"
+        told = f"zot: {journal} has lost all its sessions, so it was not copied; run: zot sessions check\n"
     else:
         journal.unlink()
-        told = f"zot: {journal} is missing, although sessions were kept in it: zot sessions check tells more\n"
+        told = f"zot: {journal} is missing, although sessions were recorded in it; run: zot sessions check\n"
         assert shell.sessions("list") == ("", told, 1)
         assert shell.sessions("show", "s") == ("", told, 1)
     assert shell.sessions("backup", "copy.db") == ("", told, 1)
@@ -529,7 +529,7 @@ def test_what_is_lost_for_good_does_not_keep_the_rest_from_being_backed_up(shell
     before = journal.read_bytes()
     shell.ask("!echo Two", "--session", "second")
     journal.write_bytes(before)
-    lacks = f"zot: {journal} lacks what was kept in it, and so does the backup: zot sessions check tells what\n"
+    lacks = f"zot: {journal} lacks sessions that were recorded in it, and so does the backup; run: zot sessions check\n"
     told = "zot: 1 session, 11 rows are in one.db\n"
     assert shell.sessions("backup", "one.db") == ("", told + lacks, 0)
     with closing(sqlite3.connect(journal)) as connection, connection:
@@ -547,5 +547,5 @@ def test_a_journal_that_could_not_be_begun_on_a_full_disk_has_no_sessions(shell:
     with no_file_grows():
         assert shell.sessions("list") == ("", "zot: there are no sessions\n", 0)
         assert shell.sessions("search", "x").code == 0
-        assert shell.sessions("show", "x").err.startswith("zot: there is no session 'x'")
+        assert shell.sessions("show", "x").err.startswith("zot: no session matches 'x'")
     assert shell.ask("!echo Yes", "--session", "s") == ("Yes\n", "", 0)

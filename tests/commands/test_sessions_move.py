@@ -99,7 +99,7 @@ def test_an_id_that_is_taken_is_not_taken_again(shell: Shell) -> None:
     shell.ask("!echo Yes", "--session", "s")
     (shell.cwd / "s.jsonl").write_text(shell.sessions("export", "s").out)
     out, err, code = shell.sessions("import", "s.jsonl")
-    assert (err, code) == ("zot: there is a session 's' already, so it has a new id\n", 0)
+    assert (err, code) == ("zot: session 's' exists already, so the imported one has a new id\n", 0)
     assert shell.sessions("export", out.strip()).out.replace(out.strip(), "s") == (shell.cwd / "s.jsonl").read_text()
     assert shell.told("import", "s.jsonl", "--as", "t") == [{"id": "t", "was": "s", "messages": 2}]
     assert shell.sessions("import", "s.jsonl", "--as", "t") == ("", "zot: there is a session 't' already\n", 1)

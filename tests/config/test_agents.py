@@ -68,14 +68,14 @@ def test_an_agent_that_is_not_there_is_an_error_that_lists_those_that_are(tmp_pa
         AgentConfigs.load(home).config("bold")
     with pytest.raises(NoSuchAgent) as of_flags:
         resolve({"agent": "bold", "config_dir": home})
-    said = "there is no agent 'bold' in config.toml; there are: default, careful"
+    said = "no agent 'bold' in config.toml; known: default, careful"
     assert (str(of_snapshot.value), str(of_flags.value)) == (said, said)
 
 
 def test_only_who_says_so_gets_the_default_agent_instead(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     env = {"ZOT_HOME": written(tmp_path, TWO)}
     assert resolve({"agent": "bold"}, env, or_default=True) == Config(provider="lab", max_steps=7, env=env)
-    assert caplog.messages == ["there is no agent 'bold' in config.toml: the default one answers"]
+    assert caplog.messages == ["no agent 'bold' in config.toml: the default agent answers"]
 
 
 @pytest.mark.parametrize(

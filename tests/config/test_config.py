@@ -129,7 +129,7 @@ def test_both_spellings_of_no_extensions_mean_it(flag: str) -> None:
 
 
 def test_a_deadline_that_does_not_exist_or_is_no_time_is_refused() -> None:
-    with pytest.raises(UsageError, match="there is no deadline 'nap'; there are: hello, ready"):
+    with pytest.raises(UsageError, match="unknown deadline 'nap'; known: hello, ready"):
         parse(["--ext-deadline", "nap=2"], AGENT_FLAGS)
     with pytest.raises(UsageError, match="'x' is not a number of seconds"):
         parse(["--ext-deadline", "hello=x"], AGENT_FLAGS)
@@ -148,9 +148,9 @@ def test_both_spellings_of_no_skills_mean_it(flag: str) -> None:
         ("a = 1", "a: unknown setting"),
         ("[daemons]", "daemons: unknown setting; did you mean daemon?"),
         ("model = 'x'", "model belongs to an agent: write it below [agents.default]"),
-        ("agents = 1", "[agents] is no table: agents are written as [agents.NAME]"),
-        ("[agents]\nother = 1", "[agents.other] is no table"),
-        ("daemon = 1", "[daemon] is no table"),
+        ("agents = 1", "[agents] is not a table: write [agents.NAME]"),
+        ("[agents]\nother = 1", "[agents.other] is not a table"),
+        ("daemon = 1", "[daemon] is not a table"),
         ("[agents.other]\nlock = 1", "[agents.other] lock must be true or false, not a whole number"),
         ("[agents.default]\nmodle = 'x'", "[agents.default] modle: unknown setting; did you mean model?"),
         ("[agents.default]\nmax_steps = 'x'", "[agents.default] max_steps must be a whole number, not a string"),
@@ -164,11 +164,11 @@ def test_both_spellings_of_no_skills_mean_it(flag: str) -> None:
         ),
         (
             "[agents.default]\nreasoning = 'much'",
-            "[agents.default] reasoning cannot be 'much'; there are: high, low, medium, off",
+            "[agents.default] reasoning cannot be 'much'; use one of: high, low, medium, off",
         ),
         (
             "[agents.x]\next_deadlines = { nap = 1 }",
-            "[agents.x] a key of ext_deadlines cannot be 'nap'; there are: "
+            "[agents.x] a key of ext_deadlines cannot be 'nap'; use one of: "
             "command, hello, intercept, ready, shutdown, silence, terminate, tool",
         ),
         ("[agents.x]\next_deadlines = { tool = 0 }", "[agents.x] ext_deadlines[...] must be a number above 0"),
@@ -176,7 +176,7 @@ def test_both_spellings_of_no_skills_mean_it(flag: str) -> None:
         ("[agents.default]\ntools = [1]", "[agents.default] tools[0] must be a string, not a whole number"),
         (
             "[agents.x]\ncwd = 'here'",
-            "[agents.x] cwd: expected a path that begins with / or ~/: a file does not know where zot is started",
+            "[agents.x] cwd: expected a path that begins with / or ~/",
         ),
         (
             "[agents.x]\napi_key = 'sk-1'",
@@ -189,7 +189,7 @@ def test_both_spellings_of_no_skills_mean_it(flag: str) -> None:
         ("[daemon]\nserver_version = ''", "[daemon] server_version must be a string that is not empty"),
         (
             "[daemon]\nlog_level = 'loud'",
-            "[daemon] log_level cannot be 'loud'; there are: debug, error, info, warning",
+            "[daemon] log_level cannot be 'loud'; use one of: debug, error, info, warning",
         ),
         ('[agents."a\\nb"]\nlock = 1', "[agents.a\\nb] lock must be true or false, not a whole number"),
         ("a = " + "[" * 10_000, "nested too deeply"),

@@ -91,7 +91,7 @@ def test_a_key_that_no_header_can_hold_is_refused_without_repeating_it(tmp_path:
     if place == "file":
         write(tmp_path, {"anthropic": {"key": key}})
     variable = key if place == "environment" else ""
-    with pytest.raises(ConfigError, match="copied whole") as caught:
+    with pytest.raises(ConfigError, match="copy the whole key again") as caught:
         found(tmp_path, key if place == "given" else None, ANTHROPIC_API_KEY=variable)
     assert key not in str(caught.value)
 
@@ -114,7 +114,7 @@ def test_a_file_that_is_open_to_others_is_refused(tmp_path: Path, mode: int) -> 
     with pytest.raises(ConfigError) as caught:
         found(tmp_path)
     assert str(caught.value) == (
-        f"{path} is open to others (mode {mode:04o}), so no key is taken from it; try: chmod 600 {path}"
+        f"{path} is open to others (mode {mode:04o}), so zot reads no key from it; try: chmod 600 {path}"
     )
 
 

@@ -88,7 +88,7 @@ def test_an_empty_flag_is_wrong_usage(flag: str) -> None:
 
 
 def test_without_a_home_it_is_nowhere_but_a_named_socket_can_be_found() -> None:
-    with pytest.raises(ConfigError, match="set HOME, or say --config-dir or --socket"):
+    with pytest.raises(ConfigError, match="set HOME, or use --config-dir or --socket"):
         locate({}, platform="linux")
     with pytest.raises(ConfigError, match="set HOME"):
         find_socket({})

@@ -185,6 +185,6 @@ def test_a_call_is_told_with_where_its_path_leads(project: Path) -> None:
     os.symlink("/etc", project / "notes")
     args = {"path": "notes/passwd", "content": ""}
     told = summarise("write", args, subject_of(args, str(project)))
-    assert told == "write: /etc/passwd (0 bytes), in place of what is there"
+    assert told == "write: /etc/passwd (0 bytes), replacing the existing file"
     args = {"path": "link/x", "content": ""}
     assert summarise("write", args, subject_of(args, str(project))) == "write: secret/x (0 bytes)"

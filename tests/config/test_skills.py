@@ -82,7 +82,7 @@ def test_a_skill_has_a_head_and_a_body(head: str, skill: SkillFile, line_end: st
         ("---\nname: brew\ndescription: ''\n---\n", "S.md:3: 'description' is missing"),
         ("---\nname: brew\nhow to brew\n---\n", "S.md:3: expected `key: value`, not 'how to brew'"),
         ("---\n  name: brew\n---\n", "S.md:2: expected `key: value`, not 'name: brew'"),
-        ("---\nname: brew\nname: stew\n---\n", "S.md:3: 'name' stands here a second time"),
+        ("---\nname: brew\nname: stew\n---\n", "S.md:3: 'name' is repeated here"),
         (
             "---\n\nname: brew tea\ndescription: D\n---\n",
             "S.md:3: 'brew tea' is not a name of letters, digits, '.', '_' and '-'",

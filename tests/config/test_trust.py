@@ -96,14 +96,14 @@ def test_a_file_that_others_can_change_says_nothing(mode: int, store: TrustStore
     store.trust(str(code))
     path = home / "trust.json"
     path.chmod(mode)
-    told = f"{path} can be changed by others, so it cannot say what you trust; try: chmod go-w {path}"
+    told = f"{path} can be changed by others, so zot does not rely on it; try: chmod go-w {path}"
     refused(store, code, told)
 
 
 def test_a_directory_where_others_can_replace_it_is_no_better(store: TrustStore, code: Path, home: Path) -> None:
     home.mkdir()
     home.chmod(0o777)
-    told = f"{home} can be changed by others, so it cannot say what you trust; try: chmod go-w {home}"
+    told = f"{home} can be changed by others, so zot does not rely on it; try: chmod go-w {home}"
     refused(store, code, told)
     home.chmod(0o1777)  # there nobody replaces what is not theirs
     store.trust(str(code))
@@ -117,7 +117,7 @@ def test_a_file_of_another_user_says_nothing(
     theirs = os.stat_result((0o100600, 0, 0, 1, 1234, 1234, 0, 0, 0, 0))
     with monkeypatch.context() as patched:
         patched.setattr(os, "fstat", lambda fd: theirs)
-        refused(store, code, f"{home}/trust.json belongs to another user, so it cannot say what you trust")
+        refused(store, code, f"{home}/trust.json belongs to another user, so zot does not rely on it")
 
 
 @pytest.mark.parametrize(

@@ -40,8 +40,8 @@ for frame in frames():
         break
 """
 NO_BWRAP = (
-    "it declares permissions, which take bubblewrap, and there is no bwrap on the PATH; "
-    "--unsandboxed-ext runs it without"
+    "it declares permissions, which need bubblewrap, and bwrap is not on the PATH; "
+    "to run it without a sandbox: --unsandboxed-ext"
 )
 
 
@@ -220,8 +220,8 @@ async def test_a_bubblewrap_that_it_could_have_written_is_not_used(place: Place)
 @needs("bwrap")
 async def test_where_bubblewrap_lies_in_what_it_could_write_that_is_the_reason(place: Place) -> None:
     bwrap = os.path.realpath(shutil.which("bwrap") or "")
-    lies = f"{bwrap} does not count: it is in {{}}, where what is confined could have put it"
-    here = f"it declares permissions, which take bubblewrap, and {lies.format('/')}; start zot in another directory"
+    lies = f"{bwrap} is not used: it is in {{}}, where a confined program could have put it"
+    here = f"it declares permissions, which need bubblewrap, and {lies.format('/')}; start zot in another directory"
     greedy = place.probe({"fs.write": [os.path.dirname(bwrap)]})
     over = f"permissions: fs.write: {lies.format(os.path.dirname(bwrap))}"
     config = Config(env=place.env, ext=(str(greedy.directory),))
@@ -268,7 +268,7 @@ async def test_an_interpreter_that_starts_others_has_to_be_allowed_to(place: Pla
     async with place.stage(place.probe(), env=env) as stage:
         await stage.prompt("say done")
     assert stage.notices() == [
-        ("probe", "could not be started: python3 is no program, or only a script that starts others, "
+        ("probe", "could not be started: python3 is not a program, or only a script that starts others, "
          "which its permissions for exec would have to include")
     ]  # fmt: skip
 
@@ -348,7 +348,7 @@ async def test_a_bubblewrap_that_does_not_work_runs_nothing(place: Place, tmp_pa
     async with place.stage(probe, env=env) as stage:
         await stage.prompt("say done")
     [(_, notice)] = stage.notices()
-    assert "which take bubblewrap, which does not work here: no namespaces; --unsandboxed-ext runs it" in notice
+    assert "which need bubblewrap, which does not work here: no namespaces; to run it without" in notice
     assert probe.heard() == []
 
 

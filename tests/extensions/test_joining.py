@@ -159,7 +159,7 @@ async def test_a_guard_that_has_gone_and_is_dismissed_blocks_nothing_any_more(tm
         assert (await extensions.tool_called(CALL, {})).refusal is not None
         extensions.recall(GuardSet("afar", ()))
         assert (await extensions.tool_called(CALL, {})).refusal is None
-        assert shown[-1] == encode(ExtNotify("afar", "warn", "was dismissed: what it guarded is not blocked any more"))
+        assert shown[-1] == encode(ExtNotify("afar", "warn", "was dismissed and no longer blocks"))
 
 
 async def test_a_guard_that_has_come_back_while_it_was_dismissed_goes_on_record_again(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ async def test_closing_a_session_ends_the_extensions_that_a_reload_has_just_star
         while not (heard.exists() and heard.read_text()):  # It was greeted. `joinable` bounds this wait.
             await asyncio.sleep(0.01)
         await extensions.close()
-        with pytest.raises(UserError, match="the extensions stay as they were, because slow: "):
+        with pytest.raises(UserError, match="the extensions were not reloaded: slow: "):
             await reloading
     assert "shutdown" in slow.heard_types()
 
@@ -200,7 +200,7 @@ async def test_a_name_is_had_by_one_at_a_time(tmp_path: Path) -> None:
         manager_of(extensions).join("afar", Remote().link)
         with pytest.raises(UserError, match="the session has an extension named 'afar' already"):
             manager_of(extensions).join("afar", Remote().link)
-        with pytest.raises(UserError, match="'a b' is no name for an extension: letters, digits"):
+        with pytest.raises(UserError, match="'a b' is not a valid name for an extension: letters, digits"):
             manager_of(extensions).join("a b", Remote().link)
     with pytest.raises(UserError, match="the session is over"):
         manager_of(extensions).join("late", Remote().link)
@@ -221,7 +221,7 @@ async def test_one_that_says_nothing_or_nonsense_is_hung_up_on(tmp_path: Path) -
             "did not say hello within 0.05 s (--ext-deadline hello=SECONDS changes that)",
         )
         assert rude.hung_up_on
-        assert other.problem.startswith("did not say hello first, but wrote a line that is no frame")
+        assert other.problem.startswith("did not say hello first, but wrote a line that is not a frame")
 
 
 async def test_in_a_session_it_is_asked_after_those_that_the_session_has(tmp_path: Path) -> None:

@@ -596,10 +596,10 @@ async def test_a_tool_that_is_wanted_and_that_nobody_has_is_warned_of(
         assert caplog.messages == []
         assert results(await stage.prompt('call lookup {"q": "it"} ;; --- ;; say done')) == [("found it", False)]
         await stage.prompt("say hi")
-        assert caplog.messages == ["no extension has the tool teleport that is wanted"]
+        assert caplog.messages == ["no extension provides the requested tool teleport"]
     (tmp_path / "extensions").mkdir()
     async with Stage(tmp_path, tools=("teleport",)):
-        assert caplog.messages[1:] == ["no extension has the tool teleport that is wanted"]
+        assert caplog.messages[1:] == ["no extension provides the requested tool teleport"]
 
 
 async def test_the_notice_of_a_crash_has_its_last_lines_and_the_command_that_shows_the_log(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ LOOKUP = {"type": "register_tool", "name": "lookup", "schema": OBJECT}
 GREET = {"type": "register_command", "name": "greet", "description": "say hi"}
 READY = {"type": "ready"}
 GUARDING = {"type": "subscribe", "intercept": ["tool_call", "turn_start", "assistant_message"]}
-NOT_JSON = "wrote a line that is no frame: not a JSON object: JSON is malformed: invalid character (byte 0)"
+NOT_JSON = "wrote a line that is not a frame: not a JSON object: JSON is malformed: invalid character (byte 0)"
 CLOSED = frozenset({"tool_call"})
 
 
@@ -416,7 +416,7 @@ def test_an_answer_of_another_kind_is_a_failure() -> None:
 def test_a_wrong_answer_fails_only_what_it_answers() -> None:
     talk = Talk(HELLO, LOOKUP, READY)
     wrong, right = talk.calls(), talk.calls()
-    why = "wrote a line that is no frame: tool_result: content must be a list, not a string"
+    why = "wrote a line that is not a frame: tool_result: content must be a list, not a string"
     assert talk.says({"type": "tool_result", "id": wrong, "content": "x"}) == [
         ProtocolViolation(why + ': {"type": "tool_result", "id": "1", "content": "x"}', notice=True),
         failed_call(wrong, f"extension g {why}"),
@@ -440,7 +440,7 @@ def test_an_unknown_frame_harms_nobody_unless_it_is_meant_as_an_answer() -> None
     ("line", "why", "shown"),
     [
         (b"debug: here", NOT_JSON, ": debug: here"),
-        (b'{"type":"notify","message":"\xff"}', "wrote a line that is no frame: notify: invalid UTF-8 at byte 28",
+        (b'{"type":"notify","message":"\xff"}', "wrote a line that is not a frame: notify: invalid UTF-8 at byte 28",
          ': {"type":"notify","message":"�"}'),
         (b"y" * 5_000_000, "wrote a line of more than 4194304 bytes", ""),
     ],

@@ -51,7 +51,7 @@ def test_a_manifest_says_what_an_extension_may_do() -> None:
     [
         (None, f"`permissions` must be {FIELD_RULES['permissions']}; but it is null"),
         ([], f"`permissions` must be {FIELD_RULES['permissions']}; but it is []"),
-        ({"fs.exec": True}, f'`permissions` has "fs.exec", which is no scope; there are: {", ".join(SCOPE_RULES)}'),
+        ({"fs.exec": True}, f'`permissions` has "fs.exec", which is not a scope; use one of: {", ".join(SCOPE_RULES)}'),
         ({"net": "yes"}, 'permissions: `net` must be true or false; but it is "yes"'),
         ({"fs.read": True}, f"permissions: `fs.read` must be {SCOPE_RULES['fs.read']}; but it is true"),
         ({"fs.read": [""]}, "permissions: fs.read: '' is not a path"),

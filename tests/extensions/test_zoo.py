@@ -35,12 +35,12 @@ ZOO: dict[str, tuple[str, str, str]] = {
         CALLED + 'while True: os.write(1, b\'{"type":"notify","message":"x"}\\n\' * 1000)',
         "sends too much: ", "did not answer",
     ),
-    "floods with nonsense": (CALLED + 'while True: print("x" * 60000)', "no frame", "no frame"),
+    "floods with nonsense": (CALLED + 'while True: print("x" * 60000)', "not a frame", "not a frame"),
     "writes a line that is too long": (
         CALLED + 'sys.stdout.write("x" * (5 << 20) + "\\n"); sys.stdout.flush()', "more than 4194304 bytes", "4194304",
     ),
     "writes what is not UTF-8": (
-        CALLED + 'sys.stdout.buffer.write(b"\\xff\\xfe\\n"); sys.stdout.flush()', "no frame", "no frame",
+        CALLED + 'sys.stdout.buffer.write(b"\\xff\\xfe\\n"); sys.stdout.flush()', "not a frame", "not a frame",
     ),
     "exits when it is called": (CALLED + "sys.exit(3)", "exited with 3", "exited with 3"),
     "closes its output": (CALLED + "os.close(1)", "has closed its output", "closed its output"),

@@ -202,5 +202,5 @@ def test_the_owner_can_use_a_lock_file_that_was_made_under_a_strict_umask(path: 
 
 
 def test_where_no_lock_file_can_be_that_is_said(tmp_path: Path) -> None:
-    with pytest.raises(StoreFailed, match=r"cannot be opened \(No such file or directory\): look at"):
+    with pytest.raises(StoreFailed, match=r"cannot be opened \(No such file or directory\): check"):
         Leases(str(tmp_path / "nowhere" / "lock"))

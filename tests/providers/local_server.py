@@ -107,7 +107,7 @@ class LocalServer:
 
 
 def answering(*answers: bytes) -> Play:
-    """Answer the requests of each connection with these, in order, then wait for its end."""
+    """Answer the requests of each connection with these, in order, then wait until it ends."""
 
     async def play(peer: Peer) -> None:
         for answer in answers:

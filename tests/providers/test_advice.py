@@ -23,8 +23,8 @@ from zot.errors import (
 )
 from zot.providers.api_errors import advice
 
-LATER = "try again later, or ask another model"
-ADDRESS = "check --base-url, and whether --api is what is spoken there"
+LATER = "try again later, or use another model"
+ADDRESS = "check --base-url and --api"
 AGAIN = "try again"
 ADVICE: list[tuple[ProviderError, str, str]] = [
     (AuthFailed("m", status=401), "groq", "check GROQ_API_KEY, or run `zot login groq`"),
@@ -52,10 +52,10 @@ ADVICE: list[tuple[ProviderError, str, str]] = [
         "ollama",
         "`zot models --provider ollama` lists the models; if you gave a --base-url, check it, too",
     ),
-    (NotFound("m", status=308), "ollama", "give the address that answers itself as --base-url"),
+    (NotFound("m", status=308), "ollama", "use the final address as --base-url"),
     (ContextTooLong("m"), "xai", "compact or clear the conversation"),
-    (ContentRefused("m"), "xai", "say it differently, or ask another model"),
-    (BadRequest("m", status=400), "xai", "another model or --api may take it"),
+    (ContentRefused("m"), "xai", "rephrase it, or use another model"),
+    (BadRequest("m", status=400), "xai", "try another model or another --api"),
     (BadRequest("m", status=409), "xai", AGAIN),
     (BadRequest("m", status=405), "openai", ADDRESS),
     (BadRequest("the recording ends"), "lab", ""),

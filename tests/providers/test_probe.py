@@ -25,7 +25,7 @@ REFUSED_BY_GEMINI = json.dumps({"error": {"code": 400, "details": [{"reason": "A
 @pytest.mark.parametrize(
     ("status", "body", "probed"),
     [
-        (200, b"{}", Probed("accepted", "it takes the key")),
+        (200, b"{}", Probed("accepted", "it accepts the key")),
         (401, b"k", Probed("refused", "it refuses the key (http 401)")),
         (403, b"", Probed("refused", "it refuses the key (http 403)")),
         (400, REFUSED_BY_GEMINI, Probed("refused", "it refuses the key (http 400)")),
@@ -38,7 +38,7 @@ REFUSED_BY_GEMINI = json.dumps({"error": {"code": 400, "details": [{"reason": "A
         (402, b"", Probed("unclear", "it answers http 402")),
         (404, b"<html>", Probed("unclear", "it answers http 404")),
         (429, b"", Probed("unclear", "it answers http 429")),
-        (503, b"k", Probed("unreachable", "it has a problem of its own (http 503)")),
+        (503, b"k", Probed("unreachable", "it failed (http 503)")),
     ],
 )
 async def test_an_answer_is_judged_by_its_status(status: int, body: bytes, probed: Probed) -> None:

@@ -172,7 +172,7 @@ async def test_a_recording_cut_short_by_a_crash_is_played_up_to_there(tmp_path: 
     [
         ("", "line 1: not a line of a recording"),
         ("hello\n", "line 1: not a line of a recording"),
-        ('{"type":"end","exchange":1,"at_ms":1}\n', "not a recording; --record FILE makes one"),
+        ('{"type":"end","exchange":1,"at_ms":1}\n', "not a recording; make one with: --record FILE"),
         ('{"type":"recording","version":2,"provider":"lab","api":"anthropic","model":"lab-1"}\n', "of version 2"),
     ],
 )

@@ -135,7 +135,7 @@ async def test_every_retry_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 UNREADABLE = b"data: []\n\n"
 LONG_EVENT = itertools.repeat(b"x" * 1_000_000)
-LATER = "(try again later, or ask another model)"
+LATER = "(try again later, or use another model)"
 FAULT = claude.event("error", error={"type": "overloaded_error", "message": "No."})
 
 
@@ -155,7 +155,7 @@ FAULT = claude.event("error", error={"type": "overloaded_error", "message": "No.
         (Answer(LONG_EVENT), "one event of the stream is longer than 16777216 bytes (try again)"),
         (Answer([claude.start(), FAULT]), f"overloaded_error: No. {LATER}"),
         (Answer([claude.start() + b"".join(claude.text("a")(0)) + FAULT]), f"overloaded_error: No. {LATER}"),
-        (claude.reply(ends="refusal"), "the model refused to answer this (say it differently, or ask another model)"),
+        (claude.reply(ends="refusal"), "the model refused to answer this (rephrase it, or use another model)"),
     ],
 )
 async def test_every_failure_says_once_whose_it_is(answer: Answer | list[bytes] | Exception, text: str) -> None:
@@ -166,7 +166,7 @@ async def test_every_failure_says_once_whose_it_is(answer: Answer | list[bytes] 
 
 
 HTML = b"<html>\n\n<title>Welcome, sk-test-1234</title>" + b"x" * 200
-WHERE = "(check --base-url, and whether --api is what is spoken there)"
+WHERE = "(check --base-url and --api)"
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ async def test_a_failure_that_is_raised_again_says_it_still_only_once() -> None:
         await stream.read()
         for _ in range(2):
             with pytest.raises(
-                Overloaded, match=r"^anthropic: overloaded_error: No\. \(try again later, or ask another model\)$"
+                Overloaded, match=r"^anthropic: overloaded_error: No\. \(try again later, or use another model\)$"
             ):
                 await stream.read()
 
@@ -281,7 +281,7 @@ async def test_a_reply_has_a_limit() -> None:
 async def test_a_long_message_is_shortened() -> None:
     with pytest.raises(ProviderError) as caught:
         await everything(call(FakeTransport([Answer([b"x" * 3000], status=400)])))
-    assert str(caught.value) == f"anthropic: http 400: {'x' * 1990} ... (another model or --api may take it)"
+    assert str(caught.value) == f"anthropic: http 400: {'x' * 1990} ... (try another model or another --api)"
 
 
 async def test_a_key_at_the_place_where_a_message_is_shortened_is_not_shown_by_half() -> None:
@@ -294,7 +294,7 @@ async def test_a_key_at_the_place_where_a_message_is_shortened_is_not_shown_by_h
 async def test_a_key_that_is_quoted_inside_a_stream_is_not_repeated_either() -> None:
     fault = claude.event("error", error={"type": "api_error", "message": "bad sk-test-1234"})
     with pytest.raises(
-        ServiceFailed, match=r"^anthropic: api_error: bad \[key\] \(try again later, or ask another model\)$"
+        ServiceFailed, match=r"^anthropic: api_error: bad \[key\] \(try again later, or use another model\)$"
     ):
         await everything(call(FakeTransport([Answer([claude.start(), fault])])))
 

@@ -71,7 +71,7 @@ async def test_a_key_that_no_header_can_hold_is_not_repeated() -> None:
     with pytest.raises(AuthFailed) as caught:
         await command("printf 'sk-\\303\\266'").read()
     assert str(caught.value) == (
-        "the key for anthropic has characters that no key has; was it copied whole? (a command printed it)"
+        "the key for anthropic has invalid characters; copy the whole key again (a command printed it)"
     )
 
 

@@ -92,7 +92,7 @@ async def test_a_session_that_closes_ends_its_own_commands_and_those_of_others_g
     ]
     second.tools.kill()
     assert eventually(lambda: living(theirs) == [])
-    assert "nothing can be started any more" in results(await talk(second, "!bash true"))[0]
+    assert "no process can be started" in results(await talk(second, "!bash true"))[0]
 
 
 async def test_the_processes_of_all_sessions_end_with_the_resources(house: House) -> None:
@@ -100,14 +100,14 @@ async def test_the_processes_of_all_sessions_end_with_the_resources(house: House
     await talk(session, f"!bash MARK={mark} sleep 60 >/dev/null &")
     await house.resources.close()
     assert living(mark) == []
-    with pytest.raises(ChildProcessError, match="nothing can be started any more"):
+    with pytest.raises(ChildProcessError, match="no process can be started"):
         await house.resources.processes("late").spawn(Program(["true"], "/", {}))
 
 
 async def test_nothing_is_started_first_when_all_has_ended() -> None:
     resources = SharedResources()
     resources.kill()
-    with pytest.raises(ChildProcessError, match="nothing can be started any more"):
+    with pytest.raises(ChildProcessError, match="no process can be started"):
         await resources.processes("late").spawn(Program(["true"], "/", {}))
     await resources.close()
 

@@ -291,7 +291,7 @@ async def test_steering_speaks_to_the_running_prompt(runtime: zot.Runtime) -> No
 
 
 async def test_there_must_be_something_to_steer(runtime: zot.Runtime) -> None:
-    with pytest.raises(AgentError, match="nothing is running that could be steered"):
+    with pytest.raises(AgentError, match="no run to steer"):
         runtime.steer("hello?")
 
 
@@ -518,8 +518,8 @@ async def test_a_budget_that_is_used_up_is_raised_with_its_facts(tmp_path: Path)
         ({"provider": "lab", "model": "x"}, "unknown model 'x'"),
         ({"provider": "anthropic", "env": {}}, "set ANTHROPIC_API_KEY"),
         ({"provider": "lab", "tools": ("hammer",)}, "unknown tool 'hammer'; known: bash, edit, read, skill, write"),
-        ({"provider": "lab", "cwd": "/no/such/place"}, "/no/such/place is not a directory"),
-        ({"provider": "anthropic", "api_key": "k", "script": "x"}, "--script is for --provider lab"),
+        ({"provider": "lab", "cwd": "/no/such/place"}, "/no/such/place is not a directory; choose one with --cwd DIR"),
+        ({"provider": "anthropic", "api_key": "k", "script": "x"}, "--script needs --provider lab"),
     ],
 )
 async def test_a_wrong_setting_is_named(settings: dict[str, Any], problem: str) -> None:

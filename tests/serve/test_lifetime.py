@@ -58,7 +58,9 @@ def test_a_client_that_can_no_longer_answer_is_not_waited_for(zot: Callable[...,
     process.until(type="approval_request")
     frames = process.finish()
     results = [frame["content"][0]["text"] for frame in frames if frame["type"] == "tool_result"]
-    assert results == ["not run: the policy of this session wants a person's approval, and no person can be asked"] * 2
+    assert (
+        results == ["not run: the policy of this session requires a person's approval, and no person can be asked"] * 2
+    )
 
 
 def test_no_input_at_all_is_no_failure(zot: Callable[..., Zot]) -> None:

@@ -35,7 +35,7 @@ def start(
         ("--with-skill", "--with-skill has no effect: skills are loaded unless --no-skill is given"),
         ("--no-yolo", "--no-yolo has no effect: zot asks for no confirmation by default; use --policy to limit tools"),
         ("--list-models", "--list-models has no effect: use: zot models"),
-        ("hello there", "'hello' has no effect: prompts are read from standard input"),
+        ("hello there", "'hello' has no effect: zot rpc takes no words; it reads commands from standard input"),
     ],
 )
 @pytest.mark.parametrize("command", ["rpc", "--rpc"])
@@ -66,7 +66,7 @@ WRONG = {
     "a missing script": (["--provider", "lab", "--script", "nowhere.lab"], r"nowhere\.lab"),
     "a script for another provider": (
         ["--provider", "anthropic", "--api-key", "none", "--script", "broken.lab"],
-        r"--script is for --provider lab",
+        r"--script needs --provider lab",
     ),
     "a broken configuration": (["--config-dir", "broken"], r"config\.toml: "),
     "an unknown setting": (["--config-dir", "unknown"], r"config\.toml: .*colour"),

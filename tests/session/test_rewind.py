@@ -345,7 +345,7 @@ async def test_a_point_that_there_is_not_is_refused(
 
 async def test_what_is_not_kept_or_in_use_cannot_be_rewound(runtime: Callable[..., zot.Runtime], work: Path) -> None:
     async with talking(runtime(session=None), "!write a.txt one") as open_runtime:
-        with pytest.raises(UserError, match="not kept, so it cannot be rewound"):
+        with pytest.raises(UserError, match="not recorded, so it cannot be rewound"):
             await open_runtime.rewind(messages=0)
     async with talking(runtime(), "!write a.txt two") as first, talking(runtime()) as second:
         stream = first.prompt("!stall")
@@ -422,7 +422,7 @@ async def test_a_lost_content_is_refused_and_noticed(
         await journal.writing(lambda it: it.execute("DELETE FROM blobs WHERE data = ?", (b"one",)))
         assert "an image or file near row" in (await journal.reading(check_contents)).problems[0]
         await journal.close()
-        with pytest.raises(RewindRefused, match=r"a\.txt: what it was is lost"):
+        with pytest.raises(RewindRefused, match=r"a\.txt: its earlier content is lost"):
             await open_runtime.rewind(messages=4)
         assert files(work) == {"a.txt": b"two"}
 
@@ -522,6 +522,6 @@ def test_a_client_rewinds_and_the_prompt_behind_it_waits(kept: Callable[..., Zot
 def test_a_client_hears_why_it_cannot_rewind(zot: Callable[..., Zot]) -> None:
     process = zot("--provider", "lab")
     assert process.ask({"type": "rewind", "messages": 0})["error"] == (
-        "this conversation is not kept, so it cannot be rewound: use --session"
+        "this session is not recorded, so it cannot be rewound; start with --session NAME"
     )
     assert "messages" in process.ask({"type": "rewind", "messages": -1})["error"]

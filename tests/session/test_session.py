@@ -228,7 +228,7 @@ async def test_retries_are_told_with_their_reason() -> None:
             [claude.start(), *claude.text("a", "b")(0),
              claude.event("error", error={"type": "overloaded_error", "message": "Overloaded"})],
             ["a", "b"],
-            "anthropic: overloaded_error: Overloaded (try again later, or ask another model)",
+            "anthropic: overloaded_error: Overloaded (try again later, or use another model)",
         ),
         ([claude.start(), *claude.text("ab")(0), ConnectionFailed("reset")], ["ab"], "anthropic: reset"),
     ],
@@ -254,7 +254,7 @@ async def test_a_refusing_model_is_an_error_that_keeps_what_it_said() -> None:
     listener = listen(session)
     job = session.prompt("hi")
     await finish(session)
-    text = "anthropic: the model refused to answer this (say it differently, or ask another model)"
+    text = "anthropic: the model refused to answer this (rephrase it, or use another model)"
     assert listener.events[-5:] == [
         usage(),
         AssistantMessage((TextBlock("I cannot"),), NOON),
@@ -965,7 +965,7 @@ async def test_a_compact_is_told_counted_and_ends_with_done() -> None:
         (
             long_talk(),
             [Answer([b"busy"], status=400)],
-            "anthropic: http 400: busy (another model or --api may take it)",
+            "anthropic: http 400: busy (try another model or another --api)",
         ),
     ],
     ids=["too short", "an empty summary", "a refusal"],

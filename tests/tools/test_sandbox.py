@@ -247,7 +247,7 @@ async def test_without_bubblewrap_nothing_runs(locked: Shell, tmp_path: Path) ->
     env = {**locked.context.env, "PATH": str(tmp_path)}
     context = msgspec.structs.replace(locked.context, env=env)
     text = await refusal(locked.tool(lock=True), {"command": "touch ran"}, context)
-    assert text == "not run: under --lock commands need bubblewrap, and there is no bwrap on the PATH"
+    assert text == "not run: under --lock, commands need bubblewrap, and bwrap is not on the PATH"
     assert not (tmp_path / "work" / "ran").exists()
 
 
@@ -258,7 +258,9 @@ async def test_a_bubblewrap_that_does_not_work_runs_nothing(locked: Shell, tmp_p
     env = {**locked.context.env, "PATH": f"{fake.parent}:/usr/bin:/bin"}
     context = msgspec.structs.replace(locked.context, env=env)
     tool = locked.tool(lock=True)
-    told = "not run: under --lock commands need bubblewrap, which does not work here: no permission to make a namespace"
+    told = (
+        "not run: under --lock, commands need bubblewrap, which does not work here: no permission to make a namespace"
+    )
     assert await refusal(tool, {"command": "touch ran"}, context) == told
     assert not (tmp_path / "work" / "ran").exists()
     # Whoever repairs it does not have to start again.
@@ -276,9 +278,9 @@ def test_a_bubblewrap_that_the_confined_could_have_written_does_not_count(tmp_pa
     cwd = str(tmp_path / "work")
     assert find_bwrap(f"{inside}:{tmp_path}/link:bin:{outside}", outside=[cwd]) == str(outside / "bwrap")
     assert find_bwrap(f"{inside}:.:", outside=[cwd]) is None
-    why = f"{inside}/bwrap does not count: it is in {cwd}, where what is confined could have put it"
+    why = f"{inside}/bwrap is not used: it is in {cwd}, where a confined program could have put it"
     assert why_no_bwrap(f"{inside}:.:", outside=[str(outside), cwd]) == why
-    assert why_no_bwrap(str(tmp_path), outside=[cwd]) == "there is no bwrap on the PATH"
+    assert why_no_bwrap(str(tmp_path), outside=[cwd]) == "bwrap is not on the PATH"
     assert find_bwrap(str(outside), outside=["/"]) is None
     assert find_bwrap(str(outside), outside=[str(tmp_path / "wo")]) == str(outside / "bwrap")
 

@@ -231,7 +231,7 @@ async def test_a_guard_that_cannot_be_read_any_more_stays_when_extensions_are_re
         await talk(conversation, "!echo a secret")
         good = manifest.read_text()
         manifest.write_text("{")
-        with pytest.raises(UserError, match="stay as they were, because guard: "):
+        with pytest.raises(UserError, match="extensions were not reloaded: guard: "):
             await conversation.reload_extensions()
         await talk(conversation, "!echo another secret")
         assert "another secret" not in await said(conversation)

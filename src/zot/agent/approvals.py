@@ -27,6 +27,7 @@ from zot.config.policy import (
 from zot.errors import UserError
 from zot.events import ApprovalAnswer, ApprovalRequest, Decision, Undecided, UserMessage
 from zot.messages import CallBlock, timestamp
+from zot.run_summary import BlockedCall
 from zot.store import PermissionGranted, Row
 from zot.text import has_surrogate, printable_line
 
@@ -37,7 +38,7 @@ _MAX_ABOUT = 200
 _MAX_SUMMARY = 200
 #: Advice for a call on a private path, which no policy can allow.
 _FINAL = "no policy allows that"
-_UNATTENDED: Final = "not run: the policy of this session wants a person's approval, and no person can be asked"
+_UNATTENDED: Final = "not run: the policy of this session requires a person's approval, and no person can be asked"
 #: Recent answers kept to explain why a late answer is refused.
 _MAX_ANSWERS: Final = 100
 
@@ -91,7 +92,7 @@ class Approvals:
                 reason = f"the policy of this session denies {call.name} here"
                 return self._denial(call, args, subject, reason)
             case "ask" if self._denials is not None:
-                reason = "the policy of this session wants a person's approval, and no person can be asked"
+                reason = "the policy of this session requires a person's approval, and no person can be asked"
                 return self._denial(call, args, subject, reason)
             case "ask":
                 if _exactly(call.name, args, subject) in self._always:
@@ -130,14 +131,14 @@ class Approvals:
     def forget(self, allowed: PermissionGranted) -> PermissionGranted:
         """Return the row that revokes ``allowed``; `recall` applies it. Raise UserError if it is not remembered."""
         if allowed not in self._always:
-            raise UserError("that is not remembered")
+            raise UserError("no such permission is remembered")
         return msgspec.structs.replace(allowed, revoked=True)
 
 
 def summarise(tool: str, args: dict[str, Any], subject: Subject) -> str:
     """Return a one-line summary of a call for a person, with the real path."""
     replaces = tool == "write" and isinstance(subject, PathSubject) and os.path.lexists(subject.real)
-    loss = ", in place of what is there" if replaces else ""
+    loss = ", replacing the existing file" if replaces else ""
     return printable_line(f"{tool}: {describe(args, subject)}{loss}", _MAX_SUMMARY)
 
 
@@ -256,6 +257,7 @@ class PendingApprovals:
         match.
         """
         if not can_ask:
+            run.blocked.append(BlockedCall(question.call.name))
             return ApprovalVerdict(question, _UNATTENDED)
         self._asked += 1
         timeout_s = self._approver.timeout_s

@@ -514,8 +514,8 @@ class ContextCompactor:
     def _exhausted(self, need: int, refusal: ProviderError | None = None) -> ContextExhausted:
         window, said = self._window(), "" if refusal is None else f" ({refusal})"
         return ContextExhausted(
-            f"context exhausted: the next request takes about {need} tokens, too much for the model, and hardly "
-            f"anything more can be left out of it; clear the conversation, or use a model that holds more{said}",
+            f"context exhausted: the next request takes about {need} tokens, more than the model's window, "
+            f"and almost nothing is left to compact; clear the conversation, or use a model with a larger window{said}",
             needed=need,
             window=window,
         )

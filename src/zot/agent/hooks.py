@@ -210,4 +210,4 @@ class AllowAll:
         return ()
 
     def forget(self, allowed: PermissionGranted) -> PermissionGranted:
-        raise UserError("that is not remembered")
+        raise UserError("no such permission is remembered")

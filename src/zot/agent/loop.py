@@ -148,9 +148,7 @@ class Agent:
     def use_reasoning(self, level: str) -> None:
         """Set the reasoning level from the next call on. Raise UserError if there is no such level."""
         if level not in get_args(Reasoning):
-            raise UserError(
-                f"{level!r} is not how much a model thinks; that is one of {', '.join(get_args(Reasoning))}"
-            )
+            raise UserError(f"{level!r} is not a reasoning level; use one of {', '.join(get_args(Reasoning))}")
         self.reasoning = cast(Reasoning, level)
 
     def measured(self, usage: Usage, transcript: Transcript) -> None:

@@ -105,8 +105,8 @@ class Expected:
         if not wrong:
             return None
         if made >= _MAX_CORRECTIONS:
-            raise AnswerRejected(f"the answer is not as the output schema wants it: {wrong}")
-        return f"That is not the answer that is wanted: {wrong}. Answer again, with the corrected JSON value alone."
+            raise AnswerRejected(f"the answer does not match the output schema: {wrong}")
+        return f"The answer does not match the schema: {wrong}. Answer again with the corrected JSON value alone."
 
     def problems(self, answer: str) -> list[str]:
         """Return the first few problems of an answer; none if it satisfies the schema."""

@@ -52,6 +52,7 @@ from zot.messages import (
     timestamp,
 )
 from zot.providers.base import ModelReply, ReplyStream, StreamEvent
+from zot.run_summary import BlockedCall
 from zot.store import CallStarted, Change, FileChanged, MessageAdded, MessagesReplaced, Store
 from zot.tools.base import CallReporter, Output
 
@@ -127,6 +128,8 @@ class Run:
         self.last_words: dict[str, str] = {}
         #: Names of the tokens whose clients prompted or steered it; "" for local ones.
         self.prompted_by: set[str] = set()
+        #: Calls that could not run. The user can change that.
+        self.blocked: list[BlockedCall] = []
         #: Whether a person was asked in this turn: then calls are recorded before they start.
         self._careful = False
 

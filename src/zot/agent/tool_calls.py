@@ -12,7 +12,8 @@ from zot.agent.hooks import ApprovalQuestion, ApprovalVerdict, Approver, Extensi
 from zot.agent.run import RecordedCall, Run
 from zot.errors import ToolFailed
 from zot.messages import CallBlock, TextBlock
-from zot.tools.base import Output, Tool, ToolContext, ToolFailedWithOutput, undeclared_argument
+from zot.run_summary import BlockedCall
+from zot.tools.base import CannotConfine, Output, Tool, ToolContext, ToolFailedWithOutput, undeclared_argument
 
 
 class ReadyCall(msgspec.Struct, frozen=True):
@@ -102,7 +103,7 @@ class CallRunner:
         if len(group) == 1:
             ((call, prepared),) = group
             context = ToolContext(self._cwd, self._env, run.owners, RecordedCall(run, call))
-            output, is_error = await self._outcome(prepared, context)
+            output, is_error = await self._outcome(run, prepared, context)
             run.result(call, output, is_error=is_error, extension=_extension(prepared))
             return
         for (call, prepared), outcome in zip(group, await self._together(run, group), strict=True):
@@ -115,14 +116,14 @@ class CallRunner:
         try:
             async with asyncio.TaskGroup() as tasks:
                 running = [
-                    tasks.create_task(self._outcome(prepared, context), name=f"zot call {call.id}")
+                    tasks.create_task(self._outcome(run, prepared, context), name=f"zot call {call.id}")
                     for call, prepared in group
                 ]
         except BaseExceptionGroup as problems:
             raise problems.exceptions[0] from None
         return [task.result() for task in running]
 
-    async def _outcome(self, prepared: Prepared, context: ToolContext) -> tuple[Output, bool]:
+    async def _outcome(self, run: Run, prepared: Prepared, context: ToolContext) -> tuple[Output, bool]:
         """Return the output of a call, and whether it failed. A failing tool is a result, not an error."""
         if isinstance(prepared, RefusedCall):
             return (TextBlock(prepared.reason),), True
@@ -131,6 +132,8 @@ class CallRunner:
         except ToolFailedWithOutput as problem:
             return problem.output, True
         except ToolFailed as problem:
+            if isinstance(problem, CannotConfine):
+                run.blocked.append(BlockedCall(prepared.tool.spec.name, problem.why))
             return (TextBlock(str(problem)),), True
         except OSError as problem:
             # A system error is a result for the model, not the end of its run.
@@ -149,5 +152,5 @@ def _answered(answer: ApprovalVerdict | None, verdict: ApprovalQuestion | str | 
     if answer is None or not isinstance(verdict, ApprovalQuestion) or answer.question.args != verdict.args:
         return verdict  # With other arguments it is another question.
     if answer.question.subject != verdict.subject:
-        return "not run: the path leads elsewhere now than when it was approved"
+        return "not run: the path resolves to another file than when it was approved"
     return None

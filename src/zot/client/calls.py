@@ -97,7 +97,7 @@ class BlockingConnection:
             self._socket.settimeout(_left(deadline))
             data = self._socket.recv(_READ_BYTES)
             if not data:
-                raise ConnectionResetError(f"the daemon hung up before it answered {method}")
+                raise ConnectionResetError(f"the daemon closed the connection before it answered {method}")
             for line in filter(None, (line if isinstance(line, bytes) else b"" for line in self._lines.feed(data))):
                 answer = _answer(line)
                 if answer is not None and answer.error is not None and answer.id in (self._number, None):

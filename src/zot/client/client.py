@@ -162,14 +162,16 @@ class Client:
         Raise ConfigError if there is no endpoint to try.
         """
         if url is not None and socket is not None:
-            raise ConfigError("say a socket or a url, not both")
+            raise ConfigError("give a socket or a url, not both")
 
         async def open_web() -> DaemonTransport:
             assert url is not None
             try:
                 from zot.client.web_line import WebLine  # Imported lazily: an extra.
             except ImportError:
-                raise ConfigError("a WebSocket needs the package websockets: install zot with the extra web") from None
+                raise ConfigError(
+                    "a WebSocket needs the package websockets; in a clone of zot, run: pip install '.[web]'"
+                ) from None
             return await WebLine.open(url, token, answer_s)
 
         async def open_local() -> DaemonTransport:
@@ -191,7 +193,7 @@ class Client:
                 raise ConnectionLost(f"the daemon{where} cannot be used: {problem.strerror}") from problem
             if isinstance(problem, FileNotFoundError | ConnectionRefusedError) and where:
                 raise ConnectionLost(f"No daemon is running{where}. Start one with: zot daemon") from problem
-            raise ConnectionLost(f"there is no daemon{where}: {problem.strerror or problem}") from problem
+            raise ConnectionLost(f"cannot connect to the daemon{where}: {problem.strerror or problem}") from problem
         self._peer.refused, self._peer.wake = self._refuse, self._to_send.set
         self._owner = asyncio.create_task(self._keep(line), name="zot client")
         try:
@@ -279,7 +281,7 @@ class Client:
         if self._problem is not None:
             raise self._problem
         if self._owner is None:
-            raise ConfigError("a Client is used in `async with`: that connects it")
+            raise ConfigError("the Client is not connected: use it in `async with`")
 
     def hear(self, session_id: str, listener: UpdateListener) -> None:
         """Subscribe to a session. While too much is unread, the client stops reading from the daemon."""
@@ -321,18 +323,18 @@ class Client:
                 why = await self._converse(line)
                 self._peer.broken()
                 if not self._settled.is_set():
-                    raise self._refusal or ConnectionLost(f"the daemon did not greet us: {why}")
+                    raise self._refusal or ConnectionLost(f"the daemon did not answer initialize: {why}")
                 line = await self._reconnected(why)
         except AgentError as problem:
             self._give_up(problem)
         except Exception as problem:  # The outermost boundary: otherwise callers would wait for ever.
             log.exception("unexpected error in a client of the daemon")
-            self._give_up(InternalError(f"what the daemon says cannot be understood ({type(problem).__name__})"))
+            self._give_up(InternalError(f"the daemon sent an unexpected message ({type(problem).__name__})"))
 
     async def _converse(self, line: DaemonTransport) -> str:
         """Read and write until the connection breaks; return why it did."""
         self._peer.connected()
-        why = "the daemon hung up"
+        why = "the daemon closed the connection"
         try:
             async with asyncio.TaskGroup() as group:
                 writing = group.create_task(self._write(line), name="zot client writing")

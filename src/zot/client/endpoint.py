@@ -25,8 +25,8 @@ LOOK_S = 0.02
 #: Raised by `dial` if no daemon listens.
 NOBODY = (FileNotFoundError, ConnectionRefusedError)
 #: For an endpoint with an owner but without a socket: the problem, and the remedy.
-GONE = "its socket is not there: it is just starting, or makes it again within seconds if it was removed; else"
-STOP = "end it with `zot daemon stop`"
+GONE = "its socket does not exist: it is starting, or restores a removed socket within seconds; otherwise"
+STOP = "stop it with `zot daemon stop`"
 #: How long a daemon may take from locking its endpoint to listening there.
 _STARTING_S = 5.0
 #: How long to retry a lock whose holder has not written a live pid: it may be a short look by `owner`, or a new owner.
@@ -124,11 +124,11 @@ def dial(path: str, within_s: float) -> socket.socket:
         connection.connect(path)
         _set_patience(connection, 0)
         if (uid := identify(connection).uid) not in (os.geteuid(), 0):
-            raise PermissionError(errno.EPERM, f"who listens there is uid {uid}", path)
+            raise PermissionError(errno.EPERM, f"the listener there is uid {uid}", path)
     except BaseException as problem:
         connection.close()
         if isinstance(problem, BlockingIOError):
-            raise TimeoutError(f"too many others want to connect to {path}") from None
+            raise TimeoutError(f"too many clients are connecting to {path}; try again") from None
         if isinstance(problem, OSError):
             problem.filename = path  # Not set by the system.
         raise
@@ -144,7 +144,7 @@ def whose(path: str) -> str:
         uid = os.stat(path).st_uid
     except OSError:
         return ""
-    return "" if uid == os.geteuid() else f"it is that of {_name_of(uid)}, and serves no other user"
+    return "" if uid == os.geteuid() else f"it belongs to {_name_of(uid)} and serves no other user"
 
 
 def _name_of(uid: int) -> str:
@@ -178,7 +178,7 @@ def take(socket_path: str) -> int:
             elif is_alive(pid := _read_pid(descriptor)) or time.monotonic() > deadline:
                 raise taken(socket_path, pid)
             if time.monotonic() > deadline:
-                raise ConfigError(f"{path} is replaced again and again")
+                raise ConfigError(f"{path} keeps being replaced by another program; try again")
         except BaseException:
             os.close(descriptor)
             raise
@@ -279,9 +279,9 @@ def _wrong_with(found: os.stat_result) -> str:
     if found.st_uid != os.geteuid():
         return f"belongs to uid {found.st_uid}"
     if found.st_mode & 0o077:
-        return f"is not ours alone (mode {stat.S_IMODE(found.st_mode):04o})"
+        return f"is open to other users (mode {stat.S_IMODE(found.st_mode):04o})"
     if found.st_nlink > 1:
-        return "has other names"
+        return "has other hard links"
     return ""
 
 

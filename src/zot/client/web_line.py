@@ -65,6 +65,6 @@ def _refusal(url: str, response: Response) -> Exception:
     if status == 401:
         return ConnectionLost(f"{url}: the daemon refused the token (401)")
     if status in (403, 404) and not why:  # Not our daemon's answer: an outer server has nothing at this path.
-        why = "there is no daemon at this path; that of one which is mounted ends with a slash"
+        why = "no daemon answers at this path; the path of a mounted daemon ends with a slash"
     message = f"{url}: refused with {status}" + (f": {why}" if why else "")
     return ConnectionLost(message) if status == 403 else ConnectionRefusedError(message)

@@ -94,7 +94,7 @@ def _line_for(event: AgentEvent) -> str | None:
         case TurnEnd(stop="length"):
             return f"! {CUT_OFF}"
         case CompactDone():
-            return "! the conversation was made shorter"
+            return "! the conversation was compacted"
         case ConversationReplaced(messages=messages):
             return "! the conversation was changed" if messages else "! the conversation was cleared"
         case ExtNotify(extension=extension, message=message):
@@ -198,7 +198,7 @@ async def _open_chosen(client: Client, name: str | None, settings: dict[str, Any
             print_note(str(problem))  # It can still be read.
             return await client.attach(entry.session_id)
     if await asyncio.to_thread(os.path.isdir, entry.cwd):
-        raise UserError(f"session {entry.session_id!r} works in {entry.cwd}, which is there: it stays there")
+        raise UserError(f"session {entry.session_id!r} works in {entry.cwd}, which exists: --cwd is not needed")
     return await client.session(entry.session_id, entry.agent_alias, absolute_directory(settings["cwd"]))
 
 
@@ -206,12 +206,12 @@ def _find(entries: Sequence[SessionEntry], name: str | None) -> SessionEntry:
     """Return the session ``name``, or the newest without a name. Raise UserError."""
     if name is None:
         if not entries:
-            raise UserError("there is no session yet; zot attach --new makes one")
+            raise UserError("the daemon has no sessions; create one with: zot attach --new")
         return entries[0]
     known = {one.session_id: one for one in entries}
     found = match_session_id(name, [*known])
     if found is None:
-        raise UserError(f"{name!r} is no session; zot call session/list tells which there are")
+        raise UserError(f"no session matches {name!r}; list them with: zot call session/list")
     return known[found]
 
 
@@ -260,7 +260,7 @@ def _print_attach_command(session: str, settings: dict[str, Any]) -> None:
     for flag in flags.PLACE_FLAGS:
         if (value := settings.get(flag.key)) is not None:
             words += [flag.name, shell_word(value)]
-    write(f"{' '.join(words)} continues this session\n")
+    write(f"To continue this session: {' '.join(words)}\n")
     sys.stdout.flush()
 
 
@@ -387,7 +387,7 @@ class AttachedSession:
         while self._patient and not self._question and self._turns:
             await self._until_moved()
         if not self._question:
-            raise UserError("nothing is asked")
+            raise UserError("no approval is waiting")
         allowed = "allow_always" if how == "always" else "allow_once"
         question, self._question = self._question, ""  # The next answer is for the next request.
         await self._session.approve(question, allowed if word == "/approve" else "reject")

@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     settings, words = given
     if not 1 <= len(words) <= 2:
-        raise UsageError("say one method, and its parameters as one JSON object: zot call METHOD [JSON]")
+        raise UsageError("name a method: zot call METHOD [JSON]")
     params = _params(words[1] if len(words) > 1 else "{}")
     path = find_socket(os.environ, socket=settings.get("socket"), config_dir=settings.get("config_dir"))
     try:
@@ -90,7 +90,7 @@ def _call(line: BlockingConnection, method: str, params: dict[str, Any], setting
         print_note(f"{printable(method)}: no answer within {within_s:g} s")
         return FAILED
     except OSError as problem:
-        print_note(f"{printable(method)}: {problem}")
+        print_note(f"{printable(method)}: {problem.strerror or problem}")
         return FAILED
     encoded = msgspec.json.encode(result)
     write_bytes((msgspec.json.format(encoded, indent=2) if sys.stdout.isatty() else encoded) + b"\n")
@@ -102,7 +102,7 @@ def _params(text: str) -> dict[str, Any]:
     try:
         return msgspec.json.decode(sys.stdin.buffer.read() if text == "-" else text, type=dict[str, Any])
     except UNREADABLE as problem:
-        raise UsageError(f"the parameters are no JSON object: {explain(problem)}") from None
+        raise UsageError(f"the parameters are not a JSON object: {explain(problem)}") from None
 
 
 def _write_update(line: bytes) -> None:

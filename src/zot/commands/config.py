@@ -30,6 +30,7 @@ from zot.config.vendors import VENDORS, endpoint
 from zot.errors import AgentError, ConfigError, InvalidConfigFile, UsageError
 from zot.providers.models import Model
 from zot.runtime.providers import models_of
+from zot.text import did_you_mean
 from zot.ui.readable import counted, one_line
 
 #: Flags that set a setting of another name.
@@ -187,7 +188,9 @@ def main(argv: Sequence[str]) -> int:
     settings, words = given
     answer = _ANSWERS.get(" ".join(words))
     if answer is None:
-        raise UsageError(f"zot config has no {words[0]!r}; it shows {', '.join(filter(None, _ANSWERS))}")
+        known = [*filter(None, _ANSWERS)]
+        near = did_you_mean(words[0], known)
+        raise UsageError(f"zot config has no subcommand {words[0]!r}; known: {', '.join(known)}{near}")
     return answer(CommandRequest(words, settings))
 
 
@@ -215,7 +218,7 @@ def _print_settings(request: CommandRequest, agents: AgentConfigs, found: Mappin
     ]
     write(aligned([("SETTING", "VALUE", "FROM"), *rows]))
     if not agents.file.path:
-        print_note(f"there is no {FILE_NAME}{f' in {agents.directory}' if agents.directory else ''}, and need not be")
+        print_note(f"no {FILE_NAME}{f' in {agents.directory}' if agents.directory else ''}: the defaults apply")
     return 0
 
 
@@ -284,7 +287,7 @@ def _warnings(agents: AgentConfigs) -> tuple[str, ...]:
 
 def _verdict(path: str | None, names: Sequence[str]) -> str:
     if path is None:
-        return f"there is no {FILE_NAME}, and need not be\n"
+        return f"no {FILE_NAME}: the defaults apply\n"
     return f"{path}: valid, with {counted(len(names), 'agent')}: {one_line(', '.join(names))}\n"
 
 
@@ -297,7 +300,7 @@ def _config_dir(request: CommandRequest) -> str | None:
     named = given_config_dir(os.environ, request.settings.get("config_dir"))
     if named is None or "config_dir" in request.settings:
         return config_directory(request.settings)
-    print_note(f"ZEROCLAW_CONFIG_DIR is set: this is the {FILE_NAME} of the daemon, which other commands do not read")
+    print_note(f"ZEROCLAW_CONFIG_DIR is set: this is the {FILE_NAME} of the daemon; other commands do not read it")
     return named
 
 

@@ -67,7 +67,9 @@ def main(argv: Sequence[str]) -> int:
         return 0
     settings, words = parsed
     if words:
-        raise UsageError(f"zot daemon does not know {words[0]!r}; it takes flags, or a subcommand as its first word")
+        raise UsageError(
+            f"zot daemon takes no word after its flags: {words[0]!r}; a subcommand comes first: zot daemon status"
+        )
     ignore_foreign(settings)
     own = {name: value for name, value in settings.items() if name in _OWN}
     place = locate(os.environ, socket=own.get("socket"), config_dir=own.get("config_dir"))
@@ -78,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
     agents = AgentConfigs.load(place.config_dir or zot_home(os.environ))
     listens = listen_addresses(own, agents.file.daemon)
     if place.config_dir is not None and not os.path.isdir(place.config_dir):  # Clients that start one rely on this.
-        sys.stderr.write(f"zot: {printable(place.config_dir)} does not exist: it is made, and nothing is configured\n")
+        sys.stderr.write(f"zot: {printable(place.config_dir)} does not exist; zot creates it, and the defaults apply\n")
     try:
         claim = claim_addresses(place, listens, replaces=bool(own.get("replace")))
     except DaemonRunning as problem:

@@ -38,7 +38,7 @@ from zot.extensions.log import read as read_log
 from zot.files import is_there
 from zot.messages import timestamp
 from zot.serve.daemon.logs import log_files
-from zot.text import printable
+from zot.text import did_you_mean, printable
 from zot.wire.daemon import ROLES
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def _token_problem(data_dir: str) -> str | None:
 
 
 def stop(request: CommandRequest) -> int:
-    """Stop the daemon and wait for its end; return 0, or 3 if there was none. Raise UserError if it does not end."""
+    """Stop the daemon and wait until it ends; return 0, or 3 if there was none. Raise UserError if it does not end."""
     place = place_of(request)
     within_s: float = request.settings.get("timeout", _STOP_S)
     deadline = time.monotonic() + within_s
@@ -187,7 +187,7 @@ def _request_stop(place: DaemonPaths, within_s: float, *, is_ours: bool) -> int 
             return line.greeting.server_pid
     except CallRefused as problem:
         if not is_ours:
-            raise UserError(f"the daemon at {place.socket} does not end when it is asked to: {problem}") from None
+            raise UserError(f"the daemon at {place.socket} does not stop: {problem}") from None
         return None
     except (OSError, msgspec.ValidationError):
         return None
@@ -199,7 +199,7 @@ def _terminate(pid: int) -> None:
     except ProcessLookupError:
         return
     except PermissionError:
-        raise UserError(f"process {pid} is the daemon, and belongs to another user") from None
+        raise UserError(f"process {pid} is the daemon of another user") from None
 
 
 def _owner(place: DaemonPaths) -> int | None:
@@ -271,7 +271,7 @@ def audit(request: CommandRequest) -> int:
         case ["verify"]:
             return _verify(path, request)
         case _:
-            raise UsageError(f"zot daemon audit cannot {request.words[0]!r}; it can verify, and show access")
+            raise UsageError(f"zot daemon audit has no {request.words[0]!r}; use: verify or access")
 
 
 def _verify(path: str, request: CommandRequest) -> int:
@@ -279,7 +279,7 @@ def _verify(path: str, request: CommandRequest) -> int:
 
     files = log_files(path)
     if not files:
-        raise UserError(f"there is no audit log: {path} does not exist")
+        raise UserError(f"no audit log exists at {path}: no daemon has written one yet")
     found, access = verify(files), log_files(access_path(path))
     accessed = verify(access) if access else None
     if request.json:
@@ -292,8 +292,8 @@ def _verify(path: str, request: CommandRequest) -> int:
 
 
 def _verdict(name: str, found: Verified) -> str:
-    verdict = f"{len(found.problems)} are not right" if found.problems else "all as they were written"
-    whole = f"it is whole from number {found.whole_from} on" if found.whole_from else "no part of it is whole"
+    verdict = f"{len(found.problems)} are damaged" if found.problems else "all intact"
+    whole = f"complete from number {found.whole_from} on" if found.whole_from else "no part of it is complete"
     return "".join(f"{problem}\n" for problem in found.problems) + (
         f"{name}{found.lines} lines, {verdict}; {whole}; the last is number {found.last}, hash {found.hash}\n"
     )
@@ -302,7 +302,7 @@ def _verdict(name: str, found: Verified) -> str:
 def _write_files(path: str) -> None:
     files = log_files(path)
     if not files:
-        raise UserError(f"there is no log: {path} does not exist")
+        raise UserError(f"no log exists at {path}: no daemon has written one yet")
     for file in files:
         _write(read_log(file))
 
@@ -338,10 +338,10 @@ def token(request: CommandRequest) -> int:
             return _list_tokens(request, path)
         case "revoke", [name]:
             revoke(path, name)
-            print_note(f"the token {name!r} does not count any more; its connections are closed")
+            print_note(f"revoked the token {name!r} and closed its connections")
             return 0
         case _:
-            raise UsageError("zot daemon token takes new NAME, list, or revoke NAME")
+            raise UsageError("use: zot daemon token new NAME, list, or revoke NAME")
 
 
 def end_of(text: str, now: float) -> float:
@@ -360,7 +360,7 @@ def end_of(text: str, now: float) -> float:
     except (ValueError, OverflowError, OSError):
         raise UsageError(f"--expires: {text!r} is not a period such as 12h or 30d, a day, or a time") from None
     if end <= now:
-        raise UsageError(f"--expires: {text!r} is past")
+        raise UsageError(f"--expires: {text!r} is in the past")
     return end
 
 
@@ -368,9 +368,10 @@ def _make_token(request: CommandRequest, path: str, name: str) -> int:
     settings, now = request.settings, time.time()
     roles = [role.strip() for one in settings.get("role", ()) for role in one.split(",")] or ["view"]
     if unknown := [role for role in roles if role not in ROLES]:
-        raise UsageError(f"--role: {unknown[0]!r} is none of {', '.join(ROLES)}")
+        known = ", ".join(ROLES)
+        raise UsageError(f"--role: unknown role {unknown[0]!r}; known: {known}{did_you_mean(unknown[0], ROLES)}")
     if "self_approve" in roles and "approve" not in roles:
-        raise UsageError("--role: self_approve extends approve, and does nothing without it")
+        raise UsageError("--role: self_approve needs approve, too: --role approve,self_approve")
     expires = settings.get("expires")
     sessions = settings.get("session") or None
     made = make_scoped(
@@ -383,7 +384,7 @@ def _make_token(request: CommandRequest, path: str, name: str) -> int:
     )
     write(f"{made}\n")
     sys.stdout.flush()
-    print_note(f"the token {name!r} may {', '.join(roles)}; it is shown this once, and only its digest is kept")
+    print_note(f"created the token {name!r} with {', '.join(roles)}; copy it now, because only its digest is stored")
     return 0
 
 
@@ -398,7 +399,7 @@ def _list_tokens(request: CommandRequest, path: str) -> int:
     if request.json:
         write_json(entries)
     elif not entries:
-        print_note("there are no tokens; zot daemon token new NAME makes one")
+        print_note("there are no tokens; create one with: zot daemon token new NAME")
     else:
         rows = [("NAME", "ROLES", "SESSIONS", "END"), *map(_token_row, entries)]
         write(aligned(rows))

@@ -113,7 +113,7 @@ async def examine(config: Config, *, config_dir: str | None, wrong: str, is_offl
         *_unknown(config.provider),
         *await _sandbox(env, cwd),
         *_protections(config, cwd),
-        _program("git", env, "the model likes to use it"),
+        _program("git", env, "models often use it"),
         _disk(zot_home(env) or cwd),
     )
     used = [check.status for check in checks if check.name == config.provider]
@@ -123,7 +123,7 @@ async def examine(config: Config, *, config_dir: str | None, wrong: str, is_offl
 async def _provider(vendor: Vendor, config: Config, transport: Transport, *, is_offline: bool) -> DoctorCheck:
     """Check a provider's key and whether the service accepts it. A failure only of the selected provider."""
     is_used = vendor.name == config.provider
-    used = " (the one that is used)" if is_used else ""
+    used = " (selected)" if is_used else ""
     try:
         where = _where(vendor, config)
         found = find(vendor, config.api_key if is_used else None, config.environment, base_url=where.base_url)
@@ -154,7 +154,7 @@ def _why_not_asked(vendor: Vendor, found: Credential | None, config: Config) -> 
     if vendor.name == config.provider:
         return ""
     if found is not None:
-        return "not asked, since the command may have questions" if found.command else ""
+        return "not checked, because the command may ask questions" if found.command else ""
     return "" if any(config.environment.get(name) for name in vendor.base_url_names) else "not asked"
 
 
@@ -192,7 +192,7 @@ def _place(base_url: str) -> str:
 def _unknown(provider: str) -> tuple[DoctorCheck, ...]:
     if provider in VENDORS:
         return ()
-    return (DoctorCheck(provider, "fail", f"no such provider; known: {', '.join(sorted(VENDORS))}"),)
+    return (DoctorCheck(provider, "fail", f"unknown provider; known: {', '.join(sorted(VENDORS))}"),)
 
 
 def _cwd(config: Config) -> str:
@@ -204,11 +204,11 @@ def _cwd(config: Config) -> str:
 
 def _home(home: str | None) -> DoctorCheck:
     if home is None:
-        return DoctorCheck("ZOT_HOME", "warn", "there is none: ZOT_HOME and HOME are not set")
+        return DoctorCheck("ZOT_HOME", "warn", "none; set ZOT_HOME or HOME")
     try:
         mode = stat.S_IMODE(os.stat(home).st_mode)
     except FileNotFoundError:
-        return DoctorCheck("ZOT_HOME", "none", f"{home}: does not exist, and need not")
+        return DoctorCheck("ZOT_HOME", "none", f"{home}: does not exist yet")
     except OSError as problem:
         return DoctorCheck("ZOT_HOME", "warn", f"{home}: {problem.strerror}")
     if mode & _OTHERS:
@@ -221,7 +221,7 @@ def _config_file(directory: str | None, wrong: str) -> DoctorCheck:
         return DoctorCheck("config.toml", "fail", wrong)
     path = os.path.join(directory or "", "config.toml")
     if directory is None or not os.path.exists(path):
-        return DoctorCheck("config.toml", "none", "there is none, and need not be")
+        return DoctorCheck("config.toml", "none", "none; the defaults apply")
     return DoctorCheck("config.toml", "ok", f"{path}: valid")
 
 
@@ -231,7 +231,7 @@ def _auth_file(home: str | None) -> DoctorCheck:
     except ConfigError as problem:
         return DoctorCheck("auth.json", "fail", str(problem))
     if home is None or names is None:
-        return DoctorCheck("auth.json", "none", "there is none; `zot login PROVIDER` makes one")
+        return DoctorCheck("auth.json", "none", "none; create it with: zot login PROVIDER")
     mode = stat.S_IMODE(os.stat(path_in(home)).st_mode)
     known = ", ".join(name for name in names if name in VENDORS) or "no known provider"
     return DoctorCheck("auth.json", "ok", f"{path_in(home)}: mode {mode:04o}, for {known}")
@@ -248,7 +248,7 @@ def _token_file(env: Mapping[str, str], config_dir: str | None) -> DoctorCheck:
     except ConfigError as problem:
         return DoctorCheck("tokens", "warn", str(problem))
     if names is None:
-        return DoctorCheck("tokens", "none", "the daemon has none; `zot daemon --listen URL` makes one")
+        return DoctorCheck("tokens", "none", "none; create one with: zot daemon --listen URL")
     return DoctorCheck("tokens", "ok", f"{path}: for {', '.join(names)}")
 
 
@@ -276,7 +276,7 @@ def _proxy(config: Config) -> DoctorCheck:
 def _certificates(env: Mapping[str, str]) -> DoctorCheck:
     named = {name: env[name] for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if env.get(name)}
     if not named:
-        return DoctorCheck("certificates", "ok", "those of the system")
+        return DoctorCheck("certificates", "ok", "the system's")
     unreadable = [name for name, path in named.items() if not os.access(path, os.R_OK)]
     detail = ", ".join(f"{name}={path}" for name, path in named.items())
     if unreadable:
@@ -308,9 +308,9 @@ async def _sandbox(env: Mapping[str, str], cwd: str) -> list[DoctorCheck]:
         DoctorCheck("bubblewrap", "ok", detail),
         *_protected_by(plain),
         _keyring(),
-        DoctorCheck("network", "ok", "locked commands have none; --lock-net shares it")
+        DoctorCheck("network", "ok", "locked commands have no network; --lock-net shares it")
         if not isinstance(alone, str)
-        else DoctorCheck("network", "warn", f"cannot be taken away, only --lock-net works: {alone}"),
+        else DoctorCheck("network", "warn", f"cannot be removed, so locked commands need --lock-net: {alone}"),
     ]
 
 
@@ -323,7 +323,8 @@ def _keyring() -> DoctorCheck:
 def _unprotected() -> list[DoctorCheck]:
     names = [*(one.key for one in PROTECTIONS), "network"]
     return [
-        DoctorCheck(name, "none", "needs a bubblewrap that works; without one, nothing is run locked") for name in names
+        DoctorCheck(name, "none", "needs a working bubblewrap; without it, locked commands do not run")
+        for name in names
     ]
 
 
@@ -346,7 +347,7 @@ def _protections(config: Config, cwd: str) -> list[DoctorCheck]:
     protected = [path for path in protected_paths(config.protected) if os.path.lexists(os.path.join(cwd, path))]
     return [
         DoctorCheck("hidden", "ok", f"hidden from locked tools and strangers: {', '.join(existing) or 'none yet'}"),
-        DoctorCheck("protected", "ok", f"not changed under --lock, of those here: {', '.join(protected) or 'none'}"),
+        DoctorCheck("protected", "ok", f"read-only under --lock: {', '.join(protected) or 'none'}"),
     ]
 
 

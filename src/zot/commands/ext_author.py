@@ -269,6 +269,6 @@ async def _test(request: CommandRequest) -> int:
     except asyncio.CancelledError:
         raise UserError("interrupted") from None
     if trial.failures:
-        counted = "one thing" if trial.failures == 1 else f"{trial.failures} things"
-        raise UserError(f"{bench.manifest.name} does {counted} wrong")
+        counted = "1 check" if trial.failures == 1 else f"{trial.failures} checks"
+        raise UserError(f"{bench.manifest.name} failed {counted}")
     return 0

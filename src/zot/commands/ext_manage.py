@@ -44,7 +44,7 @@ def home() -> str:
     """Return the directory above the installed extensions. Raise ConfigError if there is none."""
     found = zot_home(os.environ)
     if found is None:
-        raise ConfigError("there is no home for extensions: set ZOT_HOME or HOME")
+        raise ConfigError("no directory for extensions: set ZOT_HOME or HOME")
     return os.path.abspath(found)
 
 
@@ -56,10 +56,10 @@ def session_config() -> Config:
     try:
         config = resolve({})
     except ConfigError as problem:
-        print_note(f"{problem}; going on without")
+        print_note(f"{problem}; continuing without it")
         return Config()
     if config.no_ext:
-        print_note("config.toml says no_ext: sessions start only those that are named, whatever is said here")
+        print_note("config.toml sets no_ext: sessions load only the extensions named with --ext")
     return msgspec.structs.replace(config, no_ext=False)
 
 
@@ -88,10 +88,10 @@ def find_extension(
     if not fits:
         names = ", ".join(printable(one.name) for one in known) or "none"
         near = did_you_mean(name, [one.name for one in known])
-        raise UserError(f"there is no extension {name!r} here; there are: {names}{near}")
+        raise UserError(f"no extension is named {name!r}; known: {names}{near}")
     if len(fits) > 1:
         places = " or ".join(printable(one.directory) for one in fits)
-        raise UserError(f"there are several extensions named {name!r}; say which: {places}")
+        raise UserError(f"several extensions are named {name!r}; give the directory: {places}")
     return fits[0]
 
 
@@ -106,7 +106,7 @@ def install(request: CommandRequest) -> int:
     else:
         write(f"installed {printable(installed.directory)}\n")
         if not installed.manifest.enabled:
-            write(f"it is disabled; zot ext enable {installed.name}\n")
+            write(f"it is disabled; enable it with: zot ext enable {installed.name}\n")
     return 0
 
 
@@ -114,7 +114,7 @@ def remove(request: CommandRequest) -> int:
     """Delete an extension with its data."""
     one = find_extension(request.words[0])
     if not confirm(f"remove {printable(one.directory)}?", request):
-        raise UserError(f"{printable(one.directory)} was not removed; --yes does not ask")
+        raise UserError(f"{printable(one.directory)} was not removed; to skip the question: --yes")
     installing.remove(one.directory)
     if one.source == "project":
         TrustStore(home()).untrust(one.directory)
@@ -156,7 +156,7 @@ def list_(request: CommandRequest) -> int:
         else:
             write(_listed(one, last))
     if not all_of_them and not request.json:
-        print_note("there are no extensions here; zot ext install adds one, zot ext new begins one")
+        print_note("no extensions found; install one with: zot ext install DIR, or create one with: zot ext new NAME")
     return 0
 
 
@@ -224,7 +224,7 @@ def _rights_text(manifest: Manifest) -> str:
     if not isinstance(rights, dict):
         return f"with {rights}"
     given = [key if value is True else f"{key} ({', '.join(value)})" for key, value in rights.items() if value]
-    return printable(f"may use: {'; '.join(given)}" if given else "with no rights but its own directory")
+    return printable(f"may use: {'; '.join(given)}" if given else "with access to its own directory only")
 
 
 def _why_not(one: Located) -> str:
@@ -232,9 +232,9 @@ def _why_not(one: Located) -> str:
         case "runs":
             return ""
         case "disabled":
-            return f"it is disabled; zot ext enable {one.name}"
+            return f"it is disabled; enable it with: zot ext enable {one.name}"
         case "untrusted":
-            return one.problem or f"it is not trusted as it is now; zot ext trust {one.name}"
+            return one.problem or f"it is not trusted as it is now; trust it with: zot ext trust {one.name}"
         case "shadowed" | "refused" | "broken":
             return one.problem
 
@@ -244,7 +244,7 @@ def logs(request: CommandRequest) -> int:
     path = _path(request.words[0])
     if not request.settings.get("follow"):
         if not os.path.exists(path):
-            raise UserError(f"there is no log of {printable(request.words[0])}: {path} does not exist")
+            raise UserError(f"no log of {printable(request.words[0])} exists at {path}: it has not run yet")
         _write(read(path), request)
         return 0
     return follow_log(path, lambda pieces: _write(pieces, request))
@@ -350,7 +350,7 @@ def _of_project(name: str) -> tuple[str, Manifest]:
         return os.path.abspath(name), load(name)
     installed = [one for one in discover_here() if one.source == "global" and name == one.name]
     if installed and not _places(name):
-        raise UserError(f"{name} is installed, which is trust enough: only those of a project have to be trusted")
+        raise UserError(f"{name} is installed and needs no trust; only extensions of a project do")
     one: Located = find_extension(name, ("project",))
     return one.directory, load(one.directory)
 

@@ -121,7 +121,7 @@ def _parsed(argv: Sequence[str]) -> HostSettings | None:
         if parsed is None:
             return None
         given, words = parsed
-        ignore_foreign(given, words, "requests are read from standard input")
+        ignore_foreign(given, words, "zot host takes no words; it reads requests from standard input")
         own = {name: value for name, value in given.items() if name in _OWN}
         agent = {name: value for name, value in given.items() if name not in own}
         if own.get("events") and own.get("single_request") != "false":
@@ -153,7 +153,7 @@ def _is_relayed(given: Mapping[str, object], env: Mapping[str, str]) -> bool:
         return env.get(_VARIABLE) == "1" and not _daemon_flags(given)
     if foreign := _daemon_flags(given):
         names = ", ".join(f"--{name.replace('_', '-')}" for name in foreign)
-        raise ConfigError(f"{names}: with --via-daemon, what the daemon was started with counts, and config.toml")
+        raise ConfigError(f"{names}: no effect with --via-daemon; the daemon's own flags and config.toml apply")
     return True
 
 

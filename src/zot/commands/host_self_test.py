@@ -52,7 +52,7 @@ def examine(problem: ConfigError | None, settings: Mapping[str, Any]) -> Report:
                 config = resolve({**settings, "agent": name})
                 check_settings(config)
                 agents[name] = config
-        return "the flags and the file make sense"
+        return "the flags and the file are valid"
 
     def chosen() -> str:
         nonlocal model, missing

@@ -21,6 +21,7 @@ from zot.errors import ConfigError, UsageError
 from zot.providers.http import HttpTransport
 from zot.providers.listing import Probed, probe
 from zot.runtime.key_command import KeyCommand
+from zot.text import did_you_mean
 
 MANUAL = flags.Manual(
     "zot login PROVIDER",
@@ -86,7 +87,7 @@ def _login(vendor: Vendor, where: Endpoint, command: str | None, *, is_probed: b
     place = f" at {entry.base_url}" if entry.base_url else ""
     sys.stdout.write(f"stored for {vendor.name}{place} in {path_in(home)}\n")
     if name := next((name for name in vendor.key_names if os.environ.get(name)), None):
-        sys.stderr.write(f"zot: {name} is set, and wins over what is stored\n")
+        sys.stderr.write(f"zot: {name} is set and overrides the stored key\n")
     return 0
 
 
@@ -94,11 +95,12 @@ def _one_provider(command: str, words: Sequence[str]) -> Vendor:
     """Return the named provider. Raise UsageError if it is missing, unknown or has no key."""
     known = ", ".join(name for name, vendor in VENDORS.items() if vendor.key_names)
     if len(words) != 1:
-        raise UsageError(f"say which provider: zot {command} PROVIDER; known: {known}")
+        raise UsageError(f"name a provider: zot {command} PROVIDER; known: {known}")
     vendor = VENDORS.get(words[0])
     if vendor is None or not vendor.key_names:
         # Do not repeat the word: it may be a key typed in the wrong place.
-        raise UsageError(f"no such provider has a key; type zot {command} and one of these: {known}")
+        near = did_you_mean(words[0], known.split(", "))
+        raise UsageError(f"unknown provider; use zot {command} and one of these: {known}{near}")
     return vendor
 
 
@@ -106,7 +108,7 @@ def _home_to_store_in() -> str:
     """Return the directory of auth.json. Raise ConfigError if there is none."""
     home = zot_home(os.environ)
     if home is None:
-        raise ConfigError("there is no home to store it in: set ZOT_HOME or HOME")
+        raise ConfigError("no directory to store it in: set ZOT_HOME or HOME")
     return home
 
 
@@ -128,7 +130,7 @@ def _is_accepted(vendor: Vendor, where: Endpoint, entry: AuthEntry) -> bool:
         sys.stdout.write(f"ok: {vendor.name}: {probed.detail}\n")
     else:
         word = "unreachable" if probed.outcome == "unreachable" else "not sure"
-        sys.stderr.write(f"zot: {word}: {vendor.name}: {probed.detail}; stored without having been tried\n")
+        sys.stderr.write(f"zot: {word}: {vendor.name}: {probed.detail}; stored without a check\n")
     return True
 
 

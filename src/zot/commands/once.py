@@ -28,14 +28,16 @@ from zot.errors import AgentError, ConfigError, NoSuchSession, StoreFailed, Usag
 from zot.events import Done, Error
 from zot.journal.journal import Journal
 from zot.journal.schema import is_there
+from zot.run_summary import BlockedCall
 from zot.runtime.check import check
 from zot.runtime.open import HOSTED, OpenRequest, open_session
 from zot.runtime.shared import SharedResources
 from zot.serve.lifetime import Lifetime, close_in_time, flush, wind_down
-from zot.serve.once import EventLines, FinalText, OneRun, read_piped
+from zot.serve.once import EventLines, FinalText, OneRun, blocked_lines, read_piped
 from zot.serve.stdio import claim, leave, leave_on_signals, report_write_failure
 from zot.serve.streams import StreamWriter
 from zot.session.session import Session, new_session_id
+from zot.text import did_you_mean
 from zot.ui.readable import one_line
 from zot.wire.rpc_greeting import FEATURES
 
@@ -60,7 +62,7 @@ async def _open(request: OpenRequest, resources: SharedResources, *, earlier: st
         except StoreFailed as problem:
             reason = problem
     # Recording was not requested, so its failure must not prevent an answer.
-    sys.stderr.write(f"zot: this session is not kept: {reason}\n")
+    sys.stderr.write(f"zot: this session is not recorded: {reason}\n")
     return await open_session(request, resources)
 
 
@@ -84,7 +86,7 @@ async def _find_earlier(config: Config, name: str) -> str:
     The newest is never a host's session: it must not be continued by accident, without the host's policy.
     """
     path, cwd = journal_path(config), absolute_directory(config.cwd)
-    nothing = NoSuchSession(f"there is no session of {cwd} to continue; zot sessions list --all shows the others")
+    nothing = NoSuchSession(f"no session of {cwd} to continue; list all with: zot sessions list --all")
     if not await asyncio.to_thread(is_there, path):
         raise nothing
     journal = await Journal.open(path)
@@ -102,7 +104,8 @@ async def _find_earlier(config: Config, name: str) -> str:
 def _features(text: str) -> tuple[str, ...]:
     names = tuple(filter(None, text.split(",")))
     if unknown := [name for name in names if name not in FEATURES]:
-        raise ValueError(f"there is no feature {unknown[0]!r}; known: {', '.join(FEATURES)}")
+        near = did_you_mean(unknown[0], FEATURES)
+        raise ValueError(f"unknown feature {unknown[0]!r}; known: {', '.join(FEATURES)}{near}")
     return names
 
 
@@ -129,7 +132,8 @@ The word `-` waits for standard input. `/NAME ARGS` runs an extension's command.
     ),
     {
         0: "The model answered.",
-        1: "There is no answer: the model service, a limit or the configuration prevented it.",
+        1: "No answer: the model service, a limit or the configuration prevented it. Or a tool call could not run: "
+        "its approval could not be requested, or --lock found no sandbox.",
         2: "Wrong usage, or no prompt.",
         130: "Interrupted: 128 plus the number of the signal.",
     },
@@ -200,15 +204,17 @@ async def _answer(
     face = EventLines(output, frozenset(how["features"] or ())) if how["json"] else FinalText(output, how["form"])
     resources = SharedResources(own_process=True)
     session: Session | None = None
+    run: OneRun | None = None
     problem: AgentError | None = None
 
     async def answer() -> None:
-        nonlocal session, problem
+        nonlocal session, run, problem
         try:
             # Read the prompt first: without one, no session is created.
             prompt = await _prompt(words, incoming, how)
             session = await opening(resources)
-            await OneRun(session, output, face).run(prompt)
+            run = OneRun(session, output, face)
+            await run.run(prompt)
         except AgentError as failure:
             problem = failure
             face.refuse(str(failure))
@@ -220,18 +226,22 @@ async def _answer(
             await close_in_time(session, lifetime)
         await wind_down(session, resources, output)
     if not finished:
-        face.refuse("stopped before it was begun")
+        face.refuse("stopped before it began")
         await flush(output)
     output.close()
     if output.problem is not None:
         return report_write_failure(output.problem)
     if problem is not None:
         sys.stderr.write(f"zot: {problem}\n")
-    return lifetime.exit_code if not finished else _exit_code(problem)
+    blocked = () if run is None else run.blocked
+    sys.stderr.write(blocked_lines(blocked))
+    return lifetime.exit_code if not finished else _exit_code(problem, blocked)
 
 
-def _exit_code(problem: AgentError | None) -> int:
-    return 0 if problem is None else 2 if isinstance(problem, UsageError) else 1
+def _exit_code(problem: AgentError | None, blocked: Sequence[BlockedCall]) -> int:
+    if problem is None:
+        return 1 if blocked else 0
+    return 2 if isinstance(problem, UsageError) else 1
 
 
 async def _prompt(words: Sequence[str], incoming: int, how: dict[str, Any]) -> str:
@@ -240,8 +250,8 @@ async def _prompt(words: Sequence[str], incoming: int, how: dict[str, Any]) -> s
     text = " ".join(word for word in words if word != "-")
     piped = await read_piped(incoming, patience_s=None if "-" in words or not text else wait_s)
     if piped is None:
-        sys.stderr.write(f"zot: standard input is open, but silent for {wait_s:g} s: going on without it\n")
+        sys.stderr.write(f"zot: standard input is open but silent for {wait_s:g} s; continuing without it\n")
     if not text.strip() and not (piped or "").strip():
-        taken = f"; {how['resume']!r} was taken for the id of a session" if how["resume"] else ""
-        raise UsageError(f"there is no prompt: give it as words, or on standard input{taken}")
+        taken = f"; {how['resume']!r} was read as the id of a session" if how["resume"] else ""
+        raise UsageError(f"no prompt; give it as words or on standard input: zot -p PROMPT{taken}")
     return "\n\n".join(filter(None, (text, (piped or "").rstrip("\n"))))

@@ -70,7 +70,7 @@ def main(argv: Sequence[str]) -> int:
     if (given := flags.parse_or_help(argv, MANUAL)) is None:
         return 0
     settings, words = given
-    ignore_foreign(settings, words, "prompts are read from standard input")
+    ignore_foreign(settings, words, "zot rpc takes no words; it reads commands from standard input")
     for flag in RESUME_FLAGS:  # Clients also pass them to other modes; here only --session records.
         settings.pop(flag.key, None)
     limit = settings.pop("max_line_bytes", MAX_LINE_BYTES)
@@ -78,7 +78,7 @@ def main(argv: Sequence[str]) -> int:
     config = _without_auto_compact(resolve(settings))
     model = check(config) if config.session is None else ""
     if os.isatty(0):
-        sys.stderr.write("zot: this speaks JSON, one object a line, and Ctrl-D ends it; zot -p PROMPT answers people\n")
+        sys.stderr.write("zot: rpc reads one JSON object per line; Ctrl-D ends it. To ask the agent: zot -p PROMPT\n")
     leave_on_signals()
     incoming, outgoing = claim()
     greeting = Greeting(version=__version__, provider=config.provider, model=lambda: model, token=token)

@@ -89,9 +89,9 @@ def _on_file(action: FileAction, *, lacking: Lacking) -> Handler:
         if lacking == "run" or await asyncio.to_thread(is_there, path):
             return await action(path, request)
         if any((await asyncio.to_thread(read_marks, f"{path}.lock"))[1:]):
-            raise StoreFailed(f"{path} is missing, although sessions were kept in it: zot sessions check tells more")
+            raise StoreFailed(f"{path} is missing, although sessions were recorded in it; run: zot sessions check")
         if lacking == "error":
-            raise NoSuchSession(f"there is no session {request.words[0]!r}: nothing has been kept yet")
+            raise NoSuchSession(f"no session matches {request.words[0]!r}: none has been recorded yet")
         return _nothing_kept()
 
     def run(request: CommandRequest) -> int:
@@ -112,7 +112,7 @@ async def _check(path: str, request: CommandRequest) -> int:
 
 
 def _nothing_kept() -> int:
-    print_note("nothing has been kept yet")
+    print_note("no session has been recorded yet")
     return 0
 
 

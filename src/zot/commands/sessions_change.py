@@ -126,7 +126,7 @@ async def gc(journal: Journal, request: CommandRequest) -> int:
     running = [one for one in await journal.sessions() if journal.is_running(one)]
     if running:
         # Shrinking the file locks it for a long time, which would fail a run.
-        raise SessionBusy(f"{busy(running[0])}; while a session runs, no space can be given back")
+        raise SessionBusy(f"{busy(running[0])}; space can be freed only while no session runs")
     if "older_than" in request.settings:
         before = timestamp(time.time() - request.settings["older_than"])
         old = [one for one in await journal.sessions() if one.updated < before]
@@ -208,7 +208,7 @@ async def import_(journal: Journal, request: CommandRequest) -> int:
     else:
         write(f"{one_line(made.id)}\n")
         if made.id != was.id and "as" not in request.settings:
-            print_note(f"there is a session {was.id!r} already, so it has a new id")
+            print_note(f"session {was.id!r} exists already, so the imported one has a new id")
     return 0
 
 

@@ -78,7 +78,7 @@ def _listed(journal: ReadOnlyJournal, sessions: list[SessionRecord], *, everywhe
     width = max(map(len, ["messages", *counts]))
     yield ["id", "used (UTC)", "messages".rjust(width), *(["directory"] if everywhere else []), "title"]
     for session, count in zip(sessions, counts, strict=True):
-        title = one_line(session.title) or "(nothing was said)"
+        title = one_line(session.title) or "(no messages)"
         mark = "(running) " if journal.is_running(session) else ""
         where = [one_line(session.cwd) or "-"] if everywhere else []
         yield [
@@ -121,7 +121,7 @@ async def _rows(journal: ReadOnlyJournal, session: SessionRecord) -> AsyncIterat
 
 def _header(journal: ReadOnlyJournal, session: SessionRecord) -> Iterator[str]:
     yield f"session    {escaped_id(session.id)}"
-    yield f"title      {one_line(session.title) or '(nothing was said)'}"
+    yield f"title      {one_line(session.title) or '(no messages)'}"
     yield f"directory  {one_line(session.cwd) or '-'}"
     yield f"begun      {format_time(session.created)} UTC"
     yield f"used       {format_time(session.updated)} UTC{', and running' if journal.is_running(session) else ''}"
@@ -201,7 +201,7 @@ async def search(journal: ReadOnlyJournal, request: CommandRequest) -> int:
         rows = ([one_line(hit.session, 60), f"row {hit.seq}", hit.role, one_line(hit.excerpt)] for hit in hits)
         write(aligned(rows))
     if len(hits) == limit:
-        print_note(f"these are the first {limit}: there may be more, see --limit")
+        print_note(f"these are the first {limit}; to see more, raise --limit")
     elif not hits:
         print_note("nowhere")
     return 0
@@ -212,7 +212,7 @@ async def check(path: str, request: CommandRequest) -> int:
     report = await asyncio.to_thread(check_file, path)
     if request.settings.get("acknowledge") and report.lost:
         if report.damaged:
-            raise UserError(f"{path} is damaged, too: open a session first, which saves what is readable")
+            raise UserError(f"{path} is damaged, too; open a session first, which saves the readable part")
         await _acknowledge(path)
         print_note(f"{counted(len(report.lost), 'problem')} acknowledged")
         report = await asyncio.to_thread(check_file, path)
@@ -234,12 +234,12 @@ async def check(path: str, request: CommandRequest) -> int:
 async def _remedy(path: str, report: CheckReport) -> str:
     """Return the remedy for a journal's problems; mark a damaged one for recovery."""
     if report.lost and len(report.lost) == len(report.problems):
-        return "put a backup in its place, or accept the loss with: zot sessions check --acknowledge"
+        return "restore a backup, or accept the loss with: zot sessions check --acknowledge"
     if report.unreadable:
-        return "it cannot be read: look at its disk and its permissions, then check again"
+        return "it cannot be read: check its disk and its permissions, then check again"
     remembered = report.damaged and await asyncio.to_thread(mark_damaged, path)
     opened = "the next session that is opened" if remembered else "opening the session"
-    return f"{opened} saves what is readable"
+    return f"{opened} saves the readable part"
 
 
 async def _acknowledge(path: str) -> None:
@@ -260,5 +260,5 @@ async def backup(path: str, request: CommandRequest) -> int:
         found = f"{counted(report.sessions, 'session')}, {counted(report.rows, 'row')}"
         print_note(f"{found} are in {one_line(target)}")
     if report.lost:
-        print_note(f"{path} lacks what was kept in it, and so does the backup: zot sessions check tells what")
+        print_note(f"{path} lacks sessions that were recorded in it, and so does the backup; run: zot sessions check")
     return 0

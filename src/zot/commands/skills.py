@@ -44,7 +44,7 @@ def _untrust(request: CommandRequest) -> int:
 
 def _store() -> TrustStore:
     if (home := zot_home(os.environ)) is None:
-        raise ConfigError("there is no home to remember it in: set ZOT_HOME or HOME")
+        raise ConfigError("no directory to store trust in: set ZOT_HOME or HOME")
     return TrustStore(home)
 
 

@@ -216,7 +216,7 @@ async def find_session(journal: ReadOnlyJournal, name: str) -> SessionRecord:
     known = {session.id: session for session in await journal.sessions()}
     found = match_session_id(name, [*known])
     if found is None:
-        raise NoSuchSession(f"there is no session {name!r}; zot sessions list --all shows those that there are")
+        raise NoSuchSession(f"no session matches {name!r}; list them with: zot sessions list --all")
     return known[found]
 
 

@@ -51,7 +51,7 @@ MANUAL = flags.Manual(
     {0: "You left.", 1: "The session could not be opened, or failed.", 2: "Wrong usage."},
 )
 _NO_SCREEN = ("", "dumb", "unknown")
-_HINT = "zot: without its extra 'tui' there is no screen, only lines; in a clone of zot, run: pip install '.[tui]'\n"
+_HINT = "zot: the extra 'tui' is missing, so zot prints lines; in a clone of zot, run: pip install '.[tui]'\n"
 #: Time limits for closing a session: when the user leaves, and after a signal.
 _OWN_TIME_S = 8.0
 _SIGNAL_S = 2.0
@@ -61,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
     if (opening := parse_command_line(argv)) is None:
         return 0
-    ignore_foreign({}, opening.words, "prompts are typed in the terminal; zot -p PROMPT answers one")
+    ignore_foreign({}, opening.words, "type prompts in the terminal, or use: zot -p PROMPT")
     return _screen(opening) if not opening.is_plain and can_show_screen(os.environ) else _plain(opening)
 
 
@@ -70,8 +70,9 @@ def report_missing_prompt(argv: Sequence[str]) -> int:
     UsageError for the missing prompt."""
     if (opening := parse_command_line(argv)) is None:
         return 0
-    what = repr(opening.words[0]) if opening.words else "it"
-    raise UsageError(f"say what to do with {what}: zot -p PROMPT answers a prompt, with the flags before or after it")
+    if opening.words:
+        raise UsageError(f"unknown command {opening.words[0]!r} after the flags; to ask the agent: zot -p PROMPT")
+    raise UsageError("standard input is not a terminal; to ask the agent: zot -p PROMPT")
 
 
 def parse_command_line(argv: Sequence[str]) -> Opening | None:
@@ -134,9 +135,7 @@ class Opening:
         try:
             return await self._home.open(name)
         except NoSuchSession:  # Its message is for users inside the terminal.
-            raise NoSuchSession(
-                f"there is no session {name!r}; zot sessions list --all shows those that there are"
-            ) from None
+            raise NoSuchSession(f"no session matches {name!r}; list them with: zot sessions list --all") from None
 
 
 def can_show_screen(env: Mapping[str, str]) -> bool:
@@ -167,7 +166,7 @@ def _screen(opening: Opening) -> int:
 def _print_resume_command(left: SessionState | None) -> None:
     """Print the command that resumes a session, unless it is empty."""
     if left is not None and left.session and left.message_count:
-        sys.stdout.write(f"zot --resume {shell_word(left.session)} continues this session\n")
+        sys.stdout.write(f"To continue this session: zot --resume {shell_word(left.session)}\n")
 
 
 def load_app() -> type[ZotApp]:

@@ -11,6 +11,7 @@ from zot.config.config import DEFAULT_AGENT, DEFAULT_PROVIDER, Config, merge_set
 from zot.config.file import AgentTable, ConfigFile, read
 from zot.config.vendors import VENDORS
 from zot.errors import ConfigError
+from zot.text import did_you_mean
 
 
 class AgentConfigs(msgspec.Struct, frozen=True):
@@ -61,7 +62,8 @@ def _semantic_problems(table: AgentTable) -> list[str]:
     problems: list[str] = []
     vendor = VENDORS.get(table.provider or DEFAULT_PROVIDER)
     if vendor is None:
-        problems.append(f"provider: unknown provider {table.provider!r}; known: {', '.join(sorted(VENDORS))}")
+        near = did_you_mean(table.provider or "", VENDORS)
+        problems.append(f"provider: unknown provider {table.provider!r}; known: {', '.join(sorted(VENDORS))}{near}")
     elif table.api is not None and table.api not in vendor.apis:
         spoken = ", ".join(vendor.apis)
         problems.append(f"api: {vendor.name} does not speak {table.api!r}; it speaks: {spoken}")

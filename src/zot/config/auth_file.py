@@ -113,12 +113,12 @@ def _stored_entry(data: bytes) -> AuthEntry:
 
 def _check_private(path: str, about: os.stat_result) -> None:
     if not stat.S_ISREG(about.st_mode):
-        raise ConfigError(f"{path} is not a file, so no key is taken from it")
+        raise ConfigError(f"{path} is not a file, so zot reads no key from it")
     if about.st_uid != os.geteuid():
-        raise ConfigError(f"{path} belongs to another user, so no key is taken from it")
+        raise ConfigError(f"{path} belongs to another user, so zot reads no key from it")
     if about.st_mode & _OTHERS:
         raise ConfigError(
-            f"{path} is open to others (mode {stat.S_IMODE(about.st_mode):04o}), so no key is taken from it; "
+            f"{path} is open to others (mode {stat.S_IMODE(about.st_mode):04o}), so zot reads no key from it; "
             f"try: chmod 600 {path}"
         )
 

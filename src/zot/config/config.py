@@ -14,6 +14,7 @@ from zot.config.flags import Choice, DeadlineName, Dollars, Flag, Seconds, choic
 from zot.config.vendors import KEY_NAMES, VENDORS, ApiName, same_address
 from zot.encoding import explain, thread_safe_type
 from zot.errors import ABSENT, ConfigError, NoSuchAgent, UsageError
+from zot.text import did_you_mean
 
 #: Variables that never reach a tool or an extension: our token, and the keys of all providers.
 SECRET_NAMES = frozenset({"ZOTCORE_RPC_TOKEN", "ANTHROPIC_AUTH_TOKEN"}) | KEY_NAMES
@@ -122,7 +123,7 @@ def _names(text: str) -> tuple[str, ...]:
 def _deadline(text: str) -> tuple[str, float]:
     name, _, value = text.partition("=")
     if name not in get_args(DeadlineName):
-        raise ValueError(f"there is no deadline {name!r}; there are: {', '.join(get_args(DeadlineName))}")
+        raise ValueError(f"unknown deadline {name!r}; known: {', '.join(get_args(DeadlineName))}")
     return name, seconds(value)
 
 
@@ -264,7 +265,7 @@ def resolve(settings: Mapping[str, Any], env: Mapping[str, str] | None = None, *
             raise no_such_agent(agent, dict.fromkeys((DEFAULT_AGENT, *tables)))
         import logging  # Imported lazily: hello is answered without it.
 
-        logging.getLogger("zot").warning("there is no agent %r in config.toml: the default one answers", agent)
+        logging.getLogger("zot").warning("no agent %r in config.toml: the default agent answers", agent)
         agent = DEFAULT_AGENT
     return merge_settings({**settings, "agent": agent}, tables.get(agent, {}), env)
 
@@ -300,7 +301,8 @@ def agent_names(settings: Mapping[str, Any], env: Mapping[str, str] | None = Non
 def no_such_agent(agent: str, known: Iterable[str]) -> NoSuchAgent:
     """Return an error that lists the configured agents."""
     names = ", ".join(name if name.isprintable() else repr(name) for name in known)
-    return NoSuchAgent(f"there is no agent {agent!r} in config.toml; there are: {names}")
+    near = did_you_mean(agent, known)
+    return NoSuchAgent(f"no agent {agent!r} in config.toml; known: {names}{near}")
 
 
 def config_directory(settings: Mapping[str, Any], env: Mapping[str, str] | None = None) -> str | None:
@@ -426,7 +428,8 @@ def tool_names(config: Config) -> tuple[str, ...]:
     names = TOOL_NAMES if config.tools is None else config.tools
     unknown = [name for name in names if name not in TOOL_NAMES]
     if unknown and not extension_places(config):
-        raise ConfigError(f"unknown tool {unknown[0]!r}; known: {', '.join(TOOL_NAMES)}")
+        near = did_you_mean(unknown[0], TOOL_NAMES)
+        raise ConfigError(f"unknown tool {unknown[0]!r}; known: {', '.join(TOOL_NAMES)}{near}")
     return tuple(name for name in names if name in TOOL_NAMES and (name != "skill" or not config.no_skill))
 
 
@@ -458,7 +461,7 @@ def journal_path(config: Config) -> str:
         return config.journal
     home = zot_home(config.environment)
     if home is None:
-        raise ConfigError("there is no home to keep sessions in: set ZOT_HOME or HOME")
+        raise ConfigError("no directory to record sessions in: set ZOT_HOME or HOME")
     return os.path.join(home, "journal.db")
 
 

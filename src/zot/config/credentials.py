@@ -72,5 +72,5 @@ def _stored(vendor: Vendor, env: Mapping[str, str]) -> AuthEntry | None:
 def checked(provider: str, key: str) -> str:
     """Return ``key`` if it is well-formed. Raise ConfigError, which does not quote it."""
     if not key.isascii() or not key.isprintable():
-        raise ConfigError(f"the key for {provider} has characters that no key has; was it copied whole?")
+        raise ConfigError(f"the key for {provider} has invalid characters; copy the whole key again")
     return key

@@ -94,7 +94,7 @@ class AgentTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def __post_init__(self) -> None:
         """Raise ValueError for a path that would depend on the current directory."""
         if self.cwd is not None and not self.cwd.startswith(("/", "~/")):
-            raise ValueError("expected a path that begins with / or ~/: a file does not know where zot is started")
+            raise ValueError("expected a path that begins with / or ~/")
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def read(directory: str | None, look: Callable[[AgentTable], list[str]] | None =
     problems = _misplaced(found)
     tables = found.get("agents", {})
     if not isinstance(tables, dict):
-        problems.append("[agents] is no table: agents are written as [agents.NAME]")
+        problems.append("[agents] is not a table: write [agents.NAME]")
         tables = {}
     agents: dict[str, AgentTable] = {}
     for name, table in tables.items():
@@ -168,7 +168,7 @@ def _table(label: str, found: object, kind: type[T], problems: list[str]) -> T:
     except msgspec.ValidationError:
         pass
     if not isinstance(found, dict):
-        problems.append(f"{label} is no table")
+        problems.append(f"{label} is not a table")
         return kind()
     for name, value in found.items():
         # One by one: msgspec stops at the first problem.
@@ -186,7 +186,7 @@ def _described(name: str, problem: str, kind: type[msgspec.Struct]) -> str:
     """Return the problem of a setting, with the possible values if it has few."""
     words = explain_validation(problem, name)
     if problem.startswith("Invalid enum value"):
-        words += f"; there are: {', '.join(_choices(kind, name))}"
+        words += f"; use one of: {', '.join(_choices(kind, name))}"
     return words
 
 
@@ -270,8 +270,8 @@ def checked_listen_address(url: str, tls: Tls | None) -> ListenAddress:
         raise ConfigError(f"cannot listen at {url.partition('?')[0]}: {problem}") from None
     if not address.is_secure and not address.is_loopback:
         raise ConfigError(
-            f"{address}: what is said there could be read by others; ws:// is for this machine, such as "
-            f"ws://127.0.0.1:{address.port}; elsewhere use wss:// with --tls-cert and --tls-key"
+            f"{address}: others could read unencrypted traffic. On this machine, use ws://127.0.0.1:{address.port}; "
+            "elsewhere, use wss:// with --tls-cert and --tls-key"
         )
     if address.is_secure and tls is None:
         raise ConfigError(f"{address}: wss:// needs a certificate: --tls-cert FILE and --tls-key FILE")

@@ -120,9 +120,7 @@ def _expanded(env: Mapping[str, str], path: str, paths: ModuleType) -> str:
         return path
     home = env.get("HOME" if paths is posixpath else "USERPROFILE")
     if not home:
-        raise ConfigError(
-            "where the daemon is cannot be told without a home: set HOME, or say --config-dir or --socket"
-        )
+        raise ConfigError("no home directory to find the daemon in: set HOME, or use --config-dir or --socket")
     return str(paths.join(home, path[2:])) if path[2:] else home
 
 

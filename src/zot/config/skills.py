@@ -205,7 +205,7 @@ def _fields(lines: Sequence[str], path: str) -> dict[str, _Field]:
         if match is None:
             raise ConfigError(f"{path}:{number}: expected `key: value`, not {line.strip()[:80]!r}")
         if match[1] in fields:
-            raise ConfigError(f"{path}:{number}: {match[1]!r} stands here a second time")
+            raise ConfigError(f"{path}:{number}: {match[1]!r} is repeated here")
         last = fields[match[1]] = _Field(number, _uncommented(match[2] or ""), [])
     return fields
 

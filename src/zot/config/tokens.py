@@ -106,7 +106,7 @@ def make_scoped(
     with directory_lock(os.path.dirname(path)):
         known = read_scoped(scoped_path_beside(path))
         if name in {one.name for one in known} or (is_there(path) and name in read(path)):
-            raise UserError(f"there is a token {name!r} already; revoke it, or choose another name")
+            raise UserError(f"token {name!r} exists already; revoke it, or choose another name")
         _write_scoped(path, (*known, made))
     return token
 
@@ -121,7 +121,7 @@ def revoke(path: str, name: str) -> None:
         elif is_there(path) and name in read(path):
             _remove_line(path, name)
         else:
-            raise UserError(f"there is no token {name!r}; `zot daemon token list` shows all")
+            raise UserError(f"no token is named {name!r}; list them with: zot daemon token list")
 
 
 def _remove_line(path: str, name: str) -> None:
@@ -174,7 +174,7 @@ def read(path: str) -> Mapping[str, bytes]:
             raise ConfigError(f"{path}:{number}: expected a token of 32 to 256 letters, digits and _.~-, or name:token")
         tokens[found[0]] = found[1].encode()
     if not tokens:
-        raise ConfigError(f"{path}: there is no token in it; remove it, and one is made")
+        raise ConfigError(f"{path}: it contains no token; remove it, and the daemon creates one")
     return tokens
 
 
@@ -194,9 +194,9 @@ def _content(path: str) -> bytes:
     except OSError as problem:
         raise ConfigError(f"{path}: {problem.strerror}; it must be a file of yours, with the mode 600") from None
     if not stat.S_ISREG(status.st_mode):
-        raise ConfigError(f"{path}: is no file; remove it, and one is made")
+        raise ConfigError(f"{path}: is not a file; remove it, and the daemon creates one")
     if status.st_mode & _OTHERS or status.st_uid != os.geteuid():
-        raise ConfigError(f"{path}: others can read it, or it is theirs: it must be yours, with the mode 600")
+        raise ConfigError(f"{path}: others can read it: it must be your own file, with the mode 600")
     return content
 
 

@@ -303,9 +303,9 @@ class TrustStore:
 def _check_owner(path: str, about: os.stat_result) -> None:
     """Raise ConfigError if another user could have written there."""
     if about.st_uid not in (os.geteuid(), 0):
-        raise ConfigError(f"{path} belongs to another user, so it cannot say what you trust")
+        raise ConfigError(f"{path} belongs to another user, so zot does not rely on it")
     is_sticky = (
         stat.S_ISDIR(about.st_mode) and about.st_mode & stat.S_ISVTX
     )  # other users cannot replace our files there
     if about.st_mode & _OTHERS_MAY_WRITE and not is_sticky:
-        raise ConfigError(f"{path} can be changed by others, so it cannot say what you trust; try: chmod go-w {path}")
+        raise ConfigError(f"{path} can be changed by others, so zot does not rely on it; try: chmod go-w {path}")

@@ -63,11 +63,11 @@ def scaffold(name: str, language: str, directory: str) -> list[str]:
         msgspec.convert({"name": name, "exec": "x"}, thread_safe_type(Manifest))
     except msgspec.ValidationError:
         raise UserError(
-            f"{printable(name)!r} cannot be a name: letters, digits, dots, dashes and underscores can, at most 64"
+            f"{printable(name)!r} is not a valid name: use at most 64 letters, digits, dots, dashes and underscores"
         ) from None
     existed = os.path.isdir(directory)
     if os.path.lexists(directory) and not (existed and not os.listdir(directory)):
-        raise UserError(f"{printable(directory)} exists already")
+        raise UserError(f"{printable(directory)} exists already; name another directory: zot ext new NAME DIR")
     try:
         os.makedirs(directory, exist_ok=True)
         return [_write(directory, path, _filled(text, name, language)) for path, text in _files(language)]

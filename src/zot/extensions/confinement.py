@@ -34,8 +34,8 @@ _PREFIXES = ("/", "/usr", "/usr/local")
 _PROGRAM_DIRECTORIES = ("bin", "games", "libexec", "opt", "sbin")
 #: Variables that every program needs.
 _ALWAYS = frozenset({"PATH", "HOME", "LANG", "TZ", "TMPDIR"})
-_NEEDED = "it declares permissions, which take bubblewrap"
-_ADVICE = "; --unsandboxed-ext runs it without"
+_NEEDED = "it declares permissions, which need bubblewrap"
+_ADVICE = "; to run it without a sandbox: --unsandboxed-ext"
 
 
 class NoSandbox(UserError):

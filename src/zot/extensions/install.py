@@ -83,7 +83,7 @@ def checked_url(url: str) -> str:
     if os.path.isdir(url):
         return f"file://{os.path.abspath(url)}"  # For a plain path git ignores --depth.
     if url.startswith("-"):
-        raise UserError(f"{printable(url)} is no address of a repository")
+        raise UserError(f"{printable(url)} is not the address of a repository")
     if "\0" in url:
         raise UserError("an address cannot have a NUL character")
     found = _URL.match(url)
@@ -120,7 +120,7 @@ async def run_program(
             while data := await child.read():
                 said = (said + data)[-_MAX_OUTPUT_BYTES:]
     except TimeoutError:
-        raise UserError(f"{argv[0]} was not done within {within_s:g} s") from None
+        raise UserError(f"{argv[0]} did not finish within {within_s:g} s") from None
     finally:
         await child.end(grace_s=_GRACE_S)
         child.close()
@@ -196,7 +196,7 @@ def _directory(source: str, place: str) -> str:
         raise UserError(f"{printable(source)}: {why}")
     directory = os.path.realpath(source)
     if f"{os.path.realpath(place)}/".startswith(f"{directory}/"):
-        raise UserError(f"{printable(source)} has {place} in it, so it cannot be copied there")
+        raise UserError(f"{printable(source)} contains {place}, so it cannot be copied there")
     return directory
 
 

@@ -176,14 +176,14 @@ class Manager:
             if former.counts and one is not None and one.standing in _WRONG:
                 reasons.append(f"{former.name}: {one.problem or _WRONG[one.standing]}")
         if reasons:
-            raise UserError(f"the extensions stay as they were, because {'; '.join(reasons)}")
+            raise UserError(f"the extensions were not reloaded: {'; '.join(reasons)}")
 
     def _check_running(self, started: Sequence[SupervisedExtension]) -> None:
         """Raise UserError if an extension did not start, or the session was closed meanwhile."""
         failed = [one for one in started if one.condition != "running"]
         if failed:
             reasons = "; ".join(f"{one.name}: {one.explained or 'it did not start in time'}" for one in failed)
-            raise UserError(f"the extensions stay as they were, because {reasons}")
+            raise UserError(f"the extensions were not reloaded: {reasons}")
         if self._closed:
             raise UserError("the session is over")
 
@@ -253,7 +253,7 @@ class Manager:
         known = {*self._taken, *(tool.spec.name for tool in self.tools())}
         for name in self._wanted or ():
             if name not in known:
-                log.warning("no extension has the tool %s that is wanted", printable(name))
+                log.warning("no extension provides the requested tool %s", printable(name))
 
     async def turn_starting(self, step: int) -> str | None:
         try:
@@ -415,7 +415,7 @@ class Manager:
 
     def on_guard_dismissed(self, name: str) -> None:
         """Show that a missing guard was dismissed."""
-        self.show([ExtNotify(name, "warn", "was dismissed: what it guarded is not blocked any more")])
+        self.show([ExtNotify(name, "warn", "was dismissed and no longer blocks")])
 
     def _sources(self, found: Sequence[Located]) -> list[ProgramSource]:
         """Return how to start the extensions. Broken ones report their problem and keep blocking what they guard."""
@@ -522,7 +522,7 @@ class ExtensionPanels(SessionPanels):
     def send_key(self, panel_id: str, key: str, text: str = "") -> None:
         known = next((name for name in _KEYS if name == key), None)
         if known is None:
-            raise UserError(f"there is no key named {key!r}; there are: {', '.join(_KEYS)}")
+            raise UserError(f"unknown key {key!r}; use one of: {', '.join(_KEYS)}")
         self._extension(panel_id).connection.send_key(panel_id, known, text)
 
     def close(self, panel_id: str) -> None:

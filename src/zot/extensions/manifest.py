@@ -194,7 +194,7 @@ def _data_problem(pattern: str) -> str:
     if plain.endswith("/**"):
         name = os.path.normpath(plain.removesuffix("/**"))
         is_inside = name.split("/")[0] not in ("", ".", "..") and not os.path.isabs(plain)
-        return "" if is_inside and not _WILD & {*name} else 'is no directory of its own; name one, such as "data/**"'
+        return "" if is_inside and not _WILD & {*name} else 'is not a directory of its own; name one, such as "data/**"'
     ending = plain.rpartition(".")[2].partition("-")[0].rstrip("*")
     if "." in plain and ending in _DATA_ENDINGS:
         return ""
@@ -316,7 +316,7 @@ def _no_json(text: str, problem: json.JSONDecodeError) -> str:
 
 def _wrong_scope(scopes: dict[str, Any], permissions: type[msgspec.Struct]) -> str:
     if unknown := [name for name in scopes if name not in SCOPE_RULES]:
-        return f"`permissions` has {_shown(unknown[0])}, which is no scope; there are: {', '.join(SCOPE_RULES)}"
+        return f"`permissions` has {_shown(unknown[0])}, which is not a scope; use one of: {', '.join(SCOPE_RULES)}"
     if wrong := _wrong_field(scopes, permissions, SCOPE_RULES):
         return f"permissions: {wrong}"
     fields = {field.encode_name: field for field in msgspec.structs.fields(permissions)}

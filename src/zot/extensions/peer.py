@@ -990,7 +990,7 @@ def read(line: bytes | TooLong) -> DecodedLine:
     except wire.UnknownFrame as problem:
         return MalformedLine(clipped(str(problem)), problem.frame_id, line[:QUOTED_BYTES], later=True)
     except ProtocolError as problem:
-        reason = f"wrote a line that is no frame: {clipped(str(problem))}"
+        reason = f"wrote a line that is not a frame: {clipped(str(problem))}"
         return MalformedLine(reason, problem.frame_id, line[:QUOTED_BYTES])
 
 

@@ -269,7 +269,7 @@ class RemoteSource:
             self.name: str = msgspec.convert(name, wire.ExtensionName)
         except msgspec.ValidationError:
             rule = "letters, digits, `.`, `_` and `-`, at most 64, and a letter or digit first"
-            raise UserError(f"{printable(name)!r} is no name for an extension: {rule}") from None
+            raise UserError(f"{printable(name)!r} is not a valid name for an extension: {rule}") from None
         self._carrier = carrier
         self._settings = settings
         self._closed = closed
@@ -284,7 +284,7 @@ class RemoteSource:
 
     async def open(self, errors: int, connection: ExtensionConnection) -> Carrier:
         if self._carrier is None:
-            raise UserError("it had connected to this session, guards it, and has not come back yet")
+            raise UserError("it guards this session and has not reconnected; to remove the guard, call session/dismiss")
         return self._carrier
 
 

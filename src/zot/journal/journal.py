@@ -432,7 +432,7 @@ class Journal(ReadOnlyJournal):
         deadline = time.monotonic() + _REPLACE_S
         while not self.leases.share():
             if time.monotonic() > deadline:
-                raise StoreFailed(f"{self.path} is being replaced by another process: wait for its end")
+                raise StoreFailed(f"{self.path} is being replaced by another process: wait until it ends")
             time.sleep(0.05)
 
     def _start(self) -> None:
@@ -459,7 +459,7 @@ class Journal(ReadOnlyJournal):
             queries.listed(connection, limit=1)
             self._check_unsuspected()
             if queries.reserve(connection, self.leases.highest):
-                self.note(f"{self.path} lacks sessions that were kept in it: zot sessions check tells which")
+                self.note(f"{self.path} lacks sessions that were recorded in it; run: zot sessions check")
         except BaseException:
             connection.close()
             raise
@@ -468,7 +468,7 @@ class Journal(ReadOnlyJournal):
     def _finish_salvage(self) -> None:
         """Finish a replacement that a crash interrupted. Raise StoreFailed if other processes use the file."""
         if is_there(replacement(self.path)):
-            self._repair(None, f"{self.path} is being replaced by another process: wait for its end")
+            self._repair(None, f"{self.path} is being replaced by another process: wait until it ends")
 
     def _salvage(self, problem: StoreFailed) -> None:
         """Replace the file by its readable contents. Raise StoreFailed if other processes use it."""

@@ -79,7 +79,7 @@ class _LockFile:
     def _failed(self, what: str, problem: OSError) -> StoreFailed:
         """Return the error for a lock file that cannot be opened, locked, read or written."""
         reason = f"the lock file {self.path} cannot be {what} ({problem.strerror})"
-        return StoreFailed(f"{reason}: look at its disk and permissions")
+        return StoreFailed(f"{reason}: check its disk and permissions")
 
 
 _open_files: weakref.WeakSet[_LockFile] = weakref.WeakSet()
@@ -229,7 +229,7 @@ class Leases(_LockFile):
         if self.is_in_place:
             return
         if self._held:
-            raise StoreFailed(f"the lock file {self.path} was removed while a session runs: wait for its end")
+            raise StoreFailed(f"the lock file {self.path} was removed while a session runs: wait until it ends")
         # Open the new one first: the number of a closed descriptor may be reused by another thread.
         descriptor = self._open()
         os.close(self._descriptor)

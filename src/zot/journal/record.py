@@ -132,7 +132,7 @@ class Record:
         self.journal.writer.check_file()
         session = find(connection, self.id)
         if session is None or session.number != self.number:
-            raise NoSuchSession(f"there is no session {self.id!r} any more")
+            raise NoSuchSession(f"session {self.id!r} no longer exists")
         leases = self.journal.leases
         if not leases.acquire(self.number):
             raise busy(session)
@@ -203,7 +203,7 @@ class Record:
         try:
             chunks, blobs = pack(rows, session=self.number, first=first, run=run)
         except (TypeError, OverflowError, RecursionError, msgspec.MsgspecError) as problem:
-            raise StoreFailed(f"what happened cannot be written down: {problem}") from problem
+            raise StoreFailed(f"events cannot be recorded: {problem}") from problem
         summary = summarise(rows)
         if ends:
             summary = summary or SessionSummary()
@@ -291,7 +291,7 @@ class Record:
             raise self._late() from None
 
     def _late(self) -> StoreFailed:
-        problem = StoreFailed(f"{self.journal.path} has not been written for {self._patience_s:g} s: look at the disk")
+        problem = StoreFailed(f"{self.journal.path} has not been written for {self._patience_s:g} s: check the disk")
         self.on_failed(problem)
         return problem
 
@@ -391,7 +391,7 @@ def busy(session: SessionRecord) -> SessionBusy:
         return SessionBusy(f"session {session.id!r} is in use; wait for its run to end")
     where = "" if owner.host == host_name() else f" on {owner.host}"
     return SessionBusy(
-        f"session {session.id!r} is running in process {owner.pid}{where}, since {owner.since}; wait for its end",
+        f"session {session.id!r} is running in process {owner.pid}{where}, since {owner.since}; wait until it ends",
         pid=owner.pid,
         host=owner.host,
         since=owner.since,

@@ -106,7 +106,7 @@ def _checked(path: str, lock: str, marks: Sequence[int]) -> CheckReport:
     """Check a journal, or its copy, against ``marks``, which the lock file of the journal had before."""
     if not is_there(path):
         is_lost = any(marks[1:])
-        return _all_lost("it is missing, although sessions were kept in it") if is_lost else CheckReport(0, 0, ())
+        return _all_lost("it is missing, although sessions were recorded in it") if is_lost else CheckReport(0, 0, ())
     try:
         connection = connect_read_only(path)
     except sqlite3.Error as problem:
@@ -119,7 +119,7 @@ def _checked(path: str, lock: str, marks: Sequence[int]) -> CheckReport:
         if version > len(STEPS):
             return CheckReport(0, 0, ("the file: its version is lost",))
         if not version and any(marks[1:]):
-            return _all_lost("it is empty, although sessions were kept in it")
+            return _all_lost("it is empty, although sessions were recorded in it")
         return (
             _with_missing_sessions(check_contents(connection, marks), connection, marks, lock)
             if version
@@ -191,14 +191,14 @@ def _copied(path: str, copy: str, target: str) -> CheckReport:
         if is_damage(problem) or (found := check_file(path)).damaged:
             raise _not_copied(path, f"the file: {problem}" if is_damage(problem) else found.problems[0]) from problem
         if found.unreadable:
-            reason = f"{path} cannot be read ({problem}): look at its disk and its permissions, then back up again"
+            reason = f"{path} cannot be read ({problem}): check its disk and its permissions, then back up again"
             raise StoreFailed(reason) from problem
-        raise StoreFailed(f"{path} cannot be copied to {target} ({problem}): look at the disk of the copy") from problem
+        raise StoreFailed(f"{path} cannot be copied to {target} ({problem}): check the disk of the copy") from problem
     report = _checked(copy, lock, marks)
     if report.lost == report.problems and report.sessions:
         return report
     if report.lost:
-        raise StoreFailed(f"{path} has lost all its sessions, so it was not copied: zot sessions check tells more")
+        raise StoreFailed(f"{path} has lost all its sessions, so it was not copied; run: zot sessions check")
     if report.problems:
         raise _not_copied(path, report.problems[0])
     return report
@@ -207,7 +207,7 @@ def _copied(path: str, copy: str, target: str) -> CheckReport:
 def _not_copied(path: str, problem: str) -> JournalDamaged:
     return JournalDamaged(
         f"{path} is damaged ({problem}), so it was not copied: zot sessions check names all damage, the next session"
-        " that is opened saves what is readable, then back up again"
+        " that is opened saves the readable part, then back up again"
     )
 
 
@@ -455,7 +455,7 @@ def was_misread(path: str, problem: StoreFailed, *, is_suspected: bool) -> bool:
     reports = (check_file(path) for _ in range(2))
     if all(len(report.problems) > len(report.lost) for report in reports):
         return False
-    log.warning("%s; every byte of it is right, so a read must have failed: look at the disk", problem)
+    log.warning("%s; its checksums are correct, so a read must have failed: check the disk", problem)
     return True
 
 
@@ -474,9 +474,9 @@ def salvage(path: str) -> list[str]:
         os.rename(fresh, replacement(path))
         finish(path)
     except OSError as problem:
-        raise StoreFailed(f"{path} is damaged, and what is readable cannot be saved: {problem}") from problem
+        raise StoreFailed(f"{path} is damaged, and the readable part cannot be saved: {problem}") from problem
     except sqlite3.Error as problem:
-        raise StoreFailed(f"{path} is damaged; saving what is readable: {explained(problem, fresh)}") from problem
+        raise StoreFailed(f"{path} is damaged; saving the readable part: {explained(problem, fresh)}") from problem
     finally:
         _remove(fresh)
     return [f"{path} was damaged; what could be read is in a new file, the old one is {aside}", *lost]
@@ -503,7 +503,7 @@ def finish(path: str) -> None:
             os.unlink(f"{path}-shm")
         os.replace(ready, path)
     except OSError as problem:
-        raise StoreFailed(f"{path} is damaged, and what is readable cannot take its place: {problem}") from problem
+        raise StoreFailed(f"{path} is damaged, and the readable part cannot replace it: {problem}") from problem
 
 
 def _refill(path: str, fresh: str) -> list[str]:

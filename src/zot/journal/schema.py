@@ -121,7 +121,7 @@ def is_there(path: str) -> bool:
         return False
     except (OSError, ValueError) as problem:
         reason = problem.strerror if isinstance(problem, OSError) else problem
-        raise StoreFailed(f"{path} cannot be looked at ({reason}): look at its disk and its permissions") from problem
+        raise StoreFailed(f"{path} cannot be looked at ({reason}): check its disk and its permissions") from problem
     return True
 
 
@@ -277,26 +277,26 @@ def is_damage(problem: sqlite3.Error) -> bool:
 def explained(problem: sqlite3.Error, path: str) -> StoreFailed:
     """Return the error for the user: the problem, and the remedy."""
     if is_damage(problem):
-        return JournalDamaged(f"{path} is damaged ({problem}): opening the session again saves what is readable")
+        return JournalDamaged(f"{path} is damaged ({problem}): opening the session again saves the readable part")
     code = getattr(problem, "sqlite_errorcode", 0)
     match code & 0xFF:
         case sqlite3.SQLITE_FULL | sqlite3.SQLITE_IOERR if code in _FULL_CODES:
             return StoreFailed(
-                f"the disk is full: nothing more can be recorded in {path}; free some space elsewhere, for removing"
-                " sessions needs some, too; then resume"
+                f"the disk is full: nothing more can be recorded in {path}; free some space elsewhere"
+                " (removing sessions needs some, too), then resume"
             )
         case sqlite3.SQLITE_IOERR:
-            return StoreFailed(f"{path} cannot be written ({problem}): look at the disk and its limits, then resume")
+            return StoreFailed(f"{path} cannot be written ({problem}): check the disk and its limits, then resume")
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
             return StoreFailed(f"{path} cannot be written ({problem}): make it and its directory writable, then resume")
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return StoreFailed(f"another program has kept {path} locked for {BUSY_S:g} s: end it, then resume")
         case sqlite3.SQLITE_CONSTRAINT:
             return StoreFailed(
-                f"the session is not in {path} any more, or another program wrote to it ({problem}): resume it"
+                f"the session is no longer in {path}, or another program wrote to it ({problem}): resume it"
             )
         case _:
-            return StoreFailed(f"{path} cannot be used ({problem}): look at its disk, then resume")
+            return StoreFailed(f"{path} cannot be used ({problem}): check its disk, then resume")
 
 
 def _version(connection: sqlite3.Connection) -> int:

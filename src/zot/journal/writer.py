@@ -258,7 +258,7 @@ class Writer:
         except BaseException as problem:  # The thread's outermost boundary: all waiters must get the error.
             log.exception("the journal's writer failed")
             reason = str(problem) or type(problem).__name__
-            failure = StoreFailed(f"{self._path} cannot be written any more ({reason}): restart zot and resume")
+            failure = StoreFailed(f"{self._path} cannot be written to ({reason}): restart zot and resume")
             self._give_up(failure)
             self._failed(failure)
         finally:

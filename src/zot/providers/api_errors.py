@@ -436,15 +436,15 @@ def advice(error: ProviderError, provider: str) -> str:
         case RateLimited():
             return _about_the_limit(error)
         case Overloaded() | ServiceFailed():
-            return "try again later, or ask another model"
+            return "try again later, or use another model"
         case NotFound() if error.status in _MOVED:
-            return "give the address that answers itself as --base-url"
+            return "use the final address as --base-url"
         case NotFound():
             return f"`zot models --provider {provider}` lists the models; if you gave a --base-url, check it, too"
         case ContextTooLong():
             return "compact or clear the conversation"
         case ContentRefused():
-            return "say it differently, or ask another model"
+            return "rephrase it, or use another model"
         case _:
             return _about_the_answer(error)
 
@@ -467,11 +467,11 @@ def _about_the_answer(error: ProviderError) -> str:
         case BadRequest() if error.status in _UNTIMELY:
             return "try again"
         case BadRequest() if error.status in _OTHER_API:
-            return "check --base-url, and whether --api is what is spoken there"
+            return "check --base-url and --api"
         case BadRequest() if error.status or error.code:
-            return "another model or --api may take it"
+            return "try another model or another --api"
         case StreamBroken() if error.status:
-            return "check --base-url, and whether --api is what is spoken there"
+            return "check --base-url and --api"
         case StreamBroken() | Stalled() if not error.code:
             return "try again"
         case _:

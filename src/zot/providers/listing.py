@@ -267,10 +267,10 @@ async def _probe_body(response: HttpResponse) -> bytes:
 
 def _judged(status: int, body: bytes, key: str) -> Probed:
     if status == 200:
-        return Probed("accepted", "it takes the key" if key else "it answers")
+        return Probed("accepted", "it accepts the key" if key else "it answers")
     # Some services call a wrong key a bad request. Missing credit does not make a key wrong.
     if status in (401, 403) or type(response_error(status, {}, body, now=0.0)) is AuthFailed:
         return Probed("refused", f"it {'refuses the' if key else 'wants a'} key (http {status})")
     if status >= 500:
-        return Probed("unreachable", f"it has a problem of its own (http {status})")
+        return Probed("unreachable", f"it failed (http {status})")
     return Probed("unclear", f"it answers http {status}")

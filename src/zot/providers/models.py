@@ -11,6 +11,7 @@ import msgspec
 from zot.config.vendors import VENDORS
 from zot.encoding import thread_safe_type
 from zot.errors import UserError
+from zot.text import did_you_mean
 
 if TYPE_CHECKING:
     from zot.messages import Counters  # Types only: this module is imported before hello is answered.
@@ -103,8 +104,9 @@ class Catalogue(msgspec.Struct, frozen=True):
             return unknown_model(model_id, self.provider)
         known = ", ".join(model.id for model in self.models) or "none"
         if not model_id:
-            raise UserError(f"{self.provider} needs to be told which model: name one, on the command line with --model")
-        raise UserError(f"unknown model {model_id!r} (provider {self.provider!r}); known: {known}")
+            raise UserError(f"{self.provider} has no default model; name one with --model")
+        near = did_you_mean(model_id, [model.id for model in self.models])
+        raise UserError(f"unknown model {model_id!r} (provider {self.provider!r}); known: {known}{near}")
 
 
 def unknown_model(model_id: str, provider: str) -> Model:
@@ -124,7 +126,8 @@ def catalogue(provider: str, *, unlisted: bool = False) -> Catalogue:
     """
     vendor = VENDORS.get(provider)
     if vendor is None:
-        raise UserError(f"unknown provider {provider!r}; known: {', '.join(sorted(VENDORS))}")
+        known = ", ".join(sorted(VENDORS))
+        raise UserError(f"unknown provider {provider!r}; known: {known}{did_you_mean(provider, VENDORS)}")
     return Catalogue(provider, _listed(provider), vendor.open or unlisted)
 
 

@@ -149,7 +149,7 @@ class Recording(msgspec.Struct, frozen=True):
             case [RecordingHeader(version=version), *_]:
                 raise ConfigError(f"{path}: a recording of version {version}; this zot reads version {VERSION}")
             case _:
-                raise ConfigError(f"{path}: not a recording; --record FILE makes one")
+                raise ConfigError(f"{path}: not a recording; make one with: --record FILE")
 
 
 def header_of(path: str) -> RecordingHeader:
@@ -160,7 +160,7 @@ def header_of(path: str) -> RecordingHeader:
         raise ConfigError(f"{path}: {problem.strerror}") from None
     line = _decoded(path, 1, first)
     if not isinstance(line, RecordingHeader):
-        raise ConfigError(f"{path}: not a recording; --record FILE makes one")
+        raise ConfigError(f"{path}: not a recording; make one with: --record FILE")
     return line
 
 

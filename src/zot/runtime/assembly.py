@@ -76,7 +76,7 @@ def settle(request: OpenRequest, changes: Sequence[Row]) -> SettledRequest:
     overrides = request.overrides if recorded.cwd else request.overrides.including("cwd")
     config = resumed(request.config, {name: getattr(recorded, name) for name in RECORDED}, overrides)
     if "cwd" not in overrides and not os.path.isdir(recorded.cwd):
-        raise DirectoryGone(recorded.cwd, "--cwd DIR names another place")
+        raise DirectoryGone(recorded.cwd, "name another directory with --cwd DIR")
     locks = [row.locked for row in changes if isinstance(row, LockChanged)]
     if locks and "lock" not in overrides:
         config = msgspec.structs.replace(config, lock=locks[-1])

@@ -35,7 +35,7 @@ def check_settings(config: Config) -> None:
     tool_names(config)
     for flag, file in (("--script", config.script), ("--replay", config.replay)):
         if file and config.provider != "lab":
-            raise ConfigError(f"{flag} is for --provider lab")
+            raise ConfigError(f"{flag} needs --provider lab")
     if config.script and config.replay:
         raise ConfigError("--script and --replay exclude each other: lab plays one of them")
     if config.script and not os.path.exists(config.script):
@@ -67,7 +67,7 @@ def working_directory(path: str | None) -> str:
     except FileNotFoundError:
         raise ConfigError("the current directory no longer exists; use --cwd DIR") from None
     if not os.path.isdir(directory):
-        raise ConfigError(f"{directory} is not a directory")
+        raise ConfigError(f"{directory} is not a directory; choose one with --cwd DIR")
     return directory
 
 

@@ -33,7 +33,7 @@ _LOOK_S = 5.0
 #: Look earlier once the number of sessions has grown by one in this many: not for each one while all are busy.
 _SHARE = 8
 #: The error message while the pool is stopping.
-STOPPING = "the daemon is stopping, so this was not begun; the next one can be asked"
+STOPPING = "the daemon is stopping, so this did not begin; send it to the next daemon"
 #: The most session ids in a log line.
 _NAMED = 10
 #: How long closing a session may take.

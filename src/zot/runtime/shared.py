@@ -62,7 +62,7 @@ class SharedResources:
             from zot.tools.guardian import open_processes  # Imported lazily: needed for the first tool call.
 
             if self._closed:
-                raise ChildProcessError("nothing can be started any more: zot is ending")
+                raise ChildProcessError("no process can be started: zot is ending")
             self._processes = open_processes(protected=self.own_process)
         return self._processes
 
@@ -180,4 +180,4 @@ class BorrowedProcesses:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ChildProcessError("nothing can be started any more: the session has been closed")
+            raise ChildProcessError("no process can be started: the session has been closed")

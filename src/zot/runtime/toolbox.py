@@ -52,6 +52,7 @@ class Toolbox:
         skills = self._skills() if "skill" in names else ()
         # Now and not at the first call: a lock covers the skills of this moment.
         self._shown = self._reachable(skills) if config.lock else []
+        warn_without_sandbox(config, resources, cwd)
         self._writable, self._readable = self._paths()
         self.tools: list[Tool] = [self._tool(name, skills) for name in names]
         self.manifest = manifest(skills) if skills else ""
@@ -193,6 +194,19 @@ class Toolbox:
         from zot.config.trust import TrustStore  # Imported lazily: few projects have skills.
 
         return TrustStore(self._home).is_trusted_skill(directory, content)
+
+
+def warn_without_sandbox(config: Config, resources: SharedResources, cwd: str) -> None:
+    """Log once that bash cannot run, because `--lock` needs bubblewrap and it is not installed."""
+    if not config.lock or "bash" not in tool_names(config):
+        return
+    from zot.tools.sandbox import find_bwrap, why_no_bwrap  # Imported lazily: only locked commands need it.
+
+    path = config.environment.get("PATH")
+    if find_bwrap(path, outside=[cwd]) is None:
+        text = f"--lock: bash cannot run: {why_no_bwrap(path, outside=[cwd])}"
+        line = f"{printable(text)}. Install bubblewrap, or start without --lock"
+        resources.same(("warned", line), lambda: log.warning("%s", line))
 
 
 def _is_in(path: str, places: Sequence[str]) -> bool:

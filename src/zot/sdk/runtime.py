@@ -106,7 +106,7 @@ class Runtime:
         """Steer the running prompt: add a message before its next model call. Raise AgentError if none is running."""
         session = self._open()
         if not session.worker.busy:
-            raise AgentError("nothing is running that could be steered; use prompt")
+            raise AgentError("no run to steer; use prompt")
         session.steer(text, images)
 
     def cancel(self) -> None:
@@ -200,7 +200,7 @@ class Runtime:
             self._replacement.failure = None
             raise AgentError(f"the conversation could not be replaced: {why}")
         if self._session is None:
-            raise UserError("a Runtime with a session is used in `async with`: that opens it")
+            raise UserError("a Runtime with a session must be opened: use it in `async with`")
         return self._session
 
     def _idle(self) -> Session:

@@ -12,16 +12,18 @@ from typing import Protocol
 from zot.errors import AgentError, NoAnswer, NoSuchCommand, RunCancelled, UserError
 from zot.events import AgentEvent, Done, Error, notice_lines
 from zot.panels import CommandAnswer
-from zot.run_summary import CUT_OFF, RunSummary
+from zot.run_summary import CUT_OFF, BlockedCall, RunSummary
 from zot.serve.streams import StreamWriter, read_chunks
 from zot.session.history import Batch, WritingSubscriber
 from zot.session.queue import JobObserver
 from zot.session.session import Session
+from zot.text import printable, printable_line, shell_word
 from zot.wire import rpc
 from zot.wire.rpc import EventEncoder
 from zot.wire.rpc_greeting import fail, succeed
 
 MAX_INPUT_BYTES = 10 * 1024 * 1024
+_MAX_TOOL = 100
 
 
 class OutputFormat(Protocol):
@@ -114,6 +116,8 @@ class OneRun(WritingSubscriber, JobObserver):
         self._face = face
         self._outcome = RunSummary()
         self._drop_reason = ""
+        #: Tool calls that could not run, although nothing forbids them.
+        self.blocked: Sequence[BlockedCall] = ()
         session.history.subscribe(self)
 
     async def run(self, prompt: str) -> None:
@@ -149,6 +153,7 @@ class OneRun(WritingSubscriber, JobObserver):
     async def _ask(self, prompt: str) -> None:
         job = self._session.prompt(prompt, observer=self)
         await self._session.worker.finish()
+        self.blocked = job.blocked
         if self._drop_reason:
             raise UserError(self._drop_reason)
         if job.error is not None:
@@ -167,6 +172,21 @@ class OneRun(WritingSubscriber, JobObserver):
     def dropped(self, why: AgentError) -> None:
         self._drop_reason = str(why)
         self._face.refuse(self._drop_reason)
+
+
+def blocked_lines(calls: Sequence[BlockedCall]) -> str:
+    """Return a line for each tool that could not run and each reason: what happened, and the remedy."""
+    lines = []
+    for call in dict.fromkeys(calls):
+        tool = printable_line(call.tool, _MAX_TOOL)
+        if call.no_sandbox:
+            why = f"--lock needs a sandbox, and {printable(call.no_sandbox)}"
+            remedy = "Install bubblewrap, or run without --lock"
+        else:
+            why = "the policy asks for approval, and zot -p cannot ask"
+            remedy = f"Allow it with: --policy {shell_word(f'{tool}=allow')}"
+        lines.append(f"zot: {tool} was not run: {why}. {remedy}\n")
+    return "".join(lines)
 
 
 def _command_in(prompt: str) -> tuple[str, str]:

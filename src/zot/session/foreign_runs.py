@@ -65,7 +65,7 @@ class ForeignRuns:
         """End a run whose process died. Raise UserError if that process still runs it."""
         await self._poll(impatient=True)
         if self.is_elsewhere:
-            raise UserError("another process is at work in this session; abort it there")
+            raise UserError("another process is running this session; abort it there")
 
     async def _poll_forever(self) -> None:
         while True:
@@ -110,7 +110,7 @@ class ForeignRuns:
         if not visible and any(isinstance(row, MessagesReplaced) for row in rows):
             visible = [ConversationReplaced(len(self._session.history.transcript))]
         elif visible and not isinstance(visible[-1], ConversationReplaced) and not self.is_elsewhere:
-            self._notify("another process is at work in this session; this is what it does")
+            self._notify("another process is running this session; this is what it does")
         self._waits_for_approval = any(isinstance(event, ApprovalRequest) for event in events[-1:]) or (
             self._waits_for_approval and not visible
         )
@@ -124,7 +124,7 @@ class ForeignRuns:
         """Report rows up to ``upto`` that were not delivered before a run began here."""
         if upto > self._delivered and not self._is_loading:
             self._delivered = upto
-            self._notify("another process has just said something in this session; open it again to see that, too")
+            self._notify("another process has added to this session; open it again to see it")
 
     def _notify(self, message: str) -> None:
         notice: list[AgentEvent] = [ExtNotify("zot", "info", message)]

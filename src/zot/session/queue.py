@@ -15,6 +15,7 @@ from zot.agent.compaction import undo_compaction
 from zot.agent.transcript import Transcript
 from zot.errors import AgentError, QueueFull, RunCancelled, UserError
 from zot.messages import Counters, ImageBlock, Message
+from zot.run_summary import BlockedCall
 from zot.session.recovery import WaitingRuns
 from zot.session.transcripts import RewindTarget
 from zot.store import MessagesReplaced, Row
@@ -91,6 +92,8 @@ class _QueuedJob(msgspec.Struct, eq=False, kw_only=True):
     is_unwanted: bool = False
     error: AgentError | None = None
     aborted: bool = False
+    #: Tool calls of the run that could not run.
+    blocked: Sequence[BlockedCall] = ()
 
     def start(self) -> None:
         """Report that it starts."""

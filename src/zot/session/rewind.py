@@ -186,7 +186,7 @@ def _spliced(now: Sequence[Message], then: Sequence[Message]) -> list[MessagesRe
 
 async def _problem(store: Store, files: Restorer, step: Step) -> str | None:
     if step.then and await store.content(step.then) is None:
-        return "what it was is lost"
+        return "its earlier content is lost"
     return await asyncio.to_thread(files.problem, step.root, step.path, found=step.found, then=step.then)
 
 
@@ -210,7 +210,7 @@ async def _restore(store: Store, files: Restorer, plan: RewindPlan) -> list[File
 async def _put(store: Store, files: Restorer, step: Step) -> tuple[str | None, int] | None:
     data = None
     if step.then is not None and (data := await store.content(step.then)) is None:
-        raise ToolFailed("what it was is lost")
+        raise ToolFailed("its earlier content is lost")
     return await asyncio.to_thread(
         files.restore, step.root, step.path, data, found=step.found, then=step.then, mode=step.mode
     )

@@ -203,7 +203,7 @@ class Session:
         The future has the result, or UserError, RewindRefused, StoreFailed.
         """
         if not self.store.keeps:
-            raise UserError("this conversation is not kept, so it cannot be rewound: use --session")
+            raise UserError("this session is not recorded, so it cannot be rewound; start with --session NAME")
         if self.worker.busy:
             raise RuntimeBusy("the conversation cannot be rewound while a prompt or compact is running; abort it first")
         job = RewindJob(target)
@@ -285,9 +285,9 @@ class Session:
         """Lift the blocks of a disconnected guard for good. Raise UserError if there is no such guard, AgentError."""
         guarded = self.history.guards.get(name)
         if guarded is None or not guarded.intercept:
-            raise UserError(f"no guard named {name!r} is missed in this session")
+            raise UserError(f"no guard named {name!r} is missing from this session")
         if self.extensions.is_connected(name):
-            raise UserError(f"the guard {name!r} is connected; only one that is away can be dismissed")
+            raise UserError(f"the guard {name!r} is connected; only a disconnected guard can be dismissed")
         await self.keep_guard(GuardSet(name, ()))
 
     # Its life.

@@ -488,6 +488,7 @@ class Worker:
         job, run = current.job, current.run
         assert run is not None
         problem = await self._await_run(current, run)
+        job.blocked = run.blocked
         if self._is_parking:
             job.park()
             return

@@ -203,6 +203,14 @@ def to_utf8(text: str, field: str) -> bytes:
         raise ToolFailed(f"invalid arguments: {field} has a lone surrogate at character {exc.start}") from exc
 
 
+class CannotConfine(ToolFailed):
+    """The tool did not run, because this system has no sandbox for it. ``why`` is a clause for the user."""
+
+    def __init__(self, message: str, why: str) -> None:
+        super().__init__(message)
+        self.why = why
+
+
 class LazyTool:
     """Tool created by ``make`` on its first call; ``spec`` and ``read_only`` are known before."""
 

@@ -88,7 +88,7 @@ class Guardian:
         request = encode_request(SpawnRequest(words, os.fsencode(command.cwd), variables, command.seccomp))
         async with self._starting:
             if self._closed:
-                raise ChildProcessError("nothing can be started any more: the guardian has been closed")
+                raise ChildProcessError("no process can be started: the guardian has been closed")
             # A guardian killed a moment ago may still accept a request, then refuse, and only then be known as dead:
             # the next guardian takes the command.
             for _ in range(_TRIES - 1):

@@ -119,7 +119,7 @@ def run_by(
     """
     found = command if "/" in command else _looked_up(command, path)
     if found is None or not _is_program(found):
-        raise LookupError(f"{command} is no program, or only a script that starts others")
+        raise LookupError(f"{command} is not a program, or only a script that starts others")
     places = {
         place: mount
         for place, mount in _with_links(found, away=away).items()

@@ -229,7 +229,7 @@ class Groups:
     async def spawn(self, command: Program) -> Child:
         """See `Processes`."""
         if self._closed:
-            raise ChildProcessError("nothing can be started any more: this has been closed")
+            raise ChildProcessError("no process can be started: this has been closed")
         self._children = {child for child in self._children if child.runs()}
         ours, theirs = os.pipe()
         try:

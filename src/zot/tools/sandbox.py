@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from zot.config.private_paths import PrivatePath, make_missing
 from zot.errors import ToolFailed
+from zot.tools.base import CannotConfine
 from zot.tools.guardian_process.spawn_request import SECCOMP_FD
 from zot.tools.mounts import locked_mounts
 from zot.tools.process import Processes, Program
@@ -26,7 +27,7 @@ log = logging.getLogger("zot")
 _ROOT_KEEPS = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER")
 #: Time for an empty command to run in a sandbox.
 _TRIAL_S = 10.0
-_NOT_RUN = "not run: under --lock commands need bubblewrap"
+_NOT_RUN = "not run: under --lock, commands need bubblewrap"
 _NO_NET = "--unshare-net"
 #: A command that tries a sandbox.
 _NOTHING = ("/bin/sh", "-c", ":")
@@ -107,7 +108,7 @@ class Sandbox:
     async def confine(self, command: Program, processes: Processes) -> Program:
         """Return the command that runs ``command`` in this sandbox, which ``processes`` try at first.
 
-        Raise ToolFailed if this system cannot confine it, or OSError.
+        Raise CannotConfine if this system cannot do it, or OSError.
         """
         if own := next((one.around for one in self._hidden if one.around), ""):
             # A mount hides a file that exists. One that is missing, such as trust.json, the command could create.
@@ -115,7 +116,7 @@ class Sandbox:
         bwrap = find_bwrap(command.env.get("PATH"), outside=[command.cwd])
         if bwrap is None:
             reason = why_no_bwrap(command.env.get("PATH"), outside=[command.cwd])
-            raise ToolFailed(f"{_NOT_RUN}, and {reason}")
+            raise CannotConfine(f"{_NOT_RUN}, and {reason}", reason)
         if self._protected is None:
             self._protected = ProtectedFiles(command.cwd, self._more_protected)
             await asyncio.to_thread(self._protected.survey)
@@ -147,17 +148,17 @@ class Sandbox:
         return sandboxed(command, bwrap=bwrap, mounts=mounts, options=options, support=support)
 
     async def _supported(self, command: Program, bwrap: str, processes: Processes) -> SandboxSupport:
-        """Find out what works here for ``command``. Raise ToolFailed if commands cannot be confined at all."""
+        """Find out what works here for ``command``. Raise CannotConfine if nothing works."""
         found = await find_support(bwrap, processes, command.env, () if self.net else (_NO_NET,))
         if isinstance(found, str):
             advice = ""
             if not self.net and not isinstance(await find_support(bwrap, processes, command.env), str):
                 advice = "; --lock-net runs commands with the network"
-            raise ToolFailed(f"{_NOT_RUN}, which {found}{advice}")
+            raise CannotConfine(f"{_NOT_RUN}, which {found}{advice}", f"bubblewrap {found}{advice}")
         # With the real mounts, one of which may be what does not work.
         trial = self._wrap(command._replace(argv=_NOTHING), bwrap, found)
         if reason := await failure(trial, processes):
-            raise ToolFailed(f"{_NOT_RUN}, which {reason}")
+            raise CannotConfine(f"{_NOT_RUN}, which {reason}", f"bubblewrap {reason}")
         return found
 
 
@@ -257,8 +258,8 @@ def why_no_bwrap(path: str | None, *, outside: Iterable[str]) -> str:
     around = [*outside]
     for found in _bwraps(path):
         if place := _around(found, around):
-            return f"{found} does not count: it is in {place}, where what is confined could have put it"
-    return "there is no bwrap on the PATH"
+            return f"{found} is not used: it is in {place}, where a confined program could have put it"
+    return "bwrap is not on the PATH"
 
 
 def _bwraps(path: str | None) -> Iterator[str]:

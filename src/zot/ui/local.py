@@ -162,8 +162,8 @@ class LocalConversation:
     async def retry(self) -> None:
         asked = [message for message in self._session.history.transcript.messages if message.role == "user"]
         if not asked:
-            raise UserError("nothing has been asked yet")
-        self._check_here("wait for its end")
+            raise UserError("there is no prompt yet")
+        self._check_here("wait until it ends")
         self._session.repeat(text_of(asked[-1].content) or "continue", RepeatedPrompt())
 
     async def abort(self) -> None:
@@ -184,7 +184,7 @@ class LocalConversation:
             if (known.tool, known.subject) == (one.tool, one.subject):
                 await self._session.forget(known)
                 return
-        raise UserError("that is not remembered")
+        raise UserError("no such permission is remembered")
 
     async def commands(self) -> Sequence[CommandInfo]:
         return await self._session.commands()
@@ -212,7 +212,7 @@ class LocalConversation:
             self._session.use_model(model.id)
             return
         self._check_idle("another provider cannot be used")
-        self._check_here("wait for its end")
+        self._check_here("wait until it ends")
         config, agent = self._current_config(), self._session.agent
         await self._reopen(**self._left.settings(model.provider), model=model.id)
         self._left.leave(agent.provider.name, config, agent.model)
@@ -225,14 +225,14 @@ class LocalConversation:
             await self._reopen(lock=locked)
 
     async def compact(self) -> None:
-        self._check_here("wait for its end")
+        self._check_here("wait until it ends")
         self._session.compact(_DropReport(self))
 
     async def undo_compact(self) -> None:
         await self._edited(self._session.undo_compact)
 
     async def rewind(self, messages: int, *, files: bool = True, preview: bool = False) -> RewindResult:
-        self._check_here("wait for its end")
+        self._check_here("wait until it ends")
         rewound = await self._session.rewind(RewindTarget(messages, None, files, preview))
         return RewindResult(rewound.messages, [(file.path, file.change) for file in rewound.files], rewound.undo)
 
@@ -297,7 +297,7 @@ class LocalConversation:
     def _check_here(self, advice: str) -> None:
         """Refuse a request that would fail, and whose failure would seem to end the other process's run."""
         if self._runs_elsewhere:
-            raise RuntimeBusy(f"another process is at work in this session; {advice}")
+            raise RuntimeBusy(f"another process is running this session; {advice}")
 
     def _current_config(self) -> Config:
         """Return the config with the session's current provider, model, directory and lock."""
@@ -366,9 +366,7 @@ class LocalHome:
     async def newest(self) -> str:
         """Return the newest session of the directory that no host owns. Raise NoSuchSession."""
         cwd = self._cwd
-        nothing = NoSuchSession(
-            f"there is no session of {printable(cwd)} to continue; zot sessions list --all shows the others"
-        )
+        nothing = NoSuchSession(f"no session of {printable(cwd)} to continue; list all with: zot sessions list --all")
         if not await self._is_kept():
             raise nothing
         journal = await self._journal()
@@ -429,7 +427,7 @@ class LocalHome:
 
     async def trust(self, one: Untrusted) -> None:
         if self._home is None:
-            raise ConfigError("there is no home to remember it in: set ZOT_HOME or HOME")
+            raise ConfigError("no directory to store trust in: set ZOT_HOME or HOME")
         patterns: Sequence[str] = ()
         if one.kind == "extension":
             patterns = changeable(load(one.directory), one.directory)
@@ -477,14 +475,14 @@ class LocalHome:
 
     def _needed_home(self) -> str:
         if self._home is None:
-            raise ConfigError("there is no home to store it in: set ZOT_HOME or HOME")
+            raise ConfigError("no directory to store it in: set ZOT_HOME or HOME")
         return self._home
 
     def _vendor(self, provider: str) -> Vendor:
         vendor = VENDORS.get(provider)
         if vendor is None or not vendor.key_names:
             known = ", ".join(name for name, one in VENDORS.items() if one.key_names)
-            raise UserError(f"no such provider has a key; type one of these: {known}")
+            raise UserError(f"unknown provider; use one of these: {known}")
         return vendor
 
     async def _new(self) -> LocalConversation:
@@ -526,7 +524,7 @@ class LocalHome:
         """Return the id ``name``, or the only one that starts with it. Raise NoSuchSession, UserError."""
         found = match_session_id(name, [one.id for one in await self.sessions()])
         if found is None:
-            raise NoSuchSession(f"there is no session {name!r}; /sessions shows those that there are")
+            raise NoSuchSession(f"no session matches {name!r}; list them with: /sessions")
         return found
 
     def _is_trusted(self, directory: str, content: bytes) -> bool:
@@ -574,7 +572,7 @@ def _untrusted_skill(directory: str) -> Untrusted:
 
 def _warn(problem: Exception) -> None:
     """Warn that a session is not recorded, so its messages are lost at its end."""
-    logging.getLogger("zot").warning("this session is not kept: %s", problem)
+    logging.getLogger("zot").warning("this session is not recorded: %s", problem)
 
 
 def _user() -> str:

@@ -117,9 +117,9 @@ class ClientConversation:
         """Send the prompt again: the daemon has no retry."""
         asked = [message for message in await self.messages() if message.role == "user"]
         if not asked:
-            raise UserError("nothing has been asked yet")
+            raise UserError("there is no prompt yet")
         if any(isinstance(block, ShownImage) for block in asked[-1].content):
-            self._refuse("a prompt is asked again by its words alone", "say this one again, with its images")
+            self._refuse("only the text of a prompt can be sent again", "send this one again with its images")
         await self.prompt(text_of(asked[-1].content))
 
     async def abort(self) -> None:
@@ -357,7 +357,7 @@ class ClientHome:
         return ()
 
     async def trust(self, one: Untrusted) -> None:
-        raise UserError("in a session of the daemon nothing is asked; `zot ext trust` and `zot skills trust` do it")
+        raise UserError("a session of the daemon cannot ask for trust; use `zot ext trust` or `zot skills trust`")
 
     async def providers(self) -> Sequence[str]:
         own = await self._own("has its own keys; where it runs, `zot login` and `zot logout` do it")
@@ -372,7 +372,7 @@ class ClientHome:
     async def _own(self, otherwise: str) -> Home:
         """Return the user's local home for the session's directory. Raise UserError if the daemon uses another one."""
         if self._make_own is None:
-            raise UserError(f"this cannot be done from here: the daemon {otherwise}")
+            raise UserError(f"this cannot be done here: the daemon {otherwise}")
         cwd = self._cwd if self._newest is None else (await self._newest.state()).cwd
         return self._make_own(cwd, await self._agent_here())
 

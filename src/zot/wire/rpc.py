@@ -29,7 +29,7 @@ from zot.events import (
     Usage,
 )
 from zot.messages import Counters
-from zot.text import replace_surrogate_escapes
+from zot.text import did_you_mean, replace_surrogate_escapes
 from zot.wire.lines import may_repeat_type, not_an_object, refuse_repeated_type
 from zot.wire.rpc_greeting import IDS, Command, Hello, Ping, check_id
 
@@ -229,8 +229,8 @@ def _decode_leniently(line: bytes, problem: Exception) -> AnyCommand:
     if kind is None:
         raise ProtocolError("unknown command: the frame has no type that is a string", frame_id=frame_id)
     if kind not in _NAMES:
-        raise ProtocolError(f"unknown command {kind!r}" if kind else "unknown command", frame_id=frame_id,
-                            frame_type=kind)  # fmt: skip
+        shown = f" {kind!r}{did_you_mean(kind, _NAMES)}" if kind else ""
+        raise ProtocolError(f"unknown command{shown}", frame_id=frame_id, frame_type=kind)
     if clean != line:
         raise ProtocolError(f"{kind}: {_not_text(problem)}", frame_id=frame_id, frame_type=kind)
     try:

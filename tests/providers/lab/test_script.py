@@ -118,7 +118,7 @@ def test_what_only_looks_like_a_mistake_is_none(lines: str) -> None:
 
 def test_an_unknown_directive_is_told_the_known_ones() -> None:
     with pytest.raises(
-        ConfigError, match=r"^x:2: there is no directive 'sya'; there are: call, call-raw, .*, words, ---$"
+        ConfigError, match=r"^x:2: unknown directive 'sya'; known: call, call-raw, .*, words, ---; did you mean say\?$"
     ):
         Script.parse("\nsya x", "x")
 

@@ -228,7 +228,7 @@ def test_what_is_no_socket_is_never_removed(place: Path, make: Callable[[Path], 
     path = place / "d.sock"
     make(path)
     before = os.lstat(path)
-    with pytest.raises(ConfigError, match="is there and is no socket"):
+    with pytest.raises(ConfigError, match="exists and is not a socket"):
         claim_endpoint(str(path))
     assert os.path.samestat(os.lstat(path), before)
     assert owner(str(path)) is None
@@ -277,9 +277,9 @@ def a_lock_of_another(path: Path) -> None:
         (a_link_to_nothing, "cannot be used as a lock file"),
         (a_directory, "cannot be used as a lock file"),
         (a_fifo, "is not a regular file"),
-        (a_lock_for_all, r"is not ours alone \(mode 0666\)"),
-        (a_lock_with_two_names, "has other names"),
-        (a_lock_of_another, "belongs to uid 65534|is not ours alone"),
+        (a_lock_for_all, r"is open to other users \(mode 0666\)"),
+        (a_lock_with_two_names, "has other hard links"),
+        (a_lock_of_another, "belongs to uid 65534|is open to other users"),
     ],
 )
 def test_what_is_no_lock_of_ours_is_refused_and_not_touched(
@@ -323,7 +323,7 @@ def test_a_directory_of_somebody_else_is_refused(place: Path, monkeypatch: pytes
 
 def test_a_directory_that_cannot_be_is_told(place: Path) -> None:
     (place / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"no daemon can be at .*: Not a directory"):
+    with pytest.raises(ConfigError, match=r"the daemon cannot create its socket at .*: Not a directory"):
         claim_endpoint(str(place / "file" / "d.sock"))
 
 
@@ -420,7 +420,7 @@ def test_a_lock_file_that_was_removed_with_the_socket_is_made_again_unless_there
         assert other.says() == "mine"
         assert not claim.restore(), "who has come meanwhile has it"
         os.unlink(path)
-        with pytest.raises(DaemonRunning, match=f"process {other.pid} .*its socket is not there.*zot daemon stop"):
+        with pytest.raises(DaemonRunning, match=f"process {other.pid} .*its socket does not exist.*zot daemon stop"):
             claim.restore()
     claim.release()
 

@@ -294,4 +294,4 @@ async def test_a_session_whose_agent_is_gone_can_still_be_read(tmp_path: Path) -
             assert await caller.get("session/messages", sessionId="s", view=view) == read[view]
         assert await caller.get("session/messages", sessionId="s") == read["shown"]
         code, why = await caller.error("session/prompt", sessionId="s", prompt="!echo four")
-    assert (code, why.partition(" in ")[0]) == (-32602, "there is no agent 'gone'")
+    assert (code, why.partition(" in ")[0]) == (-32602, "no agent 'gone'")

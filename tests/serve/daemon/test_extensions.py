@@ -36,10 +36,10 @@ UNMOVED = "did not end within 0.1 s of shutdown"
 #: What `zot ext list` says of those of which the zoo expects nothing, something else, or something that came before.
 EXPLAINED = {
     MUTE: "did not say hello within 0.3 s",
-    "says half a hello": "did not say hello first, but wrote a line that is no frame",
+    "says half a hello": "did not say hello first, but wrote a line that is not a frame",
     "floods": UNMOVED,
     "talks all the time": "sends too much: ",
-    "floods with nonsense": "wrote ",  # A line that is no frame, or too many.
+    "floods with nonsense": "wrote ",  # A line that is not a frame, or too many.
     SILENT: "was killed by signal 15",  # For that: it is waited for.
     "sleeps when it is called": "did not answer within 0.1 s: tool",
     "does not read": "did not answer within 0.1 s: tool",

@@ -68,13 +68,13 @@ async def test_an_operator_dismisses_a_guard_that_is_away_for_good(tmp_path: Pat
         await caller.get("session/close", sessionId="s")
         await caller.get("session/new", agentAlias="default", sessionId="s")
         assert await outcome(caller) == BLOCKED
-        nobody = (-32602, "no guard named 'other' is missed in this session")
+        nobody = (-32602, "no guard named 'other' is missing from this session")
         assert await caller.error("session/dismiss", sessionId="s", name="other") == nobody
         caller.heard.clear()
         dismissed = {"sessionId": "s", "dismissed": True}
         assert await caller.get("session/dismiss", sessionId="s", name="afar") == dismissed
         assert await outcome(caller) != BLOCKED
-        again = (-32602, "no guard named 'afar' is missed in this session")
+        again = (-32602, "no guard named 'afar' is missing from this session")
         assert await caller.error("session/dismiss", sessionId="s", name="afar") == again
         service.daemon.parts.audit.flush()
     async with running(tmp_path, policy=("*=allow",)) as service:

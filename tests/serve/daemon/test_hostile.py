@@ -255,7 +255,7 @@ async def test_a_line_says_whose_daemon_hung_up_also_when_it_notices_while_sendi
                 await line.send(b"{}\n" * 1000)
                 await asyncio.sleep(0)
 
-        with pytest.raises(ConnectionResetError, match=f"uid {owner}\\), and serves no other user$"):
+        with pytest.raises(ConnectionResetError, match=f"uid {owner}\\) and serves no other user$"):
             await send_much()
         line.close()
 
@@ -285,10 +285,10 @@ async def test_commands_say_whose_daemon_it_is_that_hangs_up(monkeypatch: pytest
             await asyncio.to_thread(os.getpid)  # What is loaded by now, another user need not be able to read.
             with Child(tried, uid=NOBODY if us == 0 else None) as child:
                 told = await asyncio.to_thread(child.says)
-    whose = f"it is that of {pwd.getpwuid(us).pw_name} (uid {us}), and serves no other user"
+    whose = f"it belongs to {pwd.getpwuid(us).pw_name} (uid {us}) and serves no other user"
     assert told.splitlines() == [
         f"[1, 3] zot: the daemon at {daemon.path} does not answer: {whose}",
-        f"zot: the daemon did not greet us: {whose}",
+        f"zot: the daemon did not answer initialize: {whose}",
         whose,
     ]
 

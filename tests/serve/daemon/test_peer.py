@@ -78,7 +78,7 @@ def test_nothing_is_said_to_a_daemon_of_another_user(monkeypatch: pytest.MonkeyP
             assert child.says() == "listening"
             if us != 0:
                 monkeypatch.setattr(os, "geteuid", lambda: us + 1)
-            with pytest.raises(PermissionError, match=r"who listens there is uid \d+"):
+            with pytest.raises(PermissionError, match=r"the listener there is uid \d+"):
                 dial(str(path), 1.0)
             Path(directory).chmod(0o1777)
             with pytest.raises(ConfigError, match=r"d\.sock belongs to uid \d+: name another place"):

@@ -49,9 +49,9 @@ def test_only_what_falls_into_the_span_counts(since: str | None, until: str | No
 
 @pytest.mark.parametrize("wrong", ["x", "", "2026-02-30", "2026-02", "9" * 1000])
 def test_what_is_no_time_is_refused(wrong: str) -> None:
-    with pytest.raises(UserError, match=r"from: .* is no time"):
+    with pytest.raises(UserError, match=r"from: .* is not a time"):
         Span(wrong, None)
-    with pytest.raises(UserError, match=r"to: .* is no time"):
+    with pytest.raises(UserError, match=r"to: .* is not a time"):
         Span(None, wrong)
 
 

@@ -85,7 +85,7 @@ def test_listening_sockets_are_taken_in_order_and_the_rest_is_closed(
     assert not any(os.get_inheritable(listener.fileno()) for listener in found)
     assert caplog.messages == [
         "descriptor 201, which was passed to us, does not listen",
-        "descriptor 203, which was passed to us, is no socket: Socket operation on non-socket",
+        "descriptor 203, which was passed to us, is not a socket: Socket operation on non-socket",
     ]
     for listener in found:
         listener.close()

@@ -202,7 +202,7 @@ async def test_a_daemon_that_stops_begins_nothing_more_and_says_so(daemon: Runni
     await closing
     await caller.rest()
     refused = {one["id"]: one["error"] for one in caller.heard if "error" in one}
-    why = {"code": -32005, "message": "the daemon is stopping, so this was not begun; the next one can be asked"}
+    why = {"code": -32005, "message": "the daemon is stopping, so this did not begin; send it to the next daemon"}
     assert refused == {waits: why, late: why, steers: why}
     told = caller.heard[[one.get("id") for one in caller.heard].index(waits) - 1]["params"]  # Right before its answer.
     assert (told["type"], told.get("promptId"), told["outcome"]) == ("turn_complete", "w", "failed")

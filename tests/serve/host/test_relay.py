@@ -173,7 +173,7 @@ def test_a_daemon_that_says_nothing_costs_the_deadline_and_no_more(relays: Relay
 def test_a_flag_that_the_daemon_would_not_hear_of_is_refused(relays: Relays, flags: list[str], name: str) -> None:
     answered = relays.ask(request("hello"), "--via-daemon", *flags)
     assert (failure(answered.answer)[0], answered.code) == ("INTERNAL", 3)
-    assert failure(answered.answer)[1].startswith(f"{name}: with --via-daemon")
+    assert failure(answered.answer)[1].startswith(f"{name}: no effect with --via-daemon")
 
 
 def test_the_variable_is_void_with_such_a_flag(relays: Relays) -> None:

@@ -169,7 +169,7 @@ def test_a_daemon_gives_way_only_to_one_that_can_be_where_it_is_wanted(
 def test_what_can_never_be_is_said_before_anything_is_served(shell: Shell) -> None:
     said = shell.run(*LAB, "--listen", "ws://0.0.0.0:80")
     assert (said.code, said.err.count("\n")) == (1, 1)
-    assert said.err.startswith("zot: ws://0.0.0.0:80: what is said there could be read by others")
+    assert said.err.startswith("zot: ws://0.0.0.0:80: others could read unencrypted traffic")
     assert not (shell.home / "data").exists()
     assert "wss:// needs a certificate" in shell.run(*LAB, "--listen", "wss://127.0.0.1:0").err
 

@@ -122,7 +122,7 @@ async def test_a_session_that_was_made_on_the_machine_can_be_looked_at_only(face
     async with face.connected() as client:
         await client.call("initialize")
         refused = await client.call("session/prompt", {"sessionId": "local one", "prompt": "!bash id"})
-        assert (refused["error"]["code"], "a policy of [agents.default]" in refused["error"]["message"]) == (
+        assert (refused["error"]["code"], "set a policy in [agents.default]" in refused["error"]["message"]) == (
             -32003,
             True,
         )

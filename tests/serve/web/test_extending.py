@@ -144,7 +144,7 @@ async def test_a_guard_that_fails_closed_still_guards_when_the_session_is_loaded
                 await say(afar.socket, {"type": "event_intercept_response", "id": call["id"]})
                 assert (await asked)["result"]["content"] == "done"
                 async with face.daemon.sessions.pool.use(session) as guarded:
-                    with pytest.raises(UserError, match="the guard 'afar' is connected; only one that is away"):
+                    with pytest.raises(UserError, match="the guard 'afar' is connected; only a disconnected guard"):
                         await guarded.dismiss_guard("afar")
 
 

@@ -172,7 +172,7 @@ async def test_a_question_about_a_file_shows_where_its_path_leads_and_that_somet
         await person.sees("ready")
         await person.says("""!script call write {"path": "link.txt", "content": "new"} ;; --- ;; say "z" """)
         await person.sees("write wants to run; may it?")
-        place = " write: real.txt (3 bytes), in place of what is there\n written as link.txt\n +new\n"
+        place = " write: real.txt (3 bytes), replacing the existing file\n written as link.txt\n +new\n"
         assert place in person.screen
         await person.decides("may it?", "escape")
         await person.idle()

@@ -12,7 +12,7 @@ from harness import PATIENCE_S, Zot
 from ui.terminal.stage import Stage, stage
 
 HELD = """!script call bash {"command": "while ! [ -e go ]; do sleep 0.02; done"} ;; --- ;; say "released" """
-AT_WORK = "another process is at work in this session"
+AT_WORK = "another process is running this session"
 
 
 @asynccontextmanager
@@ -80,7 +80,7 @@ async def test_a_run_of_the_other_cannot_be_steered_and_what_waits_goes_on_waiti
         assert other.app.editor.text == "to the left"
         other.app.editor.text = ""
         await other.says("/compact")
-        await other.sees("at work in this session; wait for its end")
+        await other.sees("running this session; wait until it ends")
         assert "1. !echo said afterwards" in other.screen
         assert "running bash" in other.screen
         assert "steering:" not in other.screen

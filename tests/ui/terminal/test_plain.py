@@ -132,11 +132,11 @@ async def test_a_conversation_with_questions_and_commands(tmp_path: Path) -> Non
         person.type("1")
         await person.until("-- the next model call asks lab/lab-1\n> ")
         person.type("/nonsense")
-        await person.until("-- there is no command /nonsense; /help lists the commands\n> ")
+        await person.until("-- unknown command /nonsense; /help lists the commands\n> ")
         person.type("/jump")
         await person.until("-- there is no screen to scroll\n> ")
         person.type("/login deepseek")
-        await person.until("-- what is typed here would be seen; use `zot login` in a shell\n> ")
+        await person.until("-- typed text is visible here; in a shell, run: zot login\n> ")
         person.type("/session new")
         await person.until("-- session 2")
         person.type("/exit")
@@ -251,7 +251,7 @@ async def test_an_abort_that_fails_says_so(tmp_path: Path) -> None:
         async with lines(tmp_path, session=session) as person:
             await person.until("> ")
             await other.says("!slow 1000 0.02")
-            await person.until("another process is at work")
+            await person.until("another process is running")
             os.kill(os.getpid(), signal.SIGINT)
             await person.until("abort it there")
             await other.pilot.press("escape")
@@ -379,7 +379,7 @@ async def test_why_extensions_cannot_be_reloaded_is_said_once(tmp_path: Path) ->
         person.type("/reload-ext")
         assert await person.until("> ") == (
             "-- reloading the extensions\n"
-            "-- the extensions stay as they were, because player: exited with 3 before it said hello\n> "
+            "-- the extensions were not reloaded: player: exited with 3 before it said hello\n> "
         )
 
 

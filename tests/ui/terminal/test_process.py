@@ -43,7 +43,7 @@ sys.modules.update(dict.fromkeys(("textual", "rich", "markdown_it", "pygments"))
 from zot.cli import main
 main()
 """
-HINT = b"zot: without its extra 'tui' there is no screen, only lines; in a clone of zot, run: pip install '.[tui]'\r\n"
+HINT = b"zot: the extra 'tui' is missing, so zot prints lines; in a clone of zot, run: pip install '.[tui]'\r\n"
 #: What makes a terminal as it was: the usual screen, the cursor, no mouse, no bracketed paste.
 RESTORED = (b"\x1b[?1049l", b"\x1b[?25h", b"\x1b[?1003l", b"\x1b[?2004l")
 
@@ -210,7 +210,7 @@ def test_lines_too_say_how_to_go_on_and_control_c_at_the_prompt_asks_again(tmp_p
         person.until(b"\nsaid\r\n> \r\n> ")
         person.type(leaving)
         assert person.end() == 0
-        assert person.written.endswith(b"\r\nzot --resume one continues this session\r\n")
+        assert person.written.endswith(b"\r\nTo continue this session: zot --resume one\r\n")
 
 
 def test_lines_say_how_to_go_on_also_if_they_are_left_at_a_question(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_lines_say_how_to_go_on_also_if_they_are_left_at_a_question(tmp_path: Pa
         person.until(b"  number, or nothing: ")
         person.type(b"\x04")
         assert person.end() == 0
-        assert person.written.endswith(b"  number, or nothing: \r\nzot --resume one continues this session\r\n")
+        assert person.written.endswith(b"  number, or nothing: \r\nTo continue this session: zot --resume one\r\n")
 
 
 def test_who_named_a_session_can_begin_another(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_a_home_in_which_nothing_can_be_kept_is_told_of(tmp_path: Path, term: st
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "journal.db").symlink_to("journal.db")
     with seat(tmp_path, TERM=term) as person:
-        person.until(b"this session is not kept: ")
+        person.until(b"this session is not recorded: ")
         person.until(b"> " if term == "dumb" else b"ready")
         person.type(b"/exit\r" if term != "dumb" else b"/exit\n")
         assert person.end() == 0
@@ -362,7 +362,7 @@ def test_the_name_of_a_session_is_shown_for_the_shell_and_cannot_take_the_termin
         person.type(b"\x11")
         assert person.end() == 0
     assert _raw(person.written) == []
-    word = re.search(r"zot --resume (\S+) continues", person.written.decode())
+    word = re.search(r"To continue this session: zot --resume (\S+)", person.written.decode())
     assert word is not None
     shown = subprocess.run(["bash", "-c", f"printf %s {word[1]}"], capture_output=True, timeout=PATIENCE_S, check=True)
     assert shown.stdout.decode() == FORGED
@@ -374,7 +374,7 @@ def test_a_session_that_there_is_not_is_answered_with_what_the_shell_can_do(
 ) -> None:
     with seat(tmp_path, "-m", "zot", "--provider", "lab", "--resume", "none", *words) as person:
         assert person.end() == 1
-    said = b"zot: there is no session 'none'; zot sessions list --all shows those that there are"
+    said = b"zot: no session matches 'none'; list them with: zot sessions list --all"
     assert said in person.written.replace(b"\r\n", b"")
 
 

@@ -15,6 +15,7 @@ from zot.errors import ConfigError
 from zot.files import FileCache, read_content
 from zot.providers.lab import directives as d
 from zot.providers.lab.api import OfferedTool, offers, shell_of
+from zot.text import did_you_mean
 
 _TOKEN = re.compile(r"(?:([A-Za-z][\w-]*)=)?(?:('[^']*')|(\"(?:[^\"\\]|\\.)*\")|([\[{])|([^\s'\"]\S*)|(?=\s|$))")
 _NESTING = re.compile(r"\"(?:[^\"\\]|\\.)*\"|[\[\]{}]")
@@ -235,7 +236,9 @@ def build(line: ScriptLine) -> d.Directive:
     """Return the directive of a line. Raise BadLine with the correct form."""
     known = FORMS.get(line.word)
     if known is None:
-        raise BadLine(f"there is no directive {line.word!r}; there are: {', '.join(sorted([*FORMS, 'scene']))}, ---")
+        names = sorted([*FORMS, "scene"])
+        near = did_you_mean(line.word, names)
+        raise BadLine(f"unknown directive {line.word!r}; known: {', '.join(names)}, ---{near}")
     form, builder = known
     try:
         return builder(line)

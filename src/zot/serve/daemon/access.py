@@ -72,8 +72,8 @@ def _check(connection: ClientConnection, session: Session, session_id: str) -> N
         alias = session.agent.name or "default"
         raise RpcError(
             NOT_OWNED,
-            f"session {session_id!r} was made on this machine and its agent has no policy: over the network"
-            f" it can be looked at and its turn be ended, no more; a policy of [agents.{alias}] would change that",
+            f"session {session_id!r} was created on this machine and its agent has no policy: network clients can only"
+            f" view it and cancel its turn; to allow more, set a policy in [agents.{alias}]",
         )
 
 
@@ -93,7 +93,7 @@ async def evict_if_directory_gone(
     if wanted.cwd is None:
         return
     if not os.path.isabs(wanted.cwd) or not await asyncio.to_thread(os.path.isdir, wanted.cwd):
-        raise UserError(f"{wanted.cwd}: the directory of a session must be one that is there, and absolute")
+        raise UserError(f"{wanted.cwd}: the directory of a session must exist and be absolute")
     session = pool.session(session_id)
     if session is None or session.worker.busy or session.agent.name not in ("", wanted.agent):
         return

@@ -187,8 +187,8 @@ def _path_of(listener: socket.socket) -> str:
     if not isinstance(name, str) or listener.type != socket.SOCK_STREAM:
         where = name.decode("utf-8", "replace").replace("\0", "@") if isinstance(name, bytes) else name
         raise ConfigError(
-            f"the socket that was passed to the daemon is no local stream socket with a path, but at {where}: let"
-            " ListenStream be a path; for WebSockets there is --listen"
+            f"the socket passed to the daemon is not a local stream socket with a path, but {where}: set ListenStream"
+            " to a path; for WebSockets, use --listen"
         )
     return name
 
@@ -202,7 +202,7 @@ def claim_endpoint(path: str) -> Claim:
     try:
         lock = _acquire(path)
     except OSError as problem:
-        raise ConfigError(f"no daemon can be at {path}: {problem.strerror}") from None
+        raise ConfigError(f"the daemon cannot create its socket at {path}: {problem.strerror}") from None
     try:
         _remove_dead(path)
         return Claim(path, _bound(path, _bind), lock, removes=True)
@@ -222,7 +222,7 @@ def adopt_listener(path: str, listener: socket.socket) -> Claim:
     try:
         return Claim(path, listener, _acquire(path), removes=False)
     except OSError as problem:
-        raise ConfigError(f"no daemon can be at {path}: {problem.strerror}") from None
+        raise ConfigError(f"the daemon cannot create its socket at {path}: {problem.strerror}") from None
 
 
 def _acquire(path: str) -> int:
@@ -251,7 +251,7 @@ def _remove_dead(path: str) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(found.st_mode):
-        raise ConfigError(f"{path} is there and is no socket: remove it, or name another place with --socket")
+        raise ConfigError(f"{path} exists and is not a socket: remove it, or name another place with --socket")
     if found.st_uid != os.geteuid():
         raise ConfigError(f"{path} belongs to uid {found.st_uid}: name another place with --socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:

@@ -163,7 +163,7 @@ class Daemon:
         for one in self._connections:
             if not one.is_initialized and one.came < before:
                 del self._connections[one]
-                one.wire.cut(f"{one.label} did not introduce itself, and others want to come in")
+                one.wire.cut(f"{one.label} did not call initialize, and other clients are waiting")
                 return True
         return False
 

@@ -143,7 +143,7 @@ class Follower:
             await self._replay()
         except AgentError as problem:
             log.warning("a client is disconnected, because its replay cannot be read: %s", problem)
-            self.wire.cut("what it missed cannot be read")
+            self.wire.cut("its replay cannot be read")
         finally:
             if self.reading is asyncio.current_task():  # `restart` may have started another replay.
                 self.reading = None

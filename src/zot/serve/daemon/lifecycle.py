@@ -193,7 +193,7 @@ def _listener(descriptor: int) -> socket.socket | None:
         os.set_inheritable(descriptor, False)
         passed = socket.socket(fileno=descriptor)
     except OSError as problem:
-        log.warning("descriptor %d, which was passed to us, is no socket: %s", descriptor, problem.strerror)
+        log.warning("descriptor %d, which was passed to us, is not a socket: %s", descriptor, problem.strerror)
         return None
     if passed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
         return passed

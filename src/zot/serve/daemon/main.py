@@ -178,6 +178,7 @@ async def _warn_of_unusable_agents(daemon: Daemon, parts: DaemonParts) -> None:
 
     for alias, problem in (await asyncio.to_thread(daemon.sessions.opener.unusable)).items():
         log.warning("agent %s cannot be used: %s", printable(alias), problem)
+    await asyncio.to_thread(daemon.sessions.opener.check_sandbox)
 
 
 async def _watch(daemon: Daemon) -> None:
@@ -291,7 +292,7 @@ def _handle_signals(daemon: Daemon, claim: Claim, notifier: Notifier) -> None:
         try:
             daemon.reload()
         except ConfigError as problem:
-            log.warning("the configuration stays as it was: %s", problem)
+            log.warning("the configuration was not changed: %s", problem)
         notifier.ready(f"listening at {claim.path}")
 
     for number in (signal.SIGTERM, signal.SIGINT):

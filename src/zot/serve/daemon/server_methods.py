@@ -217,7 +217,7 @@ class ServerMethods:
     async def _delivered(self, connection: ClientConnection, asked: daemon_types.HostDelivered) -> daemon_types.Noted:
         answered = self._undelivered.pop((id(connection), asked.request_id), None)
         if answered is None:
-            raise UserError(f"no answer to a request {asked.request_id!r} is on its way to you")
+            raise UserError(f"no answer to the request {asked.request_id!r} awaits its delivery here")
         answered.delivered()
         return daemon_types.Noted()
 

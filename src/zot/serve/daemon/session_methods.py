@@ -280,7 +280,7 @@ class SessionMethods:
         async with self._pool.use(session_id, wanted, looks=wanted is None) as session:
             if wanted is not None and session.agent.name not in ("", wanted.agent):
                 raise UserError(
-                    f"session {session_id!r} is one of the agent {session.agent.name!r}, not of {wanted.agent!r}"
+                    f"session {session_id!r} belongs to the agent {session.agent.name!r}, not to {wanted.agent!r}"
                 )
             seq, epoch = await self._position(connection, session_id)
             opened = daemon_types.Opened(
@@ -521,7 +521,7 @@ class SessionMethods:
                 if (one.tool, one.subject) == (asked.tool, asked.subject):
                     await session.forget(one)
                     return daemon_types.Forgotten(asked.session_id)
-        raise UserError("that is not remembered")
+        raise UserError("no such permission is remembered")
 
 
 def _not_begun(why: AgentError, code_if_unwanted: int) -> RpcError:

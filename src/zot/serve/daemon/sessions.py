@@ -17,10 +17,11 @@ from zot.errors import DirectoryGone, NoSuchAgent, NoSuchSession, UserError
 from zot.events import ApprovalRequest, Done
 from zot.messages import timestamp
 from zot.providers.models import Model
-from zot.runtime.check import check
+from zot.runtime.check import check, working_directory
 from zot.runtime.open import HOSTED, OpenRequest, open_session, open_unrecorded
 from zot.runtime.pool import NewSession, SessionPool
 from zot.runtime.providers import EarlierProviders, models_of
+from zot.runtime.toolbox import warn_without_sandbox
 from zot.serve.daemon.catalog import SessionCatalog
 from zot.serve.daemon.feed import RecordedEvents, SessionFeed
 from zot.serve.daemon.server_methods import make_handlers
@@ -252,6 +253,13 @@ class SessionOpener:
                 problems[alias] = problem
         return problems
 
+    def check_sandbox(self) -> None:
+        """Log once if agents are locked and this system has no sandbox for their commands. Reads files."""
+        for alias in self._parts.agents.names:
+            with suppress(UserError):  # `unusable` reports it.
+                config = self._parts.config(alias, None, None)
+                warn_without_sandbox(config, self._parts.resources, working_directory(config.cwd))
+
     def chosen(self, session_id: str) -> None:
         """Keep a session's current settings whenever it is opened, even if flags differ."""
         self._chosen.add(session_id)
@@ -275,5 +283,5 @@ def _alias(recorded: Configured | None, wanted: NewSession | None, session_id: s
         return DEFAULT_AGENT if wanted is None else wanted.agent
     alias = recorded.agent or DEFAULT_AGENT
     if wanted is not None and wanted.agent != alias:
-        raise UserError(f"session {session_id!r} is one of the agent {alias!r}, not of {wanted.agent!r}")
+        raise UserError(f"session {session_id!r} belongs to the agent {alias!r}, not to {wanted.agent!r}")
     return alias

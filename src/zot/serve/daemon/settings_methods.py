@@ -88,7 +88,7 @@ class SettingsMethods:
         if not connection.is_local:
             raise RpcError(NOT_OWNED, "over the network a session keeps its provider")
         if wanted.model is None:
-            raise UserError("another provider needs a model: say which one")
+            raise UserError("another provider needs a model: name one")
         changes = {"provider": wanted.model_provider, "model": wanted.model}
         if wanted.reasoning is not None:
             changes["reasoning"] = wanted.reasoning

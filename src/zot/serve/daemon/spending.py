@@ -74,7 +74,7 @@ def _moment(name: str, text: str, rest_of_day: str) -> str:
         moment = datetime.fromisoformat(text + rest_of_day if len(text) == DAY else text)
         return timestamp((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
     except (ValueError, OverflowError):
-        raise UserError(f"{name}: {text[:40]!r} is no time in RFC 3339, nor a day such as 2026-01-31") from None
+        raise UserError(f"{name}: {text[:40]!r} is not a time in RFC 3339 or a day such as 2026-01-31") from None
 
 
 class _Day(msgspec.Struct, frozen=True, gc=False):

@@ -82,7 +82,7 @@ class Tokens:
 
     @contextmanager
     def watching(self, grant: Grant, revoked: Callable[[], None]) -> Iterator[None]:
-        """Call ``revoked`` once if the token does not count any more while a connection is open."""
+        """Call ``revoked`` once if the token was revoked or has expired while a connection is open."""
         self._open[revoked] = grant
         if self._timer is None:
             self._check_later()
@@ -114,7 +114,7 @@ class Tokens:
         if problem:
             log.warning("%s; %s", problem, VOID)
         else:
-            log.warning("%s: it can be read again, and its tokens count", self.path)
+            log.warning("%s: it is readable again, and its tokens are accepted", self.path)
 
     def _refresh(self) -> None:
         seen = _signature(self.path), _signature(self._scoped_path)
@@ -170,7 +170,7 @@ class Gate:
             return Refusal(400, "token_in_url", "a token in an address ends up in logs: use a header; and replace it")
         hosts = _all(scope, b"host")
         if len(hosts) != 1 or _name_of(hosts[0]) not in self._hosts:
-            return Refusal(421, "host", "this is not a name of this daemon; it can be given more, as [daemon] hosts")
+            return Refusal(421, "host", "this is not a host name of the daemon; add it to hosts in [daemon]")
         origins = _all(scope, b"origin")
         if origins and not (len(origins) == 1 and self._allows(origins[0], hosts[0], scope)):
             return Refusal(403, "origin", "pages of this origin may not call the daemon")

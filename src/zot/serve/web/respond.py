@@ -73,7 +73,7 @@ class Respond:
         got_out = False
         try:
             if is_there and not counts:  # Revoked meanwhile: the stored answer awaits a request with a valid token.
-                await refuse(scope, send, 401, "the token does not count any more")
+                await refuse(scope, send, 401, "the token was revoked or has expired")
             elif is_there:
                 with suppress(OSError):
                     await _answer(send, answered.reply.response, _STATUS[answered.reply.code])
@@ -122,7 +122,7 @@ def _run_in(body: bytes) -> Request:
     """Return the run request in a body. Raise Refused for anything else."""
     request = decode_request(body)
     if request.type not in (None, "run"):
-        raise Refused("type must be run: here nothing else can be asked", request.ids)
+        raise Refused("type must be run", request.ids)
     return request
 
 

@@ -240,7 +240,7 @@ class ClientEndpoint:
         """Disconnect a client whose token was revoked or is over."""
         self._daemon.parts.audit.note("revoked", connection.who)
         connection.close()
-        connection.wire.cut(f"the token {connection.grant.name} does not count any more")
+        connection.wire.cut(f"the token {connection.grant.name} was revoked or has expired")
 
     async def _receive(
         self, tokens: Tokens, connection: ClientConnection, wire: WebWire, receive: Receive, send: Send
@@ -290,9 +290,7 @@ class ExtensionEndpoint:
         named = parse_qs(scope.get("query_string", b"").decode("latin-1"))
         session_id, name = (named.get(key, [""])[-1] for key in ("session", "name"))
         if not session_id or not name:
-            await refuse(
-                scope, send, 400, "the address must say which session and by which name: ?session=ID&name=NAME"
-            )
+            await refuse(scope, send, 400, "the address must name the session and the extension: ?session=ID&name=NAME")
             return
         try:
             if not scope["zot.grant"].sees(session_id):
@@ -337,7 +335,7 @@ class ExtensionEndpoint:
     def _revoke(self, who: Identity, session_id: str, wire: WebWire) -> None:
         """Disconnect an extension whose token was revoked or is over."""
         self._daemon.parts.audit.note("revoked", who, method="/ext", session=session_id)
-        wire.cut(f"the token {who.token} does not count any more")
+        wire.cut(f"the token {who.token} was revoked or has expired")
 
 
 class _ExtensionEnd:

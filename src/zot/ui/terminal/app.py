@@ -537,7 +537,7 @@ class AppTerminal:
 
     async def switch(self, session: str | None) -> None:
         if self._app.speech.runs:
-            raise UserError("something is running here; abort it first")
+            raise UserError("a run is active here; abort it first")
         await self._app.enter(await self.home.open(session))
 
     async def jump(self) -> None:

@@ -169,7 +169,7 @@ class LinePrinter:
             case Retry(reason=reason, delay_ms=delay_ms):
                 self.say(f"-- again in {format_duration(delay_ms)}: {one_line(reason)}")
             case CompactDone():
-                self.say("-- the conversation was made shorter")
+                self.say("-- the conversation was compacted")
             case ConversationReplaced(messages=messages):
                 how = "was changed" if messages else "was cleared; its cost stays counted"
                 self.say(f"-- the conversation {how}")
@@ -263,7 +263,7 @@ class PlainTerminal(Subscriber):
             await ask_trust(self)
             await self._enter(await self._first.session(self._home))
             if not self._leaving:
-                self.note("zot, line by line; /help tells what can be done, Ctrl+C aborts, Ctrl+D leaves")
+                self.note("zot, line by line; /help lists the commands, Ctrl+C aborts, Ctrl+D quits")
             await self._talk()
             self._printer.end_line()
             self.left = await self.conversation.state()
@@ -390,7 +390,7 @@ class PlainTerminal(Subscriber):
             await offer_retry(self, failure)
 
     async def start_run(self, start: Awaitable[None], doing: str = "") -> None:
-        """Start a run and wait for its end, answering approvals meanwhile."""
+        """Start a run and wait until it ends, answering approvals meanwhile."""
         if self._asked is None:
             self._done.clear()
         await start
@@ -453,12 +453,12 @@ class PlainTerminal(Subscriber):
 
     async def ask(self, title: str, *, secret: bool = False) -> str | None:
         if secret:
-            raise UserError("what is typed here would be seen; use `zot login` in a shell")
+            raise UserError("typed text is visible here; in a shell, run: zot login")
         return await self._answer(f"{one_line(title)}: ")
 
     async def switch(self, session: str | None) -> None:
         await self._enter(await self.home.open(session))
-        self.note(f"session {(await self.conversation.state()).session or 'not kept'}")
+        self.note(f"session {(await self.conversation.state()).session or 'not recorded'}")
 
     async def jump(self) -> None:
         raise UserError("there is no screen to scroll")

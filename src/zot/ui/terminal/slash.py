@@ -157,7 +157,7 @@ async def _dispatch(terminal: Terminal, name: str, args: str, began: float) -> N
         if problem.absent:
             raise UserError(f"/{name} cannot be run: {problem.absent}") from None
         near = did_you_mean(name, [f"/{one}" for one in COMMANDS])
-        raise UserError(f"there is no command /{name}{near or '; /help lists the commands'}") from None
+        raise UserError(f"unknown command /{name}{near or '; /help lists the commands'}") from None
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -195,7 +195,7 @@ async def _model(terminal: Terminal, args: str) -> None:
     models = await terminal.conversation.models()
     fits = [one for one in models if args in (one.id, f"{one.provider}/{one.id}")]
     if args and not fits:
-        raise UserError(f"there is no model {args!r}; /model lists those that there are")
+        raise UserError(f"no model is named {args!r}; list them with: /model")
     now = await terminal.conversation.state()
     chosen = fits[0] if fits else None
     if chosen is None:
@@ -216,7 +216,8 @@ async def _login(terminal: Terminal, args: str) -> None:
     if provider is None:
         return
     if provider not in known:  # Do not repeat the input: it may be a key.
-        raise UserError(f"no such provider has a key; type /login and one of these: {', '.join(known)}")
+        names = ", ".join(known)
+        raise UserError(f"unknown provider; use /login and one of these: {names}{did_you_mean(provider, known)}")
     key = await terminal.ask(f"Key for {provider} (it is not shown)", secret=True)
     if key:
         with terminal.busy(f"asking {provider}"):
@@ -238,7 +239,7 @@ async def _sessions(terminal: Terminal, args: str) -> None:
     cwd = (await terminal.conversation.state()).cwd
     known = sorted(await terminal.home.sessions(), key=lambda one: one.cwd != cwd)
     if not known:
-        terminal.note("no session is kept")
+        terminal.note("no session has been recorded yet")
         return
     chosen = await terminal.choose("Go to which session?", [Option(one.id, _session_label(one, cwd)) for one in known])
     if chosen is not None:
@@ -261,7 +262,7 @@ async def _session(terminal: Terminal, args: str) -> None:
             await _export_session(terminal, rest)
         case "import":
             if not rest:
-                raise UserError("say which file: /session import FILE")
+                raise UserError("name a file: /session import FILE")
             await _check_idle(terminal)
             made = await terminal.home.import_(_absolute(rest))
             await terminal.switch(made)
@@ -271,13 +272,13 @@ async def _session(terminal: Terminal, args: str) -> None:
         case "tree":
             terminal.note(tree(await terminal.home.sessions(), (await terminal.conversation.state()).session))
         case _:
-            raise UserError(f"/session cannot {word!r}; it can: new, export, import, fork, tree")
+            raise UserError(f"/session has no {word!r}; use: new, export, import, fork, tree")
 
 
 async def _show_session(terminal: Terminal) -> None:
     now = await terminal.conversation.state()
     terminal.note(
-        f"session    {now.session or 'not kept'}\nmodel      {now.provider}/{now.model}\ndirectory  {now.cwd}\n"
+        f"session    {now.session or 'not recorded'}\nmodel      {now.provider}/{now.model}\ndirectory  {now.cwd}\n"
         f"messages   {now.message_count}\ncontext    {tokens(now.context_tokens)} of {tokens(now.context_window)}"
     )
 
@@ -285,14 +286,14 @@ async def _show_session(terminal: Terminal) -> None:
 async def _recorded_id(terminal: Terminal) -> str:
     session = (await terminal.conversation.state()).session
     if not session:
-        raise UserError("this session is not kept")
+        raise UserError("this session is not recorded; to record one, start zot with --session NAME")
     return session
 
 
 async def _check_idle(terminal: Terminal) -> None:
     """Raise UserError during a run: a new session could not be switched to."""
     if (await terminal.conversation.state()).busy:
-        raise UserError("something is running here; abort it first")
+        raise UserError("a run is active here; abort it first")
 
 
 async def _export_session(terminal: Terminal, path: str) -> None:
@@ -319,7 +320,7 @@ def tree(sessions: Sequence[SessionInfo], here: str) -> str:
     while root is not None and root.parent in by_id:
         root = by_id[root.parent]
     if root is None:
-        return "this session is not kept"
+        return "this session is not recorded; to record one, start zot with --session NAME"
 
     def lines(one: SessionInfo, depth: int) -> list[str]:
         mark = "*" if one.id == here else "-"
@@ -379,7 +380,7 @@ async def _jump(terminal: Terminal, args: str) -> None:
 
 async def _btw(terminal: Terminal, args: str) -> None:
     if not args:
-        raise UserError("say what you want to know: /btw QUESTION")
+        raise UserError("ask a question: /btw QUESTION")
     with terminal.busy("answering a side question"):
         aside = await terminal.conversation.aside(args)
     cost = aside.usage.cost
@@ -394,12 +395,12 @@ async def _skills(terminal: Terminal, args: str) -> None:
 
 async def _lock(terminal: Terminal, args: str) -> None:
     await terminal.conversation.lock(locked=True)
-    terminal.note("the tools are kept inside the directory", "success")
+    terminal.note("the tools are confined to the directory", "success")
 
 
 async def _unlock(terminal: Terminal, args: str) -> None:
     await terminal.conversation.lock(locked=False)
-    terminal.note("the tools can do what you can do", "warn")
+    terminal.note("the tools are not confined", "warn")
 
 
 async def _reload(terminal: Terminal, args: str) -> None:
