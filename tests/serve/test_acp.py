@@ -478,6 +478,20 @@ def test_a_session_is_listed_loaded_and_continued_by_another_process(editors: St
     assert third.refused("session/load", sessionId=session, cwd=str(tmp_path), mcpServers=[])["code"] == -32002
 
 
+def test_a_long_list_comes_in_pages(editors: Start, tmp_path: Path) -> None:
+    editor = editors()
+    session = editor.new()
+    editor.prompt(session, "!echo x")
+    for _ in range(100):
+        editor.call("session/fork", sessionId=session, cwd=str(tmp_path))
+    first = editor.call("session/list", cwd=f"{tmp_path}/")
+    second = editor.call("session/list", cwd=str(tmp_path), cursor=first["nextCursor"])
+    assert "nextCursor" not in second
+    ids = [one["sessionId"] for page in (first, second) for one in page["sessions"]]
+    assert (len(first["sessions"]), len(set(ids))) == (100, 101)
+    assert editor.refused("session/list", cursor="x")["code"] == -32602
+
+
 def test_close_ends_the_run_and_the_session_can_be_resumed(editors: Start) -> None:
     editor = editors()
     session = editor.new()

@@ -268,10 +268,14 @@ class AcpSession(WritingSubscriber):
         return self._shown_options
 
     async def show_commands(self) -> None:
-        """Send the commands of extensions once these have started."""
+        """Send the commands of extensions once these have started, unless the session was closed meanwhile."""
         self.session.extensions.start()
-        commands = [{"name": one.name, "description": one.description} for one in await self.session.commands()]
-        if commands:
+        try:
+            commands = [{"name": one.name, "description": one.description} for one in await self.session.commands()]
+        except AgentError as problem:
+            log.warning("session %r: no commands of extensions: %s", self.id, problem)
+            return
+        if commands and self._server.has(self):
             self.update({"sessionUpdate": "available_commands_update", "availableCommands": commands})
 
     async def replay(self) -> None:
@@ -400,11 +404,16 @@ class AcpServer:
         if self._replies.pop(number, None) is not None:
             self.notify("$/cancel_request", {"requestId": number})
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run ``work`` beside the requests."""
         task = asyncio.get_running_loop().create_task(work, name="zot acp work")
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+        return task
+
+    def has(self, session: AcpSession) -> bool:
+        """True if a session is open."""
+        return self._sessions.get(session.id) is session
 
     def prompt_answered(self, request_id: msgspec.Raw | None) -> None:
         """Forget a prompt that has its answer."""
@@ -517,7 +526,7 @@ class AcpServer:
         key = bytes(request.id or b"")
         if len(self._requests) >= _MAX_REQUESTS or key in self._requests or key in self._prompts:
             work.close()
-            raise RpcError(INVALID_REQUEST, "a request with this id, or too many others, are being answered")
+            raise RpcError(INVALID_REQUEST, "this id is in use, or too many requests are being answered")
         task = asyncio.get_running_loop().create_task(self._answer(request, work), name="zot acp answer")
         self._requests[key] = task
         task.add_done_callback(lambda _: self._requests.pop(key, None))
@@ -592,8 +601,9 @@ class AcpServer:
                     await self._journal_does(partial(Journal.delete, session_id=session.id))
 
     async def _list(self, request: Request, params: acp.ListSessions) -> None:
-        start = int(params.cursor) if (params.cursor or "0").isdecimal() and params.cursor else 0
-        records = await self._journal_does(lambda journal: journal.sessions(cwd=params.cwd))
+        start = _page_start(params.cursor)
+        cwd = _normal(params.cwd)
+        records = await self._journal_does(lambda journal: journal.sessions(cwd=cwd))
         shown = [one for one in records if one.messages and not one.id.startswith(HOSTED) and os.path.isabs(one.cwd)]
         page: dict[str, Any] = {
             "sessions": [
@@ -607,16 +617,24 @@ class AcpServer:
 
     async def _close(self, request: Request, session_id: str) -> None:
         self._open_session(session_id)
-        await self._unload(session_id)
+        await self._surely(self._unload(session_id))
         self._succeed(request, {})
 
     async def _delete(self, request: Request, session_id: str) -> None:
+        await self._surely(self._remove(session_id))
+        self._succeed(request, {})
+
+    async def _remove(self, session_id: str) -> None:
+        """Close a session and delete it from the journal."""
         if (session := self._sessions.pop(session_id, None)) is not None:
             await session.close()
         if not session_id.startswith(HOSTED):
             with suppress(NoSuchSession):  # Deleted already: nothing to do.
                 await self._journal_does(lambda journal: journal.delete(session_id))
-        self._succeed(request, {})
+
+    async def _surely(self, work: Coroutine[Any, Any, None]) -> None:
+        """Await ``work``, which continues if the request is cancelled."""
+        await asyncio.shield(self.spawn(work))
 
     async def _journal_does(self, action: Callable[[Journal], Awaitable[Any]]) -> Any:
         journal = await Journal.open(journal_path(self._config))
@@ -644,8 +662,8 @@ class AcpServer:
 
     async def finish(self) -> None:
         """Wait until every request has been answered."""
-        while self._requests:
-            await asyncio.wait(list(self._requests.values()))
+        while waiting := [*self._requests.values(), *self._background]:
+            await asyncio.wait(waiting)
         for session in self.sessions:
             await session.worker.finish()
 
@@ -661,6 +679,19 @@ def _check_place(cwd: str, mcp_servers: list[Any] | None) -> None:
         raise RpcError(INVALID_PARAMS, f"cwd must be an absolute path of a directory that exists, not {cwd!r}")
     if mcp_servers:
         raise RpcError(INVALID_PARAMS, _NO_MCP)
+
+
+def _page_start(cursor: str | None) -> int:
+    """Return the number of the first session of a page. Raise RpcError for a cursor that no list returned."""
+    if cursor is None:
+        return 0
+    if not (cursor.isascii() and cursor.isdecimal() and len(cursor) < 10):
+        raise RpcError(INVALID_PARAMS, f"session/list: {cursor!r} is no cursor of a list")
+    return int(cursor)
+
+
+def _normal(path: str | None) -> str | None:
+    return None if path is None else os.path.normpath(path)
 
 
 def _is_same_place(one: str, other: str) -> bool:
