@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from editor import Editor
 from forked import Nursery
 from harness import Zot, serving
 from hosts import Hosts
@@ -51,6 +52,20 @@ def zot(tmp_path: Path, nursery: Nursery) -> Iterator[Callable[..., Zot]]:
 
     def start(*flags: str, fresh: bool = False, **popen: Any) -> Zot:
         started.append(Zot(*flags, nursery=None if fresh else nursery, **{"cwd": tmp_path, **popen}))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.close()
+
+
+@pytest.fixture
+def editors(tmp_path: Path, nursery: Nursery) -> Iterator[Callable[..., Editor]]:
+    """Start `zot acp` in an empty directory with a home of its own, as often as a test likes."""
+    started: list[Editor] = []
+
+    def start(*flags: str, **more: Any) -> Editor:
+        started.append(Editor(*flags, cwd=tmp_path, nursery=nursery, **more))
         return started[-1]
 
     yield start

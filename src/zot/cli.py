@@ -27,6 +27,7 @@ Talk to the agent:
 
 Serve other programs:
   zot rpc                 Serve one session over standard input and output (zot RPC v1).
+  zot acp                 Serve an editor over standard input and output (Agent Client Protocol v1).
   zot host                Answer one request of a chat bridge (host protocol v1).
   zot daemon              Serve many sessions to many clients; manage the running daemon.
   zot call METHOD [JSON]  Call a method of the daemon.
@@ -86,7 +87,7 @@ def _hold_signals() -> None:
 
 def _check_output(argv: Sequence[str]) -> None:
     """Exit if standard output is closed; only commands that serve a protocol can run without it."""
-    serves = argv[:1] in (["rpc"], ["--rpc"], ["host"], ["daemon"])
+    serves = argv[:1] in (["rpc"], ["--rpc"], ["acp"], ["host"], ["daemon"])
     if sys.stdout is None and (not serves or not {"--help", "--help-all", "-h"}.isdisjoint(argv)):
         if sys.stderr is not None:
             sys.stderr.write("zot: standard output is closed\n")
@@ -164,6 +165,7 @@ def _misplaced(argv: Sequence[str]) -> str:
 _COMMANDS: Mapping[str, str] = {
     "rpc": "rpc",
     "--rpc": "rpc",
+    "acp": "acp",
     "sessions": "sessions",
     "host": "host",
     "lab": "lab",

@@ -191,7 +191,7 @@ def test_no_file_tool_reaches_it_for_a_stranger(name: str, tmp_path: Path) -> No
     """Whatever the policy: the one here allows everything."""
     config = _config(str(tmp_path), policy=("*=allow",))
     home = str(tmp_path / "home")
-    policy: Policy = approvals_of(OpenRequest(config=config, guarded=True), cwd=home, key="k")._policy
+    policy: Policy = approvals_of(OpenRequest(config=config, guarded=True), cwd=home, key="k").policy
     for path in (name, f"{name}/below", f"./../home/{name}" if not name.startswith("/") else f"/usr/..{name}"):
         for tool in ("read", "write", "of-an-extension"):
             assert policy.action(tool, subject_of({"path": path}, home)) == "deny"

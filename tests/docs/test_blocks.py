@@ -31,6 +31,8 @@ ELSEWHERE = {
     "dockerfile",
     "grammar",
     "policy",
+    "lua",
+    "elisp",
 }
 
 

@@ -228,6 +228,20 @@ def test_hello_is_answered_before_the_heavy_parts_are_loaded() -> None:
     assert {name for name in loaded if name.startswith("zot.")} - needed == set()
 
 
+def test_initialize_of_an_editor_is_answered_before_the_heavy_parts_are_loaded() -> None:
+    given = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}\n'
+    loaded = loaded_at("write", "acp", "--provider", "anthropic", given=given)
+    assert "zot.wire.acp_greeting" in loaded
+    assert loaded & HEAVY == set()
+    needed = {
+        "zot.cli", "zot.commands", "zot.commands.acp", "zot.config", "zot.config.config", "zot.config.credentials",
+        "zot.config.flags", "zot.config.vendors", "zot.encoding", "zot.errors", "zot.providers", "zot.providers.models",
+        "zot.runtime", "zot.runtime.check", "zot.runtime.providers", "zot.serve", "zot.serve.stdio", "zot.text",
+        "zot.version", "zot.wire", "zot.wire.lines", "zot.wire.acp_greeting", "zot.wire.jsonrpc",
+    }  # fmt: skip
+    assert {name for name in loaded if name.startswith("zot.")} - needed == set()
+
+
 def test_tools_are_loaded_for_their_first_call() -> None:
     prompt = b'{"type":"prompt","message":"%s"}\n'
     spoken = loaded_at("write", "rpc", "--provider", "lab", given=prompt % b"!script say hi")

@@ -76,16 +76,17 @@ class Approvals:
         """With ``denials`` no person can be asked; every denial is logged there."""
         self.timeout_s = timeout_s
         self._denials = denials
-        self._policy = policy
+        #: The rules in force; a later call is judged by the policy of its time.
+        self.policy = policy
         self._cwd = cwd
         self._always: set[PermissionGranted] = set()
 
     def judge(self, call: CallBlock, args: dict[str, Any]) -> ApprovalQuestion | str | None:
         """Return None to allow a call, the reason to deny it, or the question for a person."""
-        if self._policy.allows_all:
+        if self.policy.allows_all:
             return None
         subject = subject_of(args, self._cwd, call.name)
-        match self._policy.action(call.name, subject):
+        match self.policy.action(call.name, subject):
             case "allow":
                 return None
             case "deny":
@@ -103,7 +104,7 @@ class Approvals:
         """Log a denial, if denials are logged, and return the result for the model."""
         if self._denials is None:
             return f"not run: {reason}"
-        is_final = self._policy.is_private(call.name, subject)
+        is_final = self.policy.is_private(call.name, subject)
         advice = self._denials.note(call.name, describe(args, subject), is_final=is_final)
         return f"not run: {reason}; {advice}"
 

@@ -27,6 +27,7 @@ MANUAL = Manual(
 #: Commands, each with its module and the names of its manuals.
 COMMANDS = {
     "rpc": ("rpc", "MANUAL"),
+    "acp": ("acp", "MANUAL"),
     "host": ("host", "MANUAL"),
     "daemon": ("daemon", "MANUAL"),
     "attach": ("attach", "MANUAL"),

@@ -223,8 +223,8 @@ async def _answer(
     finished = await lifetime.bound(answer())
     if session is not None:
         if finished:
-            await close_in_time(session, lifetime)
-        await wind_down(session, resources, output)
+            await close_in_time([session], lifetime)
+        await wind_down([session], resources, output)
     if not finished:
         face.refuse("stopped before it began")
         await flush(output)

@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
 from zot.config import flags
 from zot.config.config import AGENT_FLAGS, FOREIGN_FLAGS, RESUME_FLAGS, Config, Overrides, ignore_foreign, resolve
 from zot.runtime.check import check
-from zot.serve.stdio import claim, leave, leave_on_signals, readable, report_write_failure, writable, write_all
+from zot.serve.stdio import answer_early, claim, leave, leave_on_signals, report_write_failure
 from zot.version import __version__
 from zot.wire.lines import MAX_LINE_BYTES, LineSplitter, TooLong
 from zot.wire.rpc_greeting import Greeting, decode_greeting
-
-_READ_BYTES = 64 * 1024
 
 MANUAL = flags.Manual(
     "zot rpc",
@@ -41,28 +40,10 @@ MANUAL = flags.Manual(
 )
 
 
-def answer_early(incoming: int, outgoing: int, greeting: Greeting, lines: LineSplitter) -> list[bytes | TooLong]:
-    """Answer the greetings that have already arrived. Return the lines left for the server.
-
-    Never blocks, neither reading nor writing: the server handles the rest, including invalid lines and the end of
-    the input.
-    """
-    left: list[bytes | TooLong] = []
-    while not left and readable(incoming):
-        data = os.read(incoming, _READ_BYTES)
-        if not data:
-            break
-        left = _answer(lines.feed(data), outgoing, greeting)
-    return left
-
-
-def _answer(lines: list[bytes | TooLong], outgoing: int, greeting: Greeting) -> list[bytes | TooLong]:
-    for index, line in enumerate(lines):
-        command = None if isinstance(line, TooLong) else decode_greeting(line)
-        if command is None or greeting.refusal(command) is not None or not writable(outgoing):
-            return lines[index:]
-        write_all(outgoing, greeting.answer(command))
-    return []
+def _answer(greeting: Greeting, line: bytes | TooLong) -> bytes | None:
+    """Return the answer to a greeting; None for a line that the server must handle."""
+    command = None if isinstance(line, TooLong) else decode_greeting(line)
+    return None if command is None or greeting.refusal(command) is not None else greeting.answer(command)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -86,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         # A recorded session's model is known only once it is open; a terminal reports its end only once.
         is_late = config.session is not None or os.isatty(incoming)
-        waiting = [] if is_late else answer_early(incoming, outgoing, greeting, lines)
+        waiting = [] if is_late else answer_early(incoming, outgoing, lines, partial(_answer, greeting))
     except (BrokenPipeError, ConnectionResetError):
         return 0  # The client has closed its end.
     except OSError as problem:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -76,25 +76,26 @@ class Lifetime:
             self._loop.call_later(_CHECK_S, self._check)
 
 
-async def close_in_time(session: Session, lifetime: Lifetime) -> None:
-    """Close a session that has finished; its extensions get their full time unless the lifetime ends first."""
-    await lifetime.bound(_closed(session))
+async def close_in_time(sessions: Sequence[Session], lifetime: Lifetime) -> None:
+    """Close sessions that have finished; their extensions get their full time unless the lifetime ends first."""
+    await lifetime.bound(_closed(sessions))
 
 
-async def _closed(session: Session) -> None:
+async def _closed(sessions: Sequence[Session]) -> None:
     with suppress(TimeoutError):
-        await asyncio.wait_for(session.close(), _CLOSE_SLOWLY_S)
+        await asyncio.wait_for(_each(session.close() for session in sessions), _CLOSE_SLOWLY_S)
 
 
-async def wind_down(session: Session, resources: SharedResources, output: StreamWriter) -> None:
-    """Abort the run and the queue, flush the last frames and close session and resources, each within its limit."""
-    session.abort(queue=True)
+async def wind_down(sessions: Sequence[Session], resources: SharedResources, output: StreamWriter) -> None:
+    """Abort runs and queues, flush the last frames and close sessions and resources, each within its limit."""
+    for session in sessions:
+        session.abort(queue=True)
 
     async def close() -> None:
-        await session.close()
+        await _each(session.close() for session in sessions)
         await resources.close()
 
-    await _finish_in_time(session.worker.finish(), _ABORT_S)
+    await _finish_in_time(_each(session.worker.finish() for session in sessions), _ABORT_S)
     await flush(output)
     await _finish_in_time(close(), _CLOSE_S)
 
@@ -102,6 +103,10 @@ async def wind_down(session: Session, resources: SharedResources, output: Stream
 async def flush(output: StreamWriter) -> None:
     """Write the last frames, within a limit."""
     await _finish_in_time(output.drained(), _FLUSH_S)
+
+
+async def _each(steps: Iterable[Coroutine[Any, Any, None]]) -> None:
+    await asyncio.gather(*steps)
 
 
 async def _finish_in_time(step: Coroutine[Any, Any, None], seconds: float) -> None:

@@ -346,11 +346,11 @@ async def _serve(
     code = 0
     try:
         if await lifetime.bound(converse()) and session is not None:
-            await close_in_time(session, lifetime)
+            await close_in_time([session], lifetime)
     except NotAuthorized as problem:
         sys.stderr.write(f"zot: rpc: {problem}\n")
         code = 1
     if session is not None:
-        await wind_down(session, resources, output)
+        await wind_down([session], resources, output)
     output.close()
     return code if output.problem is None else report_write_failure(output.problem)

@@ -14,10 +14,14 @@ import stat
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
-from typing import BinaryIO, NoReturn, TextIO, cast
+from typing import TYPE_CHECKING, BinaryIO, NoReturn, TextIO, cast
 
 from zot.text import escaped, escaped_bytes
+
+if TYPE_CHECKING:
+    from zot.wire.lines import LineSplitter, TooLong
 
 #: Signals that end this process in order.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -27,6 +31,7 @@ _MAX_WAITING_BYTES = 64 * 1024
 _DRAIN_S = 0.2
 #: How long to wait after a descriptor was ready but accepted nothing.
 _RETRY_S = 0.01
+_READ_BYTES = 64 * 1024
 
 
 def guard_streams() -> None:
@@ -278,6 +283,29 @@ def writable(descriptor: int) -> bool:
     poll = select.poll()
     poll.register(descriptor, select.POLLOUT)
     return bool(poll.poll(0))
+
+
+def answer_early(
+    incoming: int, outgoing: int, lines: LineSplitter, answer: Callable[[bytes | TooLong], bytes | None]
+) -> list[bytes | TooLong]:
+    """Answer the greetings that have already arrived. Return the lines left for the server.
+
+    ``answer`` returns None for any other line. Never blocks, neither reading nor writing: the server handles the rest,
+    including invalid lines and the end of the input.
+    """
+    left: list[bytes | TooLong] = []
+    while not left and readable(incoming):
+        data = os.read(incoming, _READ_BYTES)
+        if not data:
+            break
+        arrived = lines.feed(data)
+        for index, line in enumerate(arrived):
+            frame = answer(line) if writable(outgoing) else None
+            if frame is None:
+                left = arrived[index:]
+                break
+            write_all(outgoing, frame)
+    return left
 
 
 def is_closed_by_peer(descriptor: int) -> bool:

@@ -1,0 +1,84 @@
+"""`zot acp`: the Agent Client Protocol v1 for editors; answers initialize before asyncio is imported."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from functools import partial
+
+from zot.config import flags
+from zot.config.config import AGENT_FLAGS, FOREIGN_FLAGS, Overrides, ignore_foreign, resolve
+from zot.runtime.check import check_settings
+from zot.serve.stdio import answer_early, claim, leave, leave_on_signals, report_write_failure
+from zot.wire.acp_greeting import AcpGreeting
+from zot.wire.jsonrpc import Request, decode
+from zot.wire.lines import MAX_LINE_BYTES, LineSplitter, TooLong
+
+#: Not flags of this command: the client chooses sessions and their directories.
+_CLIENTS = ("--session", "--no-session", "--cwd")
+_MODES = ("ask", "accept_edits", "allow_all", "plan")
+MANUAL = flags.Manual(
+    "zot acp",
+    "Serve an editor: the Agent Client Protocol v1 on standard input and output. Sessions are recorded.",
+    (
+        flags.Flag("--mode", "Start sessions in this mode: ask, accept_edits, allow_all or plan (default: the policy).",
+                   value="MODE", parse=flags.choice(*_MODES), group="Tools and permissions"),
+        flags.Flag("--login", "Store the provider's key, as zot login does, and exit. Editors run this in a terminal.",
+                   group="Model", advanced=True),
+        *(flag for flag in AGENT_FLAGS if flag.name not in _CLIENTS),
+        flags.MAX_LINE_FLAG,
+    ),
+    FOREIGN_FLAGS,
+    (
+        ("zot acp", "The command to enter in the editor's settings."),
+        ("zot acp --provider lab", "Serve the scripted model, to try an editor without a key."),
+        ("zot acp --mode ask", "Ask in the editor before each change and command."),
+    ),
+    {
+        0: "The input ended, or a signal arrived; every accepted prompt has its answer.",
+        1: "zot could not start, or the output broke.",
+        2: "Wrong usage.",
+    },
+)  # fmt: skip
+
+
+def _answer(greeting: AcpGreeting, line: bytes | TooLong) -> bytes | None:
+    """Return the answer to `initialize`; None for a line that the server must handle."""
+    if isinstance(line, TooLong):
+        return None
+    request = decode(line)
+    return greeting.answer(request) if isinstance(request, Request) and request.method == "initialize" else None
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return its exit code."""
+    if (given := flags.parse_or_help(argv, MANUAL)) is None:
+        return 0
+    settings, words = given
+    ignore_foreign(settings, words, "prompts come from the editor")
+    limit = settings.pop("max_line_bytes", MAX_LINE_BYTES)
+    mode = settings.pop("mode", None)
+    if settings.pop("login", False):
+        from zot.commands.login import main as login  # Imported lazily: only this flag needs it.
+
+        return login([resolve(settings).provider])
+    config = resolve(settings)
+    check_settings(config)  # A missing key is reported with the first session, so that the client can authenticate.
+    if os.isatty(0):
+        sys.stderr.write("zot: this speaks JSON-RPC to an editor, and Ctrl-D ends it; zot -p PROMPT answers people\n")
+    leave_on_signals()
+    incoming, outgoing = claim()
+    greeting, lines = AcpGreeting(), LineSplitter(max_line_bytes=limit)
+    try:
+        # A terminal reports its end only once.
+        early = [] if os.isatty(incoming) else answer_early(incoming, outgoing, lines, partial(_answer, greeting))
+    except (BrokenPipeError, ConnectionResetError):
+        return 0  # The client has closed its end.
+    except OSError as problem:
+        return report_write_failure(problem)
+    # Imported lazily: initialize is answered before asyncio and the modules of a session are loaded.
+    from zot.serve.acp import serve_stdio
+
+    overrides = Overrides.of_flags(settings)
+    leave(serve_stdio(config, greeting, lines, early, (incoming, outgoing), overrides=overrides, mode=mode))

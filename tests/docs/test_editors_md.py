@@ -1,0 +1,62 @@
+"""The settings for editors start a `zot acp` that answers."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forked import Nursery
+from harness import environment
+from zot.runtime.modes import MODES
+
+from .markdown import blocks
+
+TEXT = (Path(__file__).parents[2] / "docs" / "how-to" / "editors.md").read_text()
+_PAIRS = {")": "(", "]": "[", "}": "{"}
+_INITIALIZE = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}\n'
+
+
+def answer(tmp_path: Path, nursery: Nursery, command: list[str]) -> Any:
+    """Return what a command answers to initialize, run as an editor would."""
+    assert command[0] == "zot"
+    process = nursery.fork(command[1:], tmp_path, environment({"ZOT_HOME": str(tmp_path)}))
+    output, errors = process.communicate(_INITIALIZE)
+    assert process.returncode == 0, errors
+    return json.loads(output)
+
+
+@pytest.mark.parametrize("block", blocks(TEXT, "json"), ids=lambda block: block.id())
+def test_settings_in_json_name_a_command_that_answers(block: Any, tmp_path: Path, nursery: Nursery) -> None:
+    server = json.loads(block.text)["agent_servers"]["zot"]
+    assert answer(tmp_path, nursery, [server["command"], *server["args"]])["result"]["protocolVersion"] == 1
+
+
+@pytest.mark.parametrize("block", [*blocks(TEXT, "lua"), *blocks(TEXT, "elisp")], ids=lambda block: block.id())
+def test_settings_in_other_languages_are_balanced_and_name_the_command(
+    block: Any, tmp_path: Path, nursery: Nursery
+) -> None:
+    code = re.sub(r'"[^"\n]*"', '""', block.text)
+    assert code.count('"') % 2 == 0
+    open_brackets: list[str] = []
+    for letter in re.findall(r"[()\[\]{}]", code):
+        if letter in _PAIRS:
+            assert open_brackets.pop() == _PAIRS[letter]
+        else:
+            open_brackets.append(letter)
+    assert open_brackets == []
+    assert len(re.findall(r"\b(function|do|then)\b", code)) == len(re.findall(r"\bend\b", code))
+    assert re.search(r'"zot"\W+(args\W+|:command-params\W+)?"acp"', block.text)
+    assert answer(tmp_path, nursery, ["zot", "acp"])["result"]["protocolVersion"] == 1
+
+
+def test_the_command_to_try_by_hand_is_that_of_an_editor() -> None:
+    [block] = blocks(TEXT, "sh")
+    assert block.text.strip() == f"echo '{_INITIALIZE.decode().strip()}' | zot acp"
+
+
+def test_every_mode_is_in_the_table() -> None:
+    assert re.findall(r"^\| `(\w+)` \|", TEXT, re.MULTILINE) == [mode.id for mode in MODES]

@@ -1,0 +1,693 @@
+"""Conversations of an editor with the real `zot acp`."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import acp
+import pytest
+from acp import schema
+
+from editor import Editor, Frame, of_kind, said, updates
+from harness import PATIENCE_S, Zot, at_rest, environment, eventually, text_of
+from zot.journal.journal import Journal
+
+Start: TypeAlias = Callable[..., Editor]
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+
+# Start and version.
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 99])
+def test_every_client_gets_version_one(editors: Start, version: int) -> None:
+    editor = editors()
+    result = editor.call("initialize", protocolVersion=version, clientCapabilities={"later": [1]})
+    assert result["protocolVersion"] == 1
+    assert result["agentInfo"]["name"] == "zot"
+    assert [one["id"] for one in result["authMethods"]] == ["environment"]
+    assert editor.leave() == []
+
+
+def test_initialize_works_without_a_key_and_a_session_needs_one(editors: Start) -> None:
+    editor = editors("--provider", "anthropic")
+    methods = editor.initialize(auth={"terminal": True})["authMethods"]
+    assert [(one["id"], one.get("args")) for one in methods] == [("environment", None), ("terminal", ["--login"])]
+    error = editor.refused("session/new", cwd=str(editor.cwd), mcpServers=[])
+    assert error["code"] == -32000
+    assert "ANTHROPIC_API_KEY" in error["message"]
+    assert editor.refused("authenticate", methodId="environment")["code"] == -32000
+    assert editor.refused("authenticate", methodId="terminal")["code"] == -32602
+    editor.leave()
+
+
+def test_authenticate_succeeds_with_a_key(editors: Start) -> None:
+    editor = editors("--provider", "anthropic", env={"ANTHROPIC_API_KEY": "k"})
+    editor.initialize()
+    assert editor.call("authenticate", methodId="environment") == {}
+
+
+def test_methods_before_initialize_and_unknown_ones_are_refused(editors: Start) -> None:
+    editor = editors()
+    assert editor.refused("session/new", cwd="/", mcpServers=[])["code"] == -32600
+    assert editor.refused("initialize", protocolVersion="one")["code"] == -32602
+    editor.initialize()
+    assert editor.refused("session/shout")["code"] == -32601
+    editor.tell("session/shout")
+    editor.tell("session/cancel", sessionId="none")
+    assert editor.refused("session/prompt", sessionId="none", prompt=[])["code"] == -32002
+    assert editor.refused("session/prompt", sessionId=1)["code"] == -32602
+    editor.send(b"ls", b"[]", b'{"jsonrpc":"2.0","id":1,"result":{}}')
+    assert [editor.read()["error"]["code"] for _ in range(2)] == [-32700, -32600]
+    assert editor.leave() == []
+
+
+def test_a_line_that_is_too_long_costs_only_itself(editors: Start) -> None:
+    editor = editors("--max-line-bytes", "2000")
+    editor.send(b'"' + b"x" * 5000 + b'"')
+    assert editor.read()["error"]["data"] == {"reason": "frame_too_large", "limitBytes": 2000}
+    editor.initialize()
+
+
+@pytest.mark.parametrize("cwd", ["relative", "/nowhere/at/all", "", "/etc/passwd"])
+def test_the_directory_must_be_absolute_and_exist(editors: Start, cwd: str) -> None:
+    editor = editors()
+    editor.initialize()
+    assert editor.refused("session/new", cwd=cwd, mcpServers=[])["code"] == -32602
+    assert editor.refused("session/load", cwd=cwd, mcpServers=[], sessionId="s")["code"] == -32602
+
+
+def test_mcp_servers_of_the_client_are_refused(editors: Start) -> None:
+    editor = editors()
+    editor.initialize()
+    server = {"name": "x", "command": "touch", "args": [str(editor.cwd / "ran")], "env": []}
+    error = editor.refused("session/new", cwd=str(editor.cwd), mcpServers=[server])
+    assert error["code"] == -32602
+    assert "MCP" in error["message"]
+    assert not (editor.cwd / "ran").exists()
+
+
+# Prompts.
+
+
+def test_thoughts_and_text_come_in_chunks_and_the_stop_reason_last(editors: Start) -> None:
+    editor = editors()
+    session = editor.new()
+    stop, found = editor.prompt(
+        session, "!script think hm ;; say 'Hello ' 'there' ;; usage input=100 output=20 cache_read=3 cache_write=4"
+    )
+    assert stop == "end_turn"
+    assert said(found, "agent_thought_chunk") == "hm"
+    assert said(found) == "Hello there"
+    assert of_kind(found, "session_info_update")[0]["title"].startswith("!script think")
+    [usage] = of_kind(found, "usage_update")
+    assert (usage["used"], usage["cost"]["currency"]) == (127, "USD")
+    assert "result" in editor.frames[-1]
+    assert editor.leave() == []
+
+
+def test_the_answer_to_new_comes_before_any_update(editors: Start) -> None:
+    editor = editors()
+    editor.new()
+    assert ["method" in frame for frame in editor.frames] == [False, False]
+
+
+def test_a_command_is_a_card_with_the_whole_command_and_live_output(editors: Start) -> None:
+    editor = editors()
+    session = editor.new()
+    command = "echo first; read line < fifo; echo '```' $line " + "x" * 300
+    os.mkfifo(editor.cwd / "fifo")
+    number = editor.start(session, f"!bash {command}")
+    while not (live := of_kind(updates(editor.frames), "tool_call_update")):
+        editor.read()
+    [card] = of_kind(updates(editor.frames), "tool_call")
+    assert (card["title"], card["kind"], card["rawInput"]) == (command, "execute", {"command": command})
+    assert live[0]["status"] == "in_progress"
+    assert "first" in live[0]["content"][0]["content"]["text"]
+    (editor.cwd / "fifo").write_text("second\n")
+    editor.answer_of(number)
+    last = of_kind(updates(editor.frames), "tool_call_update")[-1]
+    assert (last["toolCallId"], last["status"]) == (card["toolCallId"], "completed")
+    assert last["content"][0]["content"]["text"].startswith("````\n")
+
+
+def test_changes_of_files_are_diffs(editors: Start) -> None:
+    editor = editors()
+    session = editor.new()
+    path = str(editor.cwd / "a.txt")
+    _, found = editor.prompt(session, "!write a.txt one")
+    [card] = of_kind(found, "tool_call")
+    assert (card["kind"], card["title"], card["locations"]) == ("edit", "write a.txt", [{"path": path}])
+    assert card["content"] == [{"type": "diff", "path": path, "newText": "one"}]
+    assert "content" not in of_kind(found, "tool_call_update")[-1]
+    _, found = editor.prompt(session, "!write a.txt two")
+    assert of_kind(found, "tool_call")[0]["content"][0]["oldText"] == "one"
+    _, found = editor.prompt(session, "!edit a.txt two three")
+    assert of_kind(found, "tool_call")[0]["content"] == [
+        {"type": "diff", "path": path, "oldText": "two", "newText": "three"}
+    ]
+    assert (editor.cwd / "a.txt").read_text() == "three"
+    _, found = editor.prompt(session, "!edit a.txt nothing x")
+    failed = of_kind(found, "tool_call_update")[-1]
+    assert failed["status"] == "failed"
+    assert failed["content"][0]["type"] == "content"
+
+
+def test_read_names_its_line(editors: Start) -> None:
+    editor = editors()
+    session = editor.new()
+    (editor.cwd / "a.txt").write_text("1\n2\n3\n")
+    _, found = editor.prompt(session, '!script call read {"path":"a.txt","offset":2} ;; --- ;; say done')
+    [card] = of_kind(found, "tool_call")
+    assert (card["kind"], card["locations"]) == ("read", [{"path": str(editor.cwd / "a.txt"), "line": 2}])
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "stop"),
+    [
+        ("!length", (), "max_tokens"),
+        ("!refusal", (), "refusal"),
+        ("!loop true", ("--max-steps", "2"), "max_turn_requests"),
+    ],
+)
+def test_stop_reasons(editors: Start, text: str, flags: tuple[str, ...], stop: str) -> None:
+    editor = editors(*flags)
+    assert editor.prompt(editor.new(), text)[0] == stop
+
+
+def test_a_failed_run_is_answered_with_one_error(editors: Start) -> None:
+    editor = editors()
+    session = editor.new()
+    assert editor.answer_of(editor.start(session, "!status 400"))["error"]["code"] == -32603
+    assert editor.answer_of(editor.start(session, "!status 401"))["error"]["code"] == -32000
+    assert editor.answer_of(editor.start(session, "  "))["error"]["code"] == -32602
+    assert editor.prompt(session, "!echo still here")[0] == "end_turn"
+    assert editor.leave() == []
+
+
+def test_cancel_ends_the_run_and_the_queue_with_one_answer_each(editors: Start) -> None:
+    editor = editors()
+    session = editor.new()
+    first = editor.start(session, "!stall-mid")
+    second, third = editor.start(session, "!echo two"), editor.start(session, "!echo three")
+    while not said(updates(editor.frames)):
+        editor.read()
+    editor.tell("session/cancel", sessionId=session)
+    stops: dict[int, str] = {}
+    while len(stops) < 3:
+        frame = editor.read()
+        if "result" in frame:
+            stops[frame["id"]] = frame["result"]["stopReason"]
+    assert stops == dict.fromkeys((first, second, third), "cancelled")
+    editor.tell("session/cancel", sessionId=session)
+    assert editor.prompt(session, "!echo four")[0] == "end_turn"
+    assert editor.leave() == []
+
+
+def test_prompts_queue_and_run_in_order(editors: Start) -> None:
+    editor = editors()
+    session = editor.new()
+    numbers = [editor.start(session, f"!echo {word}") for word in ("one", "two", "three")]
+    answers = [editor.answer_of(number)["result"]["stopReason"] for number in numbers]
+    assert answers == ["end_turn"] * 3
+    assert said(updates(editor.frames)) == "onetwothree"
+
+
+def test_cancelling_a_request_ends_that_prompt_alone(editors: Start) -> None:
+    editor = editors()
+    session = editor.new()
+    first, second = editor.start(session, "!stall-mid"), editor.start(session, "!echo two")
+    third = editor.start(session, "!echo three")
+    while not said(updates(editor.frames)):
+        editor.read()
+    editor.tell("$/cancel_request", requestId=third)
+    assert editor.answer_of(third)["result"]["stopReason"] == "cancelled"
+    editor.tell("$/cancel_request", requestId=first)
+    assert editor.answer_of(first)["result"]["stopReason"] == "cancelled"
+    assert editor.answer_of(second)["result"]["stopReason"] == "end_turn"
+    editor.tell("$/cancel_request", requestId=first)
+    assert editor.leave() == []
+
+
+def test_a_prompt_can_steer_the_running_one(editors: Start) -> None:
+    editor = editors()
+    session = editor.new()
+    os.mkfifo(editor.cwd / "fifo")
+    first = editor.start(session, "!bash read line < fifo")
+    while not of_kind(updates(editor.frames), "tool_call"):
+        editor.read()
+    second = editor.start(session, "!echo steered", _meta={"zot": {"steer": True}})
+    with open(editor.cwd / "fifo", "w") as fifo:
+        fifo.write("go\n")
+    assert [editor.answer_of(number)["result"]["stopReason"] for number in (first, second)] == ["end_turn"] * 2
+    assert "steered" in said(updates(editor.frames))
+
+
+def test_two_sessions_run_side_by_side(editors: Start) -> None:
+    editor = editors()
+    one = editor.new()
+    other = editor.call("session/new", cwd=str(editor.cwd), mcpServers=[])["sessionId"]
+    stalled = editor.start(one, "!stall-mid")
+    assert editor.prompt(other, "!echo free")[0] == "end_turn"
+    editor.tell("session/cancel", sessionId=one)
+    assert editor.answer_of(stalled)["result"]["stopReason"] == "cancelled"
+
+
+def test_images_and_resources_are_part_of_the_prompt(editors: Start) -> None:
+    editor = editors()
+    session = editor.new()
+    prompt = [
+        {"type": "text", "text": "!echo seen"},
+        {"type": "image", "data": base64.b64encode(PNG).decode(), "mimeType": "image/png"},
+        {"type": "resource_link", "uri": "file:///a%20b/c.py", "name": "c.py"},
+        {"type": "resource", "resource": {"uri": "file:///d.py", "text": "unsaved"}},
+    ]
+    assert editor.call("session/prompt", sessionId=session, prompt=prompt) == {"stopReason": "end_turn"}
+    before = len(editor.frames)
+    editor.call("session/load", sessionId=session, cwd=str(editor.cwd), mcpServers=[])
+    shown = of_kind(updates(editor.frames[before:]), "user_message_chunk")
+    assert shown[0]["content"]["text"] == ("!echo seen\n[c.py](/a b/c.py)\n[Document: /d.py]\nunsaved\n[End of /d.py]")
+    assert base64.b64decode(shown[1]["content"]["data"]) == PNG
+    audio = [{"type": "audio", "data": "", "mimeType": "audio/wav"}]
+    assert editor.refused("session/prompt", sessionId=session, prompt=audio)["code"] == -32602
+
+
+# Approvals.
+
+
+def test_an_approval_shows_the_whole_command_and_takes_every_choice(editors: Start) -> None:
+    editor = editors("--policy", "bash=ask")
+    session = editor.new()
+    command = "touch made-" + "y" * 200
+    number = editor.start(session, f"!bash {command}")
+    request = editor.until_asked()
+    call = request["params"]["toolCall"]
+    assert (call["title"], call["status"], call["kind"]) == (command, "pending", "execute")
+    assert call["toolCallId"] == of_kind(updates(editor.frames), "tool_call")[0]["toolCallId"]
+    assert [one["kind"] for one in request["params"]["options"]] == ["allow_once", "allow_always", "reject_once"]
+    assert not list(editor.cwd.glob("made-*"))
+    editor.decide(request, "allow_once")
+    editor.answer_of(number)
+    assert list(editor.cwd.glob("made-*"))
+    statuses = [one["status"] for one in of_kind(updates(editor.frames), "tool_call_update")]
+    assert (statuses[0], statuses[-1]) == ("in_progress", "completed")
+
+    number = editor.start(session, "!bash touch always")
+    editor.decide(editor.until_asked(), "allow_always")
+    editor.answer_of(number)
+    assert editor.prompt(session, "!bash touch always")[0] == "end_turn"
+    assert not [frame for frame in editor.frames[-6:] if frame.get("method") == "session/request_permission"]
+
+
+@pytest.mark.parametrize("option", ["reject", None, "nonsense"])
+def test_anything_but_a_choice_to_allow_rejects(editors: Start, option: str | None) -> None:
+    editor = editors("--policy", "bash=ask")
+    session = editor.new()
+    number = editor.start(session, "!bash touch made")
+    editor.decide(editor.until_asked(), option)
+    assert editor.answer_of(number)["result"]["stopReason"] == "end_turn"
+    assert of_kind(updates(editor.frames), "tool_call_update")[-1]["status"] == "failed"
+    assert not (editor.cwd / "made").exists()
+
+
+def test_a_client_that_answers_with_an_error_rejects(editors: Start) -> None:
+    editor = editors("--policy", "bash=ask")
+    number = editor.start(editor.new(), "!bash touch made")
+    request = editor.until_asked()
+    editor.send({"jsonrpc": "2.0", "id": request["id"], "error": {"code": -32601, "message": "no"}})
+    editor.answer_of(number)
+    assert not (editor.cwd / "made").exists()
+
+
+def test_the_deadline_of_an_approval_withdraws_the_request(editors: Start) -> None:
+    editor = editors("--policy", "bash=ask", "--approval-timeout", "0.2")
+    session = editor.new()
+    number = editor.start(session, "!bash touch made")
+    request = editor.until_asked()
+    editor.answer_of(number)
+    withdrawn = [frame["params"] for frame in editor.frames if frame.get("method") == "$/cancel_request"]
+    assert withdrawn == [{"requestId": request["id"]}]
+    editor.decide(request, "allow_once")
+    assert editor.prompt(session, "!echo after")[0] == "end_turn"
+    assert not (editor.cwd / "made").exists()
+
+
+def test_cancel_while_an_approval_is_open(editors: Start) -> None:
+    editor = editors("--policy", "bash=ask")
+    session = editor.new()
+    number = editor.start(session, "!bash touch made")
+    request = editor.until_asked()
+    editor.tell("session/cancel", sessionId=session)
+    editor.decide(request, None)
+    assert editor.answer_of(number)["result"]["stopReason"] == "cancelled"
+    assert editor.leave() == []
+    assert not (editor.cwd / "made").exists()
+
+
+def test_the_end_of_the_input_denies_an_open_approval(editors: Start) -> None:
+    editor = editors("--policy", "bash=ask")
+    editor.start(editor.new(), "!bash touch made")
+    editor.until_asked()
+    assert editor.leave()[-1]["result"] == {"stopReason": "end_turn"}
+    assert not (editor.cwd / "made").exists()
+
+
+# Modes and options.
+
+
+def options_of(result: Frame) -> dict[str, str]:
+    return {one["id"]: one["currentValue"] for one in result["configOptions"]}
+
+
+def test_modes_change_what_is_asked(editors: Start) -> None:
+    editor = editors()
+    editor.initialize()
+    opened = editor.call("session/new", cwd=str(editor.cwd), mcpServers=[])
+    session = opened["sessionId"]
+    assert opened["modes"]["currentModeId"] == options_of(opened)["mode"] == "allow_all"
+    assert [one["id"] for one in opened["modes"]["availableModes"]] == ["ask", "accept_edits", "allow_all", "plan"]
+    assert editor.call("session/set_mode", sessionId=session, modeId="accept_edits") == {}
+    _, found = editor.prompt(session, "!write a.txt x")
+    assert options_of(of_kind(found, "config_option_update")[0])["mode"] == "accept_edits"
+    assert (editor.cwd / "a.txt").exists()
+    number = editor.start(session, "!bash touch made")
+    editor.decide(editor.until_asked(), "reject")
+    editor.answer_of(number)
+    changed = editor.call("session/set_config_option", sessionId=session, configId="mode", value="plan")
+    assert options_of(changed)["mode"] == "plan"
+    editor.prompt(session, "!write b.txt x")
+    editor.prompt(session, "!bash touch made")
+    _, found = editor.prompt(session, "!bash ls")
+    assert of_kind(found, "tool_call_update")[-1]["status"] == "completed"
+    assert not (editor.cwd / "b.txt").exists()
+    assert not (editor.cwd / "made").exists()
+    assert editor.refused("session/set_mode", sessionId=session, modeId="yolo")["code"] == -32602
+
+
+def test_a_configured_denial_holds_in_every_mode(editors: Start) -> None:
+    editor = editors("--policy", "write:secret*=deny", "--policy", "*=ask", "--mode", "allow_all")
+    editor.initialize()
+    opened = editor.call("session/new", cwd=str(editor.cwd), mcpServers=[])
+    assert opened["modes"]["availableModes"][0]["id"] == "configured"
+    editor.prompt(opened["sessionId"], "!write secret.txt x")
+    editor.prompt(opened["sessionId"], "!write open.txt x")
+    assert not (editor.cwd / "secret.txt").exists()
+    assert (editor.cwd / "open.txt").exists()
+    editor.call("session/set_mode", sessionId=opened["sessionId"], modeId="configured")
+    editor.start(opened["sessionId"], "!write more.txt x")
+    editor.decide(editor.until_asked(), "reject")
+
+
+def test_model_and_reasoning_are_options(editors: Start) -> None:
+    editor = editors("--provider", "anthropic", env={"ANTHROPIC_API_KEY": "k"})
+    editor.initialize()
+    opened = editor.call("session/new", cwd=str(editor.cwd), mcpServers=[])
+    session, first = opened["sessionId"], options_of(opened)
+    categories = {one["id"]: one["category"] for one in opened["configOptions"]}
+    assert categories == {"mode": "mode", "model": "model", "reasoning": "thought_level"}
+    other = next(
+        one["value"]
+        for option in opened["configOptions"] if option["id"] == "model"
+        for one in option["options"] if one["value"] != first["model"]
+    )  # fmt: skip
+    changed = editor.call("session/set_config_option", sessionId=session, configId="model", value=other)
+    assert options_of(changed)["model"] == other
+    changed = editor.call("session/set_config_option", sessionId=session, configId="reasoning", value="high")
+    assert options_of(changed)["reasoning"] == "high"
+    for option, value in (("model", "none"), ("reasoning", "enormous"), ("colour", "red")):
+        wrong = editor.refused("session/set_config_option", sessionId=session, configId=option, value=value)
+        assert wrong["code"] == -32602
+
+
+def test_a_chosen_option_is_recorded_with_the_next_prompt(editors: Start) -> None:
+    editor = editors()
+    session = editor.new()
+    editor.call("session/set_config_option", sessionId=session, configId="reasoning", value="high")
+    editor.prompt(session, "!echo x")
+    editor.leave()
+    again = editors()
+    again.initialize()
+    assert options_of(again.call("session/resume", sessionId=session, cwd=str(again.cwd)))["reasoning"] == "high"
+
+
+# Sessions.
+
+
+def test_a_session_is_listed_loaded_and_continued_by_another_process(editors: Start, tmp_path: Path) -> None:
+    editor = editors()
+    session = editor.new()
+    editor.prompt(session, '!script think hm ;; say working ;; call bash {"command":"echo out"} ;; --- ;; say done')
+    told = updates(editor.frames)
+    editor.leave()
+
+    again = editors()
+    again.initialize()
+    [listed] = again.call("session/list", cwd=str(tmp_path))["sessions"]
+    assert (listed["sessionId"], listed["cwd"]) == (session, str(tmp_path))
+    assert listed["title"].startswith("!script think hm")
+    before = len(again.frames)
+    loaded = again.call("session/load", sessionId=session, cwd=str(tmp_path), mcpServers=[])
+    assert options_of(loaded).keys() == {"mode", "model", "reasoning"}
+    replayed = updates(again.frames[before:])
+    assert said(replayed, "user_message_chunk").startswith("!script")
+    assert said(replayed, "agent_thought_chunk") == said(told, "agent_thought_chunk") == "hm"
+    assert said(replayed) == said(told)
+    [card], [was] = of_kind(replayed, "tool_call"), of_kind(told, "tool_call")
+    assert card == was
+    assert of_kind(replayed, "tool_call_update") == of_kind(told, "tool_call_update")[-1:]
+    assert again.prompt(session, "!echo more")[0] == "end_turn"
+    again.leave()
+
+    third = editors()
+    third.initialize()
+    before = len(third.frames)
+    third.call("session/resume", sessionId=session, cwd=str(tmp_path))
+    assert updates(third.frames[before:]) == []
+    assert third.call("session/delete", sessionId=session) == {}
+    assert third.call("session/delete", sessionId=session) == {}
+    assert third.call("session/list")["sessions"] == []
+    assert third.refused("session/load", sessionId=session, cwd=str(tmp_path), mcpServers=[])["code"] == -32002
+
+
+def test_a_long_list_comes_in_pages(editors: Start, tmp_path: Path) -> None:
+    editor = editors()
+    session = editor.new()
+    editor.prompt(session, "!echo x")
+    for _ in range(100):
+        editor.call("session/fork", sessionId=session, cwd=str(tmp_path))
+    first = editor.call("session/list", cwd=f"{tmp_path}/")
+    second = editor.call("session/list", cwd=str(tmp_path), cursor=first["nextCursor"])
+    assert "nextCursor" not in second
+    ids = [one["sessionId"] for page in (first, second) for one in page["sessions"]]
+    assert (len(first["sessions"]), len(set(ids))) == (100, 101)
+    assert editor.refused("session/list", cursor="x")["code"] == -32602
+
+
+def test_close_ends_the_run_and_the_session_can_be_resumed(editors: Start) -> None:
+    editor = editors()
+    session = editor.new()
+    number = editor.start(session, "!stall-mid")
+    while not said(updates(editor.frames)):
+        editor.read()
+    closed = editor.ask_for("session/close", sessionId=session)
+    assert editor.answer_of(number)["result"]["stopReason"] == "cancelled"
+    assert editor.answer_of(closed)["result"] == {}
+    assert editor.refused("session/close", sessionId=session)["code"] == -32002
+    assert editor.answer_of(editor.start(session, "x"))["error"]["code"] == -32002
+    editor.call("session/resume", sessionId=session, cwd=str(editor.cwd))
+    assert editor.prompt(session, "!echo back")[0] == "end_turn"
+
+
+def test_a_fork_has_the_conversation_and_a_life_of_its_own(editors: Start) -> None:
+    editor = editors()
+    session = editor.new()
+    editor.prompt(session, "!echo common")
+    forked = editor.call("session/fork", sessionId=session, cwd=str(editor.cwd))["sessionId"]
+    assert forked != session
+    editor.prompt(forked, "!echo aside")
+    before = len(editor.frames)
+    editor.call("session/load", sessionId=session, cwd=str(editor.cwd), mcpServers=[])
+    assert said(updates(editor.frames[before:])) == "common"
+
+
+async def test_sessions_without_a_prompt_leave_nothing_in_the_journal(editors: Start, tmp_path: Path) -> None:
+    editor = editors()
+    session = editor.new()
+    editor.call("session/new", cwd=str(tmp_path), mcpServers=[])
+    editor.call("session/close", sessionId=session)
+    editor.leave()
+    journal = await Journal.open(tmp_path / "home" / "journal.db")
+    try:
+        assert await journal.sessions() == []
+    finally:
+        await journal.close()
+
+
+def test_a_loaded_session_moves_to_the_client_s_directory(editors: Start, tmp_path: Path) -> None:
+    editor = editors()
+    session = editor.new()
+    editor.prompt(session, "!echo x")
+    editor.leave()
+    (tmp_path / "moved").mkdir()
+    again = editors()
+    again.initialize()
+    again.call("session/resume", sessionId=session, cwd=str(tmp_path / "moved"))
+    again.prompt(session, "!write here.txt x")
+    assert (tmp_path / "moved" / "here.txt").exists()
+
+
+# Commands and notices.
+
+
+def test_commands_of_extensions_are_offered_and_run(editors: Start, tmp_path: Path) -> None:
+    extension = tmp_path / "ext"
+    extension.mkdir()
+    (extension / "extension.json").write_text(json.dumps({"name": "greeter", "exec": "./run"}))
+    (extension / "run").write_text(
+        f"#!{sys.executable}\n"
+        "from zot.ext import Extension\n"
+        "extension = Extension('greeter', '1')\n"
+        "@extension.command('greet', description='Greets.')\n"
+        "def greet(args):\n"
+        "    return f'Hello {args}'\n"
+        "extension.run()\n"
+    )
+    (extension / "run").chmod(0o755)
+    editor = editors("--ext", str(extension))
+    session = editor.new()
+    while not (offered := of_kind(updates(editor.frames), "available_commands_update")):
+        editor.read()
+    assert offered[0]["availableCommands"] == [{"name": "greet", "description": "Greets."}]
+    stop, found = editor.prompt(session, "/greet Ada")
+    assert (stop, said(found)) == ("end_turn", "Hello Ada")
+
+
+def test_notices_go_to_clients_that_show_them(editors: Start) -> None:
+    able, unable = editors(), editors()
+    assert able.prompt(able.new(session={"notices": {}}), "!retry 1")[0] == "end_turn"
+    assert unable.prompt(unable.new(), "!retry 1")[0] == "end_turn"
+    assert [one["severity"] for one in of_kind(updates(able.frames), "notice")] == ["warning"]
+    assert of_kind(updates(unable.frames), "notice") == []
+
+
+# The end of the process.
+
+
+def test_a_signal_ends_it_and_answers_the_prompt(editors: Start) -> None:
+    editor = editors()
+    number = editor.start(editor.new(), "!stall-mid")
+    while not said(updates(editor.frames)):
+        editor.read()
+    os.kill(editor.pid, signal.SIGTERM)
+    assert editor.answer_of(number)["result"]["stopReason"] == "cancelled"
+    assert editor.rest() == []
+    assert editor.wait() == 0
+
+
+def test_a_closed_output_ends_it(editors: Start) -> None:
+    editor = editors()
+    editor.start(editor.new(), "!stall-mid")
+    assert editor.process.stdout is not None
+    editor.process.stdout.close()
+    assert editor.wait() == 0
+
+
+def test_a_reader_that_stops_slows_the_run_down_and_loses_nothing(editors: Start) -> None:
+    editor = editors()
+    number = editor.start(editor.new(), "!say 30000 " + "word " * 200_000)
+    assert eventually(lambda: at_rest(editor.pid))
+    editor.answer_of(number)
+    assert said(updates(editor.frames)).split() == ["word"] * 200_000
+
+
+# The same story everywhere.
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        '!script think a ;; say b ;; call bash {"command":"echo c"} ;; --- ;; say d',
+        "!tools",
+        "!read nothing",
+        "!write x y",
+        "!bad-args",
+    ],
+)
+def test_rpc_and_acp_tell_the_same_story(editors: Start, zot: Callable[..., Zot], prompt: str) -> None:
+    editor = editors()
+    _, found = editor.prompt(editor.new(), prompt)
+    rpc = zot()
+    rpc.send({"type": "hello", "features": ["thinking"]}, {"type": "prompt", "message": prompt})
+    frames = rpc.until(type="done")
+    assert said(found) == text_of(frames)
+    assert said(found, "agent_thought_chunk") == "".join(
+        frame["delta"] for frame in frames if frame["type"] == "thinking_delta"
+    )
+    calls = [(frame["id"], frame["args"] or {}) for frame in frames if frame["type"] == "tool_call"]
+    assert [(one["toolCallId"], one["rawInput"]) for one in of_kind(found, "tool_call")] == calls
+    ends = {frame["id"]: frame["is_error"] for frame in frames if frame["type"] == "tool_result"}
+    last = {one["toolCallId"]: one["status"] == "failed" for one in of_kind(found, "tool_call_update")}
+    assert last == ends
+
+
+# The client of the protocol's own Python package.
+
+
+class Peer:
+    """A client as the package wants it: it allows what it is asked for, and keeps what it is sent."""
+
+    def __init__(self) -> None:
+        self.updates: list[Any] = []
+        self.asked: list[str] = []
+        self.updated = asyncio.Event()
+
+    async def session_update(self, session_id: str, update: Any, **_: Any) -> None:
+        self.updates.append(update)
+        self.updated.set()
+
+    async def request_permission(
+        self, session_id: str, tool_call: Any, options: list[Any], **_: Any
+    ) -> schema.RequestPermissionResponse:
+        self.asked.append(tool_call.title)
+        chosen = schema.AllowedOutcome(outcome="selected", option_id=options[0].option_id)
+        return schema.RequestPermissionResponse(outcome=chosen)
+
+    def on_connect(self, conn: Any) -> None:
+        pass
+
+
+async def test_the_package_s_client_uses_tools_approves_cancels_and_resumes(tmp_path: Path) -> None:
+    peer: Any = Peer()
+    argv = ("-m", "zot", "acp", "--provider", "lab", "--policy", "bash=ask")
+    env = environment({"ZOT_HOME": str(tmp_path / "home")})
+    async with acp.spawn_agent_process(peer, sys.executable, *argv, env=env, cwd=tmp_path) as (agent, _):
+        assert (await agent.initialize(protocol_version=acp.PROTOCOL_VERSION)).protocol_version == 1
+        session = (await agent.new_session(cwd=str(tmp_path), mcp_servers=[])).session_id
+        done = await agent.prompt(session_id=session, prompt=[acp.text_block("!bash touch made")])
+        assert done.stop_reason == "end_turn"
+        assert peer.asked == ["touch made"]
+        assert (tmp_path / "made").exists()
+        peer.updated.clear()
+        running = asyncio.ensure_future(agent.prompt(session_id=session, prompt=[acp.text_block("!stall-mid")]))
+        await asyncio.wait_for(peer.updated.wait(), PATIENCE_S)
+        await agent.cancel(session_id=session)
+        assert (await running).stop_reason == "cancelled"
+    async with acp.spawn_agent_process(peer, sys.executable, *argv, env=env, cwd=tmp_path) as (agent, _):
+        await agent.initialize(protocol_version=acp.PROTOCOL_VERSION)
+        listed = await agent.list_sessions(cwd=str(tmp_path))
+        assert [one.session_id for one in listed.sessions] == [session]
+        peer.updates.clear()
+        await agent.load_session(cwd=str(tmp_path), session_id=session, mcp_servers=[])
+        kinds = [update.session_update for update in peer.updates]
+        assert kinds[:4] == ["user_message_chunk", "agent_message_chunk", "tool_call", "tool_call_update"]
+        done = await agent.prompt(session_id=session, prompt=[acp.text_block("!echo resumed")])
+        assert done.stop_reason == "end_turn"
