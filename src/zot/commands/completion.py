@@ -29,6 +29,7 @@ COMMANDS = {
     "rpc": ("rpc", "MANUAL"),
     "host": ("host", "MANUAL"),
     "daemon": ("daemon", "MANUAL"),
+    "web": ("web", "GROUP"),
     "attach": ("attach", "MANUAL"),
     "call": ("call", "MANUAL"),
     "lab": ("lab", "MANUAL"),
