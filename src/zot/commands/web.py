@@ -29,7 +29,7 @@ from zot.config.file import DaemonSettings, ListenAddress
 from zot.config.flags import Flag
 from zot.config.pairing import CODE_S, DEVICE_PREFIX, open_pairing
 from zot.config.paths import DaemonPaths
-from zot.config.tokens import path_in, read_scoped, revoke, scoped_path_beside
+from zot.config.tokens import check_name, path_in, read_scoped, revoke, scoped_path_beside
 from zot.errors import UsageError, UserError
 from zot.files import replace_file
 from zot.messages import timestamp
@@ -70,6 +70,7 @@ def main(argv: Sequence[str]) -> int:
 def start(request: CommandRequest) -> int:
     """Find or start the daemon, and print a pairing link; with --open, open it in the browser."""
     place, roles = place_of(request), _roles(request)
+    check_name(f"{DEVICE_PREFIX}{request.settings.get('name', '')}")
     found = read_status(place)
     if not found.running and found.problem is None:
         found = _started(place, request)

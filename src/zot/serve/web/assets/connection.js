@@ -1,6 +1,6 @@
 // The WebSocket to the daemon: JSON-RPC calls, subscriptions by cursor, and reconnecting without a gap or a repetition.
 
-const FIRST_MS = 200;
+const FIRST_MS = 100;
 const LONGEST_MS = 8000;
 const BEAT_MS = 10000;
 const ANSWER_MS = 8000;
@@ -14,8 +14,13 @@ export class Refused extends Error {
   }
 }
 
-/** The connection was lost before the answer came. */
-export class Lost extends Error {}
+/** The connection was lost before the answer came. `sent` says whether the call may have reached the daemon. */
+export class Lost extends Error {
+  constructor(message, { sent }) {
+    super(message);
+    this.sent = sent;
+  }
+}
 
 /** A subscription to one session: `last` is the number of the newest event that was delivered. */
 class Subscription {
@@ -91,7 +96,7 @@ export class Connection extends EventTarget {
   }
 
   call(method, params) {
-    if (this.socket?.readyState !== WebSocket.OPEN) return Promise.reject(new Lost("there is no connection"));
+    if (this.socket?.readyState !== WebSocket.OPEN) return Promise.reject(new Lost("there is no connection", { sent: false }));
     this.number += 1;
     const id = this.number;
     this.socket.send(JSON.stringify({ jsonrpc: "2.0", id, method, params: params ?? {} }));
@@ -212,7 +217,7 @@ export class Connection extends EventTarget {
 
   async lose() {
     this.socket = null;
-    for (const { reject } of this.calls.values()) reject(new Lost("the connection was lost"));
+    for (const { reject } of this.calls.values()) reject(new Lost("the connection was lost", { sent: true }));
     this.calls.clear();
     for (const one of this.subscriptions.values()) one.pending = true;
     this.become("lost");

@@ -91,6 +91,7 @@ async function refresh() {
     drawSessions();
     for (const one of answer.sessions.slice(0, MOST_COSTS)) await readState(one);
     drawSessions();
+    open.get(route.id)?.update();
   } catch (problem) {
     if (!(problem instanceof Lost)) say(find("link"), problem.message);
   } finally {
@@ -286,7 +287,7 @@ function showInbox() {
 class Conversation {
   constructor(id) {
     this.id = id;
-    this.sent = new Map(); // Prompts without a sign that the daemon has them, by prompt id.
+    this.lost = new Map(); // Prompts whose answer was lost with the connection, by prompt id.
     this.transcript = new Transcript((request) => card(id, request));
     this.transcript.onUsage = () => this.facts();
     this.status = h("p", { class: "facts", role: "status" });
@@ -309,7 +310,7 @@ class Conversation {
     const stays = log.scrollHeight - log.scrollTop - log.clientHeight < 80;
     this.transcript.take(event);
     if (event.type === "approval_answer") settled(this.id, event.id, event.decision);
-    if (event.prompt_id) this.sent.delete(event.prompt_id);
+    if (event.prompt_id) this.lost.delete(event.prompt_id);
     if (stays) requestAnimationFrame(() => { log.scrollTop = log.scrollHeight; });
     if (["user_message", "done", "approval_request"].includes(event.type)) this.update();
   }
@@ -326,13 +327,13 @@ class Conversation {
   /** The daemon has the prompts that the transcript shows or that wait in its queue; others were lost on the way. */
   async caughtUp() {
     this.update();
-    if (!this.sent.size) return;
+    if (!this.lost.size) return;
     const state = await connection.call("session/state", { sessionId: this.id }).catch(() => null);
     if (!state || state.queued) return;
-    for (const [id, text] of this.sent) {
+    for (const [id, text] of this.lost) {
       if (!this.transcript.prompts.has(id)) this.unsent(text, "The connection was lost before this was sent.");
     }
-    this.sent.clear();
+    this.lost.clear();
   }
 
   unsent(text, reason) {
@@ -372,17 +373,14 @@ class Conversation {
     if (!prompt) return;
     const promptId = crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}`;
     this.input.value = "";
-    this.sent.set(promptId, prompt);
     if (this.transcript.running && !steers) this.transcript.notice(`Queued: ${prompt}`);
     try {
       await connection.call(steers ? "session/steer" : "session/prompt", { sessionId: this.id, prompt, promptId });
-      this.sent.delete(promptId);
     } catch (problem) {
-      if (problem instanceof Lost && connection.state === "lost") return; // Settled after the replay.
       // A turn that failed has shown its error; a prompt that was refused never became one.
-      const began = this.transcript.prompts.has(promptId);
-      this.sent.delete(promptId);
-      if (!began) this.unsent(prompt, problem.message);
+      if (this.transcript.prompts.has(promptId)) return;
+      if (problem.sent) this.lost.set(promptId, prompt); // The replay will tell.
+      else this.unsent(prompt, problem.message);
     }
   }
 

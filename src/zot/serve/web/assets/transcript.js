@@ -18,6 +18,7 @@ export class Transcript {
     this.tools = new Map();
     this.message = null;
     this.thought = null;
+    this.hasText = false; // Whether the reply that is being written has any.
     this.dirty = new Set();
     this.running = false;
     this.usage = null;
@@ -38,6 +39,7 @@ export class Transcript {
       case "turn_start":
       case "assistant_start":
         this.running = true;
+        this.hasText = false;
         this.end();
         break;
       case "text_delta":
@@ -47,7 +49,7 @@ export class Transcript {
         this.think(event.delta);
         break;
       case "assistant_message":
-        if (!this.message && shown(event.content)) this.text(shown(event.content));
+        if (!this.hasText && shown(event.content)) this.text(shown(event.content));
         this.end();
         break;
       case "tool_use_start":
@@ -119,6 +121,7 @@ export class Transcript {
       this.message = { element: this.add(element), text: "" };
     }
     this.message.text += delta;
+    this.hasText = true;
     this.later(this.message);
   }
 
@@ -190,10 +193,10 @@ export class Transcript {
   }
 }
 
-/** Text of message blocks; an image is named. */
+/** Text of message blocks; an image is named, and tool calls have events of their own. */
 export function shown(content) {
-  return content.map((one) => one.type === "text" || one.text !== undefined ? one.text
-    : `[${one.mime_type ?? one.type}]`).join("\n");
+  const parts = content.map((one) => one.text ?? (one.mime_type ? `[${one.mime_type}, ${one.bytes ?? "?"} bytes]` : ""));
+  return parts.filter(Boolean).join("\n");
 }
 
 /** The most telling argument of a tool call. */
