@@ -99,8 +99,7 @@ class CookieGuard:
     ``Origin``, which the gate has compared with ``Host``, or, for a GET, by ``Sec-Fetch-Site``.
     """
 
-    def __init__(self, app: ASGIApp, gate: Gate, route: str, role: str = "any") -> None:
-        self.role = role
+    def __init__(self, app: ASGIApp, gate: Gate, route: str) -> None:
         self._app = app
         self._gate = gate
         self._route = route

@@ -290,6 +290,10 @@ class Conversation {
     this.lost = new Map(); // Prompts whose answer was lost with the connection, by prompt id.
     this.transcript = new Transcript((request) => card(id, request));
     this.transcript.onUsage = () => this.facts();
+    this.sticks = true; // Whether the end is in sight, so that the view follows it.
+    this.isScrolling = false;
+    const log = this.transcript.element;
+    log.addEventListener("scroll", () => { this.sticks = log.scrollHeight - log.scrollTop - log.clientHeight < 80; });
     this.status = h("p", { class: "facts", role: "status" });
     this.title = h("h2", null, titleOf(id));
     this.input = h("textarea", { rows: 2, "aria-label": "Prompt", placeholder: "Prompt", id: "prompt",
@@ -306,13 +310,21 @@ class Conversation {
   }
 
   take(event) {
-    const log = this.transcript.element;
-    const stays = log.scrollHeight - log.scrollTop - log.clientHeight < 80;
     this.transcript.take(event);
     if (event.type === "approval_answer") settled(this.id, event.id, event.decision);
     if (event.prompt_id) this.lost.delete(event.prompt_id);
-    if (stays) requestAnimationFrame(() => { log.scrollTop = log.scrollHeight; });
+    if (this.sticks) this.toEnd();
     if (["user_message", "done", "approval_request"].includes(event.type)) this.update();
+  }
+
+  /** Scroll to the end, once a frame: measuring after each event would lay the page out each time. */
+  toEnd() {
+    if (this.isScrolling) return;
+    this.isScrolling = true;
+    requestAnimationFrame(() => {
+      this.isScrolling = false;
+      this.transcript.element.scrollTop = this.transcript.element.scrollHeight;
+    });
   }
 
   reset() {
@@ -394,8 +406,7 @@ function showSession(id) {
   const one = open.get(id);
   fill(main, one.element);
   one.update();
-  const log = one.transcript.element;
-  log.scrollTop = log.scrollHeight;
+  one.toEnd();
   if (!one.composer.hidden && matchMedia("(min-width: 720px)").matches) one.input.focus();
 }
 
