@@ -95,6 +95,11 @@ async def test_a_revoked_device_loses_its_connection_and_is_told(browser: Browse
     revoke(path_in(face.daemon.place.data_dir), "web.lost")
     await page.until("document.getElementById('link').dataset.state === 'unpaired'")
     assert "zot web pair" in await page.text("main")
+    page = await paired(browser, face, name="leaver")
+    await page.run("window.confirm = () => true; document.getElementById('unpair').click()")
+    await page.until("document.getElementById('link').dataset.state === 'unpaired'")
+    path = scoped_path_beside(path_in(face.daemon.place.data_dir))
+    assert not {"web.lost", "web.leaver"} & {one.name for one in read_scoped(path)}
 
 
 @needs("chromium")

@@ -60,6 +60,12 @@ function unpaired(reason) {
   document.body.dataset.view = "unpaired";
 }
 
+find("unpair").addEventListener("click", async () => {
+  if (!window.confirm("Unpair this browser? Only a new link can pair it again.")) return;
+  const answer = await fetch(new URL("unpair", base), { method: "POST", credentials: "same-origin" }).catch(() => null);
+  if (!answer?.ok) say(find("link"), "The daemon did not unpair this browser.");
+});
+
 connection.addEventListener("state", ({ detail }) => {
   const link = find("link");
   link.dataset.state = detail;
