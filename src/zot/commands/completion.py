@@ -30,6 +30,7 @@ COMMANDS = {
     "acp": ("acp", "MANUAL"),
     "host": ("host", "MANUAL"),
     "daemon": ("daemon", "MANUAL"),
+    "web": ("web", "GROUP"),
     "attach": ("attach", "MANUAL"),
     "call": ("call", "MANUAL"),
     "lab": ("lab", "MANUAL"),

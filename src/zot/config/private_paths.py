@@ -20,7 +20,8 @@ from zot.files import make_directory
 OWN_NAMES: Final = (
     "auth.json", "trust.json", "config.toml", "models.json", "SYSTEM.md",
     "journal.db", "journal.db-wal", "journal.db-shm", "journal.db.lock",
-    "daemon.sock", "daemon.sock.lock", "token", "tokens.json", "audit.jsonl",
+    "daemon.sock", "daemon.sock.lock", "token", "tokens.json", "pairings.json", "dashboard.html",
+    "audit.jsonl",
     "data", "logs", "spill", "recordings", "extensions", "extension-data", "snapshots", "skills",
 )  # fmt: skip
 #: Files that SQLite and zot keep beside a journal.

@@ -92,8 +92,7 @@ def make_scoped(
 
     Raise UserError if the name is invalid or taken, ConfigError if a file cannot be read or written.
     """
-    if not _NAME.fullmatch(name):
-        raise UserError(f"{name!r} is not a name for a token: use 1 to 64 letters, digits and _.@-")
+    check_name(name)
     token = f"zot_{_random()}"
     made = ScopedToken(
         name,
@@ -111,6 +110,12 @@ def make_scoped(
     return token
 
 
+def check_name(name: str) -> None:
+    """Raise UserError if a token cannot have this name."""
+    if not _NAME.fullmatch(name):
+        raise UserError(f"{name!r} is not a name for a token: use 1 to 64 letters, digits and _.@-")
+
+
 def revoke(path: str, name: str) -> None:
     """Remove a token from either file; ``path`` is that of the token file. Raise UserError, ConfigError."""
     with directory_lock(os.path.dirname(path)):
@@ -125,7 +130,7 @@ def revoke(path: str, name: str) -> None:
 
 
 def _remove_line(path: str, name: str) -> None:
-    lines = _content(path).decode("utf-8", "replace").split("\n")
+    lines = read_private(path).decode("utf-8", "replace").split("\n")
     kept = [line for line in lines if (found := _parsed(line)) is None or found[0] != name]
     if not any(_parsed(line) for line in kept):
         os.unlink(path)  # An empty file would void all tokens; a missing one is made anew if there is no other token.
@@ -143,7 +148,7 @@ def read_scoped(path: str) -> tuple[ScopedToken, ...]:
     if not is_there(path):
         return ()
     try:
-        tokens = msgspec.json.decode(_content(path), type=thread_safe_type(_ScopedFile)).tokens
+        tokens = msgspec.json.decode(read_private(path), type=thread_safe_type(_ScopedFile)).tokens
     except UNREADABLE as problem:
         raise ConfigError(f"{path}: {explain(problem)}") from None
     names = [one.name for one in tokens]
@@ -165,7 +170,7 @@ def make(path: str) -> None:
 def read(path: str) -> Mapping[str, bytes]:
     """Return the tokens of a token file by name. Raise ConfigError."""
     tokens: dict[str, bytes] = {}
-    for number, line in enumerate(_content(path).decode("utf-8", "replace").split("\n"), 1):
+    for number, line in enumerate(read_private(path).decode("utf-8", "replace").split("\n"), 1):
         text = line.strip()
         if not text or text.startswith("#"):
             continue
@@ -185,7 +190,7 @@ def _parsed(line: str) -> tuple[str, str] | None:
     return (name, token) if _TOKEN.fullmatch(token) and _NAME.fullmatch(name) else None
 
 
-def _content(path: str) -> bytes:
+def read_private(path: str) -> bytes:
     """Return the content of a file that only its owner can read. Raise ConfigError."""
     try:
         with open(path, "rb", opener=_opened) as file:

@@ -58,7 +58,8 @@ class AuditEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line. ``prev`` is the hash of the preceding line, whose number is one less.
 
     ``event`` is `opened` (a daemon starts writing), `call` (a method was called), `reads` (``lines`` calls only read),
-    `lost` (``lines`` entries could not be written) or an event of a connection: `connected`, `refused` or `revoked`.
+    `lost` (``lines`` entries could not be written), an event of a connection: `connected`, `refused`, `revoked`, or
+    of a browser: `paired` or `unpaired`.
     """
 
     n: int

@@ -24,6 +24,7 @@ from zot.serve.daemon.daemon import Daemon
 from zot.serve.daemon.lifecycle import BackgroundTasks
 from zot.serve.daemon.logs import LogFile
 from zot.serve.daemon.parts import DaemonParts, journal_of
+from zot.serve.web.dashboard import Dashboard
 from zot.serve.web.gate import Gate, Limits, Tokens
 from zot.serve.web.respond import Respond
 from zot.serve.web.websocket import ClientEndpoint, ExtensionEndpoint, Message, Receive, Send, refuse
@@ -143,6 +144,7 @@ def app_for(
         WebSocketRoute("/", TokenGuard(conversation, gate, "/", "any")),
         WebSocketRoute("/ws", TokenGuard(conversation, gate, "/ws", "any")),
         WebSocketRoute("/ext", TokenGuard(extension, gate, "/ext", "extend")),
+        *Dashboard(gate, daemon.parts.audit).routes(conversation),
     ]
     app = Starlette(routes=routes)
     app.router.redirect_slashes = False

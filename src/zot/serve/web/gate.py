@@ -168,17 +168,17 @@ class Gate:
         """Return the reason to refuse a request regardless of its token; None to accept it."""
         if _bears_token_in_url(scope):
             return Refusal(400, "token_in_url", "a token in an address ends up in logs: use a header; and replace it")
-        hosts = _all(scope, b"host")
+        hosts = headers_of(scope, b"host")
         if len(hosts) != 1 or _name_of(hosts[0]) not in self._hosts:
             return Refusal(421, "host", "this is not a host name of the daemon; add it to hosts in [daemon]")
-        origins = _all(scope, b"origin")
+        origins = headers_of(scope, b"origin")
         if origins and not (len(origins) == 1 and self._allows(origins[0], hosts[0], scope)):
             return Refusal(403, "origin", "pages of this origin may not call the daemon")
         return None
 
     def grant(self, scope: Scope) -> Grant | None:
         """Return what the one token in a request allows; None if there is none, several, or an unknown one."""
-        given = [value.partition(" ") for value in _all(scope, b"authorization")]
+        given = [value.partition(" ") for value in headers_of(scope, b"authorization")]
         tokens = [token.strip() if scheme.lower() == "bearer" else "" for scheme, _, token in given]
         names = scope.get("subprotocols") or ()
         tokens += [name.removeprefix(_TOKEN_SUBPROTOCOL) for name in names if name.startswith(_TOKEN_SUBPROTOCOL)]
@@ -195,7 +195,8 @@ def subprotocol_of(scope: Scope) -> str | None:
     return SUBPROTOCOL if SUBPROTOCOL in (scope.get("subprotocols") or ()) else None
 
 
-def _all(scope: Scope, name: bytes) -> list[str]:
+def headers_of(scope: Scope, name: bytes) -> list[str]:
+    """Return all values of a header; ``name`` has small letters."""
     return [value.decode("latin-1").strip() for key, value in scope["headers"] if key.lower() == name]
 
 

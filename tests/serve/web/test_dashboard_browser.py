@@ -1,0 +1,262 @@
+"""The dashboard in a real browser, with a daemon in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from browser import Browser, Page, browsing
+from harness import at_home
+from optional import needs
+from zot.config.pairing import open_pairing
+from zot.config.tokens import path_in, read_scoped, revoke, scoped_path_beside
+from zot.serve.web import listen, open_daemon
+
+from .face import Face, faced, until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+ALL = ("view", "prompt", "approve", "self_approve")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Browser]:
+    async with browsing(tmp_path_factory.mktemp("chromium")) as browser:
+        yield browser
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def face(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Face]:
+    home = tmp_path_factory.mktemp("dashboard") / "home"
+    home.mkdir()
+    (home / "config.toml").write_text('[agents.default]\nprovider = "lab"\npolicy = ["bash=ask", "*=allow"]\n')
+    async with faced(home) as face:
+        yield face
+
+
+def link(face: Face, *roles: str, name: str = "") -> str:
+    path = path_in(face.daemon.place.data_dir)
+    code = open_pairing(path, name=name, roles=roles or ALL, now=time.time())
+    return f"http://127.0.0.1:{face.port}/web/#pair={code}"
+
+
+async def paired(browser: Browser, face: Face, *roles: str, name: str = "") -> Page:
+    """Return a page of a new profile that was paired."""
+    page = await browser.page(link(face, *roles, name=name), context=await browser.profile())
+    await page.until("document.getElementById('link').dataset.state === 'live'")
+    return page
+
+
+async def begin(page: Page, prompt: str) -> str:
+    """Start a session from the page with a first prompt; return its id."""
+    await page.run("location.hash = '#/new'")
+    await page.until("document.activeElement.id === 'first' && document.querySelector('#agent option')")
+    await page.type(prompt)
+    await page.run("document.querySelector('form').requestSubmit()")
+    await page.until("document.querySelector('.user')")
+    return str(await page.run("decodeURIComponent(location.hash.slice(4))"))
+
+
+async def messages(face: Face, session: str) -> list[dict[str, Any]]:
+    async with face.connected() as client:
+        await client.call("initialize", {"protocolVersion": 1})
+        told = await client.call("session/messages", {"sessionId": session})
+    found: list[dict[str, Any]] = told["result"]["messages"]
+    return found
+
+
+IDLE = "document.querySelector('.conversation [role=status]').textContent.startsWith('idle')"
+
+
+@needs("chromium")
+async def test_a_link_pairs_once_and_the_code_leaves_the_address(browser: Browser, face: Face) -> None:
+    address = link(face, name="laptop")
+    page = await browser.page(address, context=await browser.profile())
+    await page.until("document.getElementById('link').dataset.state === 'live'")
+    assert await page.run("location.href") == f"http://127.0.0.1:{face.port}/web/#/"
+    assert await page.run("document.cookie + JSON.stringify(localStorage) + JSON.stringify(sessionStorage)") == "{}{}"
+    assert page.problems == []
+    assert {one.split("/")[2] for one in page.requested} == {f"127.0.0.1:{face.port}"}
+    second = await browser.page(address, context=await browser.profile())
+    await second.until("document.body.dataset.view === 'unpaired'")
+    assert "used already" in await second.text("main")
+
+
+@needs("chromium")
+async def test_a_revoked_device_loses_its_connection_and_is_told(browser: Browser, face: Face) -> None:
+    page = await paired(browser, face, name="lost")
+    revoke(path_in(face.daemon.place.data_dir), "web.lost")
+    await page.until("document.getElementById('link').dataset.state === 'unpaired'")
+    assert "zot web pair" in await page.text("main")
+    page = await paired(browser, face, name="leaver")
+    await page.run("window.confirm = () => true; document.getElementById('unpair').click()")
+    await page.until("document.getElementById('link').dataset.state === 'unpaired'")
+    path = scoped_path_beside(path_in(face.daemon.place.data_dir))
+    assert not {"web.lost", "web.leaver"} & {one.name for one in read_scoped(path)}
+
+
+@needs("chromium")
+async def test_a_conversation_is_streamed_as_markdown_and_markup_stays_text(browser: Browser, face: Face) -> None:
+    page = await paired(browser, face)
+    hostile = (
+        "# Title <img src=x onerror=alert(1)>\n\n* **bold** `code` [ok](https://example.org) [no](javascript:alert(1))"
+    )
+    read = 'say "Looking." ;; call read {"path": "missing"}'
+    script = f'!script think "hm" ;; {read} ;; --- ;; say {json.dumps(hostile)}'
+    await begin(page, script)
+    await page.until(IDLE)
+    assert await page.run("[...document.querySelectorAll('.answer, .tool')].map(one => one.className)") == [
+        "answer", "tool", "answer",
+    ]  # fmt: skip
+    assert await page.text(".tool .state") == "failed"
+    assert await page.text(".answer") == "Looking."
+    answer = "document.querySelectorAll('.answer')[1]"
+    assert await page.run(f"{answer}.querySelector('h3').textContent") == "Title <img src=x onerror=alert(1)>"
+    assert await page.run(f"[...{answer}.querySelectorAll('strong, code')].map(one => one.textContent)") == [
+        "bold",
+        "code",
+    ]
+    assert await page.run(f"[...{answer}.querySelectorAll('a')].map(one => one.href)") == ["https://example.org/"]
+    assert "[no](javascript:alert(1))" in await page.run(f"{answer}.textContent")
+    assert await page.run("document.querySelectorAll('#main img, #main script').length") == 0
+    assert await page.text(".thought pre") == "hm"
+    await page.until("document.querySelector('.conversation h2').textContent.startsWith('!script think')")
+    assert page.problems == []
+
+
+@needs("chromium")
+async def test_an_approval_is_decided_from_the_inbox_by_key_and_elsewhere(browser: Browser, face: Face) -> None:
+    page, other = await paired(browser, face), await paired(browser, face)
+    await other.run("location.hash = '#/inbox'")
+    await begin(page, "!bash echo from-the-inbox; echo again")
+    await other.until("document.querySelector('#inbox .approval')")
+    assert await other.text("#inbox pre") == "echo from-the-inbox; echo again"
+    assert await other.run("document.title") == "(1) zot"
+    await page.until("document.querySelector('.approval button')")
+    await other.press("a")  # Without the focus on the approval, a key decides nothing.
+    await other.press("j")
+    assert await page.text(".approval .outcome") == ""
+    await other.press("a")
+    await page.until(IDLE)
+    await page.until("document.querySelector('.tool').dataset.state === 'done'")
+    assert "from-the-inbox\nagain" in await page.text(".tool .output")
+    assert (await page.text(".approval .outcome")).startswith("allow once by ws:web.")
+    await other.until("!document.querySelector('#inbox .approval') && document.title === 'zot'")
+
+    await page.run("document.getElementById('prompt').focus()")
+    await page.type("!bash echo rejected")
+    await page.press("Enter")
+    await other.until("document.querySelector('#inbox .approval')")
+    await page.run("document.querySelector('.approval:not([data-settled])').focus()")
+    await page.press("r")
+    await other.until("!document.querySelector('#inbox .approval')")  # Answered in the other tab.
+    await page.until(IDLE)
+
+
+@needs("chromium")
+async def test_a_socket_that_is_killed_in_mid_turn_costs_no_text(browser: Browser, face: Face) -> None:
+    page = await paired(browser, face, name="shaky")
+    session = await begin(page, "!slow 120 0.02")
+    shown = "document.querySelector('.answer')?.textContent ?? ''"
+    for number in range(20):
+        await page.until(f"({shown}).length > {number * 5}")
+        mine = [one for one in face.daemon.connections if one.grant.name == "web.shaky"]
+        for connection in mine:
+            connection.wire.cut("a test")
+        await page.until("document.getElementById('link').dataset.state !== 'live'")
+        await until(lambda: any(one.grant.name == "web.shaky" for one in face.daemon.connections))
+    await page.until("document.getElementById('link').dataset.state === 'live'")
+    await page.until(IDLE)
+    journal = [one for one in await messages(face, session) if one["role"] == "assistant"]
+    answers = await page.run("[...document.querySelectorAll('.answer')].map(one => one.textContent)")
+    assert [one.strip() for one in answers] == [text_of(one).strip() for one in journal]
+    assert await page.run("document.querySelectorAll('.user').length") == 1
+
+
+@needs("chromium")
+async def test_a_frozen_tab_catches_up_with_the_daemon_that_came_after(browser: Browser, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    async with faced(home) as face:
+        page = await paired(browser, face)
+        session = await begin(page, "!echo before")
+        await page.until(IDLE)
+        url = face.url
+        await page.send("Page.setWebLifecycleState", state="frozen")
+    with at_home(home / "user"):
+        async with open_daemon(home, provider="lab") as daemon:
+            listening = await listen(daemon, url)
+            face = Face(daemon, listening.url, home)
+            async with face.connected() as client:
+                await client.begin(session)
+                await client.prompt(session, "!echo after")
+            await page.send("Page.setWebLifecycleState", state="active")
+            await page.until("document.querySelectorAll('.answer').length === 2")
+            await page.until("document.getElementById('link').dataset.state === 'live'")
+            shown = await page.run("[...document.querySelectorAll('.user, .answer')].map(one => one.textContent)")
+            assert shown == ["!echo before", "before", "!echo after", "after"]
+            listening.stop()
+            await daemon.close()
+            await listening.close()
+
+
+def text_of(message: dict[str, Any]) -> str:
+    content = message["content"]
+    return content if isinstance(content, str) else "".join(block.get("text", "") for block in content)
+
+
+@needs("chromium")
+async def test_a_prompt_is_queued_steered_and_stopped_by_keys(browser: Browser, face: Face) -> None:
+    page = await paired(browser, face)
+    await begin(page, "!stall")
+    await page.until("document.activeElement.id === 'prompt' && !document.querySelector('.stop').hidden")
+    await page.type("!echo queued")
+    await page.press("Enter")
+    await page.until("document.querySelector('.notice')?.textContent === 'Queued: !echo queued'")
+    await page.press("Escape")
+    await page.until("[...document.querySelectorAll('.answer')].some(one => one.textContent === 'queued')")
+    assert await page.run("document.querySelectorAll('.user').length") == 2
+
+
+@needs("chromium")
+async def test_a_page_without_the_roles_shows_no_composer_and_no_buttons(browser: Browser, face: Face) -> None:
+    page = await paired(browser, face)
+    session = await begin(page, "!bash echo watched")
+    watcher = await paired(browser, face, "view")
+    await watcher.run("location.hash = '#/inbox'")
+    await watcher.until("document.querySelector('#inbox .approval')")
+    assert await watcher.run("document.querySelectorAll('#inbox button').length") == 0
+    await watcher.run(f"location.hash = '#/s/{session}'")
+    await watcher.until("document.querySelector('.composer')?.hidden")
+    await page.run("document.querySelector('.approval').focus()")
+    await page.press("r")
+    await page.until(IDLE)
+
+
+@needs("chromium")
+@pytest.mark.parametrize("width", [360, 768, 1600])
+async def test_nothing_is_wider_than_the_window(browser: Browser, face: Face, width: int, tmp_path: Path) -> None:
+    page = await paired(browser, face)
+    await begin(page, "!echo " + "long" * 100)
+    await page.until(IDLE)
+    for view in ("#/", "#/new", "#/inbox"):
+        await page.size(width, 740)
+        await page.run(f"location.hash = '{view}'")
+        await asyncio.sleep(0)
+        assert await page.run("document.documentElement.scrollWidth") <= width
+    names = await page.run(
+        "[...document.querySelectorAll('a, button, input, select, textarea')].filter(one => "
+        "!(one.textContent.trim() || one.labels?.length || one.getAttribute('aria-label'))).length"
+    )
+    assert names == 0
+
+
+async def test_a_device_is_a_token_with_a_name_of_its_own(face: Face) -> None:
+    path = scoped_path_beside(path_in(face.daemon.place.data_dir))
+    assert all(one.name.startswith("web.") and one.expires for one in read_scoped(path))
