@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -67,6 +67,16 @@ class Tool(Protocol):
 
         When cancelled, leave no process.
         """
+
+
+class ToolSource(Protocol):
+    """Source of further tools, which may become known while a session runs."""
+
+    def begin(self) -> None:
+        """Look for tools in the background: a prompt has arrived. Returns at once; idempotent."""
+
+    def tools(self) -> Sequence[Tool]:
+        """Return the tools known now. Those found later come after those returned before."""
 
 
 def decode_args(args: dict[str, Any], kind: type[T]) -> T:
