@@ -49,6 +49,8 @@ class ManagedServer:
         self._connection: McpConnection | None = None
         self._starting: asyncio.Task[McpConnection] | None = None
         self._refreshing: asyncio.Task[None] | None = None
+        #: How many requests for its tools are under way.
+        self._lists = 0
         self._failures = 0
         self._reason = ""
         self._pause_until = 0.0
@@ -77,8 +79,12 @@ class ManagedServer:
 
     async def refresh(self) -> None:
         """Ask the server for its tools, and keep them in the cache. Raise McpFailed."""
-        connection = await self._connected()
-        listed, ttl_s = await _list_tools(connection)
+        self._lists += 1
+        try:
+            connection = await self._connected()
+            listed, ttl_s = await _list_tools(connection)
+        finally:
+            self._lists -= 1
         found: dict[str, OfferedTool] = {}
         for raw in listed[:MAX_TOOLS]:
             try:
@@ -164,7 +170,7 @@ class ManagedServer:
         self.revision = connection.client.revision
         connection.on_change = self.refresh_soon
         self._connection = connection
-        if not self.is_current:
+        if not self.is_current and not self._lists:
             self.refresh_soon()
         return connection
 
