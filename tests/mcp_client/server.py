@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 MODE = sys.argv[1] if len(sys.argv) > 1 else "good"
@@ -48,7 +49,7 @@ def ask(method: str, params: dict[str, Any]) -> dict[str, Any]:
     sys.exit(0)
 
 
-def messages() -> Any:
+def messages() -> Iterator[dict[str, Any]]:
     for line in sys.stdin:
         if HEARD:
             with open(HEARD, "a") as heard:
