@@ -49,9 +49,12 @@ check: $(STAMP)
 	@$(BIN)/mypy
 	@$(BIN)/python -m pytest tests/test_architecture.py
 
-# All attacks, also those that are slow or need root to become somebody else. The fast ones are in `make test`, too.
+# All attacks, also the slow ones. Root runs them twice, the second time as a user without rights. The fast ones are in
+# `make test`, too.
 attacks: $(STAMP)
 	@ZOT_ATTACKS=all $(PYTEST) -n $(WORKERS) --dist worksteal tests/attacks
+	@ZOT_ATTACKS=unprivileged PYTHONDONTWRITEBYTECODE=1 $(BIN)/python scripts/unprivileged.py \
+		$(BIN)/python -m pytest -p no:inline_snapshot -n $(WORKERS) --dist worksteal tests/attacks
 
 format: $(STAMP)
 	@$(BIN)/ruff format .

@@ -29,8 +29,12 @@ that all agents share are listed in full with [zot rpc](#zot-rpc).
 {usage}
 ```
 
-`zot completion bash`, `zsh` or `fish` prints a completion script. The package installs manual pages: `man zot`,
-`man zot-rpc` and so on.
+`zot completion bash`, `zsh` or `fish` prints a completion script; [below](#zot-completion) is the line for the start-up
+file of your shell.
+
+The package has manual pages: `man zot`, `man zot-rpc` and so on. `man` finds them after `pipx install`, and in an
+activated virtual environment. `uv tool install` does not link them; use
+`man -M "$(uv tool dir)/zot-agent/share/man" zot`.
 """
 
 
@@ -88,12 +92,18 @@ def _man(title: str, purpose: str, body: list[str]) -> str:
 
 
 def _usage_body() -> list[str]:
-    return [".SH SYNOPSIS", ".nf", *map(_roff, _USAGE.split("\n")), ".fi", *_manual_body(terminal.MANUAL)]
+    usage, *commands = _USAGE.strip().split("\n")
+    head = [".SH SYNOPSIS", _roff(usage.removeprefix("Usage: ")), ".SH DESCRIPTION", ".nf"]
+    return [*head, *map(_roff, "\n".join(commands).strip().split("\n")), ".fi", *_sections(terminal.MANUAL)]
 
 
 def _manual_body(manual: Manual) -> list[str]:
     body = [".SH SYNOPSIS", f".B {_roff(manual.usage)}", "[flags]", ".SH DESCRIPTION", ".nf"]
-    body += [*map(_roff, manual.summary.split("\n")), ".fi"]
+    return [*body, *map(_roff, manual.summary.split("\n")), ".fi", *_sections(manual)]
+
+
+def _sections(manual: Manual) -> list[str]:
+    body: list[str] = []
     flags = (*manual.flags, HELP, HELP_ALL)
     for group in dict.fromkeys(flag.group for flag in flags):
         body.append(f".SH {(group or 'Flags').upper()}")

@@ -134,7 +134,7 @@ class FakeTool:
     read_only = False
 
     def __init__(self, name: str, action: Callable[[dict[str, Any], ToolContext], Any]) -> None:
-        self.spec = ToolSpec(name, f"The tool {name}.", {"type": "object", "properties": {}})
+        self.spec = ToolSpec(name, f"The tool {name}.", {"type": "object"})
         self._action = action
 
     async def run(self, args: dict[str, Any], context: ToolContext) -> Output:

@@ -85,3 +85,14 @@ def run(words: list[str]) -> str:
     done = subprocess.run(words, env=environment({}), capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@pytest.mark.parametrize("path", [".ci/run", ".github/workflows/ci.yml", ".pre-commit-config.yaml"])
+def test_every_make_target_that_is_called_exists(path: str) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    lines = [line.partition("#")[0] for line in (ROOT / path).read_text().split("\n")]
+    called = {
+        word for line in lines for words in re.findall(r"\bmake ((?:[a-z-]+ ?)+)", line) for word in words.split()
+    }
+    assert called
+    assert called <= targets

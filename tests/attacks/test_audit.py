@@ -104,3 +104,13 @@ def test_a_log_that_is_not_whole_says_from_where_on_it_is(tmp_path: Path) -> Non
     assert (verify([str(path)]).whole_from, len(verify([str(path)]).problems)) == (6, 1)
     path.write_bytes(b"".join(whole[:-1]) + whole[-1].replace(b"m8", b"m0"))
     assert verify([str(path)]).whole_from == 0
+
+
+def test_extensions_that_connect_and_tokens_that_are_revoked_stay_on_record(tmp_path: Path) -> None:
+    path = str(tmp_path / "audit.log")
+    audit = Audit(LogFile(path), soon=at_once)
+    audit.note("connected", VIEWER, method="/ext", session="s")
+    audit.note("revoked", VIEWER)
+    audit.call(VIEWER, "/v1/respond", outcome="500")  # It may have run tools before it failed.
+    audit.close()
+    assert [one["event"] for one in lines(path)] == ["opened", "connected", "revoked", "call"]

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -25,7 +23,6 @@ from zot.tools.file_access import LockedPaths
 from zot.tools.process import Child, Groups, Program
 from zot.tools.sandbox import Sandbox
 
-from .privilege import NOBODY, as_nobody, needs_root
 from .sandboxed import locked
 
 ALL = [path for paths in PROTECTED.values() for path in paths]
@@ -308,32 +305,120 @@ async def test_a_new_bare_repository_below_is_none_any_more(tmp_path: Path) -> N
     assert not (tmp_path / "old" / "hooks" / "x").exists()
 
 
-@needs_root
 @needs("bwrap")
-def test_a_directory_that_a_command_made_read_only_keeps_nothing() -> None:
-    work = Path(tempfile.mkdtemp())
-    os.chown(work, NOBODY, NOBODY)
-    try:
-        command = (
-            "mkdir -p .vscode .config/fish; echo evil | tee .vscode/tasks.json .config/fish/x; chmod 555 .config ."
-        )
-        as_nobody(lambda: locked(command, work, groups=True))
-        assert not (work / ".vscode").exists()
-        assert not (work / ".config" / "fish").exists()
-    finally:
-        shutil.rmtree(work)
+async def test_a_directory_that_a_command_made_read_only_keeps_nothing(tmp_path: Path) -> None:
+    command = "mkdir -p .vscode .config/fish; echo evil | tee .vscode/tasks.json .config/fish/x; chmod 555 .config ."
+    await locked(command, tmp_path)
+    assert not (tmp_path / ".vscode").exists()
+    assert not (tmp_path / ".config" / "fish").exists()
+    tmp_path.chmod(0o700)
 
 
-@needs_root
 @needs("bwrap")
-def test_a_directory_that_a_command_made_unreadable_hides_no_repository() -> None:
-    work = Path(tempfile.mkdtemp())
-    os.chown(work, NOBODY, NOBODY)
-    try:
-        as_nobody(lambda: locked("mkdir -p a/b; git init -q a/b/c; chmod 111 a/b a", work, groups=True))
-        assert not (work / "a" / "b" / "c" / ".git").exists()
-    finally:
-        shutil.rmtree(work)
+async def test_a_directory_that_a_command_made_unreadable_hides_no_repository(tmp_path: Path) -> None:
+    await locked("mkdir -p a/b; git init -q a/b/c; chmod 111 a/b a", tmp_path)
+    assert not (tmp_path / "a" / "b" / "c" / ".git").exists()
+
+
+@needs("bwrap", "git")
+async def test_the_next_step_of_a_rebase_runs_nothing_that_was_planted(tmp_path: Path) -> None:
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "GIT_CONFIG_NOSYSTEM": "1", "GIT_EDITOR": "true"}
+    work = tmp_path / "work"
+    work.mkdir()
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(work), "-c", "user.name=x", "-c", "user.email=x@x", *words]
+        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False).stdout
+
+    git("init", "-q", "-b", "main")
+    for branch, text in (("main", "0"), ("side", "1"), ("main", "2")):
+        git("checkout", "-q", "-B" if branch == "side" else "-q", branch)
+        (work / "f").write_text(text)
+        git("add", "f")
+        git("commit", "-qm", text)
+    git("rebase", "side", "--exec", "touch ../mine")
+    todo = work / ".git" / "rebase-merge" / "git-rebase-todo"
+    assert "exec touch ../mine" in todo.read_text()
+    await locked("echo 3 > f; git add f", work)
+    assert todo.exists()
+    text = await locked(f"echo ' x touch {tmp_path}/ran' >> .git/rebase-merge/git-rebase-todo", work)
+    assert "moved away, because --lock protects it: .git/rebase-merge/git-rebase-todo" in text
+    git("rebase", "--continue")
+    assert not (tmp_path / "ran").exists()
+
+
+BELOW = [path for path in ALL if not path.startswith(".git/")]
+
+
+@needs("bwrap")
+async def test_in_a_directory_below_it_stays_as_it_is(clone: Path) -> None:
+    before = _contents(clone)
+    ways = ("echo evil > {0}", "echo evil > {0}/file", "echo evil > {0}/new", "rm -rf {0}", "mv {0} {0}.old")
+    lines = [way.format(f"work/{path}") for path in BELOW for way in ways]
+    (clone.parent / "attack.sh").write_text("\n".join([*lines, "echo done"]))
+    text = await locked("sh attack.sh 2>&1 | tail -1", clone.parent)
+    assert "\ndone\n" in text
+    assert {name: content for name, content in _contents(clone).items() if "zot-quarantine" not in name} == before
+
+
+@needs("bwrap")
+async def test_in_a_directory_below_what_was_not_there_is_moved_away(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    places = [f"{place}/{path}" for place in ("old", "new/deep") for path in [*BELOW, ".VSCode"]]
+    commands = [f"mkdir -p $(dirname {path}); echo evil > {path}" for path in places]
+    (tmp_path / "attack.sh").write_text("\n".join(commands))
+    text = await locked(
+        "sh attack.sh; mkdir -p src/git src/fish; echo good | tee src/git/a src/fish/b src/head", tmp_path
+    )
+    assert [path for path in places if os.path.lexists(tmp_path / path)] == []
+    assert "new/deep/.npmrc" in text
+    kept = {name for name, content in _contents(tmp_path).items() if content == "good\n"}
+    assert kept == {"src/git/a", "src/fish/b", "src/head"}
+
+
+@needs("bwrap")
+async def test_packages_bring_such_files_along_and_can_be_removed(tmp_path: Path) -> None:
+    for package in ("node_modules/a", "sub/node_modules/a", ".venv/lib/site-packages/a"):
+        (tmp_path / package / ".vscode").mkdir(parents=True)
+    text = await locked("rm -rf node_modules sub .venv; mkdir -p node_modules/b; touch node_modules/b/.npmrc", tmp_path)
+    assert "[exit 0]" in text
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()] == [
+        "node_modules/b/.npmrc"
+    ]
+
+
+@needs("bwrap")
+async def test_a_directory_is_not_replaced_by_one_with_other_protected_files(tmp_path: Path) -> None:
+    for path in ("sub/.vscode", "sub/.git/hooks", "sub/.git/objects", "sub/.git/refs", ".config/git"):
+        (tmp_path / path).mkdir(parents=True)
+    (tmp_path / "sub" / ".npmrc").write_text("mine")
+    paths = ("sub/.vscode/tasks.json", "sub/.git/hooks/post-checkout", "sub/.git/config", "sub/.npmrc", ".config/git/x")
+    made = "; ".join(f"mkdir -p $(dirname {path}); echo evil > {path}" for path in paths)
+    await locked(f"mv sub sub2; mv .config config2; {made}", tmp_path)
+    assert [path for path in paths if (tmp_path / path).exists() and (tmp_path / path).read_text() == "evil\n"] == []
+
+
+@needs("bwrap")
+async def test_a_protected_link_below_leads_to_nothing_that_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / ".vscode").symlink_to("../conf")
+    await locked("echo evil > conf/tasks.json; echo evil > sub/.vscode/tasks.json", tmp_path)
+    assert [*(tmp_path / "conf").iterdir()] == []
+
+
+@needs("bwrap")
+@pytest.mark.parametrize("other", ["notes.txt", "deep/down/notes", ".git/COMMIT_EDITMSG"])
+@pytest.mark.parametrize("path", [".git/config", ".git/hooks/post-checkout", ".vscode/tasks.json", "sub/.npmrc"])
+async def test_another_name_of_a_protected_file_is_as_protected(path: str, other: str, tmp_path: Path) -> None:
+    """An archive can bring hard links along."""
+    for one in (path, other):
+        (tmp_path / one).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / path).write_text("mine\n")
+    (tmp_path / other).hardlink_to(tmp_path / path)
+    text = await locked(f"echo evil >> {other}; ln {path} again; echo evil >> again", tmp_path)
+    assert "Read-only file system" in text
+    assert (tmp_path / path).read_text() == "mine\n"
 
 
 async def _until(path: Path) -> None:
@@ -394,11 +479,15 @@ for frame in frames():
 async def test_an_extension_that_may_write_the_directory_plants_nothing_there(tmp_path: Path) -> None:
     """Neither where programs look for code, nor where zot would find its own files."""
     user = tmp_path / "user"
-    (user / ".git" / "hooks").mkdir(parents=True)
+    for repository in (user, user / "vendor" / "other"):
+        (repository / ".git" / "hooks").mkdir(parents=True)
+        (repository / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
     (user / ".zot").mkdir()
+    (user / "package" / ".vscode").mkdir(parents=True)
     env = {"PATH": os.environ["PATH"], "ZOT_HOME": str(tmp_path / "home"), "HOME": str(user)}
     writer = Extension(tmp_path / "ext", "writer", WRITER, permissions={"tools": True, "fs.write": ["$CWD"]})
-    tried = [".git/hooks/post-checkout", ".zot/extensions/x/run.py", ".zeroclaw/data/token", "allowed"]
+    below = ["vendor/other/.git/hooks/post-checkout", "package/.vscode/tasks.json"]
+    tried = [".git/hooks/post-checkout", ".zot/extensions/x/run.py", ".zeroclaw/data/token", *below, "allowed"]
     async with Stage(tmp_path / "home", writer, cwd=str(user), env=env) as stage:
         asked = json.dumps({"paths": [str(user / path) for path in tried]})
         await stage.prompt(f"call write_all {asked} ;; --- ;; say done")

@@ -21,8 +21,8 @@ from zot.config import tokens
 from zot.config.tokens import make_scoped, path_in, revoke
 from zot.errors import ConfigError, UserError
 from zot.serve.web import Tokens
-from zot.wire.daemon import METHODS, ROLES, Grant, capabilities
-from zot.wire.jsonrpc import METHOD_NOT_FOUND, NOT_OWNED
+from zot.wire.daemon import METHODS, ROLES, Grant, capabilities, find
+from zot.wire.jsonrpc import METHOD_NOT_FOUND, NOT_OWNED, RpcError
 
 ASKS: dict[str, Any] = {"policy": ("bash=ask", "*=allow")}
 
@@ -358,3 +358,36 @@ def test_a_role_that_nobody_knows_grants_nothing(tmp_path: Path) -> None:
     grant = Tokens(path).grant(token)
     assert grant is not None
     assert grant.roles == {"view"}
+
+
+def test_a_token_counts_until_its_end_date(tmp_path: Path) -> None:
+    path, now = str(tmp_path / "token"), [99.0]
+    known = Tokens(path, clock=lambda: now[0])
+    token = make_scoped(path, "ci", roles=("view",), sessions=None, expires=100.0, now=0.0)
+    grant = known.grant(token)
+    assert grant is not None
+    assert known.counts(grant)
+    now[0] = 100.0
+    assert known.grant(token) is None
+    assert not known.counts(grant)
+
+
+def test_a_connection_does_not_live_on_by_the_name_of_its_token(tmp_path: Path) -> None:
+    """Revoked, and made anew with the same name: that is another token."""
+    path = str(tmp_path / "token")
+    known = Tokens(path)
+    old = make_scoped(path, "ci", roles=("view", "prompt"), sessions=None, expires=None, now=0.0)
+    grant = known.grant(old)
+    assert grant is not None
+    revoke(path, "ci")
+    new = make_scoped(path, "ci", roles=("view", "prompt"), sessions=None, expires=None, now=0.0)
+    assert not known.counts(grant)
+    assert (known.grant(old), known.bearer(new)) == (None, "ci")
+
+
+def test_a_method_needs_its_role_whatever_else_is_checked() -> None:
+    """Not only where a token is bound to sessions."""
+    for method in METHODS.values():
+        if method.role in ROLES:
+            with pytest.raises(RpcError, match=f"needs the role '{method.role}'|local socket only"):
+                find(method.name, initialized=True, grant=Grant("t", frozenset(ROLES) - {method.role}))

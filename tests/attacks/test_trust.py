@@ -12,6 +12,7 @@ import pytest
 from extensions.stage import Extension, Stage, results
 from optional import needs
 from zot.config.config import Config
+from zot.config.skills import discover as discover_skills
 from zot.config.trust import TrustStore, copy_hashed, coverage, fingerprint
 from zot.errors import UserError
 from zot.extensions.manifest import changeable, load, trust_summary
@@ -221,3 +222,30 @@ def test_a_copy_that_is_not_what_was_trusted_is_not_left_behind(project: Project
 
 def _config(project: Project, **settings: Any) -> Config:
     return Config(provider="lab", env={"ZOT_HOME": str(project.home), "PATH": os.environ["PATH"]}, **settings)
+
+
+@pytest.mark.parametrize(("first", "then", "used"), [("good", "evil", ["good"]), ("evil", "good", [])])
+def test_a_skill_that_changes_while_it_is_verified_is_used_as_verified_or_not_at_all(
+    first: str, then: str, used: list[str], tmp_path: Path
+) -> None:
+    skill = tmp_path / "project" / ".zot" / "skills" / "one" / "SKILL.md"
+    skill.parent.mkdir(parents=True)
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    store = TrustStore(str(home))
+
+    def write(body: str) -> None:
+        skill.write_text(f"---\nname: one\ndescription: d\n---\n{body}\n")
+
+    def verify(directory: str, content: bytes) -> bool:
+        if then == "good":
+            write(then)
+        is_trusted = store.is_trusted_skill(directory, content)
+        write(then)
+        return is_trusted
+
+    write("good")
+    store.trust(str(skill.parent))
+    write(first)
+    found = discover_skills(cwd=str(tmp_path / "project"), home=None, is_trusted=verify)
+    assert [one.body for one in found.skills if one.name == "one"] == used

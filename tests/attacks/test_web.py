@@ -74,6 +74,18 @@ async def test_connections_without_a_request_keep_nobody_waiting(said: bytes, tm
             assert answered.startswith((b"HTTP/1.1 408", b"HTTP/1.1 200"))
 
 
+@pytest.mark.parametrize(
+    "limits", [Limits(connections=600, idle=4, head_s=600), Limits(connections=8, idle=600, head_s=600)]
+)
+async def test_one_peer_and_all_peers_are_bounded_each_by_itself(limits: Limits, tmp_path: Path) -> None:
+    async with faced(tmp_path / "home", limits=limits) as face:
+        with ExitStack() as held:
+            opened = await silent(face, held, 12, b"")
+            assert (await face.ask(path="/healthz")).status == 200
+            answered = await asyncio.to_thread(opened[0].recv, 1 << 16)
+            assert answered.startswith(b"HTTP/1.1 408")
+
+
 async def test_who_has_connected_is_not_put_out_by_those_who_say_nothing(tmp_path: Path) -> None:
     async with faced(tmp_path / "home", limits=PATIENT) as face, face.connected() as client:
         await client.call("initialize")

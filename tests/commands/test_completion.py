@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,16 @@ def test_fish_completes(line: str, tmp_path: Path) -> None:
     (tmp_path / "zot.fish").write_text(completion.script("fish"))
     said = run(["fish", "--no-config", "-c", f"source zot.fish; complete -C '{line}'"], tmp_path)
     assert_offered(line, [one.split("\t")[0] for one in said.split("\n")])
+
+
+@needs("fish")
+def test_the_line_in_the_help_works_in_a_new_home(tmp_path: Path) -> None:
+    line = next(line for line, _ in completion.MANUAL.examples if "fish" in line)
+    env = {"HOME": str(tmp_path), "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
+    asked = ["fish", "--no-config", "-c", f"{line}; complete -C 'zot rp'"]
+    said = subprocess.run(asked, check=True, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=_PATIENCE_S)
+    assert said.stderr == ""
+    assert said.stdout.startswith("rpc\t")
 
 
 #: Completes the line in an interactive zsh of its own, and prints the matches instead of showing them.

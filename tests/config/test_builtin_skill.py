@@ -16,7 +16,7 @@ from zot.config.skills import discover
 
 @pytest.fixture(scope="module")
 def body() -> str:
-    [skill] = discover(cwd="/", home=None, is_trusted=lambda _: False).skills
+    [skill] = discover(cwd="/", home=None, is_trusted=lambda *_: False).skills
     assert skill.name == "write-zot-extension"
     return skill.body
 

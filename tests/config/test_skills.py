@@ -126,7 +126,7 @@ class Places:
         self.project, self.of_home = self.cwd / ".zot" / "skills", self.home / "skills"
 
     def discover(self, *explicit: str, trusted: bool = True) -> Found:
-        return discover(cwd=str(self.cwd), home=str(self.home), explicit=explicit, is_trusted=lambda _: trusted)
+        return discover(cwd=str(self.cwd), home=str(self.home), explicit=explicit, is_trusted=lambda *_: trusted)
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def places(tmp_path: Path) -> Places:
 
 
 def test_without_any_there_is_our_own(places: Places) -> None:
-    for found in (places.discover(), discover(cwd="/", home=None, is_trusted=lambda _: False)):
+    for found in (places.discover(), discover(cwd="/", home=None, is_trusted=lambda *_: False)):
         assert [(skill.name, skill.directory) for skill in found.skills] == [(OURS, None)]
         assert (found.untrusted, found.problems) == ((), ())
 
@@ -175,7 +175,7 @@ def test_trust_is_asked_for_each_directory_by_its_content(places: Places) -> Non
     store.trust(one)
     store.trust(two)
     (Path(two) / "script.sh").write_text("echo malice")
-    found = discover(cwd=str(places.cwd), home=None, is_trusted=store.is_trusted)
+    found = discover(cwd=str(places.cwd), home=None, is_trusted=store.is_trusted_skill)
     assert [skill.name for skill in found.skills] == ["one", OURS]
     assert found.untrusted == (two,)
 
@@ -198,7 +198,7 @@ def test_a_store_of_trust_that_cannot_be_read_is_a_problem_and_no_trust(places: 
     places.home.mkdir()
     (places.home / "trust.json").write_text("?")
     store = TrustStore(str(places.home))
-    found = discover(cwd=str(places.cwd), home=None, is_trusted=store.is_trusted)
+    found = discover(cwd=str(places.cwd), home=None, is_trusted=store.is_trusted_skill)
     assert [skill.name for skill in found.skills] == [OURS]
     assert [problem.partition(" ")[0] for problem in found.problems] == [f"{places.home}/trust.json"]
 

@@ -17,7 +17,21 @@ from harness import PATIENCE_S
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 #: Conversations and other texts: the tests of their pages run, hold or match them. Without a language: an illustration.
-ELSEWHERE = {"", "console", "text", "rpc", "daemon", "extension", "lab", "markdown", "js", "ini", "dockerfile", "grammar", "policy"}
+ELSEWHERE = {
+    "",
+    "console",
+    "text",
+    "rpc",
+    "daemon",
+    "extension",
+    "lab",
+    "markdown",
+    "js",
+    "ini",
+    "dockerfile",
+    "grammar",
+    "policy",
+}
 
 
 def check_python(text: str) -> None:

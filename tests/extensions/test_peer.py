@@ -184,7 +184,11 @@ def test_what_is_registered_late_counts() -> None:
 
 def test_a_schema_is_made_one_that_services_take_or_refused() -> None:
     talk = Talk(HELLO)
-    assert talk.says({"type": "register_tool", "name": "a"}) == [ToolRegistered(wire.RegisterTool("a", "", OBJECT))]
+    free = {**OBJECT, "additionalProperties": True}
+    assert talk.says({"type": "register_tool", "name": "a"}) == [ToolRegistered(wire.RegisterTool("a", "", free))]
+    assert talk.says({"type": "register_tool", "name": "none", "schema": {"properties": {}}}) == [
+        ToolRegistered(wire.RegisterTool("none", "", OBJECT))
+    ]
     assert talk.says({"type": "register_tool", "name": "b", "schema": {"type": "string"}}) == [
         ProtocolViolation("register_tool: the schema of b must be of type object", notice=True)
     ]

@@ -12,7 +12,7 @@ from zot.agent.hooks import ApprovalQuestion, ApprovalVerdict, Approver, Extensi
 from zot.agent.run import RecordedCall, Run
 from zot.errors import ToolFailed
 from zot.messages import CallBlock, TextBlock
-from zot.tools.base import Output, Tool, ToolContext, ToolFailedWithOutput, unknown_argument
+from zot.tools.base import Output, Tool, ToolContext, ToolFailedWithOutput, undeclared_argument
 
 
 class ReadyCall(msgspec.Struct, frozen=True):
@@ -86,8 +86,8 @@ class CallRunner:
             decision = run.decisions[call.id] = await self._extensions.tool_called(call, call.args)
         if decision.refusal is not None:
             return RefusedCall(decision.refusal)
-        if tool.spec.extension and (name := unknown_argument(tool.spec.schema, decision.args)):
-            return RefusedCall(f"not run: {call.name} has no argument {name!r}")
+        if undeclared := undeclared_argument(tool.spec.schema, decision.args):
+            return RefusedCall(f"not run: {call.name} has {undeclared}")
         match _answered(run.answers.get(call.id), self._approver.judge(call, decision.args)):
             case None:
                 return ReadyCall(tool, decision.args, decision.note)

@@ -19,7 +19,7 @@ MANUAL = Manual(
     examples=(
         ('eval "$(zot completion bash)"', "In ~/.bashrc."),
         ('eval "$(zot completion zsh)"', "In ~/.zshrc, after compinit."),
-        ("zot completion fish > ~/.config/fish/completions/zot.fish", "Once."),
+        ("zot completion fish | source", "In ~/.config/fish/config.fish."),
     ),
     exits={0: "Printed.", 2: "Wrong usage."},
 )

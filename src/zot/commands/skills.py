@@ -15,7 +15,7 @@ from zot.text import printable
 
 def _list(request: CommandRequest) -> int:
     home = zot_home(os.environ)
-    is_trusted = TrustStore(home).is_trusted if home is not None else lambda _: False
+    is_trusted = TrustStore(home).is_trusted_skill if home is not None else lambda *_: False
     found = discover(cwd=os.getcwd(), home=home, is_trusted=is_trusted)
     for skill in found.skills:
         where = printable(skill.directory or "(built in)")

@@ -185,8 +185,8 @@ _WALKS_WITH: Final = (
 )  # fmt: skip
 _LOG: Final = _Program(_WALKS, _WALKS_WITH, valued=_flags("-n -S -G"), numbered="nU", counted=True)
 
-#: Subcommands of git. Given the vetted configuration of `is_tame_repository`, none runs a command, and `status` writes
-#: nothing but a refreshed index.
+#: Subcommands of git. Given the vetted configuration of `is_tame_repository`, none runs a command. `diff` refreshes the
+#: times of files in the index, and writes nothing else; `status` not even that, since bash sets GIT_OPTIONAL_LOCKS=0.
 _GIT: Final[Mapping[str, _Program]] = {
     "status": _Program(
         _flags("-s --short -b --branch --porcelain --long -z --ignored -u -uno -unormal -uall --untracked-files"),
@@ -393,6 +393,8 @@ def _is_tame(git: str, directory: str, *, reads_tree: bool) -> bool:
         if named != named.strip() or "\n" in named:
             return False  # git takes blanks for a part of the name.
         common = os.path.join(git, named)
+    if not _is_own(git, common, directory):
+        return False
     # git ignores a directory that lacks one of these, and looks further up.
     if not (
         os.path.lexists(os.path.join(git, "HEAD"))
@@ -415,6 +417,35 @@ def _is_tame(git: str, directory: str, *, reads_tree: bool) -> bool:
         if reads_tree and ("objectformat" in config.lower() or _has_linked_directory(index, directory)):
             return False
     return _is_harmless(config)
+
+
+def _is_own(git: str, common: str, directory: str) -> bool:
+    """True if the objects that git reads belong to this working tree: an archive can bring links to another repository.
+
+    Outside of the working tree, only the repository of a worktree is accepted, which names the worktree itself.
+    """
+    top, place, shared = map(os.path.realpath, (directory, git, common))
+    if not place.startswith(os.path.join(top, "")):
+        named = _text(os.path.join(place, "gitdir"), 4096).removesuffix("\n")
+        if os.path.realpath(named) != os.path.join(top, ".git") or os.path.islink(os.path.join(top, ".git")):
+            return False
+        if os.path.dirname(os.path.dirname(place)) != shared:
+            return False
+    elif shared != place:
+        return False
+    objects = os.path.join(shared, "objects")
+    if any(os.path.lexists(os.path.join(objects, "info", name)) for name in ("alternates", "http-alternates")):
+        return False
+    parts = [shared, objects, *(os.path.join(objects, name) for name in ("info", "pack")), os.path.join(shared, "refs")]
+    return not any(_has_links(part) for part in parts)
+
+
+def _has_links(directory: str) -> bool:
+    try:
+        with os.scandir(directory) as entries:
+            return any(entry.is_symlink() for entry in entries)
+    except FileNotFoundError:
+        return False
 
 
 def _has_linked_directory(index: bytes, directory: str) -> bool:

@@ -16,6 +16,7 @@ PROTECTED: Final[dict[str, tuple[str, ...]]] = {
         ".git/config", ".git/config.worktree", ".git/commondir", ".git/hooks", ".git/modules", ".git/worktrees",
         ".gitconfig", ".config/git", ".husky", ".pre-commit-config.yaml", ".lfsconfig",
     ),
+    "other version control": (".hg/hgrc", ".hg/hgrc-not-shared", ".hg/sharedpath", ".jj/repo/config.toml"),
     "zot and other agents": (
         ".zot", ".claude", ".codex", ".cursor", ".gemini", ".opencode", ".mcp.json", ".aider.conf.yml",
     ),
@@ -31,7 +32,7 @@ PROTECTED: Final[dict[str, tuple[str, ...]]] = {
     ),
     "other programs": (
         ".ssh", ".netrc", ".npmrc", ".yarnrc", ".yarnrc.yml", ".pypirc", ".gdbinit", ".lldbinit", ".pdbrc",
-        ".tmux.conf", ".screenrc",
+        ".tmux.conf", ".screenrc", ".sqliterc",
     ),
 }  # fmt: skip
 #: Only in the working directory itself: with this file, git takes any directory for a repository.
@@ -43,6 +44,15 @@ REPOSITORY: Final = ".git"
 
 #: The protected paths of every repository.
 IN_REPOSITORY: Final = tuple(path for path in PROTECTED["git"] if path.startswith(f"{REPOSITORY}/"))
+
+
+#: The protected paths that count in every directory, by their last name in lower case. Those of repositories are apart.
+IN_DIRECTORIES: Final[dict[str, str]] = {
+    path.rpartition("/")[2].casefold(): path.casefold()
+    for paths in PROTECTED.values()
+    for path in paths
+    if path not in IN_REPOSITORY
+}
 
 
 def protected_paths(more: Sequence[str] = ()) -> tuple[str, ...]:

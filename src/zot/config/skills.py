@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeAlias
 
 import msgspec
 
@@ -29,6 +30,10 @@ _COMMENT = r"""^("(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^"'].*?)\s+#.*"""
 _ESCAPES = {"n": "\n", "t": "\t"}
 
 
+#: Decides about a directory and the content of the skill's file in it.
+IsTrusted: TypeAlias = Callable[[str, bytes], bool]
+
+
 class SkillFile(msgspec.Struct, frozen=True):
     """One skill. ``directory`` has the files it refers to; None for a built-in one."""
 
@@ -47,11 +52,12 @@ class Found(msgspec.Struct, frozen=True):
     problems: tuple[str, ...] = ()
 
 
-def discover(*, cwd: str, home: str | None, explicit: Sequence[str] = (), is_trusted: Callable[[str], bool]) -> Found:
+def discover(*, cwd: str, home: str | None, explicit: Sequence[str] = (), is_trusted: IsTrusted) -> Found:
     """Find skills: those the user named, then the project's in ``cwd``, then those of ``home``, then built-in ones.
 
-    The first of a name wins. A project's skill is read only if ``is_trusted`` accepts its directory. Raise
-    ConfigError if a skill the user named is broken; other broken ones are only reported.
+    The first of a name wins. A project's skill is used only if ``is_trusted`` accepts its directory and the content
+    of its file, which is read once: the bytes that are verified are those that are used. Raise ConfigError if a skill
+    the user named is broken; other broken ones are only reported.
     """
     found = [load(directory) for directory in explicit]
     untrusted: list[str] = []
@@ -60,8 +66,9 @@ def discover(*, cwd: str, home: str | None, explicit: Sequence[str] = (), is_tru
     of_home = _directories(os.path.join(home, "skills"), problems) if home else []
     for directory in [*project, *of_home]:
         try:
-            if directory in of_home or is_trusted(directory):
-                found.append(load(directory))
+            content = read(directory)
+            if directory in of_home or is_trusted(directory, content):
+                found.append(_skill(content, directory))
             else:
                 untrusted.append(directory)
         except ConfigError as problem:
@@ -74,6 +81,11 @@ def discover(*, cwd: str, home: str | None, explicit: Sequence[str] = (), is_tru
 
 def load(directory: str) -> SkillFile:
     """Return the skill in ``directory``. Raise ConfigError that names the file and line."""
+    return _skill(read(directory), directory)
+
+
+def read(directory: str) -> bytes:
+    """Return the content of the skill's file in ``directory``. Raise ConfigError."""
     path = os.path.join(os.path.abspath(directory), FILE_NAME)
     try:
         # A skill of a clone may be a link to a key: those that lead out of its directory are not followed.
@@ -83,6 +95,11 @@ def load(directory: str) -> SkillFile:
         raise ConfigError(f"{path}: {problem.strerror}") from None
     if len(data) > MAX_SKILL_BYTES:
         raise ConfigError(f"{path}: larger than {MAX_SKILL_BYTES} bytes")
+    return data
+
+
+def _skill(data: bytes, directory: str) -> SkillFile:
+    path = os.path.join(os.path.abspath(directory), FILE_NAME)
     try:
         text = data.decode()
     except UnicodeDecodeError as problem:

@@ -8,6 +8,7 @@ import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
+from types import MappingProxyType
 from typing import BinaryIO
 
 import msgspec
@@ -23,26 +24,30 @@ MAX_FILES = 10_000
 MAX_BYTES = 256 * 1024 * 1024
 
 #: They define what runs and what is data, so no pattern makes them data.
-_NEVER_DATA = frozenset({"extension.json", "SKILL.md"})
+_SKILL = "SKILL.md"
+_NEVER_DATA = frozenset({"extension.json", _SKILL})
 
 _VERSION = 1
 _FILE_NAME = "trust.json"
 _OTHERS_MAY_WRITE = 0o022
 
 
-def fingerprint(directory: str, data_patterns: Sequence[str] = ()) -> str:
+def fingerprint(
+    directory: str, data_patterns: Sequence[str] = (), *, read: Mapping[str, bytes] = MappingProxyType({})
+) -> str:
     """Return the fingerprint of ``directory``, independent of its name. Raise UserError if it cannot be computed.
 
     A pattern ending in ``/**`` is a directory of data; one with another ``/`` matches a whole relative path; any
     other a name at any depth. Directories too large to check on every start, links to directories outside, and
-    special files are refused. Of a file, its bytes count.
+    special files are refused. Files in ``read``, by relative path, count with the content that the caller has read.
+    If ``directory`` is a file, its bytes count.
     """
     if os.path.isfile(directory):
         try:
             return file_fingerprint(b"".join(read_chunks(directory, max_bytes=MAX_BYTES)))
         except OSError as problem:
             raise UserError(f"{directory}: {problem.strerror}") from None
-    return _Reader(os.path.realpath(directory), data_patterns).read()
+    return _Reader(os.path.realpath(directory), data_patterns, content=read).read()
 
 
 def file_fingerprint(data: bytes) -> str:
@@ -75,10 +80,18 @@ def coverage(directory: str, data_patterns: Sequence[str] = ()) -> Coverage:
 
 
 class _Reader:
-    def __init__(self, root: str, data_patterns: Sequence[str], copy: str | None = None) -> None:
+    def __init__(
+        self,
+        root: str,
+        data_patterns: Sequence[str],
+        copy: str | None = None,
+        *,
+        content: Mapping[str, bytes] = MappingProxyType({}),
+    ) -> None:
         self._root = root
         self._patterns = data_patterns
         self._copy = copy
+        self._content = content
         self._count = 0
         self.hashed = 0
         self.size = 0
@@ -163,7 +176,7 @@ class _Reader:
         digest = hashlib.sha256()
         copy = None if self._copy is None else self._create(path, mode)
         try:
-            for data in read_chunks(full):
+            for data in [self._content[path]] if path in self._content else read_chunks(full):
                 self.size += len(data)
                 if self.size > MAX_BYTES:
                     raise UserError(f"{self._root} has more than {MAX_BYTES} bytes, too many to be checked")
@@ -222,18 +235,29 @@ class TrustStore:
         self._path = os.path.join(home, _FILE_NAME)
         self._now = now
 
-    def is_trusted(self, directory: str, data_patterns: Sequence[str] = ()) -> bool:
+    def is_trusted(
+        self,
+        directory: str,
+        data_patterns: Sequence[str] = (),
+        *,
+        read: Mapping[str, bytes] = MappingProxyType({}),
+    ) -> bool:
         """True if ``directory`` was trusted and nothing but its data has changed since.
 
-        A directory that can no longer be checked is not trusted.
+        Files in ``read`` are judged by the content that the caller has read, and will use. A directory that can no
+        longer be checked is not trusted.
         """
         entry = self._read().get(os.path.realpath(directory))
         if entry is None:
             return False
         try:
-            return entry.fingerprint == fingerprint(directory, data_patterns)
+            return entry.fingerprint == fingerprint(directory, data_patterns, read=read)
         except UserError:
             return False
+
+    def is_trusted_skill(self, directory: str, content: bytes) -> bool:
+        """True if the skill in ``directory`` is trusted with this ``content`` of its file, see `is_trusted`."""
+        return self.is_trusted(directory, read={_SKILL: content})
 
     def recorded(self, directory: str) -> str:
         """Return the fingerprint with which ``directory`` was trusted; "" if it was not."""

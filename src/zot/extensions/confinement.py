@@ -321,7 +321,9 @@ def _protected(writable: Iterable[str]) -> Places:
     places: Places = {}
     for place in writable:
         if os.path.isdir(place):
-            places |= ProtectedFiles(place).mounts()
+            files = ProtectedFiles(place)
+            files.survey()
+            places |= files.mounts()
     return places
 
 

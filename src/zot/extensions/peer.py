@@ -739,6 +739,9 @@ def _object_schema(name: str, schema: dict[str, Any]) -> dict[str, Any]:
         raise ProtocolError(f"register_tool: the schema of {name} must be of type object")
     if not isinstance(schema.get("properties", {}), dict):
         raise ProtocolError(f"register_tool: the properties in the schema of {name} must be an object")
+    if schema.keys() <= {"type", "title", "description", "$schema"}:
+        # It says nothing about arguments, so any are accepted. An empty list of properties says that there are none.
+        return {"type": "object", "properties": {}, "additionalProperties": True, **schema}
     return {"type": "object", "properties": {}, **schema}
 
 

@@ -208,14 +208,14 @@ class Toolbox:
             log.warning("%s is not trusted and was not loaded; %s", printable(directory), trust_hint(directory))
         return self.resources.same(("skills", found.skills), lambda: found.skills)
 
-    def _is_trusted(self, directory: str) -> bool:
+    def _is_trusted(self, directory: str, content: bytes) -> bool:
         if self._config.trust_project:
             return True
         if self._home is None:
             return False
         from zot.config.trust import TrustStore  # Imported lazily: few projects have skills.
 
-        return TrustStore(self._home).is_trusted(directory)
+        return TrustStore(self._home).is_trusted_skill(directory, content)
 
 
 def _is_in(path: str, places: Sequence[str]) -> bool:

@@ -87,31 +87,122 @@ def decode_args(args: dict[str, Any], kind: type[T]) -> T:
         raise ToolFailed(f"invalid arguments: {explain(exc)}") from exc
 
 
-def unknown_argument(schema: Mapping[str, Any], args: Mapping[str, Any]) -> str:
-    """Return the first argument that ``schema`` excludes with `additionalProperties: false`, at any depth; "" if none.
+class UndeclaredArgument(msgspec.Struct, frozen=True):
+    """Argument that a tool's schema does not declare, as `options.path`, and the ones declared in its place."""
 
-    A schema that only lists its properties accepts others, as JSON Schema says: extensions may rely on that.
+    name: str
+    declared: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"no argument {self.name!r}; it has: {', '.join(self.declared) or 'none'}"
+
+
+def undeclared_argument(schema: Mapping[str, Any], args: Mapping[str, Any]) -> UndeclaredArgument | None:
+    """Return the first argument that ``schema`` does not declare, at any depth; None if it declares all.
+
+    Stricter than JSON Schema: an object that lists properties accepts no others, unless `additionalProperties` is true
+    or a schema, or there are `patternProperties`. An object that lists nothing accepts all. In a composed schema the
+    properties of each part count for the whole, and so does `additionalProperties: false`.
     """
-    properties = schema.get("properties")
-    known: Mapping[str, Any] = properties if isinstance(properties, Mapping) else {}
-    for name, value in args.items():
-        if name not in known:
-            if schema.get("additionalProperties") is False and not schema.get("patternProperties"):
-                return name
-            continue
-        inner = known[name]
-        if isinstance(inner, Mapping) and (found := _unknown_in(inner, value)):
-            return f"{name}.{found}"
-    return ""
+    schemas = _SchemaParts(schema)
+    waiting: list[tuple[str, Sequence[Any], Any]] = [("", [schema], args)]
+    while waiting:
+        place, parts, value = waiting.pop()
+        if isinstance(value, Mapping):
+            declared = schemas.of(parts)
+            for name, inner in value.items():
+                if name not in declared.properties and not declared.is_open:
+                    return UndeclaredArgument(place + name, tuple(place + known for known in declared.properties))
+                waiting.append((f"{place}{name}.", declared.properties.get(name, declared.others), inner))
+        elif isinstance(value, list):
+            # Those of a tuple may each have a schema of its own; a property of one is accepted in all.
+            inside = schemas.of(parts).items
+            waiting += [(place, inside, inner) for inner in value]
+    return None
 
 
-def _unknown_in(schema: Mapping[str, Any], value: Any) -> str:
-    if isinstance(value, Mapping):
-        return unknown_argument(schema, value)
-    items = schema.get("items")
-    if isinstance(value, list) and isinstance(items, Mapping):
-        return next((found for one in value if (found := _unknown_in(items, one))), "")
-    return ""
+class _Declared:
+    """Schemas of the properties and items that a schema declares; ``others`` are for properties without a name."""
+
+    def __init__(self) -> None:
+        self.properties: dict[str, list[Any]] = {}
+        self.others: list[Any] = []
+        self.items: list[Any] = []
+        self._lists = False
+        self._opens = False
+        self._excludes = False
+        self._has_patterns = False
+
+    @property
+    def is_open(self) -> bool:
+        if self._excludes or self._has_patterns:
+            return self._has_patterns
+        return self._opens or not self._lists
+
+    def add(self, part: Mapping[str, Any]) -> None:
+        properties = part.get("properties")
+        if isinstance(properties, Mapping):
+            self._lists = True
+            for name, schema in properties.items():
+                self.properties.setdefault(name, []).append(schema)
+        self._has_patterns = self._has_patterns or bool(part.get("patternProperties"))
+        for key in ("additionalProperties", "unevaluatedProperties"):
+            match part.get(key):
+                case False:
+                    self._excludes = True
+                case True:
+                    self._opens = True
+                case Mapping() as schema:
+                    self._opens = True
+                    self.others.append(schema)
+                case _:
+                    pass
+        for key in ("items", "prefixItems", "additionalItems", "unevaluatedItems"):
+            inner = part.get(key)
+            self.items += inner if isinstance(inner, list) else [inner]
+
+
+class _SchemaParts:
+    """A JSON Schema by its parts: alternatives and references inside it are followed, others declare nothing."""
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self._root = root
+        self._known: dict[tuple[int, ...], _Declared] = {}
+
+    def of(self, schemas: Sequence[Any]) -> _Declared:
+        """Return what ``schemas`` declare together."""
+        key = tuple(map(id, schemas))
+        if key not in self._known:
+            self._known[key] = self._read(schemas)
+        return self._known[key]
+
+    def _read(self, schemas: Sequence[Any]) -> _Declared:
+        declared = _Declared()
+        waiting = [*reversed(schemas)]
+        seen: set[int] = set()
+        while waiting:
+            part = waiting.pop()
+            if not isinstance(part, Mapping) or id(part) in seen:
+                continue
+            seen.add(id(part))
+            declared.add(part)
+            waiting += [part.get("if"), part.get("then"), part.get("else"), self._referred(part.get("$ref"))]
+            for key in ("allOf", "anyOf", "oneOf"):
+                if isinstance(part.get(key), list):
+                    waiting += reversed(part[key])
+            if isinstance(part.get("dependentSchemas"), Mapping):
+                waiting += part["dependentSchemas"].values()
+        return declared
+
+    def _referred(self, reference: Any) -> Any:
+        """Return the schema at a JSON pointer such as `#/$defs/place`; None for other references."""
+        if not isinstance(reference, str) or not reference.startswith("#"):
+            return None
+        found: Any = self._root
+        for step in filter(None, reference[1:].split("/")):
+            name = step.replace("~1", "/").replace("~0", "~")
+            found = found.get(name) if isinstance(found, Mapping) else None
+        return found
 
 
 def to_utf8(text: str, field: str) -> bytes:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 TIMEOUT_GRACE_S = 2.0
 ABORT_GRACE_S = 0.5
 _MAX_SHOWN_JOBS = 50
+#: Set for every command: `git status` then reports without rewriting the index, and leaves no lock in the way.
+_ENVIRONMENT = {"GIT_OPTIONAL_LOCKS": "0"}
 
 
 class BashArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -109,7 +111,7 @@ class Bash:
         return f"[moved away, because --lock protects it: {', '.join(moved)}]\n" if moved else ""
 
     async def _start(self, argv: Sequence[str | bytes], context: ToolContext) -> Child:
-        command = Program(argv, context.cwd, context.env, context.owners)
+        command = Program(argv, context.cwd, {**context.env, **_ENVIRONMENT}, context.owners)
         try:
             if self._sandbox is not None:
                 command = await self._sandbox.confine(command, self._processes)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import TypeAlias
 
-from zot.config.protected_paths import IN_REPOSITORY, REPOSITORY, protected_paths
+from zot.config.protected_paths import IN_DIRECTORIES, IN_REPOSITORY, REPOSITORY, protected_paths
 from zot.files import OPEN_DIRECTORY, read_content
 from zot.tools.mounts import Places, is_in
 
@@ -26,6 +26,11 @@ _OPEN = OPEN_DIRECTORY | os.O_NOFOLLOW
 _MAX_SURVEYED = 50_000
 _MAX_SWEPT = 5_000
 _MAX_REPOSITORIES = 100
+_MAX_BELOW = 200
+#: Limit of protected files whose further names are looked for.
+_MAX_LINKED = 5_000
+#: Directories of packages, which bring such files along and are removed and created as a whole. Their code runs anyway.
+_PACKAGES = frozenset({"node_modules", "site-packages", ".venv", "venv", ".tox"})
 #: The mode of a submodule in an index of git.
 _SUBMODULE = (0o160000).to_bytes(4, "big")
 #: Settings of git that name directories of hooks and further configuration, which may be in the directory.
@@ -35,6 +40,9 @@ _MAX_NAMED = 100
 _IN_BARE = tuple(path.removeprefix(f"{REPOSITORY}/") for path in IN_REPOSITORY)
 _BARE = "HEAD"
 _MAKE_BARE = (_BARE, "objects", "refs", "commondir")
+#: Commands that a person's next `git rebase --continue` runs.
+_REBASE = f"{REPOSITORY}/rebase-merge/git-rebase-todo"
+_EXECUTES = re.compile(rb"^[ \t]*(?:x|exec)[ \t].*", re.M)
 #: Clocks of file systems are coarser than others.
 _TICK_S = 0.1
 
@@ -43,10 +51,11 @@ Seen: TypeAlias = tuple[int, str] | None
 
 
 class ProtectedFiles:
-    """The protected paths in ``root``, also of the repositories below; ``more`` are the user's.
+    """The protected paths in ``root`` and in the directories and repositories below; ``more`` are the user's.
 
     git goes from a repository into one below if its index calls that a submodule, and editors look for them. So the
-    repositories that are there are protected as the one in ``root`` is, and new ones are moved away.
+    repositories that are there are protected as the one in ``root`` is, and new ones are moved away. Further names of a
+    protected file, hard links, are protected, too: who writes there writes to the file.
     """
 
     def __init__(self, root: str, more: Sequence[str] = ()) -> None:
@@ -54,34 +63,65 @@ class ProtectedFiles:
         named = (*protected_paths(more), *led_to(self._root, "", more))
         self._paths = [tuple(path.split("/")) for path in named]
         self._before: dict[tuple[str, ...], Seen] = {}
-        #: Directories with a repository, and the name in it that makes it one.
-        self._repositories: set[tuple[str, str]] | None = None
+        #: Directories with a repository or another protected path, and its name in it; None before the survey.
+        self._found: set[tuple[str, str]] | None = None
+        self._linked: list[str] | None = None
+        #: Commands in the to-do lists of rebases that began before, by path.
+        self._rebases: dict[str, frozenset[bytes]] = {}
         self._surveyed_at = 0.0
 
     def survey(self) -> None:
-        """Find the repositories below, once. May take a moment in a large tree."""
-        if self._repositories is None:
-            self._surveyed_at = time.time()
-            self._repositories = set(islice(self._below(_MAX_SURVEYED), _MAX_REPOSITORIES))
-            found: list[str] = []
-            for place, mark in sorted(self._repositories):
-                found += [f"{place}/{path}" for path in (_IN_BARE if mark == _BARE else (REPOSITORY, *IN_REPOSITORY))]
-                found += led_to(self._root, place) if mark == REPOSITORY else ()
-            self._paths += [tuple(path.split("/")) for path in found]
-            self._paths = [*dict.fromkeys(self._paths)]
+        """Find repositories and protected paths below, once. May take a moment in a large tree."""
+        if self._found is not None:
+            return
+        self._surveyed_at = time.time()
+        repositories: list[tuple[str, str]] = []
+        others: list[tuple[str, str]] = []
+        for place, mark in self._below(_MAX_SURVEYED):
+            is_repository = mark in (REPOSITORY, _BARE)
+            known = repositories if is_repository else others
+            if len(known) < (_MAX_REPOSITORIES if is_repository else _MAX_BELOW):
+                known.append((place, mark))
+        self._found = {*repositories, *others}
+        found: list[str] = []
+        for place, mark in sorted(repositories):
+            found += [f"{place}/{path}" for path in (_IN_BARE if mark == _BARE else (REPOSITORY, *IN_REPOSITORY))]
+            found += led_to(self._root, place) if mark == REPOSITORY else ()
+        for place, mark in sorted(others):
+            found += [f"{place}/{mark}", *self._target(f"{place}/{mark}")]
+        self._paths += [tuple(path.split("/")) for path in found]
+        self._paths = [*dict.fromkeys(self._paths)]
+
+    def _target(self, path: str) -> Iterator[str]:
+        """Yield where a protected link leads, if that is in the directory."""
+        full = os.path.join(self._root, path)
+        if os.path.islink(full) and is_in(real := _real(full), [self._root]) and real != self._root:
+            yield os.path.relpath(real, self._root)
 
     def mounts(self) -> Places:
         """Return read-only mounts of those that exist. Remembers the others for `sweep`."""
-        for place in ("", *(place for place, mark in self._repositories or () if mark == REPOSITORY)):
+        for place in ("", *(place for place, mark in self._found or () if mark == REPOSITORY)):
             _make_hooks(os.path.join(self._root, place))
         self._before = self._look()
+        self._rebases = self._rebase_commands()
         places: Places = {}
         for names, seen in self._before.items():
             place = os.path.join(self._root, *names)
             is_repository = names[-1] == REPOSITORY and os.path.isdir(place)
             if seen == (len(names), "") and not is_repository:
                 places[place] = ("--ro-bind", place)
-        return places
+        if self._linked is None:  # Once: nothing in the sandbox can link to what is mounted there.
+            self._linked = [*self._further_names([*places])]
+        return {place: ("--ro-bind", place) for place in self._linked if os.path.lexists(place)} | places
+
+    def _further_names(self, protected: Sequence[str]) -> Iterator[str]:
+        """Yield the names in the directory that protected files have besides their own."""
+        files = islice((about for place in protected for _, about in _files(place)), _MAX_LINKED)
+        linked = {(about.st_dev, about.st_ino) for about in files if about.st_nlink > 1}
+        if linked:
+            for path, about in _files(self._root):
+                if (about.st_dev, about.st_ino) in linked and not is_in(path, protected):
+                    yield path
 
     def sweep(self) -> list[str]:
         """Move away the files, links and repositories that have appeared since `mounts`; return their paths."""
@@ -90,7 +130,9 @@ class ProtectedFiles:
         found = [
             names[: seen[0]] for names, seen in self._look().items() if seen is not None and seen != self._before[names]
         ]
-        found += [(*place.split("/"), mark) for place, mark in self._new_repositories()]
+        found += [(*place.split("/"), mark) for place, mark in self._new_below()]
+        planted = [todo for todo, now in self._rebase_commands().items() if now - self._rebases.get(todo, frozenset())]
+        found += [tuple(todo.split("/")) for todo in planted]
         moved: list[str] = []
         for path in found:
             with suppress(OSError):  # moved already with another path, or not ours to move
@@ -98,17 +140,26 @@ class ProtectedFiles:
                 moved.append("/".join(path))
         return moved
 
-    def _new_repositories(self) -> Iterator[tuple[str, str]]:
-        if self._repositories is None:
+    def _rebase_commands(self) -> dict[str, frozenset[bytes]]:
+        """Return the commands that rebases in progress will run, by the path of the list they are in."""
+        places = [place for place, mark in self._found or () if mark == REPOSITORY]
+        commands: dict[str, frozenset[bytes]] = {}
+        for path in (_REBASE, *(f"{place}/{_REBASE}" for place in places)):
+            with suppress(OSError):
+                commands[path] = frozenset(_EXECUTES.findall(read_content(os.path.join(self._root, path))))
+        return commands
+
+    def _new_below(self) -> Iterator[tuple[str, str]]:
+        if self._found is None:
             return
         # The bytes of the mode of a submodule in an index of any version: then git goes there, however deep it is.
         limit = _MAX_SURVEYED if self._has_submodules() else _MAX_SWEPT
         for place, mark in self._below(limit):
-            if (place, mark) in self._repositories:
+            if (place, mark) in self._found:
                 continue
             with suppress(OSError):
                 # By the change time, which programs cannot set: a survey of a large tree may have missed it.
-                if self._is_new(place, (mark,) if mark == REPOSITORY else _MAKE_BARE):
+                if self._is_new(place, _MAKE_BARE if mark == _BARE else (mark,)):
                     yield place, mark
 
     def _is_new(self, place: str, names: Sequence[str]) -> bool:
@@ -125,33 +176,41 @@ class ProtectedFiles:
             return False
 
     def _below(self, limit: int) -> Iterator[tuple[str, str]]:
-        """Yield the directories below the root that have a repository or are a bare one, with the name that makes it
-        so, the nearest first. Follows no links."""
+        """Yield the protected names below the root, each with its directory: repositories, the file that makes a bare
+        one, and others. The nearest come first."""
+        for place, entries in self._directories(limit):
+            if not place:
+                continue
+            names = {entry.name for entry in entries}
+            yield from ((place, name) for name in sorted(names) if name == REPOSITORY or _is_protected(place, name))
+            if _BARE in names and ("commondir" in names or {"objects", "refs"} <= names):
+                yield place, _BARE
+
+    def _directories(self, limit: int) -> Iterator[tuple[str, list[os.DirEntry[str]]]]:
+        """Yield the root and the directories below with their entries, the nearest first. Follows no links, and looks
+        into no repository and no protected directory."""
         unseen, count = [""], 0
         for place in unseen:  # grows during the walk
             count += 1
             if count > limit:
                 return
             try:
-                names: set[str] = set()
-                with self._entries(place) as entries:
-                    for entry in entries:
-                        names.add(entry.name)
-                        if entry.name != REPOSITORY and entry.is_dir(follow_symlinks=False):
-                            unseen.append(f"{place}/{entry.name}" if place else entry.name)
-                if place and REPOSITORY in names:
-                    yield place, REPOSITORY
-                if place and _BARE in names and ("commondir" in names or {"objects", "refs"} <= names):
-                    yield place, _BARE
+                with self._entries(place) as found:
+                    entries = [*found]
+                for entry in entries:
+                    is_known = entry.name == REPOSITORY or _is_protected(place, entry.name)
+                    if not is_known and entry.is_dir(follow_symlinks=False):
+                        unseen.append(f"{place}/{entry.name}" if place else entry.name)
             except OSError:  # not ours to look into, or gone
                 continue
+            yield place, entries
 
     def _entries(self, place: str) -> os._ScandirIterator[str]:
         path = os.path.join(self._root, place) if place else self._root
         try:
             return os.scandir(path)
         except PermissionError:
-            if self._repositories is None or not self._is_new(place, ("",)):
+            if self._found is None or not self._is_new(place, ("",)):
                 raise
             # A command may have made it unreadable: programs still find what they know to be in there.
             directory = self._descend(place.split("/") if place else ())
@@ -211,6 +270,25 @@ def led_to(root: str, place: str, more: Sequence[str] = ()) -> list[str]:
     usual = [os.path.join(top, place, path) for path in protected_paths(() if place else more) if path != REPOSITORY]
     found = [path for path in dict.fromkeys(named) if is_in(path, [top]) and path != top and not is_in(path, usual)]
     return [os.path.relpath(path, top) for path in found]
+
+
+def _is_protected(place: str, name: str) -> bool:
+    """True if ``name`` in the directory ``place`` is protected as it would be in the root."""
+    path = IN_DIRECTORIES.get(name.casefold())
+    if path is None or not f"/{place}/{name}".casefold().endswith(f"/{path}"):
+        return False
+    return _PACKAGES.isdisjoint(place.split("/"))
+
+
+def _files(place: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield a file, or all files in a directory, with what is known of them. Follows no links."""
+    with suppress(OSError):
+        if not stat.S_ISDIR((about := os.lstat(place)).st_mode):
+            yield place, about
+    for directory, _, names in islice(os.walk(place), _MAX_SURVEYED):
+        for path in (os.path.join(directory, name) for name in names):
+            with suppress(OSError):
+                yield path, os.lstat(path)
 
 
 def _real(path: str) -> str:

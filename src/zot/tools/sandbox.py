@@ -38,7 +38,7 @@ ENVIRONMENT: Final = frozenset({
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TERM", "COLORTERM", "NO_COLOR", "COLUMNS",
     "LINES", "VIRTUAL_ENV", "CONDA_PREFIX", "PYENV_ROOT", "PYENV_VERSION", "RBENV_ROOT", "NVM_DIR", "NODE_PATH",
     "JAVA_HOME", "GOPATH", "GOROOT", "CARGO_HOME", "RUSTUP_HOME", "PYTHONPATH", "LD_LIBRARY_PATH", "SSL_CERT_FILE",
-    "SSL_CERT_DIR",
+    "SSL_CERT_DIR", "GIT_OPTIONAL_LOCKS",
 })  # fmt: skip
 #: The way to the network, which may contain a password: only with the network itself.
 PROXIES: Final = frozenset({

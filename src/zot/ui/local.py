@@ -529,8 +529,10 @@ class LocalHome:
             raise NoSuchSession(f"there is no session {name!r}; /sessions shows those that there are")
         return found
 
-    def _is_trusted(self, directory: str) -> bool:
-        return self._config.trust_project or (self._home is not None and TrustStore(self._home).is_trusted(directory))
+    def _is_trusted(self, directory: str, content: bytes) -> bool:
+        if self._config.trust_project or self._home is None:
+            return self._config.trust_project
+        return TrustStore(self._home).is_trusted_skill(directory, content)
 
     def _untrusted(self) -> list[Untrusted]:
         if self._home is None or self._config.trust_project:

@@ -1,0 +1,58 @@
+"""The packages that developers and CI install: none that is not pinned with its hash gets in, not even to build zot."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+from optional import needs
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def test_the_lock_has_a_hash_for_every_pinned_version_and_names_no_index() -> None:
+    pinned = {normalised(line) for line in (ROOT / "constraints.txt").read_text().split()}
+    text = (ROOT / "requirements.lock").read_text()
+    assert "://" not in text
+    entries = re.findall(r"^(\S+) \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", text, re.MULTILINE)
+    assert {normalised(name) for name, _ in entries} == pinned, "run: make lock"
+    rest = re.sub(r"^(\S+) \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", "", text, flags=re.MULTILINE)
+    assert [line for line in rest.split("\n") if line and not line.startswith("#")] == ["--only-binary :all:"]
+
+
+def test_what_developers_and_the_build_need_is_pinned() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extras = project["project"]["optional-dependencies"].values()
+    needed = [*project["dependency-groups"]["dev"], *project["build-system"]["requires"]]
+    needed += [*project["project"]["dependencies"], *(one for extra in extras for one in extra)]
+    pinned = {normalised(line.partition("==")[0]) for line in (ROOT / "constraints.txt").read_text().split()}
+    own = normalised(project["project"]["name"])  # An extra may be made of others.
+    assert {normalised(re.split(r"[<>=!~\[; ]", one)[0]) for one in needed} - {own} <= pinned
+
+
+def normalised(name: str) -> str:
+    return name.lower().replace("_", "-")
+
+
+@needs("make")
+def test_every_installation_checks_hashes_or_looks_nowhere(tmp_path: Path) -> None:
+    """The second one installs zot itself, with what the first has installed."""
+    command = ["make", "-n", "-B", f"VENV={tmp_path}/venv", f"PYTHON={sys.executable}", f"{tmp_path}/venv/.installed"]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout
+    packages, zot = [line.split() for line in said.split("\n") if "pip install" in line]
+    assert "--require-hashes" in packages
+    assert packages[-2:] == ["--requirement", "requirements.lock"]
+    assert {"--no-index", "--no-deps", "--no-build-isolation"} <= {*zot}
+    assert zot[-2:] == ["--editable", "."]
+
+
+def test_nothing_else_installs_packages() -> None:
+    """In the scripts of CI and in the Makefile."""
+    lines = [*(ROOT / "Makefile").read_text().split("\n"), *(ROOT / ".ci" / "run").read_text().split("\n")]
+    found = [
+        line for line in lines if re.search(r"\b(pip3?|pipx|uv|npm|npx|yarn|cargo|go) (install|add|ci|run|get)\b", line)
+    ]
+    assert len(found) == 2
