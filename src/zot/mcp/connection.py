@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
+from urllib.parse import quote
 
 import msgspec
 
@@ -132,7 +133,7 @@ class McpConnection:
             os.close(theirs)
             os.close(errors)
         log.note(f"starting {source.argv[0]}")
-        root = f"file://{launch.cwd}"
+        root = f"file://{quote(launch.cwd, errors='surrogateescape')}"
         connection = cls(source, child, ours, McpClient(root, revision=revision), log)
         connection._since, connection._sandbox = since, sandbox
         try:
