@@ -15,7 +15,7 @@ TESTS ?= tests
 # What may differ between Pythons: protocols, the loop, schemas, limits of nesting and size, files, the journal.
 QUICK := tests/wire tests/agent tests/docs/test_schema.py tests/journal tests/serve/daemon/test_hostile.py \
 	tests/serve/daemon/test_handover.py tests/serve/test_bad_input.py tests/serve/test_traces.py \
-	tests/providers/test_dial.py tests/extensions/test_peer.py
+	tests/providers/test_http_connect.py tests/extensions/test_peer.py
 # Further Pythons of this machine, one of each version. Each gets an environment of its own inside $(VENV).
 PYTHONS ?= $(shell $(PYTHON) scripts/pythons.py)
 # How much of the faults is tried: "--sample 50", "--only prompt".

@@ -52,7 +52,7 @@ AREAS: dict[str, tuple[str, ...]] = {
     "serve/daemon/claim.py client/endpoint.py": ("serve/daemon/test_claim.py", "serve/daemon/test_handover.py"),
     "tools/guardian.py tools/process.py tools/guardian_process/*.py": ("tools/test_guardian.py", "tools/test_bash.py"),
     "extensions/peer.py extensions/peer_connection.py extensions/manager.py extensions/supervisor.py": (
-        "extensions/test_peer.py", "extensions/test_host.py", "extensions/test_joining.py",
+        "extensions/test_peer.py", "extensions/test_manager.py", "extensions/test_joining.py",
         "serve/daemon/test_guards.py",
     ),
     "runtime/idempotency.py": ("runtime/test_idempotency.py", "serve/host/test_once.py"),

@@ -87,7 +87,7 @@ def calls(path: Path) -> tuple[tuple[str, int], ...]:
 
 @cache
 def seen(path: Path) -> tuple[tuple[str, ...], tuple[tuple[str, int], ...]]:
-    # Not the tree itself: whoever looks for garbage in the tests to come would have to look at a million nodes.
+    # Not the tree itself: every later garbage collection would have to visit a million nodes.
     nodes = [*ast.walk(ast.parse(path.read_text()))]
     return tuple(_imported(nodes, path)), tuple(_calls(nodes))
 

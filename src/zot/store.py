@@ -147,8 +147,19 @@ Change: TypeAlias = (
 Row: TypeAlias = AgentEvent | Change
 
 
+def messages_of(row: Row) -> tuple[Message, ...]:
+    """Return the messages that ``row`` adds to the transcript."""
+    match row:
+        case MessageAdded(message=message):
+            return (message,)
+        case MessagesReplaced(messages=messages):
+            return messages
+        case _:
+            return ()
+
+
 class Acquired(msgspec.Struct, frozen=True):
-    """What `Store.begin` found: the rows that others added since the last look.
+    """Result of `Store.begin`: the rows that others added since the last look.
 
     If ``answer`` is set, the prompt to run has been answered already, and the lease was not acquired.
     """

@@ -18,8 +18,8 @@ from extensions.stage import Extension, Stage, results
 from optional import needs
 from shell import Shell
 from zot.agent.approvals import Approvals
-from zot.config.commands import COMMAND_SETS, in_command_set, is_tame_repository, plain_words, risk_of
 from zot.config.policy import Policy, Private, Rule, subject_of
+from zot.config.shell_commands import COMMAND_SETS, in_command_set, is_tame_repository, plain_words, risk_of
 from zot.errors import ConfigError
 from zot.messages import CallBlock
 from zot.tools.base import ToolContext, undeclared_argument

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from zot.config.commands import COMMAND_SETS
 from zot.config.policy import Policy, Rule, subject_of
+from zot.config.shell_commands import COMMAND_SETS
 
 from .markdown import blocks
 

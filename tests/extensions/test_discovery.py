@@ -17,7 +17,7 @@ from zot.extensions.manifest import FIELD_RULES, SCOPE_RULES, Manifest, changeab
 from zot.extensions.permissions import Permissions
 
 from .stage import Extension, Stage, results
-from .test_host import TOOL
+from .test_manager import TOOL
 
 
 def put(place: Path, name: str, **fields: object) -> Path:

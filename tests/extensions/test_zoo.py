@@ -15,7 +15,7 @@ from pace import slowness
 from tools.shells import left
 
 from .stage import Extension, Stage, results
-from .test_host import TOOL
+from .test_manager import TOOL
 
 GREETED = 'hello("tools"); say("register_tool", name="bad", description="", schema={}); say("ready")\n'
 WAIT = "for frame in frames():\n    pass\n"

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zot.errors import StreamBroken
-from zot.providers.decoding import SseParser
+from zot.providers.sse import SseParser
 
 BOM = b"\xef\xbb\xbf"
 

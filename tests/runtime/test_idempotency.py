@@ -295,7 +295,7 @@ async def test_who_was_behind_somebody_lets_it_come_again_first_but_does_not_wai
     went: list[str] = []
 
     async def go(name: str, one: tuple[IdempotentRun, Record], *, behind: bool) -> None:
-        assert await one[0].turn(behind=behind) is None
+        assert await one[0].turn(gives_way=behind) is None
         await one[1].begin(one[0].stored_answer)
         went.append(name)
         one[1].end()
@@ -308,7 +308,7 @@ async def test_who_was_behind_somebody_lets_it_come_again_first_but_does_not_wai
     alone, _ = await bench.once("k3", again_s=0.05)
     began = time.monotonic()
     async with asyncio.timeout(PATIENCE_S):
-        assert await alone.turn(behind=True) is None
+        assert await alone.turn(gives_way=True) is None
     assert time.monotonic() - began >= 0.05
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from extensions.stage import Extension, is_wait
-from extensions.test_host import PANEL, TOOL, interceptor
+from extensions.test_manager import PANEL, TOOL, interceptor
 from harness import PATIENCE_S, Zot, read_some
 from tools.shells import MARK, left
 

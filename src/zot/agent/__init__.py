@@ -1,1 +1,1 @@
-"""The agent: model, tools, model, ... It knows no provider, no dialect and no face."""
+"""The agent: model, tools, model, ... It knows no provider, no protocol and no user interface."""

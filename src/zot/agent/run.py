@@ -94,7 +94,7 @@ class RunPhase(enum.Enum):
 
 
 class ReplyText(enum.Enum):
-    """How the text of the current reply reaches clients."""
+    """Delivery of the current reply's text to clients."""
 
     SHOWN = "shown as it arrives"
     WITHHELD = "withheld until an extension decides"

@@ -48,7 +48,7 @@ COMMANDS = {
 _WORDS = {"lab": ("serve", "check"), "config": ("agents", "daemon", "check"), "completion": SHELLS}
 
 
-class Entry(msgspec.Struct, frozen=True):
+class CompletionEntry(msgspec.Struct, frozen=True):
     """A command line to complete: the command, its subcommand or "", and what may follow."""
 
     command: str
@@ -65,26 +65,28 @@ def manual_of(command: str) -> Manual | CommandGroup:
     return found
 
 
-def entries() -> Iterator[Entry]:
+def entries() -> Iterator[CompletionEntry]:
     """Return every command with its flags and words: first the flags without a command, then the commands."""
     from zot.commands import once, terminal  # Imported lazily, as every command: only one that is run is loaded.
 
     flags_of_both = {flag.name: flag for flag in (*once.MANUAL.flags, *terminal.MANUAL.flags)}
-    yield Entry("", "", "", [*flags_of_both.values()], [(name, _summary(manual_of(name))) for name in COMMANDS])
+    yield CompletionEntry(
+        "", "", "", [*flags_of_both.values()], [(name, _summary(manual_of(name))) for name in COMMANDS]
+    )
     for command in COMMANDS:
         manual = manual_of(command)
         if isinstance(manual, Manual):
             words = [(word, "") for word in _WORDS.get(command, ())]
             groups = [_daemon_group()] if command == "daemon" else []
             words += [(one.name, one.summary) for group in groups for one in group.subcommands.values()]
-            yield Entry(command, "", _summary(manual), manual.flags, words)
+            yield CompletionEntry(command, "", _summary(manual), manual.flags, words)
         else:
             groups = [manual]
             words = [(one.name, one.summary) for one in manual.subcommands.values()]
-            yield Entry(command, "", manual.summary, (), words)
+            yield CompletionEntry(command, "", manual.summary, (), words)
         for group in groups:
             for one in group.subcommands.values():
-                yield Entry(command, one.name, one.summary, group.manual(one).flags)
+                yield CompletionEntry(command, one.name, one.summary, group.manual(one).flags)
 
 
 def _daemon_group() -> CommandGroup:
@@ -131,7 +133,7 @@ _BASH_VALUES = ('compgen -W "{}"', "compgen -d", "compgen -f", "")
 _ZSH_VALUES = ("compadd {}", "_files -/", "_files", "_message value")
 
 
-def _values(found: Sequence[Entry], how: tuple[str, str, str, str]) -> dict[str, list[str]]:
+def _values(found: Sequence[CompletionEntry], how: tuple[str, str, str, str]) -> dict[str, list[str]]:
     """Return the flags that need a value, by how the shell completes that."""
     words, directories, files, unknown = how
     kinds: dict[str, list[str]] = {}
@@ -145,11 +147,11 @@ def _values(found: Sequence[Entry], how: tuple[str, str, str, str]) -> dict[str,
     return kinds
 
 
-def _specific_first(found: Sequence[Entry]) -> list[Entry]:
+def _specific_first(found: Sequence[CompletionEntry]) -> list[CompletionEntry]:
     return sorted(found, key=lambda entry: (not entry.command, not entry.subcommand))
 
 
-def _bash(found: Sequence[Entry]) -> str:
+def _bash(found: Sequence[CompletionEntry]) -> str:
     lines = ["# Completion of zot for bash.", "_zot() {", '    local cur=${COMP_WORDS[COMP_CWORD]} words="" at']
     lines += ["    COMPREPLY=()", '    case "${COMP_WORDS[COMP_CWORD-1]}" in']
     for how, names in _values(found, _BASH_VALUES).items():
@@ -168,7 +170,7 @@ def _bash(found: Sequence[Entry]) -> str:
     return "\n".join([*lines, "complete -o default -F _zot zot", ""])
 
 
-def _zsh(found: Sequence[Entry]) -> str:
+def _zsh(found: Sequence[CompletionEntry]) -> str:
     lines = ["#compdef zot", "# Completion of zot for zsh.", "_zot() {", "    local -a names flags"]
     lines.append('    case "$words[CURRENT-1]" in')
     lines += [f"        {'|'.join(names)}) {how}; return ;;" for how, names in _values(found, _ZSH_VALUES).items()]
@@ -193,7 +195,7 @@ def _described(word: str, summary: str) -> str:
     return _quoted(f"{word}:{summary.replace(':', chr(92) + ':')}" if summary else word)
 
 
-def _fish(found: Sequence[Entry]) -> str:
+def _fish(found: Sequence[CompletionEntry]) -> str:
     lines = ["# Completion of zot for fish.", "complete -c zot -f"]
     for entry in found:
         if not entry.command:

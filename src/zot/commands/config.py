@@ -12,7 +12,6 @@ from msgspec.structs import asdict, replace
 from zot.commands.subcommands import CommandRequest, aligned, print_note, write, write_json
 from zot.config import flags
 from zot.config.agents import AgentConfigs
-from zot.config.commands import risk_of
 from zot.config.config import (
     AGENT_FLAGS,
     DEFAULT_AGENT,
@@ -26,6 +25,7 @@ from zot.config.credentials import find
 from zot.config.file import FILE_NAME
 from zot.config.paths import given_config_dir
 from zot.config.policy import Rule
+from zot.config.shell_commands import risk_of
 from zot.config.vendors import VENDORS, endpoint
 from zot.errors import AgentError, ConfigError, InvalidConfigFile, UsageError
 from zot.providers.models import Model

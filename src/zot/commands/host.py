@@ -138,7 +138,7 @@ def _parsed(argv: Sequence[str]) -> HostSettings | None:
         stdin_timeout_s=own.get("stdin_timeout_ms", _STDIN_TIMEOUT_MS) / 1000,
         ttl_s=own.get("idempotency_ttl"),
         at_once=own.get("max_concurrency", _AT_ONCE),
-        tells_events=bool(own.get("events")),
+        sends_events=bool(own.get("events")),
         relays=relays,
         exit_zero="--exit-zero" in argv,
     )

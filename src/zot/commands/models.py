@@ -75,7 +75,7 @@ def _ask(config: Config) -> list[tuple[Model, bool | None]]:
     # Imported lazily: only a list from the service needs a connection.
     import asyncio
 
-    from zot.runtime.services import with_served
+    from zot.runtime.provider_assembly import with_served
 
     return [*asyncio.run(with_served(config))]
 

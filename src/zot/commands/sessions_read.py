@@ -26,7 +26,7 @@ from zot.journal.repair import CheckReport, back_up, check_file
 from zot.messages import Message, ThinkingBlock
 from zot.messages import show as shown
 from zot.run_summary import CUT_SHORT
-from zot.store import Configured, MessageAdded, MessagesReplaced, Row
+from zot.store import Configured, MessagesReplaced, Row, messages_of
 from zot.ui.readable import counted, escaped_id, format_time, message_lines, one_line, tool_names
 
 #: Rows read at a time: a session may be larger than memory.
@@ -103,7 +103,7 @@ async def show(journal: ReadOnlyJournal, request: CommandRequest) -> int:
     write("".join(f"{line}\n" for line in _header(journal, session)))
     names: dict[str, str] = {}
     async for _, row in _rows(journal, session):
-        for message in _messages(row):
+        for message in messages_of(row):
             names = tool_names(message) or names
         lines = [*_row_for_people(row, names, full=full)]
         if lines:
@@ -132,16 +132,6 @@ def _header(journal: ReadOnlyJournal, session: SessionRecord) -> Iterator[str]:
     yield f"tokens     {totals.input + totals.cache_read + totals.cache_write} in, {totals.output} out, {price}"
 
 
-def _messages(row: Row) -> tuple[Message, ...]:
-    match row:
-        case MessageAdded(message=message):
-            return (message,)
-        case MessagesReplaced(messages=messages):
-            return messages
-        case _:
-            return ()
-
-
 def _row_for_people(row: Row, names: dict[str, str], *, full: bool) -> Iterator[str]:
     match row:
         case MessagesReplaced(start=start, stop=stop, messages=messages):
@@ -158,7 +148,7 @@ def _row_for_people(row: Row, names: dict[str, str], *, full: bool) -> Iterator[
             yield f"-- {CUT_SHORT}"
         case _:
             pass
-    for number, message in enumerate(_messages(row)):
+    for number, message in enumerate(messages_of(row)):
         yield from ([""] if number else [])
         yield from message_lines(message, names, full=full)
 
@@ -185,7 +175,7 @@ def _row_for_programs(seq: int, row: Row, *, full: bool) -> Iterator[dict[str, A
             yield {"type": "turn_end", "seq": seq, "stop": stop_reason}
         case _:
             pass
-    for message in _messages(row):
+    for message in messages_of(row):
         content = _full_content(message) if full else shown(message).content
         yield {"type": "message", "seq": seq, "role": message.role, "content": content, "time": message.time}
 

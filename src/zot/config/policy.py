@@ -47,7 +47,11 @@ class CommandSubject(msgspec.Struct, frozen=True):
 
         A command that may do more than it shows matches only ``loosely``. A pattern such as ``@search`` names a set.
         """
-        from zot.config.commands import in_command_set, matches_words, plain_words  # Imported lazily: start-up budget.
+        from zot.config.shell_commands import (  # Imported lazily: start-up budget.
+            in_command_set,
+            matches_words,
+            plain_words,
+        )
 
         words = plain_words(self.text)
         if pattern.startswith(_SET):
@@ -199,7 +203,7 @@ class Rule(msgspec.Struct, frozen=True):
         if not has_sense or "\0" in pattern:
             raise ConfigError(f"{text!r} is not a rule; write TOOL[:PATTERN]=allow, =deny or =ask, such as 'bash=ask'")
         if tool == "bash" and pattern.startswith(_SET):
-            from zot.config.commands import COMMAND_SETS  # Imported lazily: start-up budget.
+            from zot.config.shell_commands import COMMAND_SETS  # Imported lazily: start-up budget.
 
             if pattern.removeprefix(_SET) not in COMMAND_SETS:
                 known = ", ".join(f"{_SET}{name}" for name in COMMAND_SETS)

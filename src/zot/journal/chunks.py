@@ -33,6 +33,7 @@ from zot.store import (
     PermissionGranted,
     Row,
     UsageCounted,
+    messages_of,
 )
 
 #: A chunk this long takes no more rows: reading one row reads its whole chunk.
@@ -211,7 +212,7 @@ def referred(row: Row) -> list[bytes]:
 def images(row: Row) -> list[bytes]:
     """Return the hashes of the images in a stored row."""
     found: list[bytes] = []
-    for message in _messages(row):
+    for message in messages_of(row):
         for block in message.content:
             found += [inner.data for inner in _parts(block) if isinstance(inner, ImageBlock)]
     return found
@@ -242,19 +243,9 @@ def _without_blobs(row: Row, blobs: dict[bytes, bytes]) -> Row:
     return _with_images(row, stow)
 
 
-def _messages(row: Row) -> tuple[Message, ...]:
-    match row:
-        case MessageAdded(message=message):
-            return (message,)
-        case MessagesReplaced(messages=messages):
-            return messages
-        case _:
-            return ()
-
-
 def _with_images(row: Row, change: Callable[[ImageBlock], ImageBlock | TextBlock]) -> Row:
     """Return ``row`` with every image changed; the row itself if it has none."""
-    messages = _messages(row)
+    messages = messages_of(row)
     if not any(isinstance(inner, ImageBlock) for message in messages for b in message.content for inner in _parts(b)):
         return row
     changed = tuple(_message_with_images(message, change) for message in messages)

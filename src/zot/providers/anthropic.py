@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, cast, get_args
 import msgspec
 
 from zot.config.vendors import ImageLimits
-from zot.encoding import encode
+from zot.encoding import UNREADABLE, encode
 from zot.errors import ContentRefused, StreamBroken
 from zot.events import TextDelta, ThinkingDelta, ToolUseArgs, ToolUseEnd, ToolUseStart
 from zot.messages import (
@@ -37,7 +37,8 @@ from zot.providers.base import (
     omitted_image_text,
     own_blocks,
 )
-from zot.providers.decoding import CallIds, EventReader, SseParser, acceptable_id, acceptable_name, finished_call
+from zot.providers.decoding import CallIds, EventReader, acceptable_id, acceptable_name, finished_call
+from zot.providers.sse import SseParser
 
 _STOPS: Mapping[str, Stop] = {
     "end_turn": "end_turn",
@@ -205,7 +206,7 @@ class AnthropicDecoder(Decoder):
             frame: _Frame | None
             try:
                 frame = _reader.decode(payload)
-            except (ValueError, RecursionError):
+            except UNREADABLE:
                 frame = _reader.decode_with_care(payload)
             if type(frame) is _BlockDelta:
                 self._take_delta(frame, events)

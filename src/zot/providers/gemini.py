@@ -12,7 +12,7 @@ from urllib.parse import quote
 import msgspec
 
 from zot.config.vendors import ImageLimits
-from zot.encoding import encode
+from zot.encoding import UNREADABLE, encode
 from zot.errors import ContentRefused, ServiceFailed, StreamBroken
 from zot.events import TextDelta, ThinkingDelta, ToolUseArgs, ToolUseEnd, ToolUseStart
 from zot.messages import (
@@ -39,7 +39,8 @@ from zot.providers.base import (
     omitted_image_text,
     own_blocks,
 )
-from zot.providers.decoding import CallIds, EventReader, SseParser, acceptable_id, acceptable_name, finished_call
+from zot.providers.decoding import CallIds, EventReader, acceptable_id, acceptable_name, finished_call
+from zot.providers.sse import SseParser
 
 _STOPS: Mapping[str, Stop] = {"MAX_TOKENS": "length"}
 _REFUSED = frozenset(
@@ -180,7 +181,7 @@ class GeminiDecoder(Decoder):
             chunk: _Chunk | None
             try:
                 chunk = _reader.decode(payload)
-            except (ValueError, RecursionError):
+            except UNREADABLE:
                 chunk = _reader.decode_with_care(payload)
             if chunk is not None:
                 self._take(chunk, events)

@@ -40,12 +40,12 @@ from zot.providers.base import (
 from zot.providers.decoding import (
     CallIds,
     EventReader,
-    SseParser,
     acceptable_id,
     acceptable_name,
     finished_call,
     is_object,
 )
+from zot.providers.sse import SseParser
 
 _OPEN = "<think>"
 _CLOSE = "</think>"
@@ -450,7 +450,7 @@ class ChatDecoder(Decoder):
             chunk: ChatChunk | None
             try:
                 chunk = _reader.decode(payload)
-            except (ValueError, RecursionError):
+            except UNREADABLE:
                 if payload.strip() == b"[DONE]":
                     self.is_complete = True
                     continue

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, cast, get_args
 import msgspec
 
 from zot.config.vendors import ImageLimits
-from zot.encoding import encode
+from zot.encoding import UNREADABLE, encode
 from zot.errors import ContentRefused, ProviderError, StreamBroken
 from zot.events import TextDelta, ThinkingDelta, ToolUseArgs, ToolUseEnd, ToolUseStart
 from zot.messages import (
@@ -40,7 +40,8 @@ from zot.providers.base import (
     omitted_image_text,
     own_blocks,
 )
-from zot.providers.decoding import CallIds, EventReader, SseParser, acceptable_id, acceptable_name, finished_call
+from zot.providers.decoding import CallIds, EventReader, acceptable_id, acceptable_name, finished_call
+from zot.providers.sse import SseParser
 
 _BETWEEN_THOUGHTS = "\n\n"
 
@@ -273,7 +274,7 @@ def read_item(raw: msgspec.Raw) -> Item | None:
     """Return an item; None if its kind is unknown. Raise StreamBroken if it violates its own type."""
     try:
         return _items.decode(raw)
-    except (ValueError, RecursionError):
+    except UNREADABLE:
         return _items.decode_with_care(bytes(raw))
 
 
@@ -497,7 +498,7 @@ class ResponsesDecoder(Decoder):
             frame: Frame | None
             try:
                 frame = frames.decode(payload)
-            except (ValueError, RecursionError):
+            except UNREADABLE:
                 if payload == b"[DONE]":  # Some servers end every stream with it.
                     continue
                 frame = frames.decode_with_care(payload)

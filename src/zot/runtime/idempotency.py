@@ -98,7 +98,7 @@ class IdempotentRequest(msgspec.Struct, frozen=True):
 
 
 class PromptPosition(enum.Enum):
-    """Where a request's prompt is in the transcript when its run begins."""
+    """Position of a request's prompt in the transcript when its run begins."""
 
     NOWHERE = "not in the transcript"
     LAST = "the newest prompt in the transcript"
@@ -140,15 +140,15 @@ class IdempotentRun(RepeatedPrompt):
             lambda connection: self._replay(answers.find(connection, asked), self._clock.now(connection))
         )
 
-    async def turn(self, *, behind: bool = False) -> StoredAnswer | None:
+    async def turn(self, *, gives_way: bool = False) -> StoredAnswer | None:
         """Wait until the session is idle and it is our turn; return the answer if it is stored before that.
 
         Requests are served in order of arrival, across processes. After a crash of the answering process, a retry gives
-        earlier requests some time to line up again (``behind``). Raise StoreFailed.
+        earlier requests some time to line up again (``gives_way``). Raise StoreFailed.
         """
         if self._ticket is None:
             self._ticket = self._record.line_up(self._came)
-        comes_until = time.monotonic() + self._again_s if behind else -math.inf
+        comes_until = time.monotonic() + self._again_s if gives_way else -math.inf
         pause_s, polls, free_since = _FIRST_POLL_S, 0, math.inf
         while True:
             if polls % _POLLS_PER_LOOKUP == 0 and (kept := await self.kept()) is not None:

@@ -35,12 +35,14 @@ _FOREIGN_ONLY = ApprovalRequest | ApprovalAnswer | ExtWaiting | PanelOpened | Pa
 
 
 class ForeignRuns:
-    """Poll for rows of other processes while nothing runs here, and pass their events to ``tell``."""
+    """Poll for rows of other processes while nothing runs here, and pass their events to ``deliver``."""
 
-    def __init__(self, session: Session, tell: Callable[[Batch], None], begun: Sequence[tuple[int, Row]] = ()) -> None:
+    def __init__(
+        self, session: Session, deliver: Callable[[Batch], None], begun: Sequence[tuple[int, Row]] = ()
+    ) -> None:
         """``begun`` holds the recorded rows of a run already in progress: they are delivered first."""
         self._session = session
-        self._deliver = tell
+        self._deliver = deliver
         #: The newest foreign row that was delivered.
         self._delivered = session.store.last_seq
         #: True while another process runs the session, as far as we know.

@@ -66,7 +66,7 @@ Findings: TypeAlias = Clean | Interrupted | WaitingForApproval
 
 
 class WaitingRuns(enum.Enum):
-    """What recovery does with a run that waits for an approval and whose process is gone."""
+    """Treatment of a run that waits for an approval after its process died."""
 
     LEAVE = "leave it to a process that resumes it, unless it has been answered: then end it"
     RESUME = "resume it here if it has been answered or its deadline has not passed, else end it"

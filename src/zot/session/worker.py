@@ -57,7 +57,7 @@ _ACQUIRE_S = 1.0
 
 
 class ToolResources(Protocol):
-    """What the tools of a session hold beyond a call: the processes that they left running, and files to restore."""
+    """Resources that a session's tools hold beyond a call: processes left running, and files to restore."""
 
     @property
     def holds(self) -> bool:
@@ -378,7 +378,7 @@ class Worker:
                 if isinstance(job, PromptJob) and acquired.answer is not None:
                     job.stored_answer = acquired.answer
                     return False
-                waiting = await self._recover(job, acquired.rows)
+                waiting = await self._catch_up(job, acquired.rows)
                 current.leaves_run = waiting is None and self._history.must_recover
             current.acquiring = None
             if waiting is None:
@@ -396,7 +396,7 @@ class Worker:
         self._store.end(parked=waiting is not None)
         return False
 
-    async def _recover(self, job: Job, foreign: Sequence[tuple[int, Row]]) -> WaitingForApproval | None:
+    async def _catch_up(self, job: Job, foreign: Sequence[tuple[int, Row]]) -> WaitingForApproval | None:
         """Load foreign rows, recover, and record changed settings. Return a run to resume first."""
         found = await recover(self._history, foreign, self._waiting_runs(job), now=self._now, clock=self._clock)
         configured = self._agent.configured()
@@ -407,7 +407,7 @@ class Worker:
         return found
 
     def _waiting_runs(self, job: Job) -> WaitingRuns:
-        """Return the fate of a run that waits for an approval and whose process is gone, before ``job`` runs."""
+        """Return the treatment of a run that waits for an approval after its process died, before ``job`` runs."""
         match job:
             case RecoverJob(waiting=waiting):
                 return waiting

@@ -110,7 +110,7 @@ class ProtectedFiles:
             is_repository = names[-1] == REPOSITORY and os.path.isdir(place)
             if seen == (len(names), "") and not is_repository:
                 places[place] = ("--ro-bind", place)
-        if self._linked is None:  # Once: nothing in the sandbox can link to what is mounted there.
+        if self._linked is None:  # Once: no process in the sandbox can link to a mounted file.
             self._linked = [*self._further_names([*places])]
         return {place: ("--ro-bind", place) for place in self._linked if os.path.lexists(place)} | places
 
@@ -281,7 +281,7 @@ def _is_protected(place: str, name: str) -> bool:
 
 
 def _files(place: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield a file, or all files in a directory, with what is known of them. Follows no links."""
+    """Yield a file, or all files in a directory, with its status. Follows no links."""
     with suppress(OSError):
         if not stat.S_ISDIR((about := os.lstat(place)).st_mode):
             yield place, about

@@ -119,7 +119,7 @@ async def test_an_answered_request_is_not_kept_until_its_deadline() -> None:
     guards = Guards()
     reads, writes = os.pipe()
     output = LineThread(writes)
-    many = StreamServer(refuse, cast("Watchdog", guards), output, at_once=1, tells_events=False)
+    many = StreamServer(refuse, cast("Watchdog", guards), output, at_once=1, sends_events=False)
     async with asyncio.timeout(PATIENCE_S):
         await many.serve(given(), LineSplitter())
     assert failure(checked(json.loads(os.read(reads, 1 << 16)))) == ("INTERNAL", "no model")

@@ -9,7 +9,7 @@ import pytest
 from textual.events import Key, Paste
 
 from extensions.stage import Extension
-from extensions.test_host import interceptor
+from extensions.test_manager import interceptor
 from ui.terminal.stage import Stage, stage
 from zot.events import PanelClosed, PanelOpened
 from zot.ui.terminal.panel_views import PanelView

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -51,9 +51,6 @@ _ABORTED = "the side question was aborted"
 
 _MAX_BYTES = 10 << 20
 _MAX_TEXT_BYTES = 256 << 10
-
-#: Called with a run's summary and the number of its last event; 0 if that could not be recorded.
-Ended: TypeAlias = Callable[[TurnSummary, int], None]
 
 #: Attempts to create a session that other clients delete at the same time.
 _TRIES = 8
@@ -166,29 +163,11 @@ def _name(attachment: Attachment) -> str:
     return attachment.filename or os.path.basename(attachment.path or "") or "attachment"
 
 
-class RunSummarizer(Subscriber):
-    """Summarizes one run. Subscribes after the feed, so clients get each event first."""
+class _RunReply(Subscriber, JobObserver):
+    """Answers the client that started a run: with its ``result`` right after its last update, or why it never began.
 
-    def __init__(self, session: Session, ended: Ended) -> None:
-        self._session = session
-        self._ended = ended
-        self._run = RunSummary()
-        self._leave: Callable[[], None] = lambda: None
-
-    def started(self) -> None:
-        """Subscribe: the run begins, and all events from now on belong to it."""
-        self._leave = self._session.history.subscribe(self)
-
-    def deliver(self, batch: Batch) -> None:
-        """Add a batch of events."""
-        self._run.take(batch.events)
-        if isinstance(batch.events[-1], Done):
-            self._leave()
-            self._ended(TurnSummary.of(self._run), batch.last)
-
-
-class _RunReply(JobObserver):
-    """Answers the client that started a run: with its ``result`` right after its last update, or why it never began."""
+    It subscribes after the feed, so clients get each event before the answer.
+    """
 
     def __init__(
         self, connection: ClientConnection, session_id: str, prompt_id: str, result: Callable[[TurnSummary], Any]
@@ -198,18 +177,29 @@ class _RunReply(JobObserver):
         self._session_id = session_id
         self._prompt_id = prompt_id
         self._result = result
-        self._summarizer: RunSummarizer | None = None
+        self._run = RunSummary()
+        self._session: Session | None = None
+        self._leave: Callable[[], None] = lambda: None
 
     def watch(self, session: Session) -> None:
-        """Sum up the run once it starts in ``session``."""
-        self._summarizer = RunSummarizer(session, self._ended)
+        """Summarize the run once it starts in ``session``."""
+        self._session = session
 
     def started(self) -> None:
-        assert self._summarizer is not None
-        self._summarizer.started()
+        assert self._session is not None
+        # The run begins: all events from now on belong to it.
+        self._leave = self._session.history.subscribe(self)
+
+    def deliver(self, batch: Batch) -> None:
+        self._run.take(batch.events)
+        if isinstance(batch.events[-1], Done):
+            self._leave()
+            turn = TurnSummary.of(self._run)
+            self._connection.when_sent(
+                self._session_id, batch.last, lambda: self.deferred.resolve(_outcome(turn, self._result))
+            )
 
     def dropped(self, why: AgentError) -> None:
-        self._summarizer = None
         if isinstance(why, RunCancelled):
             nothing = daemon_types.Prompted(self._session_id, "cancelled", "", daemon_types.Used.of(ZERO))
             self._connection.send_turn_aborted(
@@ -224,10 +214,6 @@ class _RunReply(JobObserver):
     def parked(self) -> None:
         """Resolve without an answer: the run outlives this daemon, and so the connection."""
         self.deferred.resolve(None)
-
-    def _ended(self, turn: TurnSummary, seq: int) -> None:
-        self._summarizer = None  # It refers to this object.
-        self._connection.when_sent(self._session_id, seq, lambda: self.deferred.resolve(_outcome(turn, self._result)))
 
 
 class _JobReply(JobObserver):

@@ -282,7 +282,7 @@ class RequestRun(Subscriber):
         assert self._request.prompt is not None
         while True:
             self.waits = True
-            if (kept := await once.turn(behind=self._has_requests_ahead)) is not None:
+            if (kept := await once.turn(gives_way=self._has_requests_ahead)) is not None:
                 return kept, True
             async with self._place.slots:
                 self.waits, self._is_running, self.has_begun = False, True, True

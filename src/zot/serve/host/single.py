@@ -53,7 +53,7 @@ _loaded = time.monotonic()
 
 
 class HostSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the flags say. ``problem`` is the error in them, ``agent`` the settings of the agents."""
+    """Settings from the flags. ``problem`` is the error in them, ``agent`` the settings of the agents."""
 
     agent: Mapping[str, Any]
     problem: ConfigError | None
@@ -64,7 +64,7 @@ class HostSettings(msgspec.Struct, frozen=True, kw_only=True):
     #: How long a delivered answer is repeated for the same key; None for the usual time.
     ttl_s: float | None
     at_once: int
-    tells_events: bool
+    sends_events: bool
     relays: bool
     exit_zero: bool
 

@@ -70,7 +70,7 @@ def answer_many(host: HostProcess, signals: Signals) -> NoReturn:
             output,
             at_once=settings.at_once,
             ttl_s=settings.ttl_s,
-            tells_events=settings.tells_events,
+            sends_events=settings.sends_events,
         )
         watchdog.start(server)
         await server.serve(read_chunks(host.incoming), LineSplitter(max_line_bytes=settings.max_input_bytes))
@@ -93,7 +93,7 @@ class StreamServer:
         output: LineThread,
         *,
         at_once: int,
-        tells_events: bool,
+        sends_events: bool,
         ttl_s: float | None = None,
     ) -> None:
         self._opening = opening
@@ -101,7 +101,7 @@ class StreamServer:
         self._output = output
         self._queue = RequestQueue(at_once)
         self._ttl_s = ttl_s
-        self._tells_events = tells_events
+        self._sends_events = sends_events
         self._loop = asyncio.get_running_loop()
         self._running: dict[str, tuple[Request, RequestRun]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -175,7 +175,7 @@ class StreamServer:
         if request.request_id in self._running:
             raise Refused("a request with this request_id is running", request.ids)
         slot = Slot(request.ids, began + request.timeout_s)
-        listener = EventWriter(slot, self._output) if self._tells_events else None
+        listener = EventWriter(slot, self._output) if self._sends_events else None
         place = self._queue.join(request)
         asked = idempotent(request, began, slot.deadline, self._ttl_s)
         answering = RequestRun(request, asked, self._opening, listener, place)

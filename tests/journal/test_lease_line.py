@@ -1,4 +1,4 @@
-"""The line of those who want to run a session: in the order in which they came, across processes, without the dead."""
+"""The line of waiters for a session's lease: in order of arrival, across processes, without dead ones."""
 
 from __future__ import annotations
 

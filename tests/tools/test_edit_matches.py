@@ -1,3 +1,5 @@
+"""Matches of an edit, and hints for near misses."""
+
 from __future__ import annotations
 
 from hypothesis import assume, given

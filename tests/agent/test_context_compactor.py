@@ -1,4 +1,4 @@
-"""Room is made before a conversation does not fit, or when it did not: enough of it, in order, and never in a loop."""
+"""Compaction before a request would not fit, or after the service refused it: enough, in order, never in a loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The socket of a daemon, which others remove, in the daemon's own loop."""
+"""The daemon's socket when other programs remove it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done beside the main work: over when that is, and heard of if it fails."""
+"""Background tasks of a daemon: they end with it, and failures are logged."""
 
 from __future__ import annotations
 

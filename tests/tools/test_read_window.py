@@ -1,3 +1,5 @@
+"""Windows of text files."""
+
 from __future__ import annotations
 
 from itertools import pairwise

@@ -1,3 +1,5 @@
+"""Fingerprints of trusted directories."""
+
 from __future__ import annotations
 
 import os

@@ -1,4 +1,4 @@
-"""Call ids that nobody gave, that were given before, and that other services refuse."""
+"""Ids of tool calls: missing, duplicate, and refused by other services."""
 
 from __future__ import annotations
 

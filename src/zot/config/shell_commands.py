@@ -104,7 +104,7 @@ def _matches_word(pattern: str, word: str) -> bool:
 
 
 class _Program(msgspec.Struct, frozen=True):
-    """What a command of a set may look like.
+    """Form that a command of a set must have.
 
     ``flags`` are exact options, ``starts`` the beginnings of options with an attached value, ``letters`` those that may
     be joined after one dash, ``valued`` options whose value is the next word, ``numbered`` letters with a number;

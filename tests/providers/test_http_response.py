@@ -1,4 +1,4 @@
-"""Answers from bytes: whole, in pieces, cut, malformed and endless."""
+"""HTTP responses: whole, in pieces, cut off, malformed and endless."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Diffs of known changes."""
+
 from __future__ import annotations
 
 import re

@@ -1,5 +1,4 @@
-"""Runs that another process left in the middle, because it died: the daemon sees to them, whether or not it had loaded
-their session."""
+"""Recovery by the daemon of runs whose process died, whether or not their session was loaded."""
 
 from __future__ import annotations
 

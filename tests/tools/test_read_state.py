@@ -1,3 +1,5 @@
+"""Read state: which versions of files the model has seen."""
+
 from __future__ import annotations
 
 import os

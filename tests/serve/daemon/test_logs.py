@@ -1,4 +1,4 @@
-"""Files that lines are added to: put aside when they are long, whole whatever happens."""
+"""Log files: rotated when they are long, and whole after any failure."""
 
 from __future__ import annotations
 

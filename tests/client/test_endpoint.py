@@ -1,4 +1,4 @@
-"""How a client reaches a daemon that is not there yet: one that is starting is waited for, and nobody else."""
+"""Connecting to a daemon: a client waits for one that is starting, and for no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was spent: each model call once, on the day on which it was made."""
+"""Spending: each model call counts once, on the day on which it was made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A vendor's JSON: what is ours must be right, what is not ours must not hurt."""
+"""Events of a service: known ones are checked, unknown ones ignored."""
 
 from __future__ import annotations
 

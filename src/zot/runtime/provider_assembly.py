@@ -1,4 +1,4 @@
-"""Provider of a session: its service, API, transport and key, made from a Config."""
+"""Assembly of a session's provider: its service, API, transport and key, made from a Config."""
 
 from __future__ import annotations
 

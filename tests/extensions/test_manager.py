@@ -1,4 +1,4 @@
-"""Extensions in a session: asked in order, told in order, and never in the way."""
+"""Extensions in a session: asked in order, notified in order, without delaying a run."""
 
 from __future__ import annotations
 

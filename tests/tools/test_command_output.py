@@ -1,3 +1,5 @@
+"""Output of commands: decoded, cut and streamed."""
+
 from __future__ import annotations
 
 import os
