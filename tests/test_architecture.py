@@ -27,11 +27,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "providers": {"config"},
     "agent": {"config", "providers", "tools"},
     "extensions": {"config", "wire", "tools", "agent"},
+    # Servers run like extensions, and their logs are kept alike.
+    "mcp": {"config", "wire", "tools", "extensions"},
     # Extensions run in processes of their own: the SDK for them knows the wire types only.
     "ext": {"wire"},
     "session": {"config", "tools", "agent"},
     # The only package that picks concrete parts.
-    "runtime": {"config", "journal", "tools", "providers", "agent", "extensions", "session"},
+    "runtime": {"config", "journal", "tools", "providers", "agent", "extensions", "mcp", "session"},
     "client": {"config", "wire"},
     "sdk": {"config", "providers", "session", "runtime"},
     "serve": {
@@ -39,8 +41,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "ui": {"config", "wire", "journal", "providers", "extensions", "session", "runtime", "client"},
     "commands": {
-        "config", "wire", "journal", "tools", "providers", "agent", "extensions", "session", "runtime", "client",
-        "serve", "ui",
+        "config", "wire", "journal", "tools", "providers", "agent", "extensions", "mcp", "session", "runtime",
+        "client", "serve", "ui",
     },
     # It imports the command that argv names, by name.
     "cli": {"serve"},

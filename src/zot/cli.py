@@ -41,6 +41,7 @@ Set up and manage:
   zot models              List models, their windows and prices.
   zot sessions            List, show, search, export, fork, rewind and delete sessions.
   zot ext                 Install, create, test and trust extensions.
+  zot mcp                 List, test, call and trust MCP servers.
   zot skills              List and trust skills.
   zot prompt              Print the system prompt.
   zot completion SHELL    Print a completion script for bash, zsh or fish.
@@ -181,6 +182,7 @@ _COMMANDS: Mapping[str, str] = {
     "config": "config",
     "skills": "skills",
     "ext": "ext",
+    "mcp": "mcp",
     "prompt": "prompt",
     "completion": "completion",
 }

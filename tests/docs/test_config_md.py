@@ -10,6 +10,7 @@ from shell import Shell
 from zot.commands.config import _ANSWERS
 from zot.config.config import resolve
 from zot.config.file import AgentTable, DaemonSettings
+from zot.config.flags import McpServer
 from zot.errors import ConfigError
 from zot.runtime.check import check
 
@@ -34,7 +35,9 @@ def test_a_misspelled_key_is_named_with_its_file(tmp_path: Path) -> None:
         resolve({"config_dir": str(tmp_path)}, {})
 
 
-@pytest.mark.parametrize("key", [*AgentTable.__struct_fields__, *DaemonSettings.__struct_fields__])
+@pytest.mark.parametrize(
+    "key", [*AgentTable.__struct_fields__, *DaemonSettings.__struct_fields__, *McpServer.__struct_fields__]
+)
 def test_every_key_is_described(key: str) -> None:
     rows = [line.split("|")[1] for line in TEXT.splitlines() if line.startswith("| `")]
     assert any(f"`{key}`" in row for row in rows)

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from harness import MARK, PATIENCE_S
 from zot.config.config import Config
@@ -85,7 +85,7 @@ class Stage(Subscriber):
         self._config = Config(**{**defaults, **({"session": "s"} if kept else {}), **settings})
         self._news = asyncio.Event()
 
-    async def __aenter__(self) -> Stage:
+    async def __aenter__(self) -> Self:
         self._deadline = asyncio.timeout(PATIENCE_S)
         await self._deadline.__aenter__()
         self._resources = SharedResources()

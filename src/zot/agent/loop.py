@@ -35,7 +35,7 @@ from zot.providers.base import (
     ReplyStream,
 )
 from zot.store import Configured
-from zot.tools.base import Tool
+from zot.tools.base import Tool, ToolSource
 
 if TYPE_CHECKING:
     from zot.agent.output_schema import Expected  # Imported lazily elsewhere: rarely needed, slow to load.
@@ -100,7 +100,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Agent:
-    """A model with tools and settings. ``catalogue`` has the models to choose from."""
+    """A model with tools and settings. ``catalogue`` has the models to choose from, ``source`` further tools."""
 
     def __init__(
         self,
@@ -109,6 +109,7 @@ class Agent:
         settings: AgentSettings,
         *,
         tools: Sequence[Tool] = (),
+        source: ToolSource | None = None,
         extensions: Extensions | None = None,
         approver: Approver | None = None,
     ) -> None:
@@ -124,6 +125,7 @@ class Agent:
         self.extensions = extensions or NoExtensions()
         self.system = settings.system
         self._tools = {tool.spec.name: tool for tool in tools}
+        self._source = source
         self._max_steps = settings.max_steps
         self._budget = settings.budget
         self.reasoning = settings.reasoning
@@ -165,6 +167,8 @@ class Agent:
         like; the owner of the run reports them.
         """
         await self.extensions.ready()
+        if self._source is not None:
+            self._source.begin()
         while True:
             if run.phase is RunPhase.USING_TOOLS:
                 question = await self._calls.run(run, self._offered())
@@ -307,8 +311,11 @@ class Agent:
         return await self.extensions.message_written(text)
 
     def _offered(self) -> Mapping[str, Tool]:
-        """Return the tools the model may call now, by name; a built-in tool wins over an extension's."""
-        provided = self.extensions.tools()
+        """Return the tools the model may call now, by name; a built-in tool wins over an extension's.
+
+        Those of the source come last: what it finds later then changes nothing before them.
+        """
+        provided = [*self.extensions.tools(), *(() if self._source is None else self._source.tools())]
         if not provided:
             return self._tools
         others = {tool.spec.name: tool for tool in provided if tool.spec.name not in self._tools}

@@ -36,6 +36,7 @@ COMMANDS = {
     "lab": ("lab", "MANUAL"),
     "sessions": ("sessions", "GROUP"),
     "ext": ("ext", "GROUP"),
+    "mcp": ("mcp", "GROUP"),
     "skills": ("skills", "GROUP"),
     "models": ("models", "MANUAL"),
     "config": ("config", "MANUAL"),

@@ -79,13 +79,14 @@ _DEFAULT = (SettingSource("default"),)
 
 def settings_of(agents: AgentConfigs, config: Config, given: Mapping[str, Any]) -> dict[str, Setting]:
     """Return every setting of ``config``, which was resolved from ``given`` flags and the file of ``agents``."""
-    table = compatible_settings(agents.table(config.agent).settings, given, config.environment)
+    table = compatible_settings(agents.settings(config.agent), given, config.environment)
     place = SettingSource("file", f"{agents.file.path} [agents.{config.agent}]")
     found = {
         name: Setting(getattr(config, name), _origins(name, given, table, place))
         for name in config.__struct_fields__
         if name not in _HIDDEN
     }
+    found["mcp"] = _servers(agents, config, found["mcp"])
     found |= {"cwd": replace(found["cwd"], value=_directory(config)), **_effective(config, found)}
     if found["provider"].origins == _DEFAULT and config.provider != DEFAULT_PROVIDER:
         found["provider"] = replace(found["provider"], origins=found["api_key"].origins)  # chosen for its key
@@ -109,6 +110,13 @@ def _origins(
     if name == "policy":
         return (*flag, *((place,) if table.get(name) else ())) or _DEFAULT
     return flag or ((place,) if name in table else _DEFAULT)
+
+
+def _servers(agents: AgentConfigs, config: Config, found: Setting) -> Setting:
+    """Return the names of the MCP servers: their environment and arguments may contain secrets."""
+    flag = tuple(one for one in found.origins if one.source == "flag")
+    file = (SettingSource("file", f"{agents.file.path} [mcp]"),) if agents.file.mcp else ()
+    return Setting([*config.mcp], (*flag, *file) or _DEFAULT)
 
 
 def _directory(config: Config) -> str | None:

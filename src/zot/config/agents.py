@@ -46,7 +46,11 @@ class AgentConfigs(msgspec.Struct, frozen=True):
         """Return an agent's Config; ``settings`` win over the file. Raise NoSuchAgent, ConfigError."""
         if alias not in self.names:
             raise no_such_agent(alias, self.names)
-        return merge_settings({**(settings or {}), "agent": alias}, self.table(alias).settings, env)
+        return merge_settings({**(settings or {}), "agent": alias}, self.settings(alias), env)
+
+    def settings(self, alias: str) -> dict[str, Any]:
+        """Return the settings that the file has for an agent: its table's, and the MCP servers of all agents."""
+        return {**self.table(alias).settings, **({"mcp": self.file.mcp} if self.file.mcp else {})}
 
     def table(self, alias: str) -> AgentTable:
         """Return an agent's table; an empty one if the file does not name it."""

@@ -10,7 +10,20 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
-from zot.config.flags import Choice, DeadlineName, Dollars, Flag, Seconds, choice, dollars, positive, seconds, switch
+from zot.config.flags import (
+    Choice,
+    DeadlineName,
+    Dollars,
+    Flag,
+    McpServer,
+    Seconds,
+    choice,
+    dollars,
+    mcp_server,
+    positive,
+    seconds,
+    switch,
+)
 from zot.config.vendors import KEY_NAMES, VENDORS, ApiName, same_address
 from zot.encoding import explain, thread_safe_type
 from zot.errors import ABSENT, ConfigError, NoSuchAgent, UsageError
@@ -29,6 +42,10 @@ DEFAULT_AGENT = "default"
 DEFAULT_PROVIDER = "anthropic"
 
 TOOL_NAMES = ("bash", "edit", "read", "skill", "write")
+#: The names of MCP tools begin so: mcp__SERVER__TOOL.
+MCP_PREFIX = "mcp__"
+#: The project's list of MCP servers, in its directory.
+MCP_FILE = ".mcp.json"
 
 #: Settings that a session records and resumes with, unless given.
 RECORDED = ("provider", "model", "reasoning", "cwd")
@@ -87,6 +104,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     no_ext: bool = False
     unsandboxed_ext: bool = False
     ext_deadlines: dict[DeadlineName, Seconds] = {}
+    mcp: dict[str, McpServer] = {}
     session: str | None = None
     journal: str | None = None
     private: tuple[str, ...] = ()
@@ -181,6 +199,8 @@ AGENT_FLAGS: Sequence[Flag] = (
          advanced=True),
     Flag("--unsandboxed-ext", "Run extensions that declare permissions even without bubblewrap to enforce them.",
          group="Extensions and skills", advanced=True),
+    Flag("--mcp", "Offer the tools of this MCP server, such as files='mcp-files --root .'.",
+         value="NAME=COMMAND", parse=mcp_server, many=True, group="Extensions and skills"),
     Flag("--skill", "Load the skill in this directory (a SKILL.md).",
          value="DIR", many=True, setting="skills", group="Extensions and skills", advanced=True),
     Flag("--no-skill", "Load no skills.", group="Extensions and skills", advanced=True),
@@ -277,6 +297,8 @@ def merge_settings(settings: Mapping[str, Any], stored: Mapping[str, Any], env: 
         given["tools"] = ()
     if (deadlines := given.get("ext_deadlines")) is not None:
         given["ext_deadlines"] = dict(deadlines)
+    if (servers := given.get("mcp")) is not None:
+        given["mcp"] = {**stored.get("mcp", {}), **dict(servers)}
     if given.get("session") == "":
         raise UsageError("--session needs a name, and this one is empty")
     if given.pop("no_session", False) and "session" in given:
@@ -319,7 +341,10 @@ def _tables(directory: str | None) -> Mapping[str, Mapping[str, Any]]:
         return {}  # Skips the import of the reader: most users have no file.
     from zot.config.file import read
 
-    return {name: table.settings for name, table in read(directory).agents.items()}
+    found = read(directory)
+    shared = {"mcp": found.mcp} if found.mcp else {}
+    default = {DEFAULT_AGENT: shared} if shared else {}
+    return {**default, **{name: {**table.settings, **shared} for name, table in found.agents.items()}}
 
 
 def compatible_settings(stored: Mapping[str, Any], given: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, Any]:
@@ -427,6 +452,7 @@ def tool_names(config: Config) -> tuple[str, ...]:
     """Return the enabled built-in tools. Raise ConfigError for a name that no extension can provide either."""
     names = TOOL_NAMES if config.tools is None else config.tools
     unknown = [name for name in names if name not in TOOL_NAMES]
+    unknown = [name for name in unknown if not name.startswith(MCP_PREFIX)]
     if unknown and not extension_places(config):
         near = did_you_mean(unknown[0], TOOL_NAMES)
         raise ConfigError(f"unknown tool {unknown[0]!r}; known: {', '.join(TOOL_NAMES)}{near}")
@@ -443,6 +469,13 @@ def extension_places(config: Config) -> list[str]:
         *([os.path.join(home, "extensions")] if home else []),
     ]
     return [*config.ext, *(place for place in places if _is_place(place))]
+
+
+def has_mcp(config: Config, cwd: str) -> bool:
+    """True if a session in ``cwd`` may have MCP servers: configured ones, or those of the project."""
+    if config.tools is not None and not any(name.startswith(MCP_PREFIX) for name in config.tools):
+        return False
+    return bool(config.mcp) or may_exist(os.path.join(cwd, MCP_FILE))
 
 
 def _is_place(path: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 import msgspec
 import msgspec.inspect as types
 
-from zot.config.flags import MAX_SECONDS, DeadlineName, Dollars, Seconds
+from zot.config.flags import MAX_SECONDS, MCP_NAME_RULE, DeadlineName, Dollars, McpServer, Seconds, is_mcp_name
 from zot.config.vendors import ApiName
 from zot.encoding import explain_validation, thread_safe_type
 from zot.errors import ConfigError, InvalidConfigFile, MalformedFile
@@ -110,6 +110,8 @@ class ConfigFile(msgspec.Struct, frozen=True):
     daemon: DaemonSettings = DaemonSettings()
     #: The daemon's settings that the file sets.
     daemon_names: frozenset[str] = frozenset()
+    #: The MCP servers of all agents.
+    mcp: Mapping[str, McpServer] = {}
 
 
 def read(directory: str | None, look: Callable[[AgentTable], list[str]] | None = None) -> ConfigFile:
@@ -133,10 +135,26 @@ def read(directory: str | None, look: Callable[[AgentTable], list[str]] | None =
         agents[name] = _table(label, table, AgentTable, problems)
         problems += [f"{label} {problem}" for problem in (look(agents[name]) if look is not None else ())]
     daemon = _table("[daemon]", found.get("daemon", {}), DaemonSettings, problems)
+    servers = _servers(found.get("mcp", {}), problems)
     if problems:
         problems = [*map(printable, problems)]  # A quoted name may contain any character.
         raise InvalidConfigFile(f"{path}: {'; '.join(problems)}", path=path, problems=tuple(problems))
-    return ConfigFile(path, agents, daemon, frozenset(found.get("daemon", ())))
+    return ConfigFile(path, agents, daemon, frozenset(found.get("daemon", ())), servers)
+
+
+def _servers(tables: object, problems: list[str]) -> dict[str, McpServer]:
+    """Decode the MCP servers. Add their problems to ``problems``."""
+    if not isinstance(tables, dict):
+        problems.append("[mcp] is no table: servers are written as [mcp.NAME]")
+        return {}
+    servers: dict[str, McpServer] = {}
+    for name, table in tables.items():
+        servers[name] = _table(f"[mcp.{name}]", table, McpServer, problems)
+        if not is_mcp_name(name):
+            problems.append(f"[mcp.{name}] is no name for a server: {MCP_NAME_RULE}")
+        if isinstance(table, dict) and not table.get("command"):
+            problems.append(f"[mcp.{name}] command: missing; it is the program to start")
+    return servers
 
 
 def _parsed(path: str) -> dict[str, Any]:
@@ -152,11 +170,11 @@ def _parsed(path: str) -> dict[str, Any]:
 
 def _misplaced(found: Mapping[str, Any]) -> list[str]:
     """Return the problems of names outside all tables."""
-    names = [name for name in found if name not in ("agents", "daemon")]
+    names = [name for name in found if name not in ("agents", "daemon", "mcp")]
     return [
         f"{name} belongs to an agent: write it below [agents.default]"
         if name in AgentTable.__struct_fields__
-        else f"{name}: {_unknown(name, ('agents', 'daemon'))}"
+        else f"{name}: {_unknown(name, ('agents', 'daemon', 'mcp'))}"
         for name in names
     ]
 

@@ -254,3 +254,50 @@ WAIT_FLAG = Flag(
     parse=seconds,
     group="Endpoint",
 )
+
+
+class McpServer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """MCP server to start: a program that offers tools over its standard input and output.
+
+    ``env`` is added to a clean environment; `${NAME}` and `${NAME:-DEFAULT}` are replaced in ``command``, ``args``,
+    ``env`` and ``cwd``. ``tools`` are patterns of the server's own names for the tools to offer. ``timeout_s`` is how
+    long a call may be silent.
+    """
+
+    command: str = ""
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = {}
+    cwd: str | None = None
+    tools: tuple[str, ...] = ("*",)
+    enabled: bool = True
+    timeout_s: Seconds = 60.0
+
+    def __repr__(self) -> str:
+        """Show the program, without its environment and arguments: they may contain secrets."""
+        return f"McpServer(command={self.command!r})"
+
+
+def mcp_server(text: str) -> tuple[str, McpServer]:
+    """Parse NAME=COMMAND, a server with its arguments. Raise ValueError."""
+    import shlex  # Imported lazily: few name a server.
+
+    name, equals, line = text.partition("=")
+    try:
+        command, *args = shlex.split(line)
+    except ValueError:  # No word, or an open quote.
+        command, args = "", []
+    if not equals or not command:
+        raise ValueError("expected NAME=COMMAND, such as files='mcp-files --root .'")
+    if not is_mcp_name(name):
+        raise ValueError(f"{name!r} is no name for a server: {MCP_NAME_RULE}")
+    return name, McpServer(command=command, args=tuple(args))
+
+
+#: The rule that `is_mcp_name` checks.
+MCP_NAME_RULE = "up to 32 letters, digits, `-` and single `_`, and a letter or digit first"
+
+
+def is_mcp_name(name: str) -> bool:
+    """True if a server can be called ``name``. Two underscores separate it from the names of its tools."""
+    letters = name.replace("-", "").replace("_", "")
+    return letters.isascii() and letters.isalnum() and len(name) <= 32 and name[0].isalnum() and "__" not in name

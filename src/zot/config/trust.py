@@ -40,8 +40,19 @@ def fingerprint(
     A pattern ending in ``/**`` is a directory of data; one with another ``/`` matches a whole relative path; any
     other a name at any depth. Directories too large to check on every start, links to directories outside, and
     special files are refused. Files in ``read``, by relative path, count with the content that the caller has read.
+    If ``directory`` is a file, its bytes count.
     """
+    if os.path.isfile(directory):
+        try:
+            return file_fingerprint(b"".join(read_chunks(directory, max_bytes=MAX_BYTES)))
+        except OSError as problem:
+            raise UserError(f"{directory}: {problem.strerror}") from None
     return _Reader(os.path.realpath(directory), data_patterns, content=read).read()
+
+
+def file_fingerprint(data: bytes) -> str:
+    """Return the fingerprint of a file with this content."""
+    return f"sha256:{hashlib.sha256(b'file' + data).hexdigest()}"
 
 
 def copy_hashed(directory: str, data_patterns: Sequence[str], destination: str) -> str:

@@ -1,4 +1,4 @@
-"""Log file of an extension: writing, reading, following."""
+"""Log file of an extension or an MCP server: writing, reading, following."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _NOTE = re.compile(r"\[zot\] (\S+Z) (.*)")
 _CONSEQUENCES = re.compile(r"exited with |was killed|is not started again")
 
 
-def log_path(home: str, name: str) -> str:
-    return os.path.join(home, "logs", f"ext-{name}.log")
+def log_path(home: str, name: str, kind: str = "ext") -> str:
+    return os.path.join(home, "logs", f"{kind}-{name}.log")
 
 
 class Log:
-    """Log of the extension ``name``; discards everything without a writable ``home``."""
+    """Log of the program ``name``, by default an extension; discards everything without a writable ``home``."""
 
-    def __init__(self, home: str | None, name: str) -> None:
-        self._path = log_path(home, name) if home is not None else None
+    def __init__(self, home: str | None, name: str, *, kind: str = "ext") -> None:
+        self._path = log_path(home, name, kind) if home is not None else None
 
     def open(self) -> int:
         """Return a descriptor that appends to the log, or of /dev/null if that fails. The caller closes it."""

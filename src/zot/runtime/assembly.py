@@ -14,6 +14,7 @@ from zot.agent.approvals import Approvals, Denials
 from zot.agent.compaction import AutoCompact
 from zot.agent.loop import Agent, AgentSettings, Budget
 from zot.config.config import (
+    MCP_PREFIX,
     PROMPTING,
     RECORDED,
     TOOL_NAMES,
@@ -135,6 +136,7 @@ def assemble(settled: SettledRequest, resources: SharedResources) -> SessionPart
         models,
         settings,
         tools=toolbox.tools,
+        source=toolbox.mcp,
         extensions=_extensions(request, toolbox, model_id),
         approver=approvals_of(request, cwd=cwd, key=key),
     )
@@ -179,6 +181,6 @@ def _policy(config: Config) -> Policy:
     """Return the policy, with a warning for each rule about an unknown tool: it may be a typing mistake."""
     policy = Policy.parse(config.policy)
     for rule in policy.rules:
-        if rule.tool not in ("*", *TOOL_NAMES):
+        if rule.tool not in ("*", *TOOL_NAMES) and not rule.tool.startswith(MCP_PREFIX):
             log.warning("policy: no tool of zot is named %r; its own are %s", rule.tool, ", ".join(TOOL_NAMES))
     return policy

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property, partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from zot.config.config import Config, data_directory, tool_names, zot_home
+from zot.config.config import Config, data_directory, has_mcp, tool_names, zot_home
 from zot.config.skills import SkillFile, discover, manifest, trust_hint
 from zot.errors import ConfigError
 from zot.text import printable
@@ -20,6 +20,8 @@ from zot.tools.read_state import ReadState
 
 if TYPE_CHECKING:
     from zot.config.private_paths import PrivatePath
+    from zot.mcp.servers import McpServers
+    from zot.mcp.sources import McpSource
     from zot.runtime.shared import SharedResources
     from zot.tools.bash import Bash
     from zot.tools.checkpoints import Restorer
@@ -56,6 +58,8 @@ class Toolbox:
         self._writable, self._readable = self._paths()
         self.tools: list[Tool] = [self._tool(name, skills) for name in names]
         self.manifest = manifest(skills) if skills else ""
+        #: The MCP servers of the session, None if it has none.
+        self.mcp = self._mcp() if has_mcp(config, cwd) else None
 
     def files(self) -> Restorer:
         """Return an object that restores files changed by tools, within the lock."""
@@ -78,6 +82,8 @@ class Toolbox:
 
     async def close(self) -> None:
         """End all processes and remove temporary output. Idempotent."""
+        if self.mcp is not None:
+            await self.mcp.close()
         if self._processes is not None:
             await self._processes.close()
         if self._commands is not None and (notice := await self._commands.sweep()):
@@ -87,6 +93,8 @@ class Toolbox:
 
     def kill(self) -> None:
         """Kill all processes, at once and from any thread. Nothing can be started afterwards."""
+        if self.mcp is not None:
+            self.mcp.kill()
         if self._processes is not None:
             self._processes.kill_all()
 
@@ -152,22 +160,37 @@ class Toolbox:
         return self._processes
 
     def _bash(self) -> Tool:
-        # Imported lazily: tools are loaded for their first call.
-        from zot.tools.bash import Bash
-        from zot.tools.command_output import Spills
+        from zot.tools.bash import Bash  # Imported lazily: tools are loaded for their first call.
 
-        if self._kept_in is not None:
-            self._spills = Spills(os.path.join(self._kept_in, "spill"), self._key)
         self._commands = Bash(
             self.processes(),
-            spills=self._spills,
+            spills=self._spilled(),
             sandbox=self._sandbox() if self._config.lock else None,
             # With a frozen clock no time passes, so that every run sends the model the same text.
             clock=time.monotonic if self._config.frozen_time is None else lambda: 0.0,
         )
         return self._commands
 
-    def _sandbox(self) -> Sandbox:
+    def _spilled(self) -> Spills | None:
+        """Return the files for long output; None if there is no place for them."""
+        from zot.tools.command_output import Spills  # Imported lazily: tools are loaded for their first call.
+
+        if self._spills is None and self._kept_in is not None:
+            self._spills = Spills(os.path.join(self._kept_in, "spill"), self._key)
+        return self._spills
+
+    def _mcp(self) -> McpServers:
+        from zot.runtime.mcp import open_servers  # Imported lazily: many sessions have no MCP server.
+
+        # A key of their own: they do not keep an idle session loaded, and an aborted run does not end them.
+        processes = self.resources.processes(f"{self._key}-mcp")
+        sandbox = self._server_sandbox if self._config.lock else None
+        return open_servers(self._config, processes, cwd=self.cwd, sandbox=sandbox, spills=self._spilled)
+
+    def _server_sandbox(self, source: McpSource) -> Sandbox:
+        return self._sandbox(source.own_env)
+
+    def _sandbox(self, variables: Iterable[str] = ()) -> Sandbox:
         from zot.tools.sandbox import Sandbox  # Imported lazily: only locked commands need it.
 
         return Sandbox(
@@ -175,7 +198,7 @@ class Toolbox:
             shown=(*self._shown, *(() if self._spills is None else (self._spills.directory,))),
             protected=self._protected,
             net=self._config.lock_net,
-            variables=self._config.lock_env,
+            variables=(*self._config.lock_env, *variables),
         )
 
     def _skills(self) -> tuple[SkillFile, ...]:

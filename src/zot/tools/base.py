@@ -69,6 +69,16 @@ class Tool(Protocol):
         """
 
 
+class ToolSource(Protocol):
+    """Source of further tools, which may become known while a session runs."""
+
+    def begin(self) -> None:
+        """Look for tools in the background: a prompt has arrived. Returns at once; idempotent."""
+
+    def tools(self) -> Sequence[Tool]:
+        """Return the tools known now. Those found later come after those returned before."""
+
+
 def decode_args(args: dict[str, Any], kind: type[T]) -> T:
     """Return ``args`` converted to ``kind``. Raise ToolFailed that names the invalid field."""
     try:

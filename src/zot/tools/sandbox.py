@@ -40,7 +40,7 @@ ENVIRONMENT: Final = frozenset({
     "SSL_CERT_DIR", "GIT_OPTIONAL_LOCKS",
 })  # fmt: skip
 #: The way to the network, which may contain a password: only with the network itself.
-_PROXIES: Final = frozenset({
+PROXIES: Final = frozenset({
     "https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY",
 })  # fmt: skip
 
@@ -135,7 +135,7 @@ class Sandbox:
         return [] if self._protected is None else await asyncio.to_thread(self._protected.sweep)
 
     def _environment(self, env: Mapping[str, str]) -> dict[str, str]:
-        passed = ENVIRONMENT | self._variables | (_PROXIES if self.net else frozenset())
+        passed = ENVIRONMENT | self._variables | (PROXIES if self.net else frozenset())
         return {name: value for name, value in env.items() if name in passed or name.startswith("LC_")}
 
     def _wrap(self, command: Program, bwrap: str, support: SandboxSupport) -> Program:

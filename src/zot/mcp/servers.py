@@ -1,0 +1,278 @@
+"""MCP servers of one session: started when they are needed, restarted after a crash, and the tools that they offer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from zot.errors import ProtocolError, ToolFailed
+from zot.mcp.connection import McpConnection, McpExited, McpFailed, McpLaunch
+from zot.mcp.listing import MAX_TOOLS, CachedList, OfferedTool, ToolCache, check_tool, selected
+from zot.mcp.sources import McpSource
+from zot.mcp.tool import McpTool
+from zot.text import printable
+from zot.tools.base import Tool
+from zot.wire.mcp import WITH_HANDSHAKE, CallResult, decode_call, decode_tool, decode_tools
+
+if TYPE_CHECKING:
+    from zot.tools.command_output import Spills
+
+log = logging.getLogger("zot")
+
+#: The most pages of a list of tools, and the time for each.
+_MAX_PAGES: Final = 64
+_LIST_S: Final = 30.0
+#: The longest pause before a server that keeps crashing is started again.
+_MAX_PAUSE_S: Final = 60.0
+#: The first request to the model is sent before servers compete with it for the processor.
+_HEAD_START_S: Final = 0.1
+#: The most servers that are started at once in the background.
+_AT_ONCE: Final = 8
+
+
+class ManagedServer:
+    """One server of a session: its connection, if it runs, and its tools as known from the cache or from itself."""
+
+    def __init__(self, source: McpSource, launch: McpLaunch, cache: ToolCache) -> None:
+        self.source = source
+        self._launch = launch
+        self._cache = cache
+        cached = cache.get(source.digest)
+        self.is_current = cached is not None and cache.is_current(cached)
+        self.revision = "" if cached is None else cached.revision
+        self.tools: Sequence[OfferedTool] = () if cached is None else self._selected(cached)
+        self._connection: McpConnection | None = None
+        self._starting: asyncio.Task[McpConnection] | None = None
+        self._refreshing: asyncio.Task[None] | None = None
+        #: How many requests for its tools are under way.
+        self._lists = 0
+        self._failures = 0
+        self._reason = ""
+        self._pause_until = 0.0
+        self._closed = False
+
+    @property
+    def is_running(self) -> bool:
+        """True while its process runs."""
+        return self._connection is not None and not self._connection.ended
+
+    async def call(self, name: str, args: dict[str, Any], progress: Callable[[str], Awaitable[None]]) -> CallResult:
+        """Call a tool by the server's own name for it. Raise McpFailed."""
+        connection = await self._connected()
+        timeout_s = self.source.timeout_s
+        params = {"name": name, "arguments": args}
+        try:
+            result = await connection.request("tools/call", params, timeout_s=timeout_s, progress=progress)
+        finally:
+            await connection.sweep()
+        self._failures = 0
+        try:
+            # A large result takes a while to decode.
+            return await asyncio.to_thread(decode_call, result)
+        except ProtocolError as problem:
+            raise McpFailed(str(problem)) from None
+
+    async def refresh(self) -> None:
+        """Ask the server for its tools, and keep them in the cache. Raise McpFailed."""
+        self._lists += 1
+        try:
+            connection = await self._connected()
+            listed, ttl_s = await _list_tools(connection)
+        finally:
+            self._lists -= 1
+        found: dict[str, OfferedTool] = {}
+        for raw in listed[:MAX_TOOLS]:
+            try:
+                tool = check_tool(self.source.name, decode_tool(raw))
+            except ProtocolError as problem:
+                connection.log.note(f"a tool is not offered: {problem}")
+                continue
+            found.setdefault(tool.spec.name, tool)
+        if len(listed) > MAX_TOOLS:
+            connection.log.note(f"lists {len(listed)} tools; the first {MAX_TOOLS} count")
+        kept = CachedList(connection.client.revision, tuple(found[name] for name in sorted(found)), 0.0)
+        await asyncio.to_thread(self._cache.put, self.source.digest, kept.revision, kept.tools, ttl_s)
+        self.revision, self.is_current, self.tools = kept.revision, True, self._selected(kept)
+
+    def refresh_soon(self) -> None:
+        """Ask for the tools in the background; a failure is in the log."""
+        if self._closed or (self._refreshing is not None and not self._refreshing.done()):
+            return
+        loop = asyncio.get_running_loop()
+        self._refreshing = loop.create_task(self.try_refresh(), name=f"zot mcp list {self.source.name}")
+
+    async def try_refresh(self) -> None:
+        """Ask for the tools; log a failure."""
+        try:
+            await self.refresh()
+        except ToolFailed as problem:
+            log.warning("mcp server %s: %s", self.source.name, printable(str(problem)))
+
+    async def close(self) -> None:
+        """End the server. Idempotent; afterwards it is not started again."""
+        self._closed = True
+        tasks = [task for task in (self._refreshing, self._starting) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        if self._connection is not None:
+            await self._connection.close()
+
+    def _selected(self, found: CachedList) -> Sequence[OfferedTool]:
+        return selected(found.tools, self.source.tools)
+
+    async def _connected(self) -> McpConnection:
+        """Return a running connection, started by the first of its users. Raise McpFailed."""
+        if self._closed:
+            raise McpFailed("the session is over")
+        if self._connection is not None and not self._connection.ended:
+            return self._connection
+        if self._connection is not None:
+            former, self._connection = self._connection, None
+            self._failed(former.ended)
+            await former.close()  # Its processes are gone before the next one starts.
+        if self._starting is None:
+            left = self._pause_until - asyncio.get_running_loop().time()
+            if left > 0:
+                again = f"after {self._failures} failures in a row it is started again in {left:.1f} s at the earliest"
+                raise McpFailed(f"{self._reason}; {again}")
+            self._starting = asyncio.get_running_loop().create_task(self._start(), name="zot mcp start")
+        starting = self._starting
+        try:
+            # A caller that is aborted does not end the start: another may wait for it.
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            if starting.cancelled():
+                raise McpFailed("the session is over") from None
+            raise
+        finally:
+            if starting.done() and self._starting is starting:
+                self._starting = None
+
+    def _failed(self, reason: str) -> None:
+        """Count a crash or a failed start: each in a row doubles the pause before the next start."""
+        self._failures, self._reason = self._failures + 1, reason
+        pause_s = 0.0 if self._failures < 2 else min(2.0 ** (self._failures - 2), _MAX_PAUSE_S)
+        self._pause_until = asyncio.get_running_loop().time() + pause_s
+
+    async def _start(self) -> McpConnection:
+        try:
+            connection = await self._open()
+        except ToolFailed as problem:  # Also of a sandbox.
+            self._failed(str(problem))
+            raise McpFailed(str(problem)) from None
+        self.revision = connection.client.revision
+        connection.on_change = self.refresh_soon
+        self._connection = connection
+        if not self.is_current and not self._lists:
+            self.refresh_soon()
+        return connection
+
+    async def _open(self) -> McpConnection:
+        try:
+            return await McpConnection.open(self.source, self._launch, self.revision)
+        except McpExited:
+            if self.revision:
+                raise
+        # An old server may exit at a request that it does not know.
+        return await McpConnection.open(self.source, self._launch, WITH_HANDSHAKE)
+
+
+async def _list_tools(connection: McpConnection) -> tuple[list[msgspec.Raw], float | None]:
+    """Return the tools on all pages, and for how long they are valid; None if the server does not say."""
+    found: list[msgspec.Raw] = []
+    ttl_s: float | None = None
+    cursor: str | None = None
+    for _ in range(_MAX_PAGES):
+        params = {} if cursor is None else {"cursor": cursor}
+        result = await connection.request("tools/list", params, timeout_s=_LIST_S)
+        try:
+            page = decode_tools(result)
+        except ProtocolError as problem:
+            raise McpFailed(str(problem)) from None
+        found += page.tools
+        if page.ttl_ms is not None:
+            ttl_s = page.ttl_ms / 1000 if ttl_s is None else min(ttl_s, page.ttl_ms / 1000)
+        cursor = page.next_cursor
+        if cursor is None or len(found) > MAX_TOOLS:
+            break
+    return found, ttl_s
+
+
+class McpServers:
+    """All servers of a session, and the tools that they offer. Can be made in any thread.
+
+    ``wanted`` are the names or patterns of the tools that the model may see, None for all.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[McpSource],
+        launch: McpLaunch,
+        cache: ToolCache,
+        *,
+        spills: Callable[[], Spills | None],
+        wanted: Sequence[str] | None = None,
+    ) -> None:
+        self.servers = [ManagedServer(one, launch, cache) for one in sources if one.runs]
+        self._launch = launch
+        self._spills = spills
+        self._wanted = wanted
+        self._offered: dict[str, McpTool] = {}
+        self._begun = False
+        self._gate: asyncio.Semaphore | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def begin(self) -> None:
+        """Ask the servers whose tools are unknown or outdated, in the background. The first call counts."""
+        if self._begun:
+            return
+        self._begun = True
+        self._gate = asyncio.Semaphore(_AT_ONCE)
+        loop = asyncio.get_running_loop()
+        outdated = [one for one in self.servers if not one.is_current]
+        self._tasks = [loop.create_task(self._refresh(one), name=f"zot mcp {one.source.name}") for one in outdated]
+
+    def tools(self) -> Sequence[Tool]:
+        """Return the tools known now: by server and name, and those found later after those offered before."""
+        found = {
+            tool.spec.name: (server, tool)
+            for server in self.servers
+            for tool in server.tools
+            if self._wanted is None or any(fnmatchcase(tool.spec.name, one) for one in self._wanted)
+        }
+        order = [name for name in self._offered if name in found]
+        order += [name for name in found if name not in self._offered]
+        before = self._offered
+        self._offered = {}
+        for name in order:
+            server, tool = found[name]
+            known = before.get(name)
+            is_same = known is not None and known.spec == tool.spec and known.read_only == tool.read_only
+            self._offered[name] = known if known is not None and is_same else McpTool(server, tool, self._spills)
+        return [*self._offered.values()]
+
+    async def close(self) -> None:
+        """End all servers, in parallel. Idempotent."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await asyncio.gather(*(server.close() for server in self.servers))
+        await self._launch.processes.close()
+
+    def kill(self) -> None:
+        """Kill all servers, at once and from any thread."""
+        self._launch.processes.kill_all()
+
+    async def _refresh(self, server: ManagedServer) -> None:
+        assert self._gate is not None
+        await asyncio.sleep(_HEAD_START_S)
+        async with self._gate:
+            await server.try_refresh()

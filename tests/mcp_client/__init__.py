@@ -1,0 +1,1 @@
+"""Sessions with MCP servers: good ones, bad ones, and the reference implementation."""
