@@ -18,7 +18,7 @@ OWN_NAMES: Final = (
     "auth.json", "trust.json", "config.toml", "models.json", "SYSTEM.md",
     "journal.db", "journal.db-wal", "journal.db-shm", "journal.db.lock",
     "daemon.sock", "daemon.sock.lock", "token", "tokens.json", "audit.jsonl",
-    "data", "logs", "spill", "recordings", "extensions", "extension-data", "snapshots", "skills",
+    "data", "logs", "spill", "recordings", "extensions", "extension-data", "snapshots", "skills", "mcp-cache",
 )  # fmt: skip
 #: Files that SQLite and zot keep beside a journal.
 _BESIDE_JOURNAL: Final = ("", "-wal", "-shm", "-journal", ".lock")
