@@ -443,6 +443,8 @@ def test_a_set_that_is_not_there_is_an_error() -> None:
         {"command": "ls", "out": "/etc/x"},
         {"/etc/x": 1}, {"q": "/w/../etc/x"}, {"q": "//etc/x"}, {"q": "/etc/./x"},
         {"file": "a\n/../../etc/x"}, {"output_dir": "/etc/x\n"}, {"file": "/." * 3000 + "/etc/x"},
+        {"command": ["/etc/x"]}, {"command": [["cat", "/etc/x"]]}, {"options": {"command": "/etc/x"}},
+        {"q": "a\n/../../etc/x"}, {"q": "a://../../../etc/x"}, {"q": "a/../" * 1000 + "../etc/x"},
     ],
 )  # fmt: skip
 def test_a_path_under_any_name_is_judged(args: dict[str, Any]) -> None:
@@ -463,6 +465,16 @@ def test_a_file_that_exists_is_judged_however_its_argument_is_called(tmp_path: P
     (tmp_path / "secret").write_text("x")
     assert action(["*:secret=deny"], "theirs", {"q": "secret"}, tmp_path) == "deny"
     assert action(["*:secret=deny"], "theirs", {"q": "other"}, tmp_path) == "allow"
+    (tmp_path / "with\nline feed").symlink_to("secret")
+    assert action(["*:secret=deny"], "theirs", {"q": "with\nline feed"}, tmp_path) == "deny"
+
+
+def test_a_private_file_is_no_command_of_another_tool(tmp_path: Path) -> None:
+    policy = Policy(private=lambda: Private((str(tmp_path),)))
+    for command, expected in ((f"{tmp_path}/key", "deny"), (f"cat {tmp_path}/key", "allow"), ("ls", "allow")):
+        subject = subject_of({"command": command}, "/", "theirs")
+        assert policy.action("theirs", subject) == expected
+    assert policy.action("bash", subject_of({"command": f"{tmp_path}/key"}, "/", "bash")) == "allow"
 
 
 def test_what_is_written_is_no_path() -> None:
@@ -470,6 +482,7 @@ def test_what_is_written_is_no_path() -> None:
     assert action(rules, "write", {"path": "a", "content": "/etc/passwd"}) == "allow"
     assert action(rules, "edit", {"path": "a", "edits": [{"oldText": "/etc/x", "newText": "/etc/y"}]}) == "allow"
     assert action(rules, "theirs", {"url": "https://example.com/etc/x"}) == "allow"
+    assert action(rules, "theirs", {"message": "Read /etc/x.\nThen either/or."}) == "allow"
 
 
 def test_all_paths_of_a_call_must_be_allowed() -> None:

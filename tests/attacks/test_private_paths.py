@@ -212,6 +212,28 @@ def test_a_session_in_zots_own_directory_reaches_nothing_that_zot_keeps_there(tm
     assert found == {str(tmp_path / name) for name in OWN_NAMES}
 
 
+async def test_no_locked_command_runs_where_it_could_create_files_of_zot(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    config = Config(provider="lab", cwd=str(tmp_path), env={"ZOT_HOME": str(tmp_path)})
+    for cwd in (tmp_path, tmp_path / "below"):
+        hidden = private_paths(config, str(cwd))
+        said = await locked(f"echo x > {tmp_path}/config.toml; echo x > trust.json", cwd, hidden=hidden)
+        assert said == f"not run: under --lock no command runs in {tmp_path}, where zot keeps its own files"
+        assert [path.name for path in cwd.iterdir() if path.is_file()] == []
+
+
+@needs("bwrap")
+async def test_no_extension_writes_where_it_could_create_files_of_zot(tmp_path: Path) -> None:
+    home, place = tmp_path / "home", tmp_path / "place"
+    place.mkdir()
+    probe = Extension(place, "probe", _PROBE, permissions={"tools": True, "fs.write": ["$CWD"]})
+    env = {"HOME": str(home), "PATH": os.environ["PATH"], MARK: os.environ.get(MARK, "")}
+    (home / ".zeroclaw").mkdir(parents=True)
+    async with Stage(tmp_path / "zot", probe, env=env, cwd=str(home / ".zeroclaw")) as stage:
+        events = await stage.prompt("say hi")
+    assert "is where zot keeps its own files" in str(events)
+
+
 def test_every_name_that_the_source_joins_to_a_home_is_known() -> None:
     """A file that zot keeps in its home and that is not in the list would be reachable from there."""
     source = Path(sys.modules["zot"].__file__ or "").parent
@@ -225,3 +247,23 @@ def _joined_names(text: str) -> set[str]:
     return set(
         re.findall(r"join\((?:os\.path\.abspath\()?(?:self\._)?(?:home|data_dir|kept|_kept_in)\)?, \"([^\"]+)\"", text)
     )
+
+
+@needs("bwrap")
+async def test_a_daemon_that_starts_later_is_hidden_from_an_extension_that_runs(tmp_path: Path) -> None:
+    """The extension sees the home as it becomes, not as it was."""
+    home, place = tmp_path / "home", tmp_path / "place"
+    home.mkdir()
+    place.mkdir()
+    probe = Extension(place, "probe", _PROBE, permissions={"tools": True, "fs.read": ["~/"]})
+    env = {"HOME": str(home), "PATH": os.environ["PATH"], MARK: os.environ.get(MARK, "")}
+    async with Stage(tmp_path / "zot", probe, env=env, cwd=str(place)) as stage:
+        await stage.prompt("say started")
+        late = [home / ".zeroclaw" / "data" / "token", home / ".local" / "state" / "zot" / "auth.json", home / "seen"]
+        for path in late:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("s3cret")
+        asked = json.dumps({"paths": [str(path) for path in late]})
+        [(said, failed)] = results(await stage.prompt(f"call probe {asked} ;; --- ;; say done"))
+    assert not failed, said
+    assert json.loads(said) == [str(home / "seen")]

@@ -14,11 +14,13 @@ import pytest
 import forked
 from gatekeeper import guarding
 from harness import PATIENCE_S, environment
+from zot.commands import doctor
 from zot.config.vendors import VENDORS
+from zot.tools.guardian_process import kernel
 
 NAMES = ["version", "python", "platform", "ZOT_HOME", "config.toml", "auth.json", "tokens", "proxy",
          "certificates",
-         *VENDORS, "bubblewrap", "userns", "cgroups", "seccomp", "network", "hidden", "protected", "git",
+         *VENDORS, "bubblewrap", "userns", "cgroups", "seccomp", "keyring", "network", "hidden", "protected", "git",
          "disk"]  # fmt: skip
 
 
@@ -228,3 +230,10 @@ def test_a_bubblewrap_that_is_not_permitted_is_told_from_one_that_works(tmp_path
     doctor = Doctor(tmp_path, "--provider", "lab", "--offline", PATH=str(bwrap.parent))
     detail = f"{bwrap}, for --lock and extensions with permissions, does not work here: not permitted"
     assert (doctor.code, doctor["bubblewrap"]) == (0, ("warn", detail))
+
+
+def test_a_machine_without_keyrings_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel, "_KEYCTL", {})
+    assert "does not know the system call" in kernel.why_no_keyring()
+    check = doctor._keyring()
+    assert (check.status, check.detail.partition(":")[0]) == ("warn", "commands share the session keyring")

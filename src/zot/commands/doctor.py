@@ -40,6 +40,7 @@ from zot.providers.http import HttpTransport, find_proxy
 from zot.providers.listing import Outcome, probe
 from zot.runtime.key_command import KeyCommand
 from zot.tools.guardian import open_processes
+from zot.tools.guardian_process.kernel import why_no_keyring
 from zot.tools.sandbox import PROTECTIONS, SandboxSupport, find_bwrap, find_support, why_no_bwrap
 from zot.version import __version__
 
@@ -306,10 +307,17 @@ async def _sandbox(env: Mapping[str, str], cwd: str) -> list[DoctorCheck]:
     return [
         DoctorCheck("bubblewrap", "ok", detail),
         *_protected_by(plain),
+        _keyring(),
         DoctorCheck("network", "ok", "locked commands have none; --lock-net shares it")
         if not isinstance(alone, str)
         else DoctorCheck("network", "warn", f"cannot be taken away, only --lock-net works: {alone}"),
     ]
+
+
+def _keyring() -> DoctorCheck:
+    if problem := why_no_keyring():
+        return DoctorCheck("keyring", "warn", f"commands share the session keyring: {problem}")
+    return DoctorCheck("keyring", "ok", "commands have a session keyring of their own")
 
 
 def _unprotected() -> list[DoctorCheck]:

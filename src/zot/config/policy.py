@@ -118,14 +118,14 @@ Subject: TypeAlias = CommandSubject | PathSubject | Nowhere | NoSubject | Severa
 def subject_of(args: dict[str, Any], cwd: str, tool: str = "") -> Subject:
     """Return the subject of a call with ``args``, with links resolved now.
 
-    The argument `command` is a shell command. A string at any depth is a path if its name says so, if it looks like
-    one, or if such a file exists.
+    The argument `command`, if it is a string, is a shell command. Another string at any depth is a path if its name
+    says so, if it looks like one, or if such a file exists.
     """
     parts: list[CommandSubject | PathSubject | Nowhere] = []
     if isinstance(command := args.get("command"), str):
         parts.append(CommandSubject(command, cwd))
-    texts = ("command", *_TEXTS.get(tool, ()))
-    paths = dict.fromkeys(islice(_paths_in(args, cwd, texts), _MAX_PATHS + 1))
+    rest = {name: value for name, value in args.items() if name != "command" or not isinstance(value, str)}
+    paths = dict.fromkeys(islice(_paths_in(rest, cwd, _TEXTS.get(tool, ())), _MAX_PATHS + 1))
     parts += [Nowhere("too many paths")] if len(paths) > _MAX_PATHS else [_path_subject(path, cwd) for path in paths]
     match parts:
         case []:
@@ -160,11 +160,22 @@ def _is_path(text: str, name: str, cwd: str) -> bool:
     # Before all that a text could be: a tool may normalise a long path, and a directory's name may have a line feed.
     if _PATH_WORDS.intersection(re.findall(r"[a-z]+", re.sub(r"([A-Z])", r" \1", name).lower())):
         return True
-    if len(text) > _MAX_PATH or "\n" in text or "://" in text:
-        return False
-    if "/" in text or text in (".", "..") or text.startswith("~"):
+    is_prose = len(text) > _MAX_PATH or "\n" in text or "://" in text
+    if not is_prose and ("/" in text or text in (".", "..") or text.startswith("~")):
         return True
-    return len(text) <= _MAX_NAME and "\0" not in text and os.path.lexists(os.path.join(cwd, text))
+    return _leads_to_file(text, cwd)
+
+
+def _leads_to_file(text: str, cwd: str) -> bool:
+    """True if ``text``, taken as a path, names a file or, with a slash, a new one in a directory that exists.
+
+    A tool may give it to the kernel as it is, or normalise it first.
+    """
+    written = os.path.join(cwd, text)
+    if "\0" in text or "/" not in text:
+        return len(text) <= _MAX_NAME and os.path.lexists(written)
+    ways = (written, os.path.normpath(written))
+    return any(os.path.lexists(path) or os.path.isdir(os.path.dirname(path)) for path in ways)
 
 
 def _file_url(text: str) -> str:
@@ -234,6 +245,9 @@ class Private(msgspec.Struct, frozen=True):
                 return any(_is_in(path, place) for path in (real, written) for place in self.directories)
             case Nowhere():
                 return True
+            case CommandSubject(text=text, cwd=cwd) if tool != "bash":  # Another tool may take a path by this name.
+                named = _path_subject(text, cwd)
+                return isinstance(named, PathSubject) and self.covers(tool, named)
             case _:
                 return False
 

@@ -7,11 +7,14 @@ be reached, so everything that zot keeps belongs here.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from zot.config.config import Config, zot_home
 from zot.config.paths import given_config_dir, given_data_dir
+from zot.files import make_directory
 
 #: Names of zot's files in its home, its configuration directory and its data directory.
 OWN_NAMES: Final = (
@@ -25,14 +28,20 @@ _BESIDE_JOURNAL: Final = ("", "-wal", "-shm", "-journal", ".lock")
 _BESIDE_SOCKET: Final = ("", ".lock")
 #: The kernel's files: memory, descriptors and environment of processes, zot's among them, and devices.
 KERNEL: Final = ("/proc", "/sys", "/dev")
+_IS_MACOS: Final = sys.platform == "darwin"
+_DEFAULT_ON_MACOS: Final = "zot's default home on macOS"
 
 
 class PrivatePath(NamedTuple):
-    """A private path, absolute, and its purpose. A directory is private with all its content."""
+    """A private path, absolute, and its purpose. A directory is private with all its content.
+
+    ``around`` is the private directory in which the session works, if this is one of its known files.
+    """
 
     path: str
     purpose: str
     is_directory: bool = True
+    around: str = ""
 
 
 def private_paths(config: Config, cwd: str) -> tuple[PrivatePath, ...]:
@@ -48,13 +57,30 @@ def private_paths(config: Config, cwd: str) -> tuple[PrivatePath, ...]:
     return tuple(found.values())
 
 
+def make_missing(private: Sequence[PrivatePath], shown: Sequence[str]) -> None:
+    """Create the missing private directories in the real directories ``shown``, which a sandbox shows.
+
+    A mount needs a directory to cover. One that a daemon, or the program in the sandbox, created later would be seen.
+    """
+    for one in private:
+        real = os.path.realpath(one.path)
+        if (
+            one.is_directory
+            and (_IS_MACOS or one.purpose != _DEFAULT_ON_MACOS)
+            and any(real.startswith(f"{place}/") for place in shown)
+        ):
+            with suppress(OSError):  # If zot cannot create it, the program in the sandbox cannot either.
+                make_directory(real)
+
+
 def _parts(one: PrivatePath, here: str) -> Iterator[PrivatePath]:
     real = os.path.realpath(one.path)
     if one.is_directory and (here == real or here.startswith(os.path.join(real, ""))):
         for name in OWN_NAMES:
             path = os.path.join(one.path, name)
             if not here.startswith(os.path.realpath(path)):
-                yield PrivatePath(path, f"{one.purpose}: {name}", is_directory="." not in name and name != "token")
+                is_directory = "." not in name and name != "token"
+                yield PrivatePath(path, f"{one.purpose}: {name}", is_directory, around=real)
     else:
         yield one
 
@@ -84,7 +110,7 @@ def _homes(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         yield os.path.join(state, "zot"), "zot's home by XDG_STATE_HOME"
     if user := env.get("HOME"):
         yield os.path.join(user, ".local", "state", "zot"), "zot's default home"
-        yield os.path.join(user, "Library", "Application Support", "zot"), "zot's default home on macOS"
+        yield os.path.join(user, "Library", "Application Support", "zot"), _DEFAULT_ON_MACOS
 
 
 def _daemon_directories(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:

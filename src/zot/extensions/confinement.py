@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from zot.config.private_paths import PrivatePath
+from zot.config.private_paths import PrivatePath, make_missing
 from zot.errors import UserError
 from zot.extensions.manifest import FILE_NAME, Manifest, data_directories, program
 from zot.extensions.permissions import CWD, Permissions, allows
-from zot.files import make_directory
 from zot.tools.mounts import Places, closing, in_path, is_in, link, mounts, private, run_by, system
 from zot.tools.process import Processes, Program
 from zot.tools.protection import ProtectedFiles
@@ -27,6 +26,7 @@ from zot.tools.sandbox import (
 
 #: Never granted: the kernel's files give access to other processes.
 _KERNEL = ("/dev", "/proc", "/sys")
+_OWN = "is where zot keeps its own files"
 #: zot itself, which extensions in Python import. It may lie apart from the libraries of their interpreter.
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 #: Directories of programs, below the system's prefixes.
@@ -190,7 +190,7 @@ def sandbox_mounts(manifest: Manifest, permissions: Permissions, ground: Permiss
         for named, real in _granted("fs.read", permissions.fs_read, ground)
         if not is_in(named, inside) and not is_in(real, inside)
     }
-    _make_hidden(ground.hidden, [*write.values()])
+    make_missing(ground.hidden, [*read.values(), *write.values()])
     granted: Places = {real: ("--ro-bind", real) for real in read.values()}
     granted |= {real: ("--bind", real) for real in _outermost(write.values())}
     granted |= {here: ("--ro-bind", here)} | {place: ("--bind", place) for place in _outermost(data)}
@@ -249,7 +249,7 @@ def _granted(scope: str, paths: Iterable[str], ground: PermissionPaths) -> Itera
         real = os.path.realpath(named)
         # Files of a project or an extension are foreign: they may be links to anywhere.
         leads_out = not is_in(real, [os.path.realpath(base)])
-        if problem := "leads out of there" if leads_out else _problem(real, ground):
+        if problem := "leads out of there" if leads_out else _problem(real, ground) or _creatable(scope, real, ground):
             raise UserError(f"permissions: {scope}: {path} {problem}")
         if os.path.exists(real):
             yield named, real
@@ -276,8 +276,15 @@ def _problem(real: str, ground: PermissionPaths) -> str:
     if real in (os.path.join(here, FILE_NAME), os.path.join(os.path.realpath(ground.origin), FILE_NAME)):
         return "is what says so, and stays as it is"
     if is_in(real, [os.path.realpath(one.path) for one in ground.hidden]) and not is_in(real, [here]):
-        return "is where zot keeps its own files"
+        return _OWN
     return ""
+
+
+def _creatable(scope: str, real: str, ground: PermissionPaths) -> str:
+    """Return the problem with writing where files of zot may be missing, which an extension could create."""
+    around = [one.around for one in ground.hidden if one.around]
+    is_own = scope == "fs.write" and any(is_in(real, [own]) or is_in(own, [real]) for own in around)
+    return _OWN if is_own and not is_in(real, [os.path.realpath(ground.directory)]) else ""
 
 
 def _data(manifest: Manifest, here: str) -> Iterable[str]:
@@ -306,14 +313,6 @@ def _outermost(places: Iterable[str]) -> list[str]:
 def _hidden_directories(ground: PermissionPaths) -> list[str]:
     """Return the existing directories that no extension sees."""
     return [os.path.realpath(one.path) for one in ground.hidden if os.path.isdir(one.path)]
-
-
-def _make_hidden(hidden: Sequence[PrivatePath], writable: Sequence[str]) -> None:
-    """Create missing hidden directories where the extension could create them otherwise."""
-    for one in hidden:
-        if one.is_directory and is_in(os.path.realpath(one.path), writable):
-            with suppress(OSError):  # If zot cannot create it, the extension cannot either.
-                make_directory(one.path)
 
 
 def _protected(writable: Iterable[str]) -> Places:

@@ -10,12 +10,10 @@ import asyncio
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Final, NamedTuple
 
-from zot.config.private_paths import PrivatePath
+from zot.config.private_paths import PrivatePath, make_missing
 from zot.errors import ToolFailed
-from zot.files import make_directory
 from zot.tools.guardian_process.spawn_request import SECCOMP_FD
 from zot.tools.mounts import locked_mounts
 from zot.tools.process import Processes, Program
@@ -111,6 +109,9 @@ class Sandbox:
 
         Raise ToolFailed if this system cannot confine it, or OSError.
         """
+        if own := next((one.around for one in self._hidden if one.around), ""):
+            # A mount hides a file that exists. One that is missing, such as trust.json, the command could create.
+            raise ToolFailed(f"not run: under --lock no command runs in {own}, where zot keeps its own files")
         bwrap = find_bwrap(command.env.get("PATH"), outside=[command.cwd])
         if bwrap is None:
             reason = why_no_bwrap(command.env.get("PATH"), outside=[command.cwd])
@@ -138,20 +139,12 @@ class Sandbox:
 
     def _wrap(self, command: Program, bwrap: str, support: SandboxSupport) -> Program:
         cwd, path, home = command.cwd, command.env.get("PATH", os.defpath), command.env.get("HOME", "")
-        self._make_hidden(cwd)
+        make_missing(self._hidden, [os.path.realpath(cwd)])
         protected = {} if self._protected is None else self._protected.mounts()
         hidden = [one.path for one in self._hidden]
         mounts = locked_mounts(cwd, path=path, home=home, hidden=hidden, shown=self._shown, protected=protected)
         options, support = () if self.net else (_NO_NET,), for_files_of([cwd], support)
         return sandboxed(command, bwrap=bwrap, mounts=mounts, options=options, support=support)
-
-    def _make_hidden(self, cwd: str) -> None:
-        """Create missing hidden directories in the working directory, which the command could create otherwise."""
-        fence = os.path.join(os.path.realpath(cwd), "")
-        for directory in (os.path.realpath(one.path) for one in self._hidden if one.is_directory):
-            if directory.startswith(fence):
-                with suppress(OSError):  # if zot cannot create it, the command cannot either
-                    make_directory(directory)
 
     async def _supported(self, command: Program, bwrap: str, processes: Processes) -> SandboxSupport:
         """Find out what works here for ``command``. Raise ToolFailed if commands cannot be confined at all."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
@@ -13,6 +14,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 #: Number of the system call keyctl, by machine.
 _KEYCTL = {"x86_64": 250, "aarch64": 219}
 _KEYCTL_JOIN_SESSION_KEYRING = 1
+_KEYCTL_GET_KEYRING_ID = 0
+_USER_KEYRING = -4
 #: Range of marks, in microseconds: no real limit is above twelve days.
 _LEAST_MARK = 1 << 40
 _LARGEST_MARK = 1 << 62
@@ -36,11 +39,27 @@ def hide_memory() -> None:
 
 def join_new_keyring() -> None:
     """Give this process and its future children an empty session keyring, where the kernel has keyrings."""
+    _keyctl(_KEYCTL_JOIN_SESSION_KEYRING, None)
+
+
+def why_no_keyring() -> str:
+    """Return why this system cannot give commands a session keyring of their own; "" if it can."""
+    if os.uname().machine not in _KEYCTL:
+        return f"zot does not know the system call on {os.uname().machine}"
+    problem = _keyctl(_KEYCTL_GET_KEYRING_ID, _USER_KEYRING)
+    return "" if problem in (0, errno.ENOKEY) else os.strerror(problem)
+
+
+def _keyctl(operation: int, argument: int | None) -> int:
+    """Call keyctl; return its error number, or 0."""
     import ctypes
 
     number = _KEYCTL.get(os.uname().machine)
-    if number is not None:
-        ctypes.CDLL(None, use_errno=True).syscall(number, _KEYCTL_JOIN_SESSION_KEYRING, None, 0, 0, 0)
+    if number is None:
+        return errno.ENOSYS
+    return (
+        ctypes.get_errno() if ctypes.CDLL(None, use_errno=True).syscall(number, operation, argument, 0, 0, 0) < 0 else 0
+    )
 
 
 def mark_processes() -> int:
