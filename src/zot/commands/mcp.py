@@ -69,7 +69,7 @@ def _found(config: Config) -> list[McpSource]:
 
 def _cache(config: Config) -> ToolCache:
     kept = data_directory(config)
-    return ToolCache(None if kept is None else os.path.join(kept, "cache", "mcp"))
+    return ToolCache(None if kept is None else os.path.join(kept, "mcp-cache"))
 
 
 def _named(config: Config, name: str) -> McpSource:

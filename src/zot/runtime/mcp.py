@@ -38,7 +38,7 @@ def open_servers(
     return McpServers(
         sources,
         McpLaunch(processes, cwd, kept, sandbox),
-        ToolCache(None if kept is None else os.path.join(kept, "cache", "mcp")),
+        ToolCache(None if kept is None else os.path.join(kept, "mcp-cache")),
         spills=spills,
         wanted=config.tools,
     )
