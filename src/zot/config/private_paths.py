@@ -22,7 +22,7 @@ OWN_NAMES: Final = (
     "journal.db", "journal.db-wal", "journal.db-shm", "journal.db.lock",
     "daemon.sock", "daemon.sock.lock", "token", "tokens.json", "pairings.json", "dashboard.html",
     "audit.jsonl",
-    "data", "logs", "cache", "spill", "recordings", "extensions", "extension-data", "snapshots", "skills",
+    "data", "logs", "spill", "recordings", "extensions", "extension-data", "snapshots", "skills", "mcp-cache",
 )  # fmt: skip
 #: Files that SQLite and zot keep beside a journal.
 _BESIDE_JOURNAL: Final = ("", "-wal", "-shm", "-journal", ".lock")
