@@ -246,25 +246,21 @@ async def test_a_long_result_is_spilled(tmp_path: Path) -> None:
 
 @needs("bwrap")
 async def test_a_locked_server_runs_in_the_sandbox(tmp_path: Path) -> None:
-    secret = tmp_path / "secret"
-    secret.write_text("s")
-    home = tmp_path / "project"
-    home.mkdir()
-    (home / "server.py").write_text(Path(SERVER).read_text())
-    async with McpStage(home) as stage:
-        server = stage.server("environment")
-        inside = {"s": McpServer(command=sys.executable, args=(str(home / "server.py"), "environment"), env=server.env)}
-        async with McpStage(home, mcp=inside, lock=True) as locked:
-            await locked.learn()
-            seen = json.loads((await locked.call())[0])
-            assert seen["TMPDIR"] == "/tmp"
-            assert MARK in seen
-        elsewhere = {"s": McpServer(command=sys.executable, args=(SERVER,), cwd="/")}
-        async with McpStage(home, mcp=elsewhere, lock=True) as locked:
-            await locked.prompt("say hi")
-            [one] = locked.mcp_servers().servers
-            with pytest.raises(ToolFailed, match="under --lock a server runs in"):
-                await one.refresh()
+    home, project = tmp_path / "home", tmp_path / "project"
+    project.mkdir()
+    (project / "server.py").write_text(Path(SERVER).read_text())
+    marks = {MARK: tmp_path.name, RUN_MARK: os.environ.get(RUN_MARK, "")}
+    inside = McpServer(command=sys.executable, args=(str(project / "server.py"), "environment"), env=marks)
+    async with McpStage(home, mcp={"s": inside}, cwd=str(project), lock=True) as locked:
+        await locked.learn()
+        seen = json.loads((await locked.call())[0])
+        assert seen["TMPDIR"] == "/tmp"
+        assert MARK in seen
+    elsewhere = McpServer(command=sys.executable, args=(SERVER,), cwd="/")
+    async with McpStage(home, mcp={"s": elsewhere}, cwd=str(project), lock=True) as locked:
+        [one] = locked.mcp_servers().servers
+        with pytest.raises(ToolFailed, match="under --lock a server runs in"):
+            await one.refresh()
 
 
 def test_a_session_without_servers_loads_no_module_of_mcp(tmp_path: Path) -> None:
