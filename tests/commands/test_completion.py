@@ -81,7 +81,9 @@ grep '^MATCH ' matches
 
 
 @needs("zsh")
-@pytest.mark.parametrize("line", LINES)
+@pytest.mark.parametrize(
+    "line", ["zot ", "zot rpc --provider ", "zot daemon stop --time", "zot sessions ex"]
+)  # A second each.
 def test_zsh_completes(line: str, tmp_path: Path) -> None:
     (tmp_path / "zot.zsh").write_text(completion.script("zsh"))
     said = run(["zsh", "-f", "-c", _ZSH, "zsh", line], tmp_path)
