@@ -588,3 +588,15 @@ async def test_the_memory_of_a_closed_session_is_reclaimed_without_waiting_for_t
                 await asyncio.sleep(0.01)
     finally:
         gc.enable()
+
+
+async def test_a_session_that_is_unloaded_leaves_memory_although_a_client_follows_it(daemon: Running) -> None:
+    caller = await daemon.caller()
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    session = daemon.daemon.sessions.pool.session("s")
+    assert session is not None
+    history = weakref.ref(session.history)
+    del session
+    await daemon.daemon.sessions.pool.let_go("s")
+    gc.collect()
+    assert history() is None

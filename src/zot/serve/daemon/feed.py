@@ -285,6 +285,7 @@ class SessionFeed(Channel):
         """Handle that the session and its extensions were unloaded."""
         if gone := self._panels.gone():
             self.deliver(Batch(0, 0, gone))
+        self._panels = OpenPanels()  # The others refer to the session, which a followed feed would keep in memory.
         self.is_loaded = False
 
     def set_epoch(self, epoch: int) -> None:
