@@ -21,7 +21,7 @@ from shell import Shell
 from zot.providers.lab.script import demo
 
 #: What a run says at its end: which checks a missing program kept from running, and what was left behind.
-pytest_plugins = ["optional_report", "leftovers", "terse"]
+pytest_plugins = ["optional_report", "leftovers", "terse", "postgres"]
 
 # The same examples on every run, nothing written to disk, and no clock: slow machines are no failure.
 settings.register_profile("zot", derandomize=True, database=None, deadline=None)

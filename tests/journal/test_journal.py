@@ -316,7 +316,7 @@ async def test_the_mark_of_a_run_goes_with_its_end_and_not_before(journal: Journ
     record.append([Done()], run=3, ends=True)
     record.end()  # Before it is safe.
     await journal.writing(lambda connection: None)
-    assert (await marked(), record.is_free) == ([], True)
+    assert (await marked(), await record.is_free()) == ([], True)
 
 
 async def test_nothing_is_taken_before_it_is_begun_or_after_its_end(journal: Journal) -> None:

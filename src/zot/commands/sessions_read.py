@@ -19,10 +19,11 @@ from zot.commands.subcommands import (
 )
 from zot.errors import UsageError, UserError
 from zot.events import Error, ExtNotify, TurnEnd
-from zot.journal.journal import Journal, ReadOnlyJournal
+from zot.journal.journal import Journal
 from zot.journal.lease import mark_damaged
 from zot.journal.queries import SessionRecord, rows_after
 from zot.journal.repair import CheckReport, back_up, check_file
+from zot.journal.sessions import SessionReader
 from zot.messages import Message, ThinkingBlock
 from zot.messages import show as shown
 from zot.run_summary import CUT_SHORT
@@ -34,7 +35,7 @@ _PAGE = 1024
 _LIMIT = 50
 
 
-async def list_(journal: ReadOnlyJournal, request: CommandRequest) -> int:
+async def list_(journal: SessionReader, request: CommandRequest) -> int:
     """List the sessions."""
     everywhere = bool(request.settings.get("all"))
     if everywhere and "cwd" in request.settings:
@@ -55,7 +56,7 @@ async def list_(journal: ReadOnlyJournal, request: CommandRequest) -> int:
     return 0
 
 
-def session_fields(journal: ReadOnlyJournal, session: SessionRecord) -> dict[str, Any]:
+def session_fields(journal: SessionReader, session: SessionRecord) -> dict[str, Any]:
     """Return a session's fields for programs."""
     running = journal.is_running(session)
     return {
@@ -73,7 +74,7 @@ def session_fields(journal: ReadOnlyJournal, session: SessionRecord) -> dict[str
     }
 
 
-def _listed(journal: ReadOnlyJournal, sessions: list[SessionRecord], *, everywhere: bool) -> Iterator[list[str]]:
+def _listed(journal: SessionReader, sessions: list[SessionRecord], *, everywhere: bool) -> Iterator[list[str]]:
     counts = [str(session.messages) for session in sessions]
     width = max(map(len, ["messages", *counts]))
     yield ["id", "used (UTC)", "messages".rjust(width), *(["directory"] if everywhere else []), "title"]
@@ -90,7 +91,7 @@ def _listed(journal: ReadOnlyJournal, sessions: list[SessionRecord], *, everywhe
         ]
 
 
-async def show(journal: ReadOnlyJournal, request: CommandRequest) -> int:
+async def show(journal: SessionReader, request: CommandRequest) -> int:
     """Show all messages of a session, including those compacted or cleared since."""
     session = await find_session(journal, request.words[0])
     full = bool(request.settings.get("full"))
@@ -111,7 +112,7 @@ async def show(journal: ReadOnlyJournal, request: CommandRequest) -> int:
     return 0
 
 
-async def _rows(journal: ReadOnlyJournal, session: SessionRecord) -> AsyncIterator[tuple[int, Row]]:
+async def _rows(journal: SessionReader, session: SessionRecord) -> AsyncIterator[tuple[int, Row]]:
     after = 0
     while page := await journal.reading(rows_after, session.number, after, _PAGE):
         for seq, row in page:
@@ -119,7 +120,7 @@ async def _rows(journal: ReadOnlyJournal, session: SessionRecord) -> AsyncIterat
         after = page[-1][0]
 
 
-def _header(journal: ReadOnlyJournal, session: SessionRecord) -> Iterator[str]:
+def _header(journal: SessionReader, session: SessionRecord) -> Iterator[str]:
     yield f"session    {escaped_id(session.id)}"
     yield f"title      {one_line(session.title) or '(no messages)'}"
     yield f"directory  {one_line(session.cwd) or '-'}"
@@ -189,7 +190,7 @@ def _full_content(message: Message) -> list[Any]:
     return found
 
 
-async def search(journal: ReadOnlyJournal, request: CommandRequest) -> int:
+async def search(journal: SessionReader, request: CommandRequest) -> int:
     """Show the messages that contain a text."""
     limit = request.settings.get("limit", _LIMIT)
     hits = await journal.search(" ".join(request.words), limit=limit)

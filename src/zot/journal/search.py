@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 
 import msgspec
 
 from zot.events import AssistantMessage, Usage, UserMessage
 from zot.journal.chunks import Kind, unpack, verified
+from zot.journal.connection import Connection
 from zot.journal.queries import CHUNK, SessionRecord, chunks_after, listed
 from zot.messages import Counters, Message, ResultBlock, Role, TextBlock
 from zot.store import Configured, MessageAdded, Row, UsageCounted
@@ -25,7 +25,7 @@ class Hit(msgspec.Struct, frozen=True):
     excerpt: str
 
 
-def matches(connection: sqlite3.Connection, text: str, limit: int) -> list[Hit]:
+def matches(connection: Connection, text: str, limit: int) -> list[Hit]:
     """Return up to ``limit`` messages that contain ``text``, ignoring case, newest sessions first."""
     wanted = text.casefold()
     hits: list[Hit] = []
@@ -75,7 +75,7 @@ class Spent(msgspec.Struct, frozen=True):
     calls: int = 1
 
 
-def spent(connection: sqlite3.Connection, record: SessionRecord) -> list[Spent]:
+def spent(connection: Connection, record: SessionRecord) -> list[Spent]:
     """Return the model calls of a session, except those inherited from the session it was forked from.
 
     A call without a message, such as for a summary, has the time of the message before it. Raise JournalDamaged.
@@ -105,13 +105,13 @@ def spent(connection: sqlite3.Connection, record: SessionRecord) -> list[Spent]:
     return found
 
 
-def _usage_rows(connection: sqlite3.Connection, number: int) -> Iterator[tuple[int, Row]]:
+def _usage_rows(connection: Connection, number: int) -> Iterator[tuple[int, Row]]:
     """Yield the rows from which usage is derived, in order, with their numbers."""
     rows: list[tuple[int, Row]] = []
     for kind, words in _USAGE_ROWS.items():
-        said = " OR ".join("instr(body, CAST(? AS BLOB))" for _ in words)
+        said = " OR ".join("instr(body, ?) > 0" for _ in words)
         query = f"SELECT {CHUNK} FROM chunks WHERE session = ? AND kind = ? AND ({said})"
-        for found in connection.execute(query, (number, kind, *(f'"{word}"' for word in words))):
+        for found in connection.execute(query, (number, kind, *(f'"{word}"'.encode() for word in words))):
             chunk = verified(found)
             rows += [
                 (seq, row)

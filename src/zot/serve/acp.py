@@ -38,8 +38,9 @@ from zot.events import (
     UserMessage,
     notice_lines,
 )
-from zot.journal.journal import Journal
+from zot.journal.opening import open_journal
 from zot.journal.queries import titled
+from zot.journal.sessions import SessionJournal
 from zot.messages import text_of
 from zot.run_summary import RunSummary
 from zot.runtime.check import check
@@ -598,7 +599,7 @@ class AcpServer:
         for session in sessions:
             if session.is_unused:
                 with suppress(AgentError):
-                    await self._journal_does(partial(Journal.delete, session_id=session.id))
+                    await self._journal_does(partial(SessionJournal.delete, session_id=session.id))
 
     async def _list(self, request: Request, params: acp.ListSessions) -> None:
         start = _page_start(params.cursor)
@@ -636,8 +637,8 @@ class AcpServer:
         """Await ``work``, which continues if the request is cancelled."""
         await asyncio.shield(self.spawn(work))
 
-    async def _journal_does(self, action: Callable[[Journal], Awaitable[Any]]) -> Any:
-        journal = await Journal.open(journal_path(self._config))
+    async def _journal_does(self, action: Callable[[SessionJournal], Awaitable[Any]]) -> Any:
+        journal = await open_journal(journal_path(self._config))
         try:
             return await action(journal)
         finally:

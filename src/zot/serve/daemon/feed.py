@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -13,7 +12,8 @@ from typing import TYPE_CHECKING
 from zot.errors import AgentError, NoSuchSession
 from zot.events import AgentEvent, ConversationReplaced, Done, PanelOpened
 from zot.journal import queries, replay
-from zot.journal.journal import Journal
+from zot.journal.connection import Connection
+from zot.journal.sessions import SessionJournal
 from zot.panels import OpenPanels
 from zot.runtime.pool import Channel
 from zot.serve.daemon.backlog import Backlog
@@ -39,7 +39,7 @@ _CATCH_UP_S = 1.0
 class RecordedEvents:
     """Recorded events of one session, read from the journal."""
 
-    def __init__(self, journal: Journal, session_id: str) -> None:
+    def __init__(self, journal: SessionJournal, session_id: str) -> None:
         self._journal = journal
         self._session_id = session_id
 
@@ -50,7 +50,7 @@ class RecordedEvents:
         Replacements of the whole conversation are among them.
         """
 
-        def look(connection: sqlite3.Connection) -> list[tuple[int, AgentEvent]]:
+        def look(connection: Connection) -> list[tuple[int, AgentEvent]]:
             if epoch not in (0, queries.get(connection, self._session_id).epoch):
                 return []
             events = replay.events_after(connection, self._session_id, after, limit)

@@ -13,7 +13,7 @@ from zot.config.file import DaemonSettings
 from zot.config.paths import DaemonPaths
 
 if TYPE_CHECKING:
-    from zot.journal.journal import Journal
+    from zot.journal.sessions import SessionJournal
     from zot.runtime.shared import SharedResources
     from zot.serve.daemon.audit import Audit
 
@@ -26,7 +26,7 @@ class DaemonParts:
         place: DaemonPaths,
         agents: AgentConfigs,
         *,
-        journal: Journal,
+        journal: SessionJournal,
         resources: SharedResources,
         audit: Audit,
         flags: Mapping[str, Any],

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from zot.errors import AgentError
+from zot.journal.connection import Connection
 from zot.journal.queries import ChangedSession, changed_since, find, last_seq, owned
 from zot.messages import timestamp
 from zot.serve.daemon.feed import SessionFeed
@@ -36,7 +36,7 @@ class ForeignRunWatcher:
         self._running: set[str] = set()
         self._missing: set[str] = set()
         self._unrecoverable: set[str] = set()
-        #: SQLite's data_version at the last check, by connection.
+        #: The version of the database at the last check, by connection.
         self._versions: dict[int, int] = {}
         #: Wall-clock time of the last check, as in the sessions' records. The clock may be set meanwhile.
         self._checked = time.time()
@@ -84,14 +84,14 @@ class ForeignRunWatcher:
         self._missing = missing
         self._unrecoverable &= missing
 
-    def _has_changed(self, connection: sqlite3.Connection) -> bool:
+    def _has_changed(self, connection: Connection) -> bool:
         """True if the database has changed since this connection's last check."""
-        (version,) = connection.execute("PRAGMA data_version").fetchone()
+        version = self._journal.version(connection)
         before, self._versions[id(connection)] = self._versions.get(id(connection)), version
         return bool(before != version)
 
     def _newest(
-        self, connection: sqlite3.Connection, feeds: Mapping[str, SessionFeed], since: str
+        self, connection: Connection, feeds: Mapping[str, SessionFeed], since: str
     ) -> dict[str, tuple[int, int]]:
         """Return the newest row and the epoch of the followed sessions with rows that were not sent here."""
         found = changed_since(connection, since)
