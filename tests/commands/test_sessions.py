@@ -34,7 +34,7 @@ def test_where_nothing_was_ever_kept_nothing_is_made(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ((), "zot sessions needs a subcommand: list, show, search, export, import, fork, rewind, diff, rename, "
+        ((), "zot sessions needs a subcommand: list, show, search, export, import, move, fork, rewind, diff, rename, "
              "delete, gc, check, backup"),
         (("frob",), "zot sessions has no subcommand 'frob'"),
         (("list", "x"), "zot sessions list takes no words"),

@@ -134,7 +134,7 @@ async def test_the_newest_run_and_the_past_are_those_of_the_last_writer(
 async def test_images_and_files_are_stored_once_and_kept_while_a_session_has_them(journal: SessionJournal) -> None:
     before, after = b"old", b"new" * 9000
     digests = [sha256(data).hexdigest() for data in (before, after)]
-    changed = FileChanged("a.txt", *digests, contents=dict(zip(digests, (before, after), strict=True)))
+    changed = FileChanged("a.txt", digests[0], digests[1], contents=dict(zip(digests, (before, after), strict=True)))
     await tell(journal, "a", PICTURE, changed)
     record = await tell(journal, "b", PICTURE)
     await journal.delete("a")

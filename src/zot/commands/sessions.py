@@ -9,19 +9,21 @@ from collections.abc import Awaitable, Callable
 from typing import Literal, TypeAlias
 
 from zot.commands.sessions_change import REWIND_FLAGS, delete, diff, export, fork, gc, import_, rename, rewind
+from zot.commands.sessions_move import move
 from zot.commands.sessions_read import backup, check, list_, search, show
 from zot.commands.subcommands import JSON_FLAG, CommandGroup, CommandRequest, Subcommand, print_note
 from zot.config import flags
-from zot.config.config import Config, journal_path
+from zot.config.config import STORE_FLAG, Config, journal_path, store_address
 from zot.config.flags import Flag
 from zot.config.paths import journal_in
-from zot.errors import ConfigError, JournalDamaged, NoSuchSession, StoreFailed
-from zot.journal.journal import Journal, ReadOnlyJournal, can_be_written, open_read_only
+from zot.errors import ConfigError, JournalDamaged, NoSuchSession, StoreFailed, UserError
+from zot.journal.journal import can_be_written, open_read_only
 from zot.journal.lease import read_marks
-from zot.journal.schema import is_there
+from zot.journal.opening import is_address, is_there, open_journal
+from zot.journal.sessions import SessionJournal, SessionReader
 
-Action: TypeAlias = Callable[["Journal", CommandRequest], Awaitable[int]]
-ReadAction: TypeAlias = Callable[["ReadOnlyJournal", CommandRequest], Awaitable[int]]
+Action: TypeAlias = Callable[[SessionJournal, CommandRequest], Awaitable[int]]
+ReadAction: TypeAlias = Callable[[SessionReader, CommandRequest], Awaitable[int]]
 FileAction: TypeAlias = Callable[[str, CommandRequest], Awaitable[int]]
 Handler: TypeAlias = Callable[[CommandRequest], int]
 #: What a subcommand does if nothing was ever recorded: fail, say so, or run all the same.
@@ -49,7 +51,7 @@ def _changes(action: Action, *, lacking: Lacking = "error") -> Handler:
     """Return the handler that runs ``action`` on the journal, opened for writing."""
 
     async def act(path: str, request: CommandRequest) -> int:
-        journal = await Journal.open(path)
+        journal = await open_journal(path)
         try:
             return await action(journal, request)
         finally:
@@ -62,12 +64,12 @@ def _reads(action: ReadAction, *, lacking: Lacking = "error") -> Handler:
     """Return the handler that runs ``action`` on the journal, opened read-only if it cannot be written."""
 
     async def act(path: str, request: CommandRequest) -> int:
-
-        can_write = await asyncio.to_thread(can_be_written, path)
+        can_write = is_address(path) or await asyncio.to_thread(can_be_written, path)
+        journal: SessionReader
         try:
-            journal = await Journal.open(path) if can_write else await open_read_only(path)
+            journal = await open_journal(path) if can_write else await open_read_only(path)
         except StoreFailed as problem:  # As on a full disk.
-            if not can_write or isinstance(problem, JournalDamaged):
+            if not can_write or is_address(path) or isinstance(problem, JournalDamaged):
                 raise
             journal = await open_read_only(path)
         try:
@@ -111,6 +113,17 @@ async def _check(path: str, request: CommandRequest) -> int:
     return await check(path, request) if await asyncio.to_thread(is_known) else _nothing_kept()
 
 
+def _needs_file(action: FileAction, instead: str) -> FileAction:
+    """Return ``action`` for files; a database has programs of its own, such as ``instead``."""
+
+    async def act(path: str, request: CommandRequest) -> int:
+        if is_address(path):
+            raise UserError(f"the sessions are in a database: use {instead}")
+        return await action(path, request)
+
+    return act
+
+
 def _nothing_kept() -> int:
     print_note("no session has been recorded yet")
     return 0
@@ -119,8 +132,9 @@ def _nothing_kept() -> int:
 def _journal(request: CommandRequest) -> str:
     """Return the path of the journal. Raise ConfigError."""
     directory: str | None = request.settings.get("config_dir")
-    if directory is None:
-        return journal_path(Config())
+    named: str | None = request.settings.get("journal")
+    if directory is None or named is not None:
+        return journal_path(Config(journal=named))
     if not os.path.isdir(directory):
         raise ConfigError(f"--config-dir {directory}: no such directory")
     return journal_in(directory)
@@ -146,6 +160,11 @@ GROUP = CommandGroup("zot sessions", "Manage recorded sessions.", (
         _AS,
         Flag("--cwd", "Run its tools in this directory from now on.", value="DIR"),
     )),
+    Subcommand("move", "ID...", "Move sessions to another store, with the same rows.", _changes(move), (1, _MANY), (
+        Flag("--to", "Move them to this PostgreSQL database, or this file.", value="URL",
+             parse=store_address),
+        Flag("--copy", "Keep them here, too."),
+    )),
     Subcommand("fork", "ID", "Copy a session, whole or up to a point.", _changes(fork), (1, 1), (
         Flag("--messages", "Copy only the first N messages.", value="N", parse=flags.positive),
         Flag("--at", "Copy only the rows up to this number.", value="SEQ", parse=flags.positive),
@@ -162,12 +181,12 @@ GROUP = CommandGroup("zot sessions", "Manage recorded sessions.", (
         _YES,
     )),
     Subcommand("check", "", "Check the journal for damage and losses. Changes nothing.",
-               _on_file(_check, lacking="run"), flags=(
+               _on_file(_needs_file(_check, "pg_amcheck"), lacking="run"), flags=(
         Flag("--acknowledge", "Acknowledge the reported losses, so that they are not reported again."),
     )),
     Subcommand("backup", "FILE", "Copy all sessions to a new file, even while they run.",
-               _on_file(backup, lacking="note"), (1, 1)),
-), flags=(_CONFIG_DIR, JSON_FLAG), note="The beginning of an ID is enough if it is unique.", examples=(
+               _on_file(_needs_file(backup, "pg_dump"), lacking="note"), (1, 1)),
+), flags=(_CONFIG_DIR, STORE_FLAG, JSON_FLAG), note="The beginning of an ID is enough if it is unique.", examples=(
     ("zot sessions list --all", "List every session."),
     ("zot sessions export ID --html -o talk.html", "Save a conversation as a web page."),
     ("zot sessions backup sessions.db", "Make a consistent copy of all sessions."),

@@ -138,7 +138,9 @@ class ReadOnlyJournal(SessionReader):
         del session
         return False
 
-    async def reading(self, query: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def reading(
+        self, query: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         """Return ``query(connection, *args, **kwargs)``, in another thread and read-only. Raise StoreFailed."""
         return await self._readers.run(lambda connection: query(connection, *args, **kwargs))
 
@@ -322,7 +324,9 @@ class Journal(ReadOnlyJournal, SessionJournal):
         """
         await asyncio.to_thread(self._replace, problem, self._replaced)
 
-    async def reading(self, query: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def reading(
+        self, query: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         """Return ``query(connection, *args, **kwargs)``, in another thread and read-only."""
         try:
             return await super().reading(query, *args, **kwargs)
@@ -330,7 +334,9 @@ class Journal(ReadOnlyJournal, SessionJournal):
             self.suspect(problem)
             raise
 
-    async def writing(self, action: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def writing(
+        self, action: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         """Return ``action(connection, *args, **kwargs)``, in a transaction after everything queued before.
 
         It runs in the writer's thread and completes even if the caller is cancelled.

@@ -5,13 +5,10 @@ from __future__ import annotations
 from zot.journal import schema
 from zot.journal.sessions import SessionJournal
 
-#: The beginnings of a database's address.
-_ADDRESSES = ("postgresql://", "postgres://")
-
 
 def is_address(path: str) -> bool:
     """True if a journal is a database, not a file."""
-    return path.startswith(_ADDRESSES)
+    return path.startswith(("postgresql://", "postgres://"))
 
 
 def is_there(path: str) -> bool:

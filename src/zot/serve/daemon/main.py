@@ -97,7 +97,7 @@ async def _open_daemon(
 ) -> Daemon:
     """Open the journal and create the daemon."""
     loop = asyncio.get_running_loop()
-    opening = loop.create_task(open_journal(journal_of(place, agents)), name="zot journal")
+    opening = loop.create_task(open_journal(journal_of(place, agents, given)), name="zot journal")
     try:
         await asyncio.sleep(0)
         # Imported lazily: while the disk is at work.

@@ -54,11 +54,11 @@ class DaemonParts:
     def config(self, alias: str, session_id: str | None, cwd: str | None) -> Config:
         """Return the settings of an agent's session. Raise NoSuchAgent, ConfigError."""
         config = self.agents.config(alias, self.flags)
-        journal = self.place.journal or config.journal
+        journal = self.flags.get("journal") or self.place.journal or config.journal
         config = msgspec.structs.replace(config, session=session_id, journal=journal, private=self.private)
         return config if cwd is None else msgspec.structs.replace(config, cwd=cwd)
 
 
-def journal_of(place: DaemonPaths, agents: AgentConfigs) -> str:
-    """Return the path of a daemon's journal. Raise ConfigError."""
-    return place.journal or journal_path(agents.config(DEFAULT_AGENT))
+def journal_of(place: DaemonPaths, agents: AgentConfigs, flags: Mapping[str, Any]) -> str:
+    """Return the path of a daemon's journal, or the address of its database. Raise ConfigError."""
+    return flags.get("journal") or place.journal or journal_path(agents.config(DEFAULT_AGENT))

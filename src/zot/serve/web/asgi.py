@@ -186,7 +186,7 @@ async def open_daemon(config_dir: str | os.PathLike[str], **settings: Any) -> As
     """
     place = _place_in(config_dir)
     agents = AgentConfigs.load(place.config_dir)
-    journal = await open_journal(journal_of(place, agents))
+    journal = await open_journal(journal_of(place, agents, settings))
     resources = SharedResources(serves_many=True)
     # `zot ext logs` looks in zot's home, but an embedded daemon keeps everything in one directory.
     flags = {**settings, "data": place.data_dir}
