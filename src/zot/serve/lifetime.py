@@ -1,18 +1,20 @@
-"""Early end of a process that serves its standard streams: signals, a closed output, a dead parent."""
+"""Life of a process that serves its standard streams, and its early end: signals, a closed output, a dead parent."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import sys
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
+from zot.errors import AgentError
 from zot.runtime.shared import SharedResources
-from zot.serve.stdio import SIGNALS, is_closed_by_peer, leave
-from zot.serve.streams import StreamWriter
+from zot.serve.stdio import SIGNALS, is_closed_by_peer, leave, report_write_failure
+from zot.serve.streams import StreamWriter, pump, read_chunks
 from zot.session.session import Session
+from zot.wire.lines import LineSplitter, TooLong
 
 _CHECK_S = 0.5
 #: Limits for the parts of a forced stop: together less than 3 s.
@@ -74,6 +76,70 @@ class Lifetime:
             self.end()
         else:
             self._loop.call_later(_CHECK_S, self._check)
+
+
+class NotAuthorized(AgentError):
+    """The client may not continue. It has its refusal already; close the connection."""
+
+
+class LineServer(Protocol):
+    """The server of one client that sends lines."""
+
+    @property
+    def sessions(self) -> Sequence[Session]:
+        """The open sessions, which end with the connection."""
+
+    def take(self, line: bytes | TooLong) -> None:
+        """Handle one line. Raise NotAuthorized if the connection must be closed."""
+
+    def end_input(self) -> None:
+        """Handle the end of the client's input."""
+
+    async def finish(self) -> None:
+        """Wait until every line has been answered and nothing runs."""
+
+    async def close(self) -> None:
+        """Release what the sessions needed, once they are closed."""
+
+
+async def serve_lines(
+    make: Callable[[StreamWriter, SharedResources], Awaitable[LineServer]],
+    lines: LineSplitter,
+    waiting: Sequence[bytes | TooLong],
+    descriptors: tuple[int, int],
+) -> int:
+    """Serve the client until its input ends, a signal arrives, or it stops reading. Return the exit code.
+
+    ``waiting`` are the lines that were read before.
+    """
+    incoming, outgoing = descriptors
+    output, lifetime, resources = StreamWriter(outgoing), Lifetime(outgoing), SharedResources(own_process=True)
+    output.on_broken(lifetime.end)
+    server: LineServer | None = None
+
+    async def converse() -> None:
+        nonlocal server
+        server = made = await make(output, resources)
+        for line in waiting:
+            made.take(line)
+        await pump(read_chunks(incoming), lines, made.take, output)
+        lifetime.input_ended = True
+        made.end_input()
+        await made.finish()
+        await output.drained()
+
+    code = 0
+    try:
+        if await lifetime.bound(converse()) and server is not None:
+            await close_in_time(server.sessions, lifetime)
+    except NotAuthorized as problem:
+        sys.stderr.write(f"zot: {problem}\n")
+        code = 1
+    if server is not None:
+        await wind_down(server.sessions, resources, output)
+        await server.close()
+    output.close()
+    return code if output.problem is None else report_write_failure(output.problem)
 
 
 async def close_in_time(sessions: Sequence[Session], lifetime: Lifetime) -> None:
