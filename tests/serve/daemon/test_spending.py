@@ -10,8 +10,7 @@ import pytest
 
 from daemons import running
 from zot.errors import UserError
-from zot.journal.queries import SessionRecord
-from zot.journal.search import Spent, spent
+from zot.journal.queries import SessionRecord, Spent, spent
 from zot.messages import Counters, timestamp
 from zot.serve.daemon import spending
 from zot.serve.daemon.spending import Span, added_up
