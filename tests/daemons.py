@@ -28,7 +28,7 @@ from zot.wire.daemon import METHODS, Method
 Frame: TypeAlias = dict[str, Any]
 
 #: How long anything may take before a test fails. Never how long it does take.
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 #: What every method may be answered with.
 EVERYWHERE = {
     jsonrpc.INVALID_REQUEST,

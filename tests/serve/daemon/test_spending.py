@@ -68,6 +68,7 @@ async def test_each_model_call_counts_once_as_long_as_its_session_is_kept(tmp_pa
         assert (costs["requestCount"], costs["totalTokens"]) == (5, 5 * TOKENS)
         every = {"costUsd": 0.0, "totalTokens": 5 * TOKENS, "requestCount": 5}
         assert (costs["byModel"], costs["byAgent"]) == ({"lab/lab-1": every}, {"default": every})
+        assert costs["byDay"] == {today: every}
         assert (await caller.get("cost/query", to="2026-01-01"))["requestCount"] == 0
         assert (await caller.get("cost/query", agent="none"))["requestCount"] == 0
         assert (await caller.error("cost/query", **{"from": "x"}))[0] == -32602
