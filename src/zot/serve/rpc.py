@@ -19,8 +19,7 @@ from zot.messages import ImageBlock, show
 from zot.panels import CommandAnswer
 from zot.runtime.open import OpenRequest, open_session
 from zot.runtime.shared import SharedResources
-from zot.serve.lifetime import NotAuthorized, serve_lines
-from zot.serve.streams import StreamWriter
+from zot.serve.streams import NotAuthorized, StreamWriter, serve_lines
 from zot.session.history import Batch, Outlet, WritingSubscriber
 from zot.session.queue import JobObserver
 from zot.session.session import Session

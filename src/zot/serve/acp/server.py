@@ -17,8 +17,7 @@ from zot.errors import NoSuchSession, explained
 from zot.runtime.shared import SharedResources
 from zot.serve.acp.own_sessions import OwnSessions
 from zot.serve.acp.session import AcpSession, PromptReply, SessionBackend, Sessions, encode_failure
-from zot.serve.lifetime import serve_lines
-from zot.serve.streams import StreamWriter
+from zot.serve.streams import StreamWriter, serve_lines
 from zot.session.session import Session
 from zot.wire import acp
 from zot.wire.acp_greeting import BY_ENVIRONMENT, AcpGreeting
