@@ -63,7 +63,7 @@ async def silent(face: Face, held: ExitStack, number: int, said: bytes) -> list[
 @pytest.mark.parametrize(
     "said", [b"", b"GET / HT", b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"], ids=["nothing", "half", "idle"]
 )
-async def test_connections_without_a_request_keep_nobody_waiting(said: bytes, tmp_path: Path) -> None:
+async def test_connections_without_a_request_delay_no_client(said: bytes, tmp_path: Path) -> None:
     async with faced(tmp_path / "home", limits=PATIENT) as face:
         with ExitStack() as held:
             opened = await silent(face, held, 5 * PATIENT.connections, said)
@@ -86,7 +86,7 @@ async def test_one_peer_and_all_peers_are_bounded_each_by_itself(limits: Limits,
             assert answered.startswith(b"HTTP/1.1 408")
 
 
-async def test_who_has_connected_is_not_put_out_by_those_who_say_nothing(tmp_path: Path) -> None:
+async def test_silent_connections_do_not_evict_a_connected_client(tmp_path: Path) -> None:
     async with faced(tmp_path / "home", limits=PATIENT) as face, face.connected() as client:
         await client.call("initialize")
         with ExitStack() as held:
@@ -104,7 +104,7 @@ def git(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["HEAD", "commondir", "packed-refs", "refs/heads/main"])
-async def test_a_pipe_or_a_device_in_a_repository_is_not_waited_for(name: str, git: Path) -> None:
+async def test_a_pipe_or_a_device_in_a_repository_does_not_block(name: str, git: Path) -> None:
     assert checked_out(str(git.parent)) == CheckedOut("main", COMMIT[:7])
     (git / name).unlink(missing_ok=True)
     if name == "packed-refs":

@@ -87,7 +87,7 @@ def test_a_call_prints_the_result_and_its_updates_before(kept: Kept) -> None:
         (["status", "--socket", "/no"], "zot: No daemon is running at /no. Start one with: zot daemon\n", 3),
     ],
 )  # fmt: skip
-def test_a_call_that_fails_says_why_and_how(kept: Kept, argv: list[str], err: str, code: int) -> None:
+def test_a_failed_call_prints_code_and_reason(kept: Kept, argv: list[str], err: str, code: int) -> None:
     said = kept.run("call", *argv)
     assert (said.out, said.err[: len(err)], said.code) == ("", err, code)
 
@@ -99,7 +99,7 @@ def test_an_answer_that_takes_too_long_is_a_failure(kept: Kept) -> None:
     assert kept.run("call", "session/cancel", '{"sessionId":"slow"}').code == 0
 
 
-def test_what_is_too_long_for_a_line_is_said_to_be_at_once(kept: Kept) -> None:
+def test_an_overlong_request_is_refused_at_once(kept: Kept) -> None:
     typed = b'{"sessionId":"s","prompt":"%b"}' % (b"x" * (17 << 20))
     said = kept.run("call", "session/prompt", "-", "--timeout", "20", typed=typed)
     assert said.code == 1
@@ -113,7 +113,7 @@ def test_a_line_that_is_too_long_to_be_read_is_named(kept: Kept) -> None:
     assert said.code == 1
 
 
-def test_what_is_typed_is_asked_and_what_happens_is_shown(kept: Kept) -> None:
+def test_typed_prompts_are_sent_and_updates_shown(kept: Kept) -> None:
     said = kept.run("attach", "--new", typed=b"!echo Hello\n\n!bash echo made\n")
     assert said.code == 0
     assert said.out.startswith("> !echo Hello\nHello\n\n> !bash echo made\n")
@@ -121,7 +121,7 @@ def test_what_is_typed_is_asked_and_what_happens_is_shown(kept: Kept) -> None:
     assert kept.run("attach", "--new", typed=b"!stall\n/cancel\n/approve\n").out == "> !stall\n! cancelled\n\n"
 
 
-def test_what_is_piped_in_answers_the_questions_of_the_prompts_before_it(kept: Kept) -> None:
+def test_piped_lines_answer_the_questions_of_earlier_prompts(kept: Kept) -> None:
     typed = b"!bash echo one\n/approve\n!bash echo two\n/reject\n!echo three\n/approve\n"
     said = kept.run("attach", "--new", "--agent", "careful", typed=typed)
     answers = [line.split(" by ")[0] for line in said.out.split("\n") if " by " in line or line == "three"]
@@ -152,7 +152,7 @@ def test_a_turn_that_fails_fails_what_was_piped_in(kept: Kept) -> None:
     assert ("after it" in said.out, said.code) == (True, 1)
 
 
-def test_an_answer_that_is_cut_off_is_said_to_be_in_the_words_of_one_prompt(kept: Kept) -> None:
+def test_a_cut_off_answer_is_reported_as_by_a_single_prompt(kept: Kept) -> None:
     cut_off = "the answer was cut off at the model's length limit"
     said = kept.run("attach", "--new", typed=b'!script say "half of" ;; stop length\n!echo whole\n')
     assert (f"half of\n! {cut_off}\n" in said.out, "whole" in said.out) == (True, True)
@@ -161,7 +161,7 @@ def test_an_answer_that_is_cut_off_is_said_to_be_in_the_words_of_one_prompt(kept
     assert (alone.err, alone.code) == (f"zot: {cut_off}\n", 1)
 
 
-def test_a_question_is_answered_from_the_keyboard_of_another(kept: Kept) -> None:
+def test_another_client_answers_a_question_from_its_keyboard(kept: Kept) -> None:
     first = kept.start("attach", "--new", "--agent", "careful")
     first.stdin.write(b"!bash echo allowed\n")
     first.stdin.flush()
@@ -175,7 +175,7 @@ def test_a_question_is_answered_from_the_keyboard_of_another(kept: Kept) -> None
     assert first.returncode == 0
 
 
-def test_who_comes_in_the_middle_of_an_answer_is_told_all_of_it(kept: Kept) -> None:
+def test_a_client_that_joins_in_mid_answer_sees_all_of_it(kept: Kept) -> None:
     first = kept.start("attach", "--new")
     first.stdin.write(b'!script say "half of" ;; say " it" ;; stall\n')
     first.stdin.flush()
@@ -192,7 +192,7 @@ def test_who_comes_in_the_middle_of_an_answer_is_told_all_of_it(kept: Kept) -> N
         assert process.returncode == 0
 
 
-def test_a_session_is_named_by_its_beginning_and_told_from_its_first_event(kept: Kept) -> None:
+def test_a_session_is_found_by_its_id_prefix_and_shown_from_its_first_event(kept: Kept) -> None:
     kept.run("call", "session/new", '{"agentAlias":"default","sessionId":"beginning-of-it"}')
     kept.run("call", "session/prompt", '{"sessionId":"beginning-of-it","prompt":"!echo before"}')
     said = kept.run("attach", "beginning", "--after", "0", typed=b"//echo\n")
@@ -210,7 +210,9 @@ def test_without_a_daemon_there_is_nothing_to_attach_to(kept: Kept, tmp_path: Pa
 
 
 @pytest.mark.parametrize("argv", [("call", "status"), ("attach", "--new")], ids=lambda argv: argv[0])
-def test_one_that_is_about_to_start_can_be_waited_for(tmp_path: Path, nursery: Nursery, argv: tuple[str, ...]) -> None:
+def test_attach_can_wait_for_a_daemon_that_is_about_to_start(
+    tmp_path: Path, nursery: Nursery, argv: tuple[str, ...]
+) -> None:
     kept = Kept(tmp_path, nursery)
     assert kept.run(*argv).code == 3
     waiting = kept.start(*argv, "--wait", str(PATIENCE_S))
@@ -229,7 +231,7 @@ def test_one_that_is_about_to_start_can_be_waited_for(tmp_path: Path, nursery: N
     ],
     ids=["screen", "quit", "end"],
 )
-def test_who_leaves_is_told_how_to_go_on(
+def test_leaving_prints_how_to_resume(
     kept: Kept, flags: tuple[str, ...], begun: bytes, leaving: bytes, place: tuple[str, ...]
 ) -> None:
     kept.run("call", "session/new", '{"agentAlias":"default","sessionId":"to go on"}')
@@ -241,7 +243,7 @@ def test_who_leaves_is_told_how_to_go_on(
     assert person.written.endswith(f"To continue this session: zot {' '.join(way_back)}\r\n".encode())
 
 
-def test_who_is_interrupted_is_told_how_to_go_on(kept: Kept) -> None:
+def test_an_interrupt_prints_how_to_resume(kept: Kept) -> None:
     with seat(kept.directory, "-m", "zot", "attach", "--new", "--plain") as person:
         person.until(b"/cancel ends a turn")
         person.process.send_signal(signal.SIGINT)
@@ -249,7 +251,7 @@ def test_who_is_interrupted_is_told_how_to_go_on(kept: Kept) -> None:
     assert re.search(rb"\r\nTo continue this session: zot attach \S+\r\n$", person.written)
 
 
-def test_a_session_whose_directory_is_gone_goes_on_where_somebody_says(kept: Kept) -> None:
+def test_a_session_whose_directory_is_gone_continues_in_a_named_one(kept: Kept) -> None:
     here, there = kept.directory / "here", kept.directory / "there"
     for place in (here, there):
         place.mkdir()
@@ -278,7 +280,7 @@ def test_a_closed_session_is_resumed_by_attaching_to_it(kept: Kept) -> None:
 
 
 @pytest.mark.parametrize("last", ["a turn", "a new beginning", "a setting"])
-def test_all_that_happened_is_shown_also_if_nothing_is_typed(kept: Kept, last: str) -> None:
+def test_past_updates_are_shown_even_without_input(kept: Kept, last: str) -> None:
     name = last.replace(" ", "-")
     kept.run("call", "session/new", json.dumps({"agentAlias": "default", "sessionId": name}))
     assert kept.run("attach", name, "--after", "0").out == "", "nothing has happened"
