@@ -41,7 +41,9 @@ def surroundings(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> 
 
 
 @pytest.mark.parametrize(("program", "output"), PROGRAMS, ids=lambda block: block.id() if block.text else "")
-def test_a_program_prints_what_stands_below_it(program: Block, output: Block, surroundings: dict[str, str]) -> None:
+def test_a_program_prints_the_output_shown_below_it(
+    program: Block, output: Block, surroundings: dict[str, str]
+) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program.text], env=surroundings, capture_output=True, timeout=PATIENCE_S,
         check=False,
@@ -49,7 +51,7 @@ def test_a_program_prints_what_stands_below_it(program: Block, output: Block, su
     assert (done.stdout.decode().strip(), done.stderr.decode(), done.returncode) == (output.text.strip(), "", 0)
 
 
-def test_the_commands_work_as_they_are_written(surroundings: dict[str, str], nursery: Nursery, tmp_path: Path) -> None:
+def test_the_commands_work_as_written(surroundings: dict[str, str], nursery: Nursery, tmp_path: Path) -> None:
     piped, calls = blocks(TEXT, "sh")[1:]
     assert piped.text.strip() == "echo '!echo Hello' | zot attach --new"
     said = nursery.fork(["attach", "--new"], tmp_path, surroundings).communicate(b"!echo Hello\n")[0]

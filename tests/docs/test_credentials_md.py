@@ -22,7 +22,7 @@ TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "credentials.md").rea
 EXAMPLES = list(zip(blocks(TEXT, "sh"), blocks(TEXT, "text"), strict=True))
 
 
-def test_the_page_goes_as_it_is_written_from_top_to_bottom(tmp_path: Path) -> None:
+def test_the_page_works_from_top_to_bottom(tmp_path: Path) -> None:
     home, programs = tmp_path / "home", tmp_path / "bin"
     home.mkdir()
     programs.mkdir()

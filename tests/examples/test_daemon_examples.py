@@ -237,7 +237,7 @@ def test_a_client_whose_connection_is_cut_misses_nothing_and_repeats_nothing(
     assert prompts(place, session) == ["!slow 20 0.01"]
 
 
-def test_a_client_says_that_its_prompt_never_arrived(client: Command, place: Place, session: str) -> None:
+def test_a_client_reports_that_its_prompt_never_arrived(client: Command, place: Place, session: str) -> None:
     with Proxy(place, to_daemon=before(b'"session/prompt"')) as proxy:
         code, out, errors = run(client, place, session, "!echo hi", path=proxy.path)
     assert (code, out) == (1, "")
@@ -245,7 +245,7 @@ def test_a_client_says_that_its_prompt_never_arrived(client: Command, place: Pla
     assert prompts(place, session) == []
 
 
-def test_a_client_survives_a_daemon_that_is_killed_and_hears_how_its_turn_ended(
+def test_a_client_survives_a_killed_daemon_and_learns_how_its_turn_ended(
     client: Command, place: Place, session: str
 ) -> None:
     with started(client, place, place.socket, session, "!slow 2000 0.01") as process:
@@ -270,7 +270,7 @@ def test_a_client_sends_a_prompt_that_a_stopping_daemon_returns_to_the_next_one(
     assert prompts(place, session) == ["!slow 2000 0.01", "!echo second"]
 
 
-def test_a_client_tells_its_own_turn_from_those_of_others(client: Command, place: Place, session: str) -> None:
+def test_a_client_distinguishes_its_own_turn_from_those_of_others(client: Command, place: Place, session: str) -> None:
     def queued(number: int) -> bool:
         return place.call("session/state", sessionId=session)["queued"] == number
 
@@ -314,12 +314,12 @@ def test_a_client_cancels_its_turn_on_ctrl_c(client: Command, place: Place, sess
     ],
     ids=["failed", "refused"],
 )
-def test_a_client_says_what_went_wrong(client: Command, place: Place, session: str, prompt: str, message: str) -> None:
+def test_a_client_prints_the_error(client: Command, place: Place, session: str, prompt: str, message: str) -> None:
     code, _, errors = run(client, place, session, prompt)
     assert (code, errors.removeprefix("client.mjs: ").removeprefix("client.sh: ")) == (1, message)
 
 
-def test_a_client_says_that_there_is_no_daemon(client: Command, place: Place, session: str) -> None:
+def test_a_client_reports_a_missing_daemon(client: Command, place: Place, session: str) -> None:
     code, out, errors = run(client, place, session, "hi", path=place.directory / "none.sock")
     assert (code, out, errors.count("\n")) == (3, "", 1)
     assert "none.sock" in errors

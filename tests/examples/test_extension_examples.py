@@ -71,7 +71,7 @@ def test_a_manifest_says_what_is_there(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RUNNABLE)
-def test_an_example_gets_ready_does_nothing_wrong_and_leaves_when_it_is_told_to(name: str, start: Start) -> None:
+def test_an_example_starts_without_a_fault_and_ends_on_shutdown(name: str, start: Start) -> None:
     extension = start(name)
     assert of(Settled, extension) == [Settled(said=True)]
     assert extension.shut_down() == PeerEnded("exited with 0", wanted=True)
@@ -132,7 +132,7 @@ def guard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield extension
 
 
-def test_guard_lets_nothing_run_when_it_is_killed(start: Start) -> None:
+def test_guard_blocks_everything_when_it_is_killed(start: Start) -> None:
     guard = start("guard")
     assert guard.peer.closed == {"tool_call"}
     guard.process.kill()
@@ -173,7 +173,7 @@ def test_clock_tells_the_time(start: Start) -> None:
 
 
 @needs("node")
-def test_scratchpad_keeps_notes_for_both(start: Start) -> None:
+def test_scratchpad_keeps_notes_for_the_person_and_the_model(start: Start) -> None:
     scratchpad = start("scratchpad")
     assert scratchpad.command("notes").display == "There are no notes."
     assert scratchpad.command("note", "buy milk").display == "noted"
@@ -187,13 +187,13 @@ def test_scratchpad_keeps_notes_for_both(start: Start) -> None:
     assert again.call("scratchpad", action="read").content == (TextBlock("(empty)"),)
 
 
-def test_scratchpad_has_the_sdk_as_it_is() -> None:
+def test_scratchpad_s_copy_of_the_sdk_is_current() -> None:
     copy = EXAMPLES / "scratchpad" / "zot-ext.js"
     assert copy.read_text() == (EXAMPLES.parents[1] / "sdk" / "typescript" / "zot-ext.js").read_text()
 
 
 @needs("jq")
-def test_disk_tells_how_much_room_there_is(start: Start) -> None:
+def test_disk_reports_free_space(start: Start) -> None:
     disk = start("disk")
     [block] = disk.call("disk_free", path="/").content
     assert isinstance(block, TextBlock)

@@ -17,7 +17,7 @@ def test_the_longest_is_replaced_first() -> None:
 
 
 @pytest.mark.parametrize("secret", ["", "a", "abc"])
-def test_what_is_too_short_to_be_a_secret_is_left_alone(secret: str) -> None:
+def test_a_text_too_short_to_be_a_secret_is_kept(secret: str) -> None:
     assert Mask([secret])("abc a") == "abc a"
 
 
@@ -64,6 +64,6 @@ def test_in_bytes_too_the_longest_is_replaced_first() -> None:
         assert b"".join(pieces) + mask.finish() == b"[key] [key] [key]"
 
 
-def test_bytes_that_are_no_secret_are_not_held_back() -> None:
+def test_bytes_without_a_secret_are_not_delayed() -> None:
     mask = StreamMask(Mask([SECRET]))
     assert [mask.feed(piece) for piece in (b"\xff\xfe", b"abc", b"a sk", b"y")] == [b"\xff\xfe", b"abc", b"a ", b"sky"]

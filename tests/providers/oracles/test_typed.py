@@ -39,7 +39,7 @@ class Said(TypedDict):
         ({}, ["$.parts: no str"]),
     ],
 )
-def test_a_value_fits_its_type_or_it_is_said_where_not(parts: Any, problems: list[str]) -> None:
+def test_a_value_that_does_not_fit_its_type_is_reported_with_its_place(parts: Any, problems: list[str]) -> None:
     assert misfits({"parts": parts, "about": {}}, Said) == problems
 
 
