@@ -53,7 +53,7 @@ def test_a_beginning_cut_anywhere_is_no_other_encoding(text: str, codec: str) ->
 
 
 @pytest.mark.parametrize("codec", ["utf-8", "utf-16-le", "utf-16-be", "latin-1"])
-def test_text_comes_back_as_it_was(codec: str) -> None:
+def test_text_round_trips(codec: str) -> None:
     encoding = detect(GERMAN.encode(codec))
     assert encoding is not None
     assert encoding.decode(GERMAN.encode(codec)) == GERMAN

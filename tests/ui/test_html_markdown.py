@@ -144,7 +144,7 @@ def test_no_text_takes_long_or_exhausts_the_stack(piece: str) -> None:
     assert time.process_time() - began < 5
 
 
-def test_text_nested_too_deeply_is_shown_as_it_was_written() -> None:
+def test_text_nested_too_deeply_is_shown_verbatim() -> None:
     text = "> " * 150 + "the end"
     assert markdown(text) == f"<pre>{text.replace('>', '&gt;')}</pre>"
 

@@ -120,7 +120,7 @@ def seat(tmp_path: Path, *argv: str, errors: int | None = None, **env: str) -> I
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_leaves_the_terminal_as_it_was(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_restores_the_terminal(tmp_path: Path, number: signal.Signals) -> None:
     with seat(tmp_path) as person:
         person.until(b"ready")
         assert person.now != person.before
@@ -150,7 +150,7 @@ def test_the_terminal_starts_with_standard_error_in_a_file(
     assert (tmp_path / "errors").read_bytes() == b""
 
 
-def test_the_terminal_takes_what_the_original_takes(tmp_path: Path) -> None:
+def test_the_terminal_accepts_the_flags_of_the_original(tmp_path: Path) -> None:
     foreign = ("--with-skills", "--no-yolo", "--list-models")
     program = ("-m", "zot", "--provider", "lab", *foreign, "hello", "there")
     with open(tmp_path / "errors", "wb") as file, seat(tmp_path, *program, errors=file.fileno(), TERM="dumb") as person:
@@ -165,7 +165,7 @@ def test_the_terminal_takes_what_the_original_takes(tmp_path: Path) -> None:
     ]
 
 
-def test_what_is_typed_while_it_starts_is_all_there(tmp_path: Path) -> None:
+def test_keys_typed_during_start_up_are_kept(tmp_path: Path) -> None:
     with seat(tmp_path) as person:
         person.until(b"\x1b[?25l")  # From here on the system no longer makes another key of Enter.
         person.type(b"!echo just like k so\r")
@@ -174,7 +174,7 @@ def test_what_is_typed_while_it_starts_is_all_there(tmp_path: Path) -> None:
         assert person.end() == 0
 
 
-def test_a_crash_leaves_the_terminal_as_it_was_and_shows_no_secrets(tmp_path: Path) -> None:
+def test_a_crash_restores_the_terminal_and_shows_no_secrets(tmp_path: Path) -> None:
     with seat(tmp_path, "-c", CRASH) as person:
         assert person.end() == 1
         assert person.now == person.before
@@ -184,7 +184,7 @@ def test_a_crash_leaves_the_terminal_as_it_was_and_shows_no_secrets(tmp_path: Pa
         assert b"sk-secret" not in re.sub(rb'secret = "[^"]*"', b"", shown)
 
 
-def test_a_terminal_that_can_only_do_lines_has_lines(tmp_path: Path) -> None:
+def test_a_line_terminal_gets_line_mode(tmp_path: Path) -> None:
     with seat(tmp_path, TERM="dumb") as person:
         person.until(b"> ")
         person.type(b"!bash echo from a tool\n")
@@ -201,7 +201,7 @@ def test_a_terminal_that_can_only_do_lines_has_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("leaving", [b"/exit\n", b"\x04"])
-def test_lines_too_say_how_to_go_on_and_control_c_at_the_prompt_asks_again(tmp_path: Path, leaving: bytes) -> None:
+def test_line_mode_prints_how_to_resume_and_control_c_at_the_prompt_asks_again(tmp_path: Path, leaving: bytes) -> None:
     with seat(tmp_path, "-m", "zot", "--provider", "lab", "--session", "one", TERM="dumb") as person:
         person.until(b"> ")
         person.type(b"!echo said\n")
@@ -213,7 +213,7 @@ def test_lines_too_say_how_to_go_on_and_control_c_at_the_prompt_asks_again(tmp_p
         assert person.written.endswith(b"\r\nTo continue this session: zot --resume one\r\n")
 
 
-def test_lines_say_how_to_go_on_also_if_they_are_left_at_a_question(tmp_path: Path) -> None:
+def test_line_mode_prints_how_to_resume_even_when_left_at_a_question(tmp_path: Path) -> None:
     with seat(tmp_path, "-m", "zot", "--provider", "lab", "--session", "one", TERM="dumb") as person:
         person.until(b"> ")
         person.type(b"!script status 400\n")
@@ -223,7 +223,7 @@ def test_lines_say_how_to_go_on_also_if_they_are_left_at_a_question(tmp_path: Pa
         assert person.written.endswith(b"  number, or nothing: \r\nTo continue this session: zot --resume one\r\n")
 
 
-def test_who_named_a_session_can_begin_another(tmp_path: Path) -> None:
+def test_a_terminal_with_a_named_session_can_begin_another(tmp_path: Path) -> None:
     with seat(tmp_path, "-m", "zot", "--provider", "lab", "--session", "one", TERM="dumb") as person:
         person.until(b"> ")
         person.type(b"!echo into the first\n")
@@ -238,7 +238,7 @@ def test_who_named_a_session_can_begin_another(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("term", ["dumb", "xterm-256color"])
-def test_a_home_in_which_nothing_can_be_kept_is_told_of(tmp_path: Path, term: str) -> None:
+def test_an_unwritable_home_is_reported(tmp_path: Path, term: str) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "journal.db").symlink_to("journal.db")
     with seat(tmp_path, TERM=term) as person:
@@ -248,7 +248,7 @@ def test_a_home_in_which_nothing_can_be_kept_is_told_of(tmp_path: Path, term: st
         assert person.end() == 0
 
 
-def test_without_the_extra_there_are_lines_and_a_hint(tmp_path: Path) -> None:
+def test_without_the_extra_line_mode_starts_with_a_hint(tmp_path: Path) -> None:
     with seat(tmp_path, "-c", BARE, "--provider", "lab", "--policy", "bash=ask") as person:
         person.until(HINT)
         person.until(b"> ")
@@ -273,9 +273,7 @@ def test_without_the_extra_there_are_lines_and_a_hint(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("words", "term"), [((), "dumb"), ((), ""), (("--plain",), "xterm-256color")])
-def test_who_wants_lines_or_can_have_nothing_else_gets_no_hint(
-    tmp_path: Path, words: tuple[str, ...], term: str
-) -> None:
+def test_line_mode_by_choice_or_necessity_gets_no_hint(tmp_path: Path, words: tuple[str, ...], term: str) -> None:
     with seat(tmp_path, "-c", BARE, "--provider", "lab", *words, TERM=term) as person:
         person.until(b"> ")
         person.type(b"\x04")
@@ -284,7 +282,7 @@ def test_who_wants_lines_or_can_have_nothing_else_gets_no_hint(
         assert b"\x1b" not in person.written
 
 
-def test_what_is_streamed_does_not_flicker(tmp_path: Path) -> None:
+def test_streaming_does_not_flicker(tmp_path: Path) -> None:
     deltas, rows = 600, 41  # w0 w1 w2 and so on, in 75 columns.
     with seat(tmp_path) as person:
         person.until(b"ready")
@@ -299,7 +297,7 @@ def test_what_is_streamed_does_not_flicker(tmp_path: Path) -> None:
         assert person.end() == 0
 
 
-def test_a_terminal_that_takes_nothing_for_a_while_keeps_nothing_from_going_on(tmp_path: Path) -> None:
+def test_a_stalled_terminal_does_not_stop_the_run(tmp_path: Path) -> None:
     lines = " ".join(f'"line {number} of many\\n\\n"' for number in range(300))
     script = f'pace 3ms ;; say {lines} ;; call bash {{"command": "touch gone-on"}} ;; --- ;; say \'that is all\''
     (tmp_path / "long.lab").write_text(script.replace(" ;; ", "\n"))
@@ -317,7 +315,7 @@ def test_a_terminal_that_takes_nothing_for_a_while_keeps_nothing_from_going_on(t
         assert person.end() == 0
 
 
-def test_control_z_gives_the_terminal_back_until_somebody_goes_on(tmp_path: Path) -> None:
+def test_control_z_suspends_and_restores_the_terminal(tmp_path: Path) -> None:
     with seat(tmp_path) as person:
         person.until(b"ready")
         person.type(b"half a thought")
@@ -339,7 +337,7 @@ def test_control_z_gives_the_terminal_back_until_somebody_goes_on(tmp_path: Path
         assert person.now == person.before
 
 
-def test_a_locale_without_utf_8_is_written_nothing_that_it_cannot_show(tmp_path: Path) -> None:
+def test_a_locale_without_utf_8_gets_only_characters_it_can_show(tmp_path: Path) -> None:
     with seat(tmp_path, LC_ALL="C") as person:
         person.until(b"ready")
         person.type(b"\xe9\xff")  # No characters, in no way.
@@ -354,7 +352,7 @@ def test_a_locale_without_utf_8_is_written_nothing_that_it_cannot_show(tmp_path:
 FORGED = "ev\x1b]0;PWNED\x07\x1b[2Jil\u202ex"
 
 
-def test_the_name_of_a_session_is_shown_for_the_shell_and_cannot_take_the_terminal_over(tmp_path: Path) -> None:
+def test_the_name_of_a_session_is_quoted_for_the_shell_and_cannot_control_the_terminal(tmp_path: Path) -> None:
     with seat(tmp_path, "-m", "zot", "--provider", "lab", "--session", FORGED) as person:
         person.until(b"ready")
         person.type(b"!echo it is kept\r")
@@ -369,9 +367,7 @@ def test_the_name_of_a_session_is_shown_for_the_shell_and_cannot_take_the_termin
 
 
 @pytest.mark.parametrize("words", [(), ("--plain",)])
-def test_a_session_that_there_is_not_is_answered_with_what_the_shell_can_do(
-    tmp_path: Path, words: tuple[str, ...]
-) -> None:
+def test_an_unknown_session_is_answered_with_shell_commands(tmp_path: Path, words: tuple[str, ...]) -> None:
     with seat(tmp_path, "-m", "zot", "--provider", "lab", "--resume", "none", *words) as person:
         assert person.end() == 1
     said = b"zot: no session matches 'none'; list them with: zot sessions list --all"
@@ -379,9 +375,7 @@ def test_a_session_that_there_is_not_is_answered_with_what_the_shell_can_do(
 
 
 @pytest.mark.parametrize("words", [(), ("--plain",)])
-def test_the_name_of_a_directory_cannot_take_the_terminal_over_when_it_ends(
-    tmp_path: Path, words: tuple[str, ...]
-) -> None:
+def test_the_name_of_a_directory_cannot_control_the_terminal_at_the_end(tmp_path: Path, words: tuple[str, ...]) -> None:
     place = tmp_path / FORGED
     place.mkdir()
     with seat(place, "-m", "zot", "--provider", "lab", "--continue", *words) as person:
