@@ -225,33 +225,51 @@ def words(kind: ast.expr) -> set[str]:
     return names | {one.attr for one in ast.walk(kind) if isinstance(one, ast.Attribute)}
 
 
-CALLS_NOBODY_MAKES = {
+FORBIDDEN_CALLS = {
     "splitlines": "it also cuts at U+2028 and friends",
     "readline": "it fails beyond 64 KiB",
     "print": "stdout is the wire",
 }
 
 
-@pytest.mark.parametrize("name", CALLS_NOBODY_MAKES)
+@pytest.mark.parametrize("name", FORBIDDEN_CALLS)
 def test_no_module_calls_this(name: str) -> None:
     found = [f"{path.relative_to(ROOT)}:{line}" for path in FILES for called, line in calls(path) if called == name]
-    assert found == [], CALLS_NOBODY_MAKES[name]
+    assert found == [], FORBIDDEN_CALLS[name]
 
 
-WORDS_NOBODY_WRITES = {
+FORBIDDEN_TEXT = {
     r"\bpypi\b|pythonhosted|artifactory|\bnexus\b": "no package index is named",
     r"# type: ignore(?!\[[\w,-]+\]  # )": "a suppression carries its reason",
 }
 
 
-@pytest.mark.parametrize("pattern", WORDS_NOBODY_WRITES)
+@pytest.mark.parametrize("pattern", FORBIDDEN_TEXT)
 def test_no_module_contains_this(pattern: str) -> None:
     found = [str(path.relative_to(ROOT)) for path in FILES if re.search(pattern, path.read_text(), re.IGNORECASE)]
-    assert found == [], WORDS_NOBODY_WRITES[pattern]
+    assert found == [], FORBIDDEN_TEXT[pattern]
 
 
 def test_no_module_has_an_empty_name() -> None:
     assert not {"utils", "helpers", "common", "types"} & {path.stem for path in FILES}
+
+
+#: A test name states a behaviour: it begins with the thing that acts, and uses the verbs of the field.
+OBLIQUE_NAME = re.compile(
+    r"test_(what|who|whoever|whose|that)_"
+    r"|_(who|whoever|nobody|somebody|everybody|anybody|hears?|heard|told|said|behind|mended|stands)(?=_|$)"
+    r"|_(goes?_on|gone_on|let_go|by_the_way|for_ever|as_it_was|all_the_same)(?=_|$)"
+)
+
+
+def test_test_names_are_plain_sentences() -> None:
+    oblique = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        for name in re.findall(r"^ *(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
+        if OBLIQUE_NAME.search(name)
+    ]
+    assert oblique == []
 
 
 def test_the_core_depends_on_two_packages() -> None:

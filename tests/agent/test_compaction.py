@@ -110,7 +110,7 @@ async def test_a_compacted_conversation_can_be_compacted_again() -> None:
     assert len(session.history.transcript) == KEEP_MESSAGES + 1
 
 
-async def test_a_second_summary_takes_the_place_of_the_first() -> None:
+async def test_a_second_summary_replaces_the_first() -> None:
     transport = FakeTransport([SUMMARY, claude.reply(claude.text("They talked more."))])
     session = open_session(transport)
     session.replace_messages([user(f"said {number}") for number in range(7)])

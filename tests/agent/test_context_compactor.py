@@ -150,7 +150,7 @@ async def test_an_image_in_old_output_becomes_a_note() -> None:
     )
 
 
-async def test_where_output_is_not_enough_everything_old_is_summarised() -> None:
+async def test_where_shortened_output_is_not_enough_old_messages_are_summarised() -> None:
     messages = [*(user(900) for _ in range(6)), *turn(1, 1000), *(user(10) for _ in range(8))]
     transport = FakeTransport([SUMMARY])
     session = open_small(transport, messages)
@@ -254,7 +254,7 @@ async def test_compaction_can_be_switched_off() -> None:
 
 
 @pytest.mark.parametrize("refusal", [TOO_LONG, TOO_BIG])
-async def test_a_refused_conversation_is_shortened_and_tried_again(refusal: Answer) -> None:
+async def test_a_refused_conversation_is_shortened_and_sent_again(refusal: Answer) -> None:
     transport = FakeTransport([refusal, SUMMARY])
     session = open_small(transport, [user(400) for _ in range(10)])
     events = await talk(session)
@@ -322,7 +322,7 @@ async def test_a_lasting_refusal_without_a_reason_is_reported_unchanged() -> Non
     assert isinstance(job.error, BadRequest)
 
 
-async def test_a_refusal_inside_an_answer_makes_room_for_the_next_prompt() -> None:
+async def test_a_refusal_inside_an_answer_shortens_the_conversation_for_the_next_prompt() -> None:
     error = claude.event("error", error={"type": "context_length_exceeded", "message": "too long"})
     transport = FakeTransport([[claude.start(), error], SUMMARY])
     session = open_small(transport, [user(400) for _ in range(10)])
@@ -378,7 +378,7 @@ async def test_a_summary_counts_towards_the_budget() -> None:
 @pytest.mark.parametrize(
     ("tokens", "allowed"), [(10, 12_000), (7000, 12_000), (10_000, 9480), (18_000, 4096), (30_000, 12_000)]
 )
-async def test_an_answer_gets_no_more_room_than_there_is(tokens: int, allowed: int) -> None:
+async def test_an_answer_gets_only_the_free_part_of_the_window(tokens: int, allowed: int) -> None:
     """Unless there is none at all: then the window is not what we were told."""
     model = Model("m", "anthropic", 20_000, 12_000, reasoning=False)
     transport = FakeTransport()

@@ -37,7 +37,7 @@ def test_the_results_of_one_turn_gather_in_one_message() -> None:
     assert transcript.messages == [said("assistant", A, B), said("tool", result("a"), result("b")), ONE]
 
 
-def test_a_summary_takes_the_place_of_the_first_messages() -> None:
+def test_a_summary_replaces_the_first_messages() -> None:
     summary = said("user", TextBlock("summary"))
     assert after(ONE, TWO, THREE, MessagesReplaced(0, 2, (summary,))).messages == [summary, THREE]
 

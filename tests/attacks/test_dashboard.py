@@ -141,7 +141,7 @@ async def test_a_cookie_counts_nowhere_else(face: Face) -> None:
     assert (await face.ask(path="/metrics", headers=own)).status == 401
 
 
-async def test_a_token_of_another_kind_is_no_cookie(face: Face) -> None:
+async def test_a_token_of_another_kind_is_not_a_cookie(face: Face) -> None:
     name = (await cookie(face)).partition("=")[0]
     for value in (face.token, "", "x"):
         assert await upgraded(face, {"Cookie": f"{name}={value}", "Origin": origin(face)}) == 401

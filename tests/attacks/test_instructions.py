@@ -45,13 +45,15 @@ WAYS: dict[str, Callable[[Path, str], object]] = {
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
 @pytest.mark.parametrize("name", FILE_NAMES)
-def test_instructions_that_lead_out_are_not_read(name: str, way: Callable[[Path, str], object], clone: Path) -> None:
+def test_instructions_linked_from_outside_are_not_read(
+    name: str, way: Callable[[Path, str], object], clone: Path
+) -> None:
     way(clone, name)
     assert discover(cwd=str(clone), home=None) == ()
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
-def test_a_skill_that_leads_out_is_not_read(way: Callable[[Path, str], object], clone: Path) -> None:
+def test_a_skill_linked_from_outside_is_not_read(way: Callable[[Path, str], object], clone: Path) -> None:
     way(clone, "SKILL.md")
     with pytest.raises(ConfigError):
         load(str(clone))

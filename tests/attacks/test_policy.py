@@ -99,7 +99,7 @@ def test_a_command_with_shell_expansion_is_not_split_into_words(command: str) ->
         "a=b c",         "a 'x*' \"y?\"", "a \\*", "a '#' b#c", "a -n5 --x=y 'é ü'",
     ],
 )  # fmt: skip
-def test_words_are_those_of_a_shell(command: str) -> None:
+def test_words_are_split_as_a_shell_does(command: str) -> None:
     script = f"f() {{ printf '%s\\0' \"$@\"; }}; f {command}"
     said = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, timeout=60).stdout
     assert plain_words(command) == said.split("\0")[:-1] == shlex.split(command)
@@ -280,7 +280,7 @@ def test_no_set_allows_git_in_a_repository_that_runs_something(name: str, repo: 
     assert bash(SETS, "ls", repo) == "allow"
 
 
-def test_git_does_not_search_what_a_link_in_the_place_of_a_directory_leads_to(repo: Path) -> None:
+def test_git_does_not_search_through_a_link_that_replaces_a_directory(repo: Path) -> None:
     assert bash(SETS, "git grep -n one", repo) == "allow"
     for place in ("src", "src/deep"):
         (repo / place).mkdir(exist_ok=True)
@@ -316,7 +316,7 @@ def test_the_hostile_repositories_of_these_tests_are_hostile(name: str, repo: Pa
     assert (repo / "pwned").exists() or (repo / "inner" / "pwned").exists()
 
 
-def test_git_takes_a_file_that_says_where_the_others_are_for_a_repository(repo: Path) -> None:
+def test_git_accepts_a_file_that_points_to_a_repository(repo: Path) -> None:
     spoil_bare_elsewhere(repo)
     subprocess.run(["git", "pwn"], cwd=repo, check=False, capture_output=True, timeout=60)
     assert (repo / "pwned").exists() or (repo / "away" / "pwned").exists()
@@ -372,7 +372,7 @@ def _linked_packs(repo: Path, other: Path) -> None:
 @pytest.mark.parametrize(
     "lead", [_file_that_names_it, _link_to_it, _common_directory, _alternates, _linked_objects, _linked_packs]
 )
-def test_a_repository_that_leads_to_another_one_is_not_read(
+def test_a_repository_that_points_to_another_one_is_not_read(
     lead: Callable[[Path, Path], None], repo: Path, tmp_path: Path
 ) -> None:
     """The user's other repositories are outside of the directory; an archive can bring such a `.git` along."""
@@ -454,7 +454,7 @@ def test_a_path_under_any_name_is_judged(args: dict[str, Any]) -> None:
     assert private.action("theirs", subject_of(args, "/w", "theirs")) == "deny"
 
 
-def test_a_path_at_home_is_judged_also_if_a_tool_expands_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_at_home_is_judged_even_if_a_tool_expands_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     for args in ({"path": "~/x"}, {"q": "~/x"}, {"file": "~/../me/x"}):
         assert action(["*:/home/me/*=deny"], "theirs", args, "/w") == "deny"
@@ -469,7 +469,7 @@ def test_a_file_that_exists_is_judged_however_its_argument_is_called(tmp_path: P
     assert action(["*:secret=deny"], "theirs", {"q": "with\nline feed"}, tmp_path) == "deny"
 
 
-def test_a_private_file_is_no_command_of_another_tool(tmp_path: Path) -> None:
+def test_a_private_file_is_not_a_command_of_another_tool(tmp_path: Path) -> None:
     policy = Policy(private=lambda: Private((str(tmp_path),)))
     for command, expected in ((f"{tmp_path}/key", "deny"), (f"cat {tmp_path}/key", "allow"), ("ls", "allow")):
         subject = subject_of({"command": command}, "/", "theirs")

@@ -399,7 +399,7 @@ async def test_a_directory_is_not_replaced_by_one_with_other_protected_files(tmp
 
 
 @needs("bwrap")
-async def test_a_protected_link_below_leads_to_nothing_that_can_be_written(tmp_path: Path) -> None:
+async def test_a_protected_link_below_has_no_writable_target(tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / ".vscode").symlink_to("../conf")

@@ -215,7 +215,7 @@ async def test_a_restart_keeps_the_author_of_a_run(tmp_path: Path) -> None:
             assert await code_of(client, "session/approve", **answer) == NOT_OWNED
 
 
-async def test_a_role_lets_a_token_approve_its_own_runs(tmp_path: Path) -> None:
+async def test_a_role_allows_a_token_to_approve_its_own_runs(tmp_path: Path) -> None:
     async with faced(tmp_path / "home", **ASKS) as face:
         async with client_of(face, issue(face, "view", "prompt", "approve", "self_approve")) as client:
             await client.call("session/new", {"agentAlias": "default", "sessionId": "s"})
@@ -385,7 +385,7 @@ def test_a_connection_does_not_live_on_by_the_name_of_its_token(tmp_path: Path) 
     assert (known.grant(old), known.bearer(new)) == (None, "ci")
 
 
-def test_a_method_needs_its_role_whatever_else_is_checked() -> None:
+def test_a_method_needs_its_role_besides_every_other_check() -> None:
     """Not only where a token is bound to sessions."""
     for method in METHODS.values():
         if method.role in ROLES:

@@ -192,7 +192,7 @@ def test_the_version_shown_in_the_question_is_the_one_trusted(project: Project) 
     assert store.entries() == ()
 
 
-def test_a_copy_has_no_link_that_leads_out(tmp_path: Path) -> None:
+def test_a_copy_has_no_link_to_outside(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("s3cret")
     code = tmp_path / "code"
     (code / "lib").mkdir(parents=True)

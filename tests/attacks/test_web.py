@@ -77,7 +77,7 @@ async def test_connections_without_a_request_delay_no_client(said: bytes, tmp_pa
 @pytest.mark.parametrize(
     "limits", [Limits(connections=600, idle=4, head_s=600), Limits(connections=8, idle=600, head_s=600)]
 )
-async def test_one_peer_and_all_peers_are_bounded_each_by_itself(limits: Limits, tmp_path: Path) -> None:
+async def test_each_peer_and_all_peers_together_are_bounded(limits: Limits, tmp_path: Path) -> None:
     async with faced(tmp_path / "home", limits=limits) as face:
         with ExitStack() as held:
             opened = await silent(face, held, 12, b"")
@@ -125,7 +125,7 @@ async def test_a_pipe_or_a_device_in_a_repository_does_not_block(name: str, git:
      "ref: secret", "ref: refs", "ref: refs//x", "ref: refs/heads/\x1b]0;x", "ref: refs/heads/\u202ex", "root:x:0:0",
      "secret words", "../secret", "ref: refs/heads/.git", "ref: refs/heads/secret"],
 )  # fmt: skip
-def test_an_odd_reference_leads_nowhere(head: str, git: Path) -> None:
+def test_an_unusual_reference_resolves_to_nothing(head: str, git: Path) -> None:
     (git.parent.parent / "secret").write_text("hunter2\n")
     (git.parent / "secret").write_text("hunter2\n")
     os.symlink(git.parent / "secret", git / "refs" / "heads" / "secret")

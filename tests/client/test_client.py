@@ -215,7 +215,7 @@ def test_the_client_gives_up_on_a_daemon_that_does_not_return(home: Path) -> Non
     held(conversation())
 
 
-def test_without_a_daemon_there_is_no_client(tmp_path: Path) -> None:
+def test_without_a_daemon_no_client_can_connect(tmp_path: Path) -> None:
     async def conversation() -> None:
         with pytest.raises(zot.ConnectionLost, match=r"No daemon is running at .*none\.sock\. Start one with"):
             async with zot.Client.connect(socket=str(tmp_path / "none.sock")):

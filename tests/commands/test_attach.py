@@ -92,7 +92,7 @@ def test_a_failed_call_prints_code_and_reason(kept: Kept, argv: list[str], err: 
     assert (said.out, said.err[: len(err)], said.code) == ("", err, code)
 
 
-def test_an_answer_that_takes_too_long_is_a_failure(kept: Kept) -> None:
+def test_a_late_answer_is_a_failure(kept: Kept) -> None:
     kept.run("call", "session/new", '{"agentAlias":"default","sessionId":"slow"}')
     said = kept.run("call", "session/prompt", '{"sessionId":"slow","prompt":"!stall"}', "--timeout", "0.1")
     assert (said.out, said.err, said.code) == ("", "zot: session/prompt: no answer within 0.1 s\n", 1)
@@ -203,7 +203,7 @@ def test_a_session_is_found_by_its_id_prefix_and_shown_from_its_first_event(kept
     assert "--after x: must be a whole number\n" in kept.run("attach", "beginning", "--after", "x").err
 
 
-def test_without_a_daemon_there_is_nothing_to_attach_to(kept: Kept, tmp_path: Path) -> None:
+def test_without_a_daemon_attach_fails(kept: Kept, tmp_path: Path) -> None:
     said = kept.run("attach", "--socket", str(tmp_path / "none"))
     assert (said.out, said.code) == ("", 3)
     assert said.err == f"zot: No daemon is running at {tmp_path / 'none'}. Start one with: zot daemon\n"

@@ -67,7 +67,7 @@ def test_on_windows_one_sentence_says_that_zot_does_not_run_there(monkeypatch: p
         ("frobnicate", "; to ask the agent: zot -p 'frobnicate'"),
     ],
 )
-def test_an_unknown_command_is_answered_with_the_one_that_was_meant(word: str, hint: str) -> None:
+def test_an_unknown_command_is_answered_with_the_likely_one(word: str, hint: str) -> None:
     done = zot(word)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"zot: unknown command {word!r}{hint}\nTry: zot --help\n"

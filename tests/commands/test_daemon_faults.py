@@ -149,7 +149,7 @@ main()
 """
 
 
-async def test_a_daemon_that_cannot_record_any_more_says_so_and_ends(daemons: Daemons) -> None:
+async def test_a_daemon_that_can_no_longer_record_reports_it_and_ends(daemons: Daemons) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", DYING], cwd=daemons.cwd, env=daemons.env, stderr=subprocess.PIPE
     )  # fmt: skip

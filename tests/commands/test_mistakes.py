@@ -240,7 +240,7 @@ def unconfined(newcomer: Shell) -> Shell:
 
 
 @pytest.mark.parametrize("flag", ["-p", "--json"])
-def test_without_bubblewrap_a_locked_command_is_reported_and_the_exit_code_tells(flag: str, unconfined: Shell) -> None:
+def test_without_bubblewrap_a_locked_command_is_reported_in_text_and_exit_code(flag: str, unconfined: Shell) -> None:
     said = unconfined.run(flag, "!bash echo hi", "--provider", "lab", "--lock")
     assert ("finished." in said.out, said.err, said.code) == (True, MISSING + NOT_RUN, 1)
     calm = unconfined.run(flag, "!echo hi", "--provider", "lab", "--lock")

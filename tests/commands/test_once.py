@@ -97,7 +97,7 @@ def test_an_open_but_silent_input_does_not_block(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("typed", [None, b"", b" \n"])
-def test_without_a_prompt_there_is_nothing_to_do(tmp_path: Path, typed: bytes | None) -> None:
+def test_without_a_prompt_the_command_refuses_to_run(tmp_path: Path, typed: bytes | None) -> None:
     told = "zot: no prompt; give it as words or on standard input: zot -p PROMPT\n"
     assert ask(tmp_path, "-p", typed=typed) == ("", told, 2)
 
@@ -250,7 +250,7 @@ def test_a_closed_output_ends_the_run(tmp_path: Path) -> None:
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
 
 
-def test_an_answer_that_does_not_fit_is_asked_for_again(tmp_path: Path) -> None:
+def test_an_answer_that_does_not_fit_the_schema_is_requested_again(tmp_path: Path) -> None:
     (tmp_path / "schema.json").write_text(json.dumps(SCHEMA))
     (tmp_path / "s.lab").write_text("""say "Sure: 7"\n---\nsay '{"n": "7"}'\n---\nsay '{"n": 7}'""")
     argv = ("How many?", "--script", "s.lab", "--output-schema", "schema.json")

@@ -182,7 +182,7 @@ def test_failures_are_shown(shell: Shell) -> None:
     assert shell.sessions("show", "s").out.endswith("\n-- failed: lab: http 401: status 401, as scripted\n")
 
 
-def test_words_are_found_with_some_around_them(shell: Shell) -> None:
+def test_matches_are_shown_with_their_context(shell: Shell) -> None:
     shell.ask("!echo Where is the needle in all this?", "--session", "a")
     shell.ask("!bash echo NEEDLE", "--session", "b")
     out, err, code = shell.sessions("search", "the", "needle")

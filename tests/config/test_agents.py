@@ -62,7 +62,7 @@ def test_flags_win_over_the_file_and_a_model_belongs_to_its_provider(tmp_path: P
         agents.config("careful", {"session": ""}, {})
 
 
-def test_an_agent_that_is_not_there_is_an_error_that_lists_those_that_are(tmp_path: Path) -> None:
+def test_an_unknown_agent_is_an_error_that_lists_the_known_ones(tmp_path: Path) -> None:
     home = written(tmp_path, TWO)
     with pytest.raises(NoSuchAgent) as of_snapshot:
         AgentConfigs.load(home).config("bold")

@@ -252,7 +252,7 @@ def test_tools_see_the_environment_without_our_secrets() -> None:
     assert tool_environment(env) == {"PATH": "/bin"}
 
 
-def test_the_environment_is_the_one_given_else_that_of_the_process() -> None:
+def test_the_environment_is_the_given_one_or_that_of_the_process() -> None:
     assert Config(env={"A": "b"}).environment == {"A": "b"}
     assert Config().environment is os.environ
 

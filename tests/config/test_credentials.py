@@ -45,7 +45,7 @@ def test_where_nothing_is_stored_nothing_is_found(tmp_path: Path, content: Any) 
     assert found(tmp_path) is None
 
 
-def test_without_a_home_there_is_no_file() -> None:
+def test_without_a_home_no_file_is_read() -> None:
     assert find(ANTHROPIC, None, {}) is None
 
 

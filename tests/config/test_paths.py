@@ -58,7 +58,7 @@ def test_the_socket_of_the_flag_wins_over_all() -> None:
 
 
 @pytest.mark.parametrize("name", ["ZEROCLAW_SOCKET", "ZEROCLAW_CONFIG_DIR", "ZEROCLAW_DATA_DIR", "ZOT_HOME"])
-def test_an_empty_variable_is_no_variable(name: str) -> None:
+def test_an_empty_variable_counts_as_unset(name: str) -> None:
     assert locate({**HOME, name: ""}, platform="linux") == locate(HOME, platform="linux")
 
 
@@ -87,7 +87,7 @@ def test_an_empty_flag_is_wrong_usage(flag: str) -> None:
         locate(HOME, **{flag: ""})
 
 
-def test_without_a_home_it_is_nowhere_but_a_named_socket_can_be_found() -> None:
+def test_without_a_home_only_a_named_socket_can_be_found() -> None:
     with pytest.raises(ConfigError, match="set HOME, or use --config-dir or --socket"):
         locate({}, platform="linux")
     with pytest.raises(ConfigError, match="set HOME"):

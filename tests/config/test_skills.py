@@ -169,7 +169,7 @@ def test_an_untrusted_project_offers_and_hides_nothing(places: Places) -> None:
     assert found.problems == ()
 
 
-def test_trust_is_asked_for_each_directory_by_its_content(places: Places) -> None:
+def test_trust_is_decided_for_each_directory_by_its_content(places: Places) -> None:
     one, two = put(places.project, "one"), put(places.project, "two")
     store = TrustStore(str(places.home))
     store.trust(one)

@@ -38,7 +38,7 @@ def test_the_page_works_from_top_to_bottom(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("vendor", VENDORS.values(), ids=lambda vendor: vendor.name)
-def test_every_provider_is_there_with_its_variables(vendor: Vendor) -> None:
+def test_every_provider_is_listed_with_its_variables(vendor: Vendor) -> None:
     [row] = re.findall(rf"^\| `{vendor.name}` \|(.*)\|$", TEXT, re.MULTILINE)
     assert tuple(re.findall(r"`(\w+)`", row)) == vendor.key_names
 

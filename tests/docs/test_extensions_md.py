@@ -154,7 +154,7 @@ def test_every_event_is_described_with_its_fields() -> None:
     assert fields == {*wire.Event.__struct_fields__} - {"event"}
 
 
-def test_every_word_of_the_protocol_is_there() -> None:
+def test_every_constant_of_the_protocol_is_described() -> None:
     words = {*get_args(wire.Action), *get_args(wire.Key), *wire.LEVELS, *wire.ContentBlock.__struct_fields__}
     assert [word for word in sorted(words) if f"`{word}`" not in TEXT] == []
 

@@ -62,7 +62,7 @@ def test_every_example_is_tried() -> None:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_manifest_says_what_is_there(name: str) -> None:
+def test_a_manifest_matches_its_files(name: str) -> None:
     manifest = json.loads((EXAMPLES / name / "extension.json").read_text())
     assert manifest["name"] == name
     assert {"version", "exec", "language", "description", "enabled"} <= manifest.keys()
@@ -79,7 +79,7 @@ def test_an_example_starts_without_a_fault_and_ends_on_shutdown(name: str, start
     assert extension.log == ""
 
 
-def test_hello_lets_the_model_greet(start: Start) -> None:
+def test_hello_gives_the_model_a_greeting_tool(start: Start) -> None:
     assert start("hello").command("hello", "Ada") == wire.CommandResponse(
         "1", "prompt", prompt="Greet Ada very briefly. Add one emoji."
     )
@@ -119,7 +119,7 @@ def test_guard_refuses_what_is_dangerous(command: str, guard: Running) -> None:
 @pytest.mark.parametrize(
     "command", ["ls", "rm notes.txt", "rm -r build", "echo format", "git push", "curl http://x -o f", "grep -rf x y"]
 )
-def test_guard_lets_the_rest_run(command: str, guard: Running) -> None:
+def test_guard_allows_other_commands(command: str, guard: Running) -> None:
     assert not guard.ask("tool_call", tool_name="bash", tool_args={"command": command}).block
     assert not guard.ask("tool_call", tool_name="write", tool_args={"content": "rm -rf /"}).block
 
@@ -165,7 +165,7 @@ def shown(peer_event: PeerEvent) -> tuple[str, ...] | None:
 
 
 @needs("node")
-def test_clock_tells_the_time(start: Start) -> None:
+def test_clock_shows_the_time(start: Start) -> None:
     clock = start("clock")
     assert clock.command("clock", "UTC").display.endswith(" UTC")
     assert clock.command("clock", "Nowhere").error == "no time zone is called Nowhere; try Europe/Berlin"

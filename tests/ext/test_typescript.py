@@ -41,7 +41,7 @@ def test_it_has_the_same_constants_as_zot() -> None:
     assert words == {"EVENTS": wire.EVENTS, "INTERCEPTED": wire.INTERCEPTED, "LEVELS": wire.LEVELS}
 
 
-def test_it_takes_the_same_names_as_zot() -> None:
+def test_it_accepts_the_same_names_as_zot() -> None:
     patterns = dict(re.findall(r"^  (\w+): /(.*)/,$", SOURCE, re.MULTILINE))
     kinds: dict[str, Any] = {
         "hello": wire.ExtensionName, "register_command": wire.CommandName, "register_tool": wire.ToolName,

@@ -640,7 +640,7 @@ def test_the_database_is_loaded_only_with_the_journal() -> None:
     assert result.stdout == "[]\n"
 
 
-def test_an_event_of_each_kind_is_read_as_it_was_written() -> None:
+def test_events_of_each_kind_round_trip_through_the_journal() -> None:
     from zot.journal.chunks import pack, unpack
 
     rows: list[Row] = [

@@ -675,7 +675,7 @@ def test_a_result_without_output_says_so(content: tuple[TextBlock, ...]) -> None
     assert result["content"] == [{"type": "text", "text": "(no output)"}]
 
 
-def test_messages_of_one_speaker_become_one_and_empty_ones_none() -> None:
+def test_messages_of_one_role_are_merged_and_empty_ones_omitted() -> None:
     conversation = (user("a"), user("b"), assistant(""), user(" "), user("c"), assistant("d"), user("e"), user(" "))
     assert body_of(*conversation)["messages"] == snapshot(
         [

@@ -126,7 +126,7 @@ def test_no_model_of_the_default_line_is_newer(provider: str) -> None:
 
 
 @pytest.mark.parametrize("provider", sorted(VENDORS.keys() - {"ollama"}))
-def test_every_provider_has_a_default_but_the_one_whose_models_its_owner_loads(provider: str) -> None:
+def test_every_provider_has_a_default_except_one_with_locally_loaded_models(provider: str) -> None:
     assert catalogue(provider).find(None) == catalogue(provider).models[0]
     assert catalogue("ollama").models == ()
 

@@ -33,7 +33,7 @@ def text(encoded: EncodedMessages, messages: list[Message], encode: Encoder) -> 
     return bytes(joined), role
 
 
-def test_only_what_is_new_is_encoded() -> None:
+def test_only_new_messages_are_encoded() -> None:
     encode, encoded = Encoder(), EncodedMessages()
     messages = [say("a"), say("b")]
     assert text(encoded, messages, encode) == (b">a;a>b;", "b")

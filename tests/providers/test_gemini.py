@@ -249,7 +249,7 @@ def test_a_result_without_its_call_is_named_after_itself() -> None:
     assert body["contents"][0]["parts"][1]["functionResponse"]["name"] == "c1"
 
 
-def test_messages_of_one_speaker_become_one_and_empty_ones_none() -> None:
+def test_messages_of_one_role_are_merged_and_empty_ones_omitted() -> None:
     conversation = (user("a"), user("b"), assistant(""), user(" "), user("c"), assistant("d"), user("e"), user(" "))
     assert contents(*conversation) == [
         {"role": "user", "parts": [{"text": "a"}, {"text": "b"}, {"text": "c"}]},

@@ -216,7 +216,7 @@ def test_a_call_is_whole_the_moment_it_arrives() -> None:
     assert [type(block) for block in decoder.reply().content] == [TextBlock, CallBlock]
 
 
-def test_bytes_that_are_no_text_cost_neither_the_call_nor_the_reply() -> None:
+def test_invalid_utf_8_costs_neither_the_call_nor_the_reply() -> None:
     args = b'{"candidates":[{"content":{"parts":[{"functionCall":{"name":"t","args":{"a":"\xff"}}}]}}]}'
     said = b'{"candidates":[{"content":{"parts":[{"text":"\xff"}]},"finishReason":"STOP"}]}'
     found = outcome([b"data: " + args + b"\n\ndata: " + said + b"\n\n"])

@@ -244,7 +244,7 @@ async def test_a_host_with_several_addresses_is_reached_at_the_one_that_works(mo
             assert await fetch(transport, "http://two.invalid/") == b"ok"
 
 
-async def test_it_is_the_transport_that_providers_expect() -> None:
+async def test_it_implements_the_transport_of_providers() -> None:
     async with serving(answering(OK)) as server:
         transport: Transport = HttpTransport({})
         response = await transport.send(HttpRequest(server.url(), {}, b"{}"), Deadlines())

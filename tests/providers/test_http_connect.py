@@ -174,7 +174,7 @@ async def test_a_missing_certificate_file_is_reported_before_anything_is_sent() 
         assert server.peers == []
 
 
-def test_a_context_always_verifies_and_takes_no_old_tls() -> None:
+def test_a_context_always_verifies_and_refuses_old_tls() -> None:
     for env in ({}, TRUSTED):
         context = client_context(env)
         assert context.verify_mode is ssl.CERT_REQUIRED
@@ -320,7 +320,7 @@ async def test_plain_http_goes_through_a_proxy_with_the_whole_url() -> None:
         assert (sent["host"], sent["proxy-authorization"]) == ("api.example.com", "Basic dXNlcjpwYXNz")
 
 
-async def test_no_proxy_leads_past_the_proxy() -> None:
+async def test_no_proxy_bypasses_the_proxy() -> None:
     async with serving(say_nothing) as proxy, serving(answer_always) as server:
         async with networked({"ALL_PROXY": proxy.url(), "NO_PROXY": "127.0.0.0/8"}) as transport:
             assert await fetch(transport, server.url()) == b"ok"

@@ -190,7 +190,7 @@ def test_an_answer_without_a_body_is_bounded(start: bytes) -> None:
     assert type(answer.failure) is StreamBroken
 
 
-def test_a_large_head_is_refused_also_when_it_comes_in_one_piece() -> None:
+def test_a_large_head_is_refused_even_in_one_piece() -> None:
     answer = received(b"HTTP/1.1 200 OK\r\nx: " + b"a" * MAX_HEAD_BYTES + b"\r\ncontent-length: 2\r\n\r\nok")
     assert type(answer.failure) is StreamBroken
 

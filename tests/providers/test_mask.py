@@ -5,7 +5,7 @@ import pytest
 from zot.providers.mask import Mask, StreamMask, userinfo
 
 
-def test_a_secret_is_found_as_it_is_and_percent_encoded() -> None:
+def test_a_secret_is_found_verbatim_and_percent_encoded() -> None:
     mask = Mask(["sk-a/b+c"])
     assert mask("x sk-a/b+c y sk-a%2Fb%2Bc z sk-a/b%2Bc") == "x [key] y [key] z [key]"
 
@@ -49,7 +49,7 @@ SECRET = "sk-abab-123456"
         ("cut off sk-abab", "cut off sk-abab"),
     ],
 )
-def test_in_bytes_a_secret_is_found_however_they_are_cut(said: str, shown: str) -> None:
+def test_a_secret_in_bytes_is_found_however_they_are_split(said: str, shown: str) -> None:
     data = said.encode()
     for size in range(1, len(data) + 1):
         mask = StreamMask(Mask([SECRET, "never"]))
@@ -57,7 +57,7 @@ def test_in_bytes_a_secret_is_found_however_they_are_cut(said: str, shown: str) 
         assert (b"".join(pieces) + mask.finish()).decode() == shown
 
 
-def test_in_bytes_too_the_longest_is_replaced_first() -> None:
+def test_the_longest_secret_in_bytes_is_replaced_first() -> None:
     for size in range(1, 20):
         mask, data = StreamMask(Mask(["sk-1", "sk-123456", "3456"])), b"sk-123456 sk-1 3456"
         pieces = [mask.feed(data[at : at + size]) for at in range(0, len(data), size)]

@@ -52,7 +52,7 @@ def test_an_unknown_provider_is_answered_with_the_known_ones() -> None:
         catalogue("acme")
 
 
-def test_an_unlisted_model_is_sent_the_reasoning_that_was_asked_for() -> None:
+def test_an_unlisted_model_gets_the_requested_reasoning() -> None:
     assert catalogue("ollama").find("qwen3").reasoning
     assert catalogue("openai", unlisted=True).find("my-model").reasoning
     assert not catalogue("openai", unlisted=True).find("gpt-4o").reasoning

@@ -315,7 +315,7 @@ def test_a_failure_without_output_is_still_one() -> None:
     assert said[2]["content"] == "[error]"
 
 
-def test_messages_of_one_speaker_become_one_and_empty_ones_none() -> None:
+def test_messages_of_one_role_are_merged_and_empty_ones_omitted() -> None:
     conversation = (
         user("a"),
         user("b", "c"),
@@ -333,7 +333,7 @@ def test_messages_of_one_speaker_become_one_and_empty_ones_none() -> None:
     ]
 
 
-def test_texts_and_images_of_one_speaker_become_one_list() -> None:
+def test_texts_and_images_of_one_role_become_one_list() -> None:
     assert messages_of(user("a"), user(PNG), user("b")) == [
         {"role": "user", "content": [{"type": "text", "text": "a"}, PNG_PART, {"type": "text", "text": "b"}]},
     ]

@@ -127,7 +127,7 @@ def saying(text: str) -> Script:
     return Script.parse(f"say {text}\n")
 
 
-def test_a_model_is_asked_where_it_is_served(tmp_path: Path, zot: Callable[..., Zot]) -> None:
+def test_a_model_is_called_at_its_own_address(tmp_path: Path, zot: Callable[..., Zot]) -> None:
     with serving(saying("here")) as here, serving(saying("there")) as there:
         own = [{"id": "a", "baseUrl": here}, {"id": "b", "baseUrl": f"{there}/v1"}]
         write(tmp_path, {"providers": {"anthropic": {"models": own}}})

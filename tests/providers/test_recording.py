@@ -181,7 +181,7 @@ def test_a_file_that_is_not_a_recording_is_refused(tmp_path: Path, content: str,
         zot.run("hi", provider="lab", replay=str(file))
 
 
-def test_a_file_that_is_no_recording_is_not_overwritten(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_recording_is_not_overwritten(tmp_path: Path) -> None:
     file = tmp_path / "precious.txt"
     file.write_text("mine")
     with pytest.raises(ConfigError, match="not overwritten"):

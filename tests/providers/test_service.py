@@ -201,7 +201,7 @@ async def test_a_body_that_is_not_an_answer_is_shown(kind: str, pieces: list[byt
 
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("page", [b"<h1>Welcome</h1>", b"data: welcome\n\n", b"{}"])
-async def test_a_page_is_no_answer_through_any_api(api: ApiName, page: bytes) -> None:
+async def test_a_web_page_is_not_an_answer_through_any_api(api: ApiName, page: bytes) -> None:
     transport = FakeTransport([Answer([page], headers={"content-type": "text/html"})])
     stream = Service("test", APIS[api].api(), transport, key=KEY).call(REQUEST, Heard())
     with pytest.raises(StreamBroken, match=r"^test: http 200: not a stream of events but text/html, which begins: "):
@@ -438,7 +438,7 @@ def test_silence_ends_a_call_even_while_pings_flow() -> None:
     with_a_clock(main)
 
 
-def test_a_slow_answer_is_no_silence() -> None:
+def test_a_slow_answer_is_not_silence() -> None:
     async def main(loop: Clockwork) -> None:
         pieces = (later(loop, 100, piece) for piece in claude.reply(claude.thinking("a", signature="s")))
         assert len(await everything(call(FakeTransport([Answer(pieces)])), AGES_S)) == 1
@@ -624,7 +624,7 @@ async def test_an_answer_is_complete_with_its_last_event_whatever_happens_to_the
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_an_answer_that_is_cut_before_its_last_event_is_no_success(api: ApiName) -> None:
+async def test_an_answer_cut_before_its_last_event_is_not_a_success(api: ApiName) -> None:
     words = APIS[api].words
     pieces: list[Piece] = [*words.reply(words.text("Hel", "lo"))]
     last = max(at for at, piece in enumerate(pieces) if isinstance(piece, bytes) and piece.strip())
@@ -675,7 +675,7 @@ async def test_each_read_has_its_own_deadline() -> None:
     assert task.cancelling() == 0
 
 
-async def test_a_cancelled_read_is_no_stall() -> None:
+async def test_a_cancelled_read_is_not_a_stall() -> None:
     deadline, loop = ReadDeadline(), asyncio.get_running_loop()
     reading = loop.create_task(deadline.read(SlowResponse(), loop.time() + 600))
     await asyncio.sleep(0)

@@ -123,7 +123,7 @@ def test_an_event_that_is_too_long_breaks_the_stream(piece: int) -> None:
         parser.feed(b"x" * piece)
 
 
-def test_a_long_event_in_small_pieces_takes_time_in_proportion() -> None:
+def test_a_long_event_in_small_pieces_takes_linear_time() -> None:
     # Eight times the bytes take eight times as long; if each piece cost what came before it, it would be 64 times.
     short = min(_time_to_feed(256 << 10) for _ in range(3))
     long = min(_time_to_feed(2 << 20) for _ in range(3))

@@ -288,7 +288,7 @@ async def test_a_free_session_is_reserved_for_the_first_in_line_for_a_while_only
         assert await behind is None
 
 
-async def test_a_request_lets_those_ahead_of_it_return_first_but_not_for_long(bench: Bench) -> None:
+async def test_a_request_yields_to_earlier_ones_but_not_for_long(bench: Bench) -> None:
     first, second = await bench.once("k1"), await bench.once("k2")
     went: list[str] = []
 

@@ -299,7 +299,7 @@ def test_a_listener_may_cancel_but_not_wait(runtime: zot.BlockingRuntime) -> Non
 
 
 @pytest.mark.parametrize("name", sorted(name for name in dir(zot.Runtime) if not name.startswith("_")))
-def test_every_member_of_runtime_is_there_with_the_same_parameters(name: str) -> None:
+def test_every_member_of_runtime_exists_with_the_same_parameters(name: str) -> None:
     theirs, ours = getattr(zot.Runtime, name), getattr(zot.BlockingRuntime, name)
     assert isinstance(theirs, property) == isinstance(ours, property)
     if not isinstance(theirs, property):

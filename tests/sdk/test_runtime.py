@@ -280,7 +280,7 @@ async def test_a_full_inbox_does_not_keep_a_prompt_from_being_cancelled(runtime:
 # The rest of it.
 
 
-async def test_steering_speaks_to_the_running_prompt(runtime: zot.Runtime) -> None:
+async def test_steering_reaches_the_running_prompt(runtime: zot.Runtime) -> None:
     seen = []
     async for event in runtime.prompt("!bash echo hi"):
         seen.append(event)
@@ -290,7 +290,7 @@ async def test_steering_speaks_to_the_running_prompt(runtime: zot.Runtime) -> No
     assert kinds(seen).count("done") == 1
 
 
-async def test_there_must_be_something_to_steer(runtime: zot.Runtime) -> None:
+async def test_steering_needs_a_running_prompt(runtime: zot.Runtime) -> None:
     with pytest.raises(AgentError, match="no run to steer"):
         runtime.steer("hello?")
 

@@ -140,7 +140,7 @@ def test_odd_but_unambiguous_input_is_served(server: Zot, line: bytes, frame_id:
 
 
 @pytest.mark.parametrize("line", [b'{"id":null,"type":"ping"}', b'{"id":"","type":"ping"}', b'{"type":"ping"}'])
-def test_an_empty_id_is_no_id(server: Zot, line: bytes) -> None:
+def test_an_empty_id_counts_as_missing(server: Zot, line: bytes) -> None:
     assert "id" not in server.ask(line)
 
 

@@ -132,7 +132,7 @@ def test_an_unfinished_line_leaves_when_it_is_flushed() -> None:
         assert os.read(reader, 100) == b"key: "
 
 
-def test_at_exit_the_reader_has_a_moment_and_no_more() -> None:
+def test_at_exit_the_reader_gets_a_short_grace_period() -> None:
     with stream(pipes) as (reader, errors):
         errors.write("x" * 100_000 + "\n")
         errors.drain(within_s=0.01)  # Returns although nobody reads.

@@ -100,7 +100,7 @@ def test_unknown_features_are_ignored(zot: Callable[..., Zot]) -> None:
 # The token.
 
 
-def test_the_right_token_lets_a_client_in(zot: Callable[..., Zot]) -> None:
+def test_the_right_token_admits_a_client(zot: Callable[..., Zot]) -> None:
     process = zot(env=LOCKED)
     assert process.ask({"type": "hello", "id": "0", "token": TOKEN})["success"] is True
     assert process.ask({"type": "ping"})["success"] is True

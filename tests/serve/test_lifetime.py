@@ -63,7 +63,7 @@ def test_a_client_that_can_no_longer_answer_is_not_awaited(zot: Callable[..., Zo
     )
 
 
-def test_no_input_at_all_is_no_failure(zot: Callable[..., Zot]) -> None:
+def test_no_input_at_all_is_not_a_failure(zot: Callable[..., Zot]) -> None:
     assert zot().finish() == []
 
 
@@ -244,7 +244,7 @@ def test_it_ends_when_its_input_has_ended_and_its_parent_with_it(tmp_path: Path)
     assert living(mark) == []
 
 
-def test_it_lives_on_without_its_parent_while_its_input_is_open(tmp_path: Path) -> None:
+def test_it_survives_its_parent_while_its_input_is_open(tmp_path: Path) -> None:
     """A launcher that hands its pipes over and leaves is no reason to end."""
     reading, writing = os.pipe()
     ours, theirs = os.pipe()

@@ -860,7 +860,7 @@ async def test_costs_add_up_to_the_bit() -> None:
     assert counted[2].cumulative == session.history.totals == Counters(300, 3, 0, 0, once + once + once)
 
 
-async def test_an_unknown_price_is_no_price() -> None:
+async def test_an_unknown_price_counts_as_no_price() -> None:
     models = [Model("m", "acme", 1000, 100, reasoning=False)]
     session = open_session(FakeTransport(), models=models, model="m")
     counted = next(event for event in await talk(session) if isinstance(event, Usage))
@@ -1099,7 +1099,7 @@ async def test_an_abort_between_the_last_turn_and_done_ends_leftover_processes()
     assert (job.aborted, ended) == (True, ["s/1"])
 
 
-async def test_a_late_turn_takes_no_more_steps_than_an_early_one() -> None:
+async def test_a_late_turn_takes_as_many_loop_steps_as_an_early_one() -> None:
     """Counted in calls of functions, which no other program on the machine can disturb."""
 
     async def look(args: dict[str, Any], context: ToolContext) -> Output:

@@ -72,7 +72,7 @@ class TestStore:
             assert (store.last_seq, await all_rows(store)) == (0, [])
             assert not (await store.begin()).rows
 
-    async def test_rows_come_back_as_they_were_in_order_and_numbered_from_one(self, make: Make) -> None:
+    async def test_rows_are_returned_unchanged_in_order_and_numbered_from_one(self, make: Make) -> None:
         async with make() as store:
             await store.begin()
             assert store.append(ROWS, run=1) == 1
@@ -80,7 +80,7 @@ class TestStore:
             assert await all_rows(store) == list(enumerate(ROWS, 1))
             assert store.last_seq == len(ROWS)
 
-    async def test_each_append_says_the_number_of_its_first_row(self, make: Make) -> None:
+    async def test_each_append_returns_the_number_of_its_first_row(self, make: Make) -> None:
         async with make() as store:
             await store.begin()
             firsts = [store.append(rows, run=1) for rows in (ROWS[:2], ROWS[2:3], ROWS[3:])]

@@ -107,7 +107,7 @@ async def test_it_inherits_no_descriptor(shell: Shell, tmp_path: Path) -> None:
         os.close(ours)
 
 
-async def test_a_background_child_that_holds_the_output_is_not_waited_for(shell: Shell) -> None:
+async def test_a_background_child_that_holds_the_output_does_not_delay_the_result(shell: Shell) -> None:
     command = "sleep 60 & echo $!"
     started = time.monotonic()
     text = await shell.run(command)
@@ -143,7 +143,7 @@ async def test_a_background_child_that_has_closed_its_output_is_reported_too(she
     assert re.search(r"\n\n\[still running: \d+ sleep 61\]\n\[exit 0\]  Took T$", text)
 
 
-async def test_a_background_child_that_writes_for_ever_is_not_waited_for(shell: Shell) -> None:
+async def test_a_background_child_that_writes_without_end_does_not_delay_the_result(shell: Shell) -> None:
     text = await shell.run("yes & until read -r name </proc/$!/comm && test $name = yes; do :; done")
     assert re.search(r"\n\[still running: \d+ yes\]\n\[exit 0\]  Took T$", text)
     assert shell.left() == ["yes "]
@@ -179,7 +179,7 @@ async def test_closing_ends_everything_and_nothing_can_be_started_afterwards(she
     await shell.processes.close()
 
 
-async def test_a_command_that_closes_its_output_is_waited_for(shell: Shell, tmp_path: Path) -> None:
+async def test_a_command_that_closes_its_output_is_awaited(shell: Shell, tmp_path: Path) -> None:
     command = "exec >&- 2>&-; sleep 0.1; touch done; exit 4"
     assert await shell.fail(command) == f"$ {command}\n\n[exit 4]  Took T"
     assert (tmp_path / "done").exists()
@@ -198,7 +198,7 @@ async def test_many_commands_run_at_once(shell: Shell) -> None:
     assert texts == [f"$ echo {n}; sleep 0.1\n\n{n}\n\n[exit 0]  Took T" for n in range(20)]
 
 
-async def test_a_command_that_takes_too_long_is_ended_and_says_so(shell: Shell) -> None:
+async def test_a_command_that_exceeds_its_timeout_is_ended_and_reported(shell: Shell) -> None:
     command = "echo up; sleep 60"
     assert await shell.fail(command, timeout=0.2) == f"$ {command}\n\nup\n\n[exit -1] (timed out after 0.2 s)  Took T"
     assert shell.left() == []

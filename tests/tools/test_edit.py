@@ -257,7 +257,7 @@ async def test_matches_that_overlap_each_other_are_several(context: ToolContext,
     )
 
 
-async def test_a_text_with_other_line_ends_than_the_file_is_shown_the_place(
+async def test_an_edit_with_other_line_ends_than_the_file_is_shown_the_place(
     context: ToolContext, tmp_path: Path
 ) -> None:
     (tmp_path / "a.txt").write_text("one\ntwo\n")
@@ -372,7 +372,7 @@ async def test_zot_s_own_changes_are_not_foreign(context: ToolContext, twenty: P
     assert twenty.read_text() == "not so new\n"
 
 
-async def test_the_same_content_written_again_is_no_change(context: ToolContext, twenty: Path) -> None:
+async def test_the_same_content_written_again_is_not_a_change(context: ToolContext, twenty: Path) -> None:
     seen = ReadState()
     await answer(Read(seen=seen), {"path": "a.txt"}, context)
     content = twenty.read_text()

@@ -166,7 +166,7 @@ async def test_the_end_of_a_large_file_is_reached_in_little_memory(context: Tool
     assert peak_bytes < 2_000_000 < path.stat().st_size
 
 
-async def test_other_work_goes_on_while_a_large_file_is_read(context: ToolContext, tmp_path: Path) -> None:
+async def test_the_event_loop_runs_while_a_large_file_is_read(context: ToolContext, tmp_path: Path) -> None:
     large_file(tmp_path, hole_bytes=60_000_000)
     call = asyncio.create_task(Read().run({"path": "large", "offset": 202}, context))
     turns = 0

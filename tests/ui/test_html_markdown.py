@@ -116,7 +116,7 @@ def test_blocks_become_html(source: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(("source", "expected"), WORDS.items())
-def test_words_become_html(source: str, expected: str) -> None:
+def test_inline_markup_becomes_html(source: str, expected: str) -> None:
     assert markdown(source) == f"<p>{expected}</p>"
 
 

@@ -46,7 +46,7 @@ def test_only_a_line_feed_ends_a_line(character: str) -> None:
     assert lines_of(line + b"\n" + line) == [line, line]
 
 
-def test_one_carriage_return_is_dropped_and_no_more() -> None:
+def test_only_one_carriage_return_is_dropped() -> None:
     assert lines_of(b"a\r\nb\r\r\n\r\n") == [b"a", b"b\r"]
 
 

@@ -317,6 +317,6 @@ def test_a_type_repeated_in_other_letters_is_found(line: bytes) -> None:
     assert decode_greeting(line) is None
 
 
-def test_escapes_in_a_message_are_no_repeated_type() -> None:
+def test_escapes_in_a_message_are_not_a_repeated_type() -> None:
     command = rpc.decode_command(b'{"type":"prompt","message":"t\\u0079pe \\"type\\""}')
     assert command == rpc.Prompt(message='type "type"')

@@ -153,7 +153,7 @@ def ending(*happened: AgentEvent) -> TurnSummary:
     return TurnSummary.of(run)
 
 
-def test_there_is_an_example_of_every_event() -> None:
+def test_every_event_has_an_example() -> None:
     assert {type(event) for event in (*RUN, *UNSAID)} == {*typing.get_args(events.AgentEvent)}
 
 
@@ -176,7 +176,7 @@ def test_a_client_with_another_spelling_gets_the_same_updates() -> None:
 
 
 @pytest.mark.parametrize("dialect", Dialect)
-def test_it_does_not_matter_how_events_are_batched(dialect: Dialect) -> None:
+def test_the_batching_of_events_does_not_matter(dialect: Dialect) -> None:
     one_by_one, whole = client(dialect), client(dialect)
     assert b"".join(one_by_one.lines(10 + n, [event]) for n, event in enumerate(RUN)) == whole.lines(10, RUN)
 
@@ -238,7 +238,7 @@ def test_text_is_the_same_alone_and_among_others_whatever_the_session_is_called(
     assert [one["text"] for one in said] == ["100 %", "%s\n", "\u2028", "", "\ufffd"]
 
 
-def test_a_call_whose_arguments_are_no_object_has_null() -> None:
+def test_a_call_whose_arguments_are_not_an_object_has_null() -> None:
     assert heard(client().lines(1, [ToolCall("c", "t", None)]))[0]["rawInput"] is None
 
 

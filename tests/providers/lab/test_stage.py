@@ -130,7 +130,7 @@ async def test_a_retry_is_recognised_by_its_conversation(target: str, first: obj
     assert [(await send(transport, request, target=target)).status for request in requests] == [429, 200]
 
 
-async def test_a_request_for_another_model_is_no_retry() -> None:
+async def test_a_request_for_another_model_is_not_a_retry() -> None:
     transport = playing("scene\nstatus 429\n---\nsay ok")
     requests = [json.dumps({"model": model, "messages": [user("go")]}).encode() for model in "abab"]
     assert [(await send(transport, request)).status for request in requests] == [429, 429, 200, 200]

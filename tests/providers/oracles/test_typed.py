@@ -43,5 +43,5 @@ def test_a_value_that_does_not_fit_its_type_is_reported_with_its_place(parts: An
     assert misfits({"parts": parts, "about": {}}, Said) == problems
 
 
-def test_an_object_is_no_list() -> None:
+def test_an_object_is_not_a_list() -> None:
     assert misfits({"parts": "hi", "about": []}, Said) == ["$.about: no object"]

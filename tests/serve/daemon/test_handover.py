@@ -226,7 +226,7 @@ def test_the_drain_may_take_a_year(path: str) -> None:
         claimed.release()
 
 
-def test_without_a_daemon_there_is_nothing_to_take_over(path: str) -> None:
+def test_without_a_daemon_a_takeover_is_refused(path: str) -> None:
     assert take_over(path) is None
     with Child(give(path, lambda *_: "")) as dead:
         assert eventually(lambda: owner(path) == dead.pid)

@@ -35,7 +35,7 @@ async def test_an_invalid_request_is_refused(tmp_path: Path, params: dict[str, A
         assert (await caller.error("host/respond", **params))[0] == -32602
 
 
-async def test_a_request_that_takes_too_long_is_answered_in_time(tmp_path: Path) -> None:
+async def test_a_slow_request_is_answered_at_its_deadline(tmp_path: Path) -> None:
     async with running(tmp_path) as daemon:
         caller = await daemon.caller()
         answer = await caller.get("host/respond", **{**ASKED, "prompt": "!stall", "timeout_ms": 200})

@@ -56,7 +56,7 @@ def test_root_is_another_user_unless_we_are_root() -> None:
     assert admits(PeerCredentials(uid=0, pid=1), us=0)
 
 
-def test_an_unknown_peer_is_no_user() -> None:
+def test_an_unknown_peer_is_not_a_user() -> None:
     assert PeerCredentials(uid=-1, pid=0).label == "unix:unknown"
     assert not admits(PeerCredentials(uid=-1, pid=0))
 

@@ -214,7 +214,7 @@ def test_a_deadline_ends_one_request_and_no_other(many: Many, hosts: Hosts) -> N
     assert many.finish() == []
 
 
-def test_a_deadline_ends_a_tool_also_when_the_event_loop_hangs(hosts: Hosts) -> None:
+def test_a_deadline_ends_a_tool_even_when_the_event_loop_hangs(hosts: Hosts) -> None:
     """It hangs in a script that is not there to be read."""
     script = hosts.directory / "pipe.lab"
     os.mkfifo(script)

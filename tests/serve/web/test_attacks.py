@@ -150,7 +150,7 @@ async def test_a_connection_that_does_not_finish_the_head_is_closed(face: Face, 
     assert (told.status, await refused(face, before)) == (408, [(None, "408 head")])
 
 
-async def test_a_second_request_on_a_connection_has_no_more_time_than_the_first(face: Face) -> None:
+async def test_a_second_request_on_a_connection_has_the_same_deadline_as_the_first(face: Face) -> None:
     before = len(face.refusals())
     head = f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{face.port}\r\n".encode()
     told = await face.send(head + b"\r\n" + head)

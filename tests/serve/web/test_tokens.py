@@ -100,6 +100,6 @@ def test_an_invalid_file_is_refused_without_quoting_it(tmp_path: Path, name: str
     assert not any(token in str(refused.value) for token in ("secret", ONE, OTHER))
 
 
-def test_a_directory_is_no_file_of_tokens(tmp_path: Path) -> None:
+def test_a_directory_is_not_a_token_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Is a directory"):
         Tokens(str(tmp_path))

@@ -165,7 +165,7 @@ async def test_a_question_about_a_command_shows_its_other_arguments(tmp_path: Pa
         await person.idle()
 
 
-async def test_a_question_about_a_file_shows_where_its_path_leads_and_that_something_is_there(tmp_path: Path) -> None:
+async def test_a_question_about_a_file_shows_the_resolved_path_and_that_a_file_exists(tmp_path: Path) -> None:
     (tmp_path / "real.txt").write_text("old\n")
     (tmp_path / "link.txt").symlink_to("real.txt")
     async with stage(tmp_path, policy=("write=ask",)) as person:

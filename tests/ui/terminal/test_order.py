@@ -43,7 +43,7 @@ async def test_only_an_offer_for_the_current_text_completes_it(tmp_path: Path) -
             person.app.composer.withdraw()
 
 
-async def test_the_same_holds_for_a_line_that_is_asked_for(tmp_path: Path) -> None:
+async def test_the_same_holds_for_an_input_line(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
         answers: list[str | None] = []

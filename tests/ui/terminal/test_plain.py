@@ -214,7 +214,7 @@ async def test_a_question_shows_everything_that_would_run(tmp_path: Path) -> Non
         await person.until("over\n> ")
 
 
-async def test_a_path_at_the_beginning_is_no_command(tmp_path: Path) -> None:
+async def test_a_path_at_the_beginning_is_not_a_command(tmp_path: Path) -> None:
     script = tmp_path / "answers.lab"
     script.write_text('say "names of hosts"\n')
     async with lines(tmp_path, script=str(script)) as person:
@@ -293,7 +293,7 @@ async def test_a_panel_is_shown_with_its_footer_and_its_end_and_a_slow_extension
         ("!bash echo q", "n(o), until "),
     ],
 )
-async def test_control_d_at_a_question_is_no_answer_and_leaves(tmp_path: Path, asking: str, question: str) -> None:
+async def test_control_d_at_a_question_answers_nothing_and_leaves(tmp_path: Path, asking: str, question: str) -> None:
     async with lines(tmp_path, tty=True, policy=("bash=ask",)) as person:
         await person.until("> ")
         person.type(asking)

@@ -47,7 +47,7 @@ async def test_a_failure_can_be_dismissed(tmp_path: Path) -> None:
         await person.idle()
 
 
-async def test_a_failure_is_forgotten_when_something_else_succeeds(tmp_path: Path) -> None:
+async def test_a_failure_is_forgotten_when_another_prompt_succeeds(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
         for text in ("one", "two", "three"):

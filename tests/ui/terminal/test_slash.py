@@ -241,7 +241,7 @@ async def _talked(person: Stage) -> None:
         await person.idle()
 
 
-async def test_keys_are_stored_only_if_the_service_takes_them_and_are_not_shown(tmp_path: Path) -> None:
+async def test_keys_are_stored_only_if_the_service_accepts_them_and_are_not_shown(tmp_path: Path) -> None:
     async with stage(tmp_path, size=(110, 40)) as person:
         await person.sees("ready")
         await person.says("/login nonsense")
@@ -291,7 +291,7 @@ async def test_typed_text_is_completed_remembered_and_folded(tmp_path: Path) -> 
         await person.until(lambda: any(entry.text == said for entry in person.app.transcript.entries))
 
 
-async def test_files_with_blanks_and_files_elsewhere_are_completed(tmp_path: Path) -> None:
+async def test_files_with_blanks_and_files_in_other_directories_are_completed(tmp_path: Path) -> None:
     (tmp_path / "my picture.png").write_bytes(b"png")
     (tmp_path / "a place").mkdir()
     (tmp_path / "a place" / "other.txt").touch()
@@ -321,7 +321,7 @@ async def test_files_with_blanks_and_files_elsewhere_are_completed(tmp_path: Pat
         assert not editor.offers
 
 
-async def test_a_link_that_leads_to_itself_is_offered_like_any_file(tmp_path: Path) -> None:
+async def test_a_link_to_itself_is_offered_like_any_file(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     async with stage(tmp_path) as person:
         await person.sees("ready")

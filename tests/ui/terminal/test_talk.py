@@ -272,7 +272,7 @@ async def test_an_extension_s_description_of_its_commands_is_one_clean_line(tmp_
         await person.sees("/zeal   a b \\u202ec \\x07")
 
 
-async def test_a_long_list_of_offers_says_how_many_more_there_are(tmp_path: Path) -> None:
+async def test_a_long_list_of_offers_counts_the_hidden_ones(tmp_path: Path) -> None:
     async with stage(tmp_path, size=(40, 10)) as person:
         await person.sees("ready")
         await person.pilot.press("/")
