@@ -15,7 +15,7 @@ from urllib.parse import quote
 import pytest
 
 import claude
-from gatekeeper import Gatekeeper, guarding
+from auth_server import AuthServer, guarding
 from harness import PATIENCE_S, Zot, environment
 from zot.config.config import SECRET_NAMES
 from zot.config.vendors import KEY_NAMES
@@ -42,7 +42,7 @@ def leaks(*texts: bytes) -> list[str]:
 class Site:
     """A home and a directory to work in, with a secret in every place that may have one."""
 
-    def __init__(self, path: Path, gate: Gatekeeper) -> None:
+    def __init__(self, path: Path, gate: AuthServer) -> None:
         self.path = path
         self.home = path / "home"
         self.cwd = path / "work"

@@ -15,7 +15,7 @@ from websockets.asyncio.server import ServerConnection, serve
 import zot
 import zot.errors
 from daemon_fake import FakeDaemon
-from forked import Forked, Nursery
+from forked import Forked, ForkServer
 from harness import PATIENCE_S, environment, read_some
 from restarting import Restarting
 from zot.client.session import ClientSession
@@ -376,10 +376,10 @@ def test_the_client_connects_over_a_websocket(home: Path) -> None:
     held(conversation())
 
 
-def test_a_daemon_killed_in_mid_turn_leaves_a_turn_that_ends(home: Path, nursery: Nursery) -> None:
+def test_a_daemon_killed_in_mid_turn_leaves_a_turn_that_ends(home: Path, fork_server: ForkServer) -> None:
     def start() -> Forked:
         env = environment({"ZOT_HOME": str(home)})
-        return nursery.fork(["daemon", "--provider", "lab"], home, env)
+        return fork_server.fork(["daemon", "--provider", "lab"], home, env)
 
     socket = home / "data" / "daemon.sock"
     daemon = start()

@@ -12,25 +12,25 @@ from pathlib import Path
 
 import pytest
 
-from forked import Forked, Nursery
+from forked import Forked, ForkServer
 from harness import PATIENCE_S, environment, eventually
 from shell import Said
-from ui.terminal.test_process import seat
+from ui.terminal.test_process import pty_process
 
 
 class Kept:
     """A daemon with a home of its own, and commands that find it."""
 
-    def __init__(self, directory: Path, nursery: Nursery) -> None:
+    def __init__(self, directory: Path, fork_server: ForkServer) -> None:
         self.directory = directory
         self.socket = directory / "home" / "data" / "daemon.sock"
-        self._nursery = nursery
+        self._fork_server = fork_server
         self._env = environment({"ZOT_HOME": str(directory / "home")})
         (directory / "home").mkdir()
         (directory / "home" / "config.toml").write_text('[agents.careful]\nprovider = "lab"\npolicy = ["bash=ask"]\n')
 
     def start(self, *argv: str) -> Forked:
-        return self._nursery.fork(argv, self.directory, self._env)
+        return self._fork_server.fork(argv, self.directory, self._env)
 
     def run(self, *argv: str, typed: bytes = b"") -> Said:
         process = self.start(*argv)
@@ -54,8 +54,8 @@ class Kept:
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Iterator[Kept]:
-    made = Kept(tmp_path_factory.mktemp("attach"), nursery)
+def kept(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Iterator[Kept]:
+    made = Kept(tmp_path_factory.mktemp("attach"), fork_server)
     with made.serving():
         yield made
 
@@ -129,8 +129,8 @@ def test_piped_lines_answer_the_questions_of_earlier_prompts(kept: Kept) -> None
     assert (said.code, "no approval is waiting" in said.err) == (0, True)
 
 
-def test_a_command_that_is_piped_in_is_shown_to_the_end_of_its_run(tmp_path: Path, nursery: Nursery) -> None:
-    kept = Kept(tmp_path, nursery)
+def test_a_command_that_is_piped_in_is_shown_to_the_end_of_its_run(tmp_path: Path, fork_server: ForkServer) -> None:
+    kept = Kept(tmp_path, fork_server)
     extension = tmp_path / "home" / "extensions" / "asker"
     extension.mkdir(parents=True)
     (extension / "extension.json").write_text(
@@ -211,9 +211,9 @@ def test_without_a_daemon_attach_fails(kept: Kept, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("argv", [("call", "status"), ("attach", "--new")], ids=lambda argv: argv[0])
 def test_attach_can_wait_for_a_daemon_that_is_about_to_start(
-    tmp_path: Path, nursery: Nursery, argv: tuple[str, ...]
+    tmp_path: Path, fork_server: ForkServer, argv: tuple[str, ...]
 ) -> None:
-    kept = Kept(tmp_path, nursery)
+    kept = Kept(tmp_path, fork_server)
     assert kept.run(*argv).code == 3
     waiting = kept.start(*argv, "--wait", str(PATIENCE_S))
     with kept.serving():
@@ -236,7 +236,7 @@ def test_leaving_prints_how_to_resume(
 ) -> None:
     kept.run("call", "session/new", '{"agentAlias":"default","sessionId":"to go on"}')
     way_back = ("attach", "'to go on'", *place)
-    with seat(kept.directory, "-m", "zot", "attach", "to go on", *flags, *place) as person:
+    with pty_process(kept.directory, "-m", "zot", "attach", "to go on", *flags, *place) as person:
         person.until(begun)
         person.type(leaving)
         assert person.end() == 0
@@ -244,7 +244,7 @@ def test_leaving_prints_how_to_resume(
 
 
 def test_an_interrupt_prints_how_to_resume(kept: Kept) -> None:
-    with seat(kept.directory, "-m", "zot", "attach", "--new", "--plain") as person:
+    with pty_process(kept.directory, "-m", "zot", "attach", "--new", "--plain") as person:
         person.until(b"/cancel ends a turn")
         person.process.send_signal(signal.SIGINT)
         assert person.end() == 130

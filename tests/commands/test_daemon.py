@@ -14,18 +14,18 @@ from pathlib import Path
 
 import pytest
 
+from child_process import Child
 from daemon_process import Daemons, eventually, is_there
 from daemons import PATIENCE_S, Caller, Frame, request
-from forked import Nursery
+from forked import ForkServer
 from harness import located
-from offspring import Child
 from zot.client.client import Client
 from zot.wire.jsonrpc import RpcError
 
 
 @pytest.fixture
-async def daemons(tmp_path: Path, nursery: Nursery) -> AsyncIterator[Daemons]:
-    started = Daemons(tmp_path, nursery)
+async def daemons(tmp_path: Path, fork_server: ForkServer) -> AsyncIterator[Daemons]:
+    started = Daemons(tmp_path, fork_server)
     yield started
     await started.close()
 

@@ -15,15 +15,15 @@ import pytest
 
 from daemon_process import Daemons
 from daemons import PATIENCE_S
-from forked import Nursery
+from forked import ForkServer
 
 JUMPING = str(Path(__file__).parents[1] / "jumping_clock.py")
 DAY_S = 86_400
 
 
 @pytest.fixture
-async def daemons(tmp_path: Path, nursery: Nursery) -> AsyncIterator[Daemons]:
-    made = Daemons(tmp_path, nursery)
+async def daemons(tmp_path: Path, fork_server: ForkServer) -> AsyncIterator[Daemons]:
+    made = Daemons(tmp_path, fork_server)
     yield made
     await made.close()
 

@@ -17,9 +17,9 @@ from unittest import mock
 
 import pytest
 
+from child_process import Child
 from daemon_fake import FakeDaemon
 from harness import PATIENCE_S, eventually, read_some
-from offspring import Child
 from zot.client.endpoint import owner
 from zot.commands.daemon import main
 from zot.commands.daemon_manage import GROUP, DaemonStatus, read_status
@@ -258,7 +258,7 @@ def test_logs_are_followed_across_rotation_until_interrupted(operator: Operator)
             log.append(line)
             shown += read_some(reader, time.monotonic() + PATIENCE_S)
         os.kill(follower.pid, signal.SIGTERM)
-        assert follower.says() == "0"
+        assert follower.report() == "0"
     assert shown == b"before\nin the next\nand the next\n"
     for descriptor in (reader, writer):
         os.close(descriptor)

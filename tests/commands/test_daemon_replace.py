@@ -13,7 +13,7 @@ import pytest
 import zot
 from daemon_process import Daemons
 from daemons import Caller, request
-from forked import Forked, Nursery
+from forked import Forked, ForkServer
 
 STOPPING = {"jsonrpc": "2.0", "method": "daemon/stopping", "params": {}}
 RESUMED = {"jsonrpc": "2.0", "method": "daemon/resumed", "params": {}}
@@ -22,8 +22,8 @@ LONG = '!script call bash {"command":"until test -e over; do sleep 0.01; done"} 
 
 
 @pytest.fixture
-async def daemons(tmp_path: Path, nursery: Nursery) -> AsyncIterator[Daemons]:
-    started = Daemons(tmp_path, nursery)
+async def daemons(tmp_path: Path, fork_server: ForkServer) -> AsyncIterator[Daemons]:
+    started = Daemons(tmp_path, fork_server)
     (started.home / "config.toml").write_text("[daemon]\ngrace_s = 60\n")
     yield started
     await started.close()

@@ -13,12 +13,12 @@ import pytest
 
 from daemon_process import Daemons, eventually
 from daemons import Caller
-from forked import Forked, Nursery
+from forked import Forked, ForkServer
 
 
 @pytest.fixture
-async def daemons(tmp_path: Path, nursery: Nursery) -> AsyncIterator[Daemons]:
-    started = Daemons(tmp_path, nursery)
+async def daemons(tmp_path: Path, fork_server: ForkServer) -> AsyncIterator[Daemons]:
+    started = Daemons(tmp_path, fork_server)
     yield started
     await started.close()
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import forked
-from gatekeeper import guarding
+from auth_server import guarding
 from harness import PATIENCE_S, environment
 from zot.commands import doctor
 from zot.config.vendors import VENDORS

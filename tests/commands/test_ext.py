@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from forked import Nursery
+from forked import ForkServer
 from harness import PATIENCE_S, eventually, read_some
 
 from .ext_shell import Ext
 
 
 @pytest.fixture
-def ext(tmp_path: Path, nursery: Nursery) -> Ext:
-    return Ext(tmp_path, nursery)
+def ext(tmp_path: Path, fork_server: ForkServer) -> Ext:
+    return Ext(tmp_path, fork_server)
 
 
 def put(place: Path, name: str, **more: Any) -> Path:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from forked import Nursery
+from forked import ForkServer
 from harness import PATIENCE_S, read_some
 from optional import available, needs
 
@@ -30,8 +30,8 @@ LANGUAGES = [
 
 
 @pytest.fixture
-def shell(tmp_path: Path, nursery: Nursery) -> Ext:
-    return Ext(tmp_path, nursery)
+def shell(tmp_path: Path, fork_server: ForkServer) -> Ext:
+    return Ext(tmp_path, fork_server)
 
 
 def put(shell: Ext, script: str, **more: object) -> Path:

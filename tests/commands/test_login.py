@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 
 import forked
-from gatekeeper import Gatekeeper, guarding
+from auth_server import AuthServer, guarding
 from harness import PATIENCE_S, environment, eventually, read_some
 
 ZOT = [sys.executable, "-m", "zot"]
 
 
 @pytest.fixture
-def gate() -> Iterator[Gatekeeper]:
+def gate() -> Iterator[AuthServer]:
     with guarding("sk-right") as server:
         yield server
 
@@ -50,11 +50,11 @@ class Home:
 
 
 @pytest.fixture
-def home(tmp_path: Path, gate: Gatekeeper) -> Home:
+def home(tmp_path: Path, gate: AuthServer) -> Home:
     return Home(tmp_path / "home", gate.url)
 
 
-def test_a_key_from_a_pipe_is_tried_once_and_stored(home: Home, gate: Gatekeeper) -> None:
+def test_a_key_from_a_pipe_is_tried_once_and_stored(home: Home, gate: AuthServer) -> None:
     file = home.path / "auth.json"
     assert home.run("login", "anthropic", given="  sk-right\r\nmore\n") == (
         0,
@@ -66,7 +66,7 @@ def test_a_key_from_a_pipe_is_tried_once_and_stored(home: Home, gate: Gatekeeper
     assert gate.asked == ["GET /v1/models?limit=1"]
 
 
-def test_a_key_is_stored_for_the_server_that_was_asked(home: Home, gate: Gatekeeper) -> None:
+def test_a_key_is_stored_for_the_server_that_was_asked(home: Home, gate: AuthServer) -> None:
     file = home.path / "auth.json"
     assert home.run("login", "groq", "--base-url", gate.url, given="sk-right") == (
         0,
@@ -90,7 +90,7 @@ def test_a_key_that_is_refused_is_not_stored(home: Home) -> None:
     assert home.stored is None
 
 
-def test_without_a_probe_no_service_is_asked(home: Home, gate: Gatekeeper) -> None:
+def test_without_a_probe_no_service_is_asked(home: Home, gate: AuthServer) -> None:
     code, _, errors = home.run("login", "anthropic", "--no-probe", given="sk-wrong")
     assert (code, errors, home.stored, gate.asked) == (0, "", {"anthropic": {"key": "sk-wrong"}}, [])
 
@@ -103,14 +103,14 @@ def test_an_unreachable_service_does_not_prevent_storing(home: Home) -> None:
     assert home.stored == {"anthropic": {"key": "sk-right"}}
 
 
-def test_each_api_is_asked_in_its_own_way(home: Home, gate: Gatekeeper) -> None:
+def test_each_api_is_asked_in_its_own_way(home: Home, gate: AuthServer) -> None:
     assert home.run("login", "openai", given="sk-right")[0] == 0
     assert home.run("login", "gemini", given="sk-right", GEMINI_BASE_URL=gate.url)[0] == 0
     assert gate.asked == ["GET /v1/models", "GET /v1beta/models?pageSize=1"]
     assert gate.keys == ["sk-right", "sk-right"]
 
 
-def test_a_command_is_run_for_the_probe_and_stored_verbatim(home: Home, gate: Gatekeeper) -> None:
+def test_a_command_is_run_for_the_probe_and_stored_verbatim(home: Home, gate: AuthServer) -> None:
     assert home.run("login", "anthropic", "--command", "echo sk-right")[0] == 0
     assert (home.stored, gate.keys) == ({"anthropic": {"command": "echo sk-right"}}, ["sk-right"])
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from forked import Nursery
+from forked import ForkServer
 from harness import PATIENCE_S, Zot, eventually, resident_bytes
 from shell import Shell
 
@@ -19,11 +19,11 @@ IMAGE = base64.b64encode(b"not really a picture" * 100).decode()
 
 
 @pytest.fixture
-def other(tmp_path: Path, nursery: Nursery) -> Shell:
+def other(tmp_path: Path, fork_server: ForkServer) -> Shell:
     """Somebody else's shell, on another machine."""
     directory = tmp_path / "other"
     directory.mkdir()
-    return Shell(directory, nursery)
+    return Shell(directory, fork_server)
 
 
 def fill(shell: Shell, zot: Callable[..., Zot]) -> None:

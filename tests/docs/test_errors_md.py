@@ -15,7 +15,7 @@ from typing import NamedTuple, get_args
 import pytest
 
 import zot
-from forked import Nursery
+from forked import ForkServer
 from harness import environment, eventually
 from zot import errors
 from zot.serve.daemon.daemon import MAX_CLIENTS
@@ -173,10 +173,10 @@ def test_every_exit_code_has_a_case() -> None:
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Iterator[Path]:
+def running(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Iterator[Path]:
     """The directory of a daemon that runs."""
     home = tmp_path_factory.mktemp("running")
-    daemon = nursery.fork(
+    daemon = fork_server.fork(
         ["daemon", "--provider", "lab", "--config-dir", str(home)], home, environment({"HOME": str(home)})
     )
     try:
@@ -191,14 +191,14 @@ def running(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Itera
     ("row", "case"), [*CASES.items()], ids=lambda value: " ".join(value) if len(value) == 2 else ""
 )
 def test_an_exit_code_is_as_described(
-    row: tuple[str, str], case: Case, tmp_path: Path, running: Path, nursery: Nursery
+    row: tuple[str, str], case: Case, tmp_path: Path, running: Path, fork_server: ForkServer
 ) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "config.toml").write_text("[agents.default]\nmodle = 1\n")
     places = {"$HOME": str(tmp_path), "$RUNNING": str(running)}
     words = [re.sub(r"\$[A-Z]+", lambda name: places[name[0]], word) for word in case.argv.split()]
-    process = nursery.fork(words, tmp_path, environment({"HOME": str(tmp_path)}))
+    process = fork_server.fork(words, tmp_path, environment({"HOME": str(tmp_path)}))
     begun = b""
     if case.signal:
         process.stdin.write(case.given)

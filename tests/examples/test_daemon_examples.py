@@ -17,7 +17,7 @@ from typing import NamedTuple, Self, TypeAlias
 
 import pytest
 
-from forked import Forked, Nursery
+from forked import Forked, ForkServer
 from harness import PATIENCE_S, environment, eventually
 from optional import available
 
@@ -43,17 +43,17 @@ class Ended(NamedTuple):
 class Place:
     """A short directory with the home of a daemon, which can be killed and started again."""
 
-    def __init__(self, directory: Path, nursery: Nursery) -> None:
+    def __init__(self, directory: Path, fork_server: ForkServer) -> None:
         self.directory = directory
         self.env = environment({"ZOT_HOME": str(directory / "home"), "HOME": str(directory)})
         self.socket = directory / "home" / "data" / "daemon.sock"
-        self._nursery = nursery
+        self._fork_server = fork_server
         self.start()
 
     def start(self) -> None:
         """Start a daemon; return when it listens."""
         flags = ["--provider", "lab", "--policy", "bash:touch *=ask", "--policy", "*=allow"]
-        self.daemon: Forked = self._nursery.fork(["daemon", *flags], self.directory, self.env)
+        self.daemon: Forked = self._fork_server.fork(["daemon", *flags], self.directory, self.env)
         assert eventually(self._is_listening)
 
     def _is_listening(self) -> bool:
@@ -69,7 +69,7 @@ class Place:
 
     def call(self, method: str, **params: object) -> dict[str, object]:
         """Call a method of the daemon and return its result."""
-        process = self._nursery.fork(["call", method, json.dumps(params)], self.directory, self.env)
+        process = self._fork_server.fork(["call", method, json.dumps(params)], self.directory, self.env)
         out, errors = process.communicate()
         assert process.returncode == 0, errors
         result: dict[str, object] = json.loads(out)
@@ -77,9 +77,9 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(nursery: Nursery) -> Iterator[Place]:
+def place(fork_server: ForkServer) -> Iterator[Place]:
     with tempfile.TemporaryDirectory() as directory:
-        place = Place(Path(directory), nursery)
+        place = Place(Path(directory), fork_server)
         try:
             yield place
         finally:

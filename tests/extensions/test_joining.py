@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from harness import PATIENCE_S
-from pace import Stopwatch
+from timing import Stopwatch
 from zot.agent.hooks import Extensions, NoExtensions
 from zot.config.config import Config
 from zot.encoding import encode

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pace import slowness
+from timing import slowness
 from tools.shells import left
 
 from .stage import Extension, Stage, results

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pace import slowness
+from timing import slowness
 
 from .stage import McpStage
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gatekeeper import guarding
+from auth_server import guarding
 from harness import PATIENCE_S, Zot, eventually, living, text_of
 from zot.errors import AuthFailed
 from zot.runtime.key_command import KeyCommand

@@ -14,8 +14,8 @@ import pytest
 
 import zot
 from fakes import PATIENCE_S, PNG, kinds
-from garbage import left_over
 from grammar import Grammar
+from reference_cycles import left_over
 from zot import events
 from zot.errors import AgentError, BudgetExhausted, ConfigError, Overloaded, ProviderError, UserError
 from zot.events import AgentEvent, CompactDone, Done, SessionState, TextDelta, TurnEnd, UserMessage

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pace import Stopwatch
+from timing import Stopwatch
 from zot.tools.base import ToolContext
 from zot.tools.bash import ABORT_GRACE_S, Bash
 from zot.tools.process import Groups, Program, Streams

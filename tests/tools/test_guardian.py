@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from harness import read_some
-from pace import Stopwatch
+from timing import Stopwatch
 from zot.tools.base import ToolContext
 from zot.tools.guardian import GuardedChild, Guardian, open_processes
 from zot.tools.process import REAP_S, Groups

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from optional import needs
-from pace import Stopwatch
+from timing import Stopwatch
 from zot.config.private_paths import PrivatePath
 from zot.tools.command_output import Spills
 from zot.tools.mounts import locked_mounts

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from harness import read_some
-from pace import Stopwatch
+from timing import Stopwatch
 
 from .calls import PATIENCE_S, eventually
 from .shells import Shell, children, is_alive, left, outcome

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from outline import Outline
+from html_outline import Outline
 from shell import Shell
 from zot.messages import Counters, PastMessage, ShownCall, ShownImage, ShownMessage, ShownResult, TextBlock
 from zot.ui.html import page

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outline import Outline
+from html_outline import Outline
 from zot.errors import ConfigError
 from zot.ui.html import markdown
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from offspring import NOBODY, Child
+from child_process import NOBODY, Child
 from zot.client.endpoint import owner
 from zot.errors import ConfigError, DaemonRunning
 from zot.serve.daemon.claim import Claim, adopt_listener, claim_endpoint
@@ -95,7 +95,7 @@ def test_the_socket_is_private_under_any_umask(place: Path) -> None:
 def test_a_living_owner_is_named_and_kept(place: Path) -> None:
     path = place / "d.sock"
     with Child(held(path)) as first:
-        assert first.says() == "mine"
+        assert first.report() == "mine"
         assert owner(str(path)) == first.pid
         with pytest.raises(
             DaemonRunning, match=f"process {first.pid} is the daemon at {path}: .*zot daemon stop"
@@ -119,7 +119,7 @@ def test_the_owner_may_be_this_process(place: Path) -> None:
 def test_leftovers_of_a_killed_daemon_are_replaced(place: Path) -> None:
     path = place / "d.sock"
     with Child(held(path)) as first:
-        assert first.says() == "mine"
+        assert first.report() == "mine"
         left = os.lstat(path).st_ino
         first.kill()
     assert stat.S_ISSOCK(os.lstat(path).st_mode)
@@ -145,7 +145,7 @@ def test_a_forked_child_does_not_keep_the_endpoint_of_a_dead_daemon(place: Path)
 
     owned: list[Claim] = []
     with Child(own_and_fork) as first:
-        assert first.says() == "mine"
+        assert first.report() == "mine"
         first.kill()
     claim_endpoint(str(path)).release()
     os.close(ends)
@@ -160,9 +160,9 @@ def test_exactly_one_of_two_racing_daemons_wins(place: Path) -> None:
             left.bind(str(path))
             left.close()
         with Child(held(path, at_once=False)) as one, Child(held(path, at_once=False)) as other:
-            one.go_on()
-            other.go_on()
-            said = sorted([one.says(), other.says()])
+            one.resume()
+            other.resume()
+            said = sorted([one.report(), other.report()])
             assert said[1] == "mine"
             assert said[0].startswith("DaemonRunning: process ")
             connect(path).close()
@@ -415,7 +415,7 @@ def test_a_removed_lock_file_is_recreated_unless_there_is_another_owner(place: P
     os.unlink(path)
     os.unlink(f"{path}.lock")
     with Child(held(path)) as other:
-        assert other.says() == "mine"
+        assert other.report() == "mine"
         assert not claim.restore(), "who has come meanwhile has it"
         os.unlink(path)
         with pytest.raises(DaemonRunning, match=f"process {other.pid} .*its socket does not exist.*zot daemon stop"):

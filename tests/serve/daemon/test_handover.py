@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
+from child_process import Child
 from harness import eventually
-from offspring import Child
 from zot.client.endpoint import owner
 from zot.errors import DaemonRunning
 from zot.serve.daemon.claim import BACKLOG, Claim, claim_endpoint, hand_over, take_over
@@ -73,10 +73,10 @@ def test_the_successor_gets_the_socket_the_lock_and_all_waiting_connections(path
     with elsewhere, Child(give(path, answer)) as old:
         elsewhere.close()
         assert eventually(lambda: owner(path) == old.pid)
-        old.go_on()
+        old.resume()
         claimed = take_over(path)
         assert claimed is not None
-        assert old.says() == "True -1 0"
+        assert old.report() == "True -1 0"
         assert owner(path) == os.getpid()
         with socket.socket(socket.AF_UNIX) as client:  # nobody accepts yet, and nobody is refused
             client.connect(path)
@@ -207,10 +207,10 @@ def test_a_daemon_that_drains_its_runs_gets_that_much_more_time(path: str) -> No
 
     with Child(give(path, stay, b'{"stopping":true,"graceS":0.25}')) as old:
         assert eventually(lambda: owner(path) == old.pid)
-        old.go_on()
+        old.resume()
         with pytest.raises(DaemonRunning, match=r"did not hand over within 1\.25 s"):
             take_over(path, within_s=1)
-        assert old.says() == "b''"
+        assert old.report() == "b''"
 
 
 def test_the_drain_may_take_a_year(path: str) -> None:
@@ -219,10 +219,10 @@ def test_the_drain_may_take_a_year(path: str) -> None:
 
     with Child(give(path, answer, b'{"stopping":true,"graceS":31622400.0}')) as old:
         assert eventually(lambda: owner(path) == old.pid)
-        old.go_on()
+        old.resume()
         claimed = take_over(path)
         assert claimed is not None
-        assert old.says() == "True"
+        assert old.report() == "True"
         claimed.release()
 
 
@@ -243,7 +243,7 @@ def test_a_daemon_that_dies_during_the_hand_over_leaves_the_endpoint_free(path: 
 
     with Child(give(path, die)) as old:
         assert eventually(lambda: owner(path) == old.pid)
-        old.go_on()
+        old.resume()
         assert take_over(path) is None
         old.kill()
     claim_endpoint(path).release()

@@ -20,8 +20,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from child_process import NOBODY, Child
 from daemons import PATIENCE_S, Caller, Frame, Running, running
-from offspring import NOBODY, Child
 from zot.client.client import LocalLine
 from zot.client.endpoint import PeerCredentials
 from zot.commands.attach import main as attach

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from offspring import Child
+from child_process import Child
 from zot.serve.daemon.logs import LogFile, LogHandler, log_files
 
 
@@ -97,7 +97,7 @@ def test_a_full_disk_leaves_whole_lines_and_ends(tmp_path: Path) -> None:
         return f"{[*said, more, problem, file.problem]}"
 
     with Child(fill) as child:
-        assert child.says() == "[True, True, False, False, True, 'there is no room', '']"
+        assert child.report() == "[True, True, False, False, True, 'there is no room', '']"
     assert path.read_bytes() == b"0123456789\n0123456789\nm\n"
 
 

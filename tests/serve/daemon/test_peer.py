@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from child_process import NOBODY, Child
 from harness import PATIENCE_S
-from offspring import NOBODY, Child
 from zot.client.endpoint import PeerCredentials, admits, dial, identify
 from zot.errors import ConfigError
 from zot.serve.daemon.claim import claim_endpoint
@@ -48,7 +48,7 @@ def test_another_user_is_recognised_and_refused() -> None:
                 peer = identify(connection)
                 assert peer == PeerCredentials(uid=other, pid=child.pid)
                 assert not admits(peer, us=None if us == 0 else us + 1)
-            assert child.says() == "out"
+            assert child.report() == "out"
 
 
 def test_root_is_another_user_unless_we_are_root() -> None:
@@ -75,7 +75,7 @@ def test_nothing_is_sent_to_a_daemon_of_another_user(monkeypatch: pytest.MonkeyP
 
         listener = socket.socket(socket.AF_UNIX)
         with listener, Child(listen, uid=NOBODY if us == 0 else None) as child:
-            assert child.says() == "listening"
+            assert child.report() == "listening"
             if us != 0:
                 monkeypatch.setattr(os, "geteuid", lambda: us + 1)
             with pytest.raises(PermissionError, match=r"the listener there is uid \d+"):

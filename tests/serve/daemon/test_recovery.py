@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from daemons import PATIENCE_S, Caller, Running, running
-from forked import Forked, Nursery
+from forked import Forked, ForkServer
 from harness import environment, read_some
 
 ASKS = "!bash echo hi"
@@ -24,13 +24,13 @@ async def daemon(tmp_path: Path) -> AsyncIterator[Running]:
 
 
 @pytest.fixture
-def begin(tmp_path: Path, nursery: Nursery) -> Callable[[str], Forked]:
+def begin(tmp_path: Path, fork_server: ForkServer) -> Callable[[str], Forked]:
     """Return what lets another process begin a prompt in the session; it goes on, or waits for a person."""
 
     def begin(prompt: str) -> Forked:
         home = str(tmp_path)
         argv = ["rpc", "--provider", "lab", "--session", "s", "--policy", "bash=ask"]
-        process = nursery.fork(argv, tmp_path, environment({"HOME": home, "ZOT_HOME": home}))
+        process = fork_server.fork(argv, tmp_path, environment({"HOME": home, "ZOT_HOME": home}))
         said, deadline = b"", time.monotonic() + PATIENCE_S
         for frame in ({"type": "hello", "features": ["approvals"]}, {"type": "prompt", "message": prompt}):
             process.stdin.write(json.dumps(frame).encode() + b"\n")

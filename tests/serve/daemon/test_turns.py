@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from daemons import PATIENCE_S, Caller, Frame, Running, order, request, running
-from garbage import left_over
+from reference_cycles import left_over
 from zot.events import Done
 from zot.session.history import Batch, Subscriber
 

@@ -13,7 +13,7 @@ import pytest
 from forked import Forked
 from harness import PATIENCE_S, eventually
 from hosts import Hosts
-from pace import longer
+from timing import longer
 
 PLACEHOLDERS = ("plan completed (or explicit empty plan).", "plan completed.", "no changes were made.")
 

@@ -15,7 +15,7 @@ import pytest
 from forked import Forked
 from harness import PATIENCE_S, read_some
 from hosts import Hosts, failure, request
-from pace import slowness
+from timing import slowness
 
 TIMEOUT_S = 0.6
 #: How much later the answer may be there, and the process gone.

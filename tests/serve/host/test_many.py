@@ -17,7 +17,7 @@ import pytest
 from forked import Forked
 from harness import PATIENCE_S, eventually, living, read_some
 from hosts import Hosts, Json, checked, failure, request
-from pace import slowness
+from timing import slowness
 from zot.errors import ConfigError
 from zot.serve.host.stream import LineThread, StreamServer
 from zot.serve.host.watchdog import Slot, Watchdog

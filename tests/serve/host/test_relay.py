@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from daemon_fake import FakeDaemon
-from forked import Forked, Nursery
+from forked import Forked, ForkServer
 from harness import PATIENCE_S, environment, eventually
 from hosts import NOTHING, Hosts, Told, failure, request, told
-from pace import Stopwatch
+from timing import Stopwatch
 
 ANSWER = {
     "ok": True, "request_id": "r", "session_id": "s", "text": "told by the daemon", "error_code": None,
@@ -30,24 +30,24 @@ GREETING = {"protocolVersion": 1, "serverVersion": "1", "serverPid": 1, "capabil
 class Relays:
     """Starts `zot host --via-daemon`, and daemons, in one home, where lab is configured."""
 
-    def __init__(self, directory: Path, nursery: Nursery) -> None:
-        self.hosts = Hosts(directory, nursery)
+    def __init__(self, directory: Path, fork_server: ForkServer) -> None:
+        self.hosts = Hosts(directory, fork_server)
         self.directory = directory
         self.socket = self.hosts.home / "data" / "daemon.sock"
         self.socket.parent.mkdir(parents=True)
         (self.hosts.home / "config.toml").write_text('[agents.default]\nprovider = "lab"\n')
         self.env = environment({"ZOT_HOME": str(self.hosts.home)})
-        self._nursery = nursery
+        self._fork_server = fork_server
 
     def start(self, *flags: str, **env: str) -> Forked:
-        return self._nursery.fork(["host", *flags], self.directory, {**self.env, **env})
+        return self._fork_server.fork(["host", *flags], self.directory, {**self.env, **env})
 
     def ask(self, given: dict[str, Any], *flags: str, **env: str) -> Told:
         return told(self.start(*(flags or ("--via-daemon",)), **env), given)
 
     @contextmanager
     def daemon(self, *flags: str) -> Iterator[Forked]:
-        daemon = self._nursery.fork(["daemon", *flags], self.directory, self.env)
+        daemon = self._fork_server.fork(["daemon", *flags], self.directory, self.env)
         try:
             assert eventually(self.socket.exists)
             yield daemon
@@ -57,8 +57,8 @@ class Relays:
 
 
 @pytest.fixture
-def relays(tmp_path: Path, nursery: Nursery) -> Relays:
-    return Relays(tmp_path, nursery)
+def relays(tmp_path: Path, fork_server: ForkServer) -> Relays:
+    return Relays(tmp_path, fork_server)
 
 
 def test_the_daemon_answers_and_is_notified_of_the_delivery(relays: Relays) -> None:

@@ -18,7 +18,7 @@ import pytest
 from extensions.stage import Extension
 from harness import PATIENCE_S, environment, eventually, living
 from hosts import NOTHING, Hosts, Json, checked, failure, request, told
-from pace import Stopwatch, longer, slowness
+from timing import Stopwatch, longer, slowness
 from zot.encoding import encode
 from zot.events import UserMessage
 

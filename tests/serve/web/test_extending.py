@@ -14,7 +14,7 @@ from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from harness import at_home
-from pace import Stopwatch
+from timing import Stopwatch
 from zot.errors import UserError
 from zot.extensions.sources import MAX_UNREAD_BYTES
 from zot.serve.web import Limits, open_daemon

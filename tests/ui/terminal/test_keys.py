@@ -8,7 +8,7 @@ from pathlib import Path
 
 from textual.events import Paste
 
-from gatekeeper import guarding
+from auth_server import guarding
 from ui.terminal.stage import Stage, stage
 from zot.ui.terminal.entries import CallEntry
 from zot.ui.terminal.questions import Question
