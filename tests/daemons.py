@@ -19,9 +19,8 @@ from zot.journal.journal import Journal
 from zot.runtime.shared import SharedResources
 from zot.serve.daemon.audit import Audit
 from zot.serve.daemon.claim import Claim, claim_endpoint
-from zot.serve.daemon.daemon import Daemon
+from zot.serve.daemon.daemon import Daemon, DaemonParts
 from zot.serve.daemon.logs import LogFile
-from zot.serve.daemon.parts import DaemonParts
 from zot.serve.daemon.sockets import listen
 from zot.wire import jsonrpc
 from zot.wire.daemon import METHODS, Method
@@ -29,7 +28,7 @@ from zot.wire.daemon import METHODS, Method
 Frame: TypeAlias = dict[str, Any]
 
 #: How long anything may take before a test fails. Never how long it does take.
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 #: Errors that every method may return.
 EVERYWHERE = {
     jsonrpc.INVALID_REQUEST,

@@ -26,7 +26,7 @@ from zot.store import Acquired, Change, FindAnswer, MemoryStore, PermissionGrant
 from zot.tools.base import Output, Tool, ToolContext
 
 #: How long anything may take before a test fails. Never how long it does take.
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 NOON = "2026-01-01T12:00:00.000Z"
 PNG = ImageBlock("image/png", b"\x89PNG")
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Frame: TypeAlias = dict[str, Any]
 
 #: How long anything may take before a test fails. Never how long it does take.
-PATIENCE_S = 15.0
+PATIENCE_S = 60.0
 #: In the environment of every process the tests start, so that leftovers can be found.
 MARK = "ZOT_TEST_RUN"
 _READ_BYTES = 1 << 16

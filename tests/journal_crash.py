@@ -19,7 +19,7 @@ from zot.journal.repair import check_contents, check_file
 
 CRASHES = 40
 CONTENDERS = 20
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 def say(*words: object) -> None:

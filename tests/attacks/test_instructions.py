@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from zot.config.instructions import FILE_NAMES, discover
 from zot.config.skills import load
 from zot.errors import ConfigError
 from zot.files import open_beneath
+from zot.runtime.system_prompt import FILE_NAMES, discover
 
 SKILL = "---\nname: s\ndescription: s3cret\n---\ns3cret\n"
 

@@ -21,8 +21,7 @@ from zot.config.config import Config
 from zot.config.policy import Policy, subject_of
 from zot.config.private_paths import OWN_NAMES, PrivatePath, private_paths
 from zot.errors import ToolFailed
-from zot.runtime.assembly import approvals_of
-from zot.runtime.open import OpenRequest
+from zot.runtime.open import OpenRequest, approvals_of
 from zot.runtime.shared import SharedResources
 from zot.runtime.toolbox import Toolbox
 

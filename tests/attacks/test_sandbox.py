@@ -14,8 +14,7 @@ import pytest
 from optional import needs
 from zot.tools.guardian import Guardian
 from zot.tools.process import Groups, Processes, Program
-from zot.tools.sandbox import PROTECTIONS, SandboxSupport, find_support
-from zot.tools.seccomp import seccomp_filter
+from zot.tools.sandbox import PROTECTIONS, SandboxSupport, find_support, seccomp_filter
 
 from .privilege import needs_root, thorough
 from .sandboxed import locked

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from serve.web.face import PATIENCE_S, Face, faced
-from zot.serve.daemon.checked_out import CheckedOut, checked_out
+from zot.serve.daemon.catalog import CheckedOut, checked_out
 from zot.serve.web import Limits
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

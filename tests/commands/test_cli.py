@@ -15,7 +15,7 @@ import pytest
 import forked
 from zot import cli, files
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 def zot(*words: str, redirect: str = "") -> subprocess.CompletedProcess[str]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypedDict
 import msgspec
 import pytest
 
-from zot.ext.arguments import Arguments
+from zot.ext.declarations import Arguments
 
 
 class Unit(enum.Enum):

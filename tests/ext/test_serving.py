@@ -138,7 +138,7 @@ def test_few_modules_are_loaded_before_hello(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.stdout.startswith(b'{"type":"hello","name":"x"')
     loaded = done.stderr.decode().split()
-    ours = ["arguments", "declarations", "extension", "serving"]
+    ours = ["declarations", "extension", "serving"]
     wires = ["zot.wire", "zot.wire.extension", "zot.wire.lines"]
     assert [name for name in loaded if name.startswith("zot")] == [
         "zot", "zot.encoding", "zot.errors", "zot.ext", *(f"zot.ext.{name}" for name in ours), "zot.text",

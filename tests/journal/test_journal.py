@@ -20,10 +20,9 @@ from harness import PATIENCE_S
 from zot.errors import JournalDamaged, NoSuchSession, SessionBusy, StoreFailed, UserError
 from zot.events import AssistantMessage, ConversationReplaced, Done, TextDelta, ToolResult, TurnEnd, Usage, UserMessage
 from zot.journal.journal import Journal
-from zot.journal.queries import create
+from zot.journal.queries import Hit, create
 from zot.journal.record import Record
 from zot.journal.repair import CheckReport, check_contents
-from zot.journal.search import Hit
 from zot.messages import Counters, ImageBlock, Message, ResultBlock, TextBlock, timestamp
 from zot.serve.daemon.feed import RecordedEvents
 from zot.store import Configured, MessageAdded, MessagesReplaced, Row

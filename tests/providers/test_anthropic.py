@@ -32,7 +32,7 @@ from zot.messages import (
 )
 from zot.providers.anthropic import AnthropicDecoder, AnthropicMessages
 from zot.providers.base import Reasoning
-from zot.providers.decoding import CallIds
+from zot.providers.sse import CallIds
 
 
 def outcome(pieces: Iterable[bytes]) -> Outcome:

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from zot.messages import CallBlock, Message
-from zot.providers.decoding import CallIds, acceptable_id, acceptable_name, finished_call
+from zot.providers.sse import CallIds, acceptable_id, acceptable_name, finished_call
 
 
 def said(*ids: str) -> Message:

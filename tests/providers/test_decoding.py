@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zot.errors import StreamBroken
-from zot.providers.decoding import EventReader
+from zot.providers.sse import EventReader
 
 
 class _Word(msgspec.Struct, tag="word"):

@@ -15,8 +15,8 @@ from zot.errors import ContentRefused, ProviderError, ServiceFailed
 from zot.events import TextDelta, ThinkingDelta, ToolUseArgs, ToolUseEnd, ToolUseStart
 from zot.messages import CallBlock, Counters, Stop, TextBlock, ThinkingBlock
 from zot.providers.base import StreamEvent
-from zot.providers.decoding import CallIds
 from zot.providers.gemini import GeminiDecoder
+from zot.providers.sse import CallIds
 
 STREAMS = Path(__file__).parent / "streams" / "gemini"
 HALF = Counters(100, 0, 0, 0, 0.0)

@@ -17,8 +17,8 @@ from zot.errors import ContentRefused, Overloaded, ProviderError, RateLimited, S
 from zot.events import TextDelta, ThinkingDelta, ToolUseArgs, ToolUseEnd, ToolUseStart
 from zot.messages import CallBlock, Counters, Stop, TextBlock, ThinkingBlock, TranscriptBlock
 from zot.providers.base import StreamEvent
-from zot.providers.decoding import CallIds
 from zot.providers.openai_chat import ChatDecoder
+from zot.providers.sse import CallIds
 
 RECORDED = Path(__file__).parent / "streams" / "chat"
 NOTHING = Counters(0, 0, 0, 0, 0.0)

@@ -25,8 +25,8 @@ from zot.errors import (
 from zot.events import TextDelta, ThinkingDelta, ToolUseArgs, ToolUseEnd, ToolUseStart
 from zot.messages import CallBlock, Counters, TextBlock, ThinkingBlock, TranscriptBlock
 from zot.providers.base import StreamEvent
-from zot.providers.decoding import CallIds
 from zot.providers.openai_responses import ResponsesDecoder
+from zot.providers.sse import CallIds
 
 STREAMS = Path(__file__).parent / "streams" / "responses"
 NONE = Counters(0, 0, 0, 0, 0.0)

@@ -336,7 +336,7 @@ def test_a_daemon_greets_before_it_loads_what_any_other_method_needs(tmp_path: P
         "zot.messages", "zot.providers", "zot.runtime", "zot.runtime.open", "zot.runtime.shared",
         "zot.serve", "zot.serve.daemon", "zot.serve.daemon.audit", "zot.serve.daemon.backlog",
         "zot.serve.daemon.connection", "zot.serve.daemon.daemon", "zot.serve.daemon.claim",
-        "zot.serve.daemon.lifecycle", "zot.serve.daemon.logs", "zot.serve.daemon.metrics", "zot.serve.daemon.parts",
+        "zot.serve.daemon.lifecycle", "zot.serve.daemon.logs", "zot.serve.daemon.metrics",
         "zot.serve.daemon.sockets", "zot.serve.stdio", "zot.store", "zot.text", "zot.version", "zot.wire",
         "zot.wire.daemon", "zot.wire.jsonrpc", "zot.wire.lines", "zot.wire.spelling",
     }  # fmt: skip

@@ -16,7 +16,7 @@ from zot.messages import TextBlock
 from zot.session.session import Session
 from zot.tools.base import Output, Tool, ToolContext
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 async def until_quiet() -> None:

@@ -35,7 +35,7 @@ ROWS: Sequence[Row] = (
     MessageAdded(PICTURES),
     Done(),
 )
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 async def all_rows(store: Store, after: int = 0) -> list[tuple[int, Row]]:

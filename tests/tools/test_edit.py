@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from zot.tools.base import ToolContext
+from zot.tools.base import MAX_HASHED_BYTES, ReadState, ToolContext
 from zot.tools.edit import MAX_FILE_BYTES, Edit
 from zot.tools.read import Read
-from zot.tools.read_state import MAX_HASHED_BYTES, ReadState
 from zot.tools.write import Write
 
 from .calls import answer, refusal

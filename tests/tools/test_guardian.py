@@ -281,8 +281,8 @@ def test_it_loads_very_few_modules() -> None:
     done = subprocess.run([sys.executable, "-I", "-S", "-c", program, root], capture_output=True, check=True)
     loaded = set(json.loads(done.stdout))
     assert {name for name in loaded if name.startswith("zot")} == {
-        "zot", "zot.tools", "zot.tools.guardian_process", "zot.tools.guardian_process.keeper",
-        "zot.tools.guardian_process.kernel", "zot.tools.guardian_process.main",
+        "zot", "zot.tools", "zot.tools.guardian_process", "zot.tools.guardian_process.main",
+        "zot.tools.guardian_process.kernel",
         "zot.tools.guardian_process.spawn_request", "zot.tools.guardian_process.tree",
     }  # fmt: skip
     assert not loaded & {"asyncio", "msgspec", "typing", "subprocess", "site"}

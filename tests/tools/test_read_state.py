@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from zot.tools.read_state import MAX_FILES, MAX_HASHED_BYTES, Keys, ReadState, version, version_of
+from zot.tools.base import MAX_FILES, MAX_HASHED_BYTES, Keys, ReadState, version, version_of
 
 
 def keys(name: str, *, directory: int = 2, parent: str = "/d") -> Keys:

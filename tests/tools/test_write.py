@@ -15,11 +15,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from zot.tools.base import ToolContext
+from zot.tools.base import ReadState, ToolContext
 from zot.tools.edit import Edit
 from zot.tools.file_access import LockedPaths, UnrestrictedPaths
 from zot.tools.read import Read
-from zot.tools.read_state import ReadState
 from zot.tools.write import Write
 
 from .calls import answer, refusal

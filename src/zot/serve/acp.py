@@ -46,9 +46,8 @@ from zot.runtime.check import check
 from zot.runtime.modes import SessionModes
 from zot.runtime.open import HOSTED, OpenRequest, open_session
 from zot.runtime.shared import SharedResources
-from zot.serve.lifetime import Lifetime, close_in_time, wind_down
 from zot.serve.stdio import report_write_failure
-from zot.serve.streams import StreamWriter, pump, read_chunks
+from zot.serve.streams import Lifetime, StreamWriter, close_in_time, pump, read_chunks, wind_down
 from zot.session.history import Batch, WritingSubscriber
 from zot.session.queue import JobObserver, PromptJob
 from zot.session.session import Session, new_session_id

@@ -19,9 +19,8 @@ from zot.messages import ImageBlock, show
 from zot.panels import CommandAnswer
 from zot.runtime.open import OpenRequest, open_session
 from zot.runtime.shared import SharedResources
-from zot.serve.lifetime import Lifetime, close_in_time, wind_down
 from zot.serve.stdio import report_write_failure
-from zot.serve.streams import StreamWriter, pump, read_chunks
+from zot.serve.streams import Lifetime, StreamWriter, close_in_time, pump, read_chunks, wind_down
 from zot.session.history import Batch, Outlet, WritingSubscriber
 from zot.session.queue import JobObserver
 from zot.session.session import Session

@@ -21,7 +21,7 @@ from zot.session.history import Batch
 from zot.session.session import Session
 from zot.wire.daemon import Dialect
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 RUN: Sequence[AgentEvent] = (UserMessage((TextBlock("hi"),), "t"), *(TextDelta(f"w{number}") for number in range(4)))
 
 

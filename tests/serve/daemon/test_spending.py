@@ -10,8 +10,7 @@ import pytest
 
 from daemons import running
 from zot.errors import UserError
-from zot.journal.queries import SessionRecord
-from zot.journal.search import Spent, spent
+from zot.journal.queries import SessionRecord, Spent, spent
 from zot.messages import Counters, timestamp
 from zot.serve.daemon import spending
 from zot.serve.daemon.spending import Span, added_up
@@ -69,6 +68,7 @@ async def test_each_model_call_counts_once_as_long_as_its_session_is_kept(tmp_pa
         assert (costs["requestCount"], costs["totalTokens"]) == (5, 5 * TOKENS)
         every = {"costUsd": 0.0, "totalTokens": 5 * TOKENS, "requestCount": 5}
         assert (costs["byModel"], costs["byAgent"]) == ({"lab/lab-1": every}, {"default": every})
+        assert costs["byDay"] == {today: every}
         assert (await caller.get("cost/query", to="2026-01-01"))["requestCount"] == 0
         assert (await caller.get("cost/query", agent="none"))["requestCount"] == 0
         assert (await caller.error("cost/query", **{"from": "x"}))[0] == -32602

@@ -22,7 +22,7 @@ from zot.ui.conversation import Conversation, Home
 from zot.ui.local import LocalHome
 from zot.ui.terminal.plain import PlainTerminal
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 #: Takes its time, opens a panel and closes it.
 SLOW_PANEL = """
 hello("commands", "panels")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ui.terminal.stage import stage
 from zot.messages import text_of
+from zot.ui.terminal.questions import Question
 
 
 async def test_a_question_waits_for_the_next_terminal_that_opens_the_session(tmp_path: Path) -> None:
@@ -22,6 +23,16 @@ async def test_a_question_waits_for_the_next_terminal_that_opens_the_session(tmp
         await person.sees("finished.")
         await person.idle()
     assert (tmp_path / "log").read_text() == "decided\n"
+
+
+async def test_a_question_takes_the_keys_without_failing_while_its_screen_closes(tmp_path: Path) -> None:
+    async with stage(tmp_path, policy=("bash=ask",)) as person:
+        await person.sees("ready")
+        await person.says("!bash echo decided >> log")
+        await person.sees("bash wants to run; may it?")
+        question = person.app.screen.query_one(Question)
+        await question.query_children("*").remove()  # A closing screen removes the inner widgets first.
+        question.listen()
 
 
 async def test_thoughts_of_a_resumed_session_are_folded_as_before(tmp_path: Path) -> None:

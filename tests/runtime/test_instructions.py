@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from zot.config.instructions import MAX_BYTES, Instructions, discover
+from zot.runtime.system_prompt import MAX_BYTES, Instructions, discover
 
 
 @pytest.fixture
