@@ -15,7 +15,7 @@ from acp import schema
 from harness import Zot, environment
 
 if TYPE_CHECKING:
-    from forked import Nursery
+    from forked import ForkServer
 
 Frame: TypeAlias = dict[str, Any]
 
@@ -77,11 +77,11 @@ def _published(name: str) -> jsonschema_rs.Validator | None:
 class Editor(Zot):
     """A client of `zot acp` in ``cwd``; the journal is in ``cwd/home``."""
 
-    def __init__(self, *flags: str, cwd: Path, nursery: Nursery, env: dict[str, str] | None = None) -> None:
+    def __init__(self, *flags: str, cwd: Path, fork_server: ForkServer, env: dict[str, str] | None = None) -> None:
         provider = () if "--provider" in flags else ("--provider", "lab")
         variables = environment({"ZOT_HOME": str(cwd / "home"), **(env or {})})
         self.cwd = cwd
-        self.process = nursery.fork(["acp", *provider, *flags], cwd, variables)
+        self.process = fork_server.fork(["acp", *provider, *flags], cwd, variables)
         self.frames: list[Frame] = []
         self._unread = bytearray()
         self._lines: list[bytes] = []

@@ -161,7 +161,7 @@ def attempts() -> Iterator[_Attempts]:
 @needs("bwrap")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("who", ["a locked command", "a confined extension"])
-def test_nobody_in_a_sandbox_reaches_it(name: str, who: str, attempts: _Attempts) -> None:
+def test_no_sandboxed_command_reaches_it(name: str, who: str, attempts: _Attempts) -> None:
     reached = attempts.reached[who]
     assert f"{attempts.home}/paths.json" in reached  # What is not private is there, or this would prove nothing.
     assert [path for path in reached if f"{path}/".startswith(f"{attempts.home}/{name}/")] == []

@@ -194,7 +194,7 @@ def test_a_filter_exists_for_each_machine_and_is_whole() -> None:
 
 
 @needs("bwrap")
-async def test_what_a_bubblewrap_cannot_do_is_said_and_the_rest_is_used(
+async def test_missing_features_of_bubblewrap_are_reported_and_the_rest_is_used(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     old = tmp_path / "bwrap"

@@ -406,7 +406,7 @@ def options_of(result: Frame) -> dict[str, str]:
     return {one["id"]: one["currentValue"] for one in result["configOptions"]}
 
 
-def test_modes_change_what_is_asked(editors: Start) -> None:
+def test_modes_change_which_calls_are_asked_about(editors: Start) -> None:
     editor = editors()
     editor.initialize()
     opened = editor.call("session/new", cwd=str(editor.cwd), mcpServers=[])
@@ -693,7 +693,7 @@ def test_a_reader_that_stops_slows_the_run_down_and_loses_nothing(editors: Start
         "!bad-args",
     ],
 )
-def test_rpc_and_acp_tell_the_same_story(editors: Start, zot: Callable[..., Zot], prompt: str) -> None:
+def test_rpc_and_acp_emit_the_same_run(editors: Start, zot: Callable[..., Zot], prompt: str) -> None:
     editor = editors()
     _, found = editor.prompt(editor.new(), prompt)
     rpc = zot()
