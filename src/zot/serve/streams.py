@@ -3,7 +3,8 @@
 `O_NONBLOCK` belongs to the open file, which other processes share, so it is never set. The event loop watches pipes
 and sockets; a thread reads and writes anything else.
 
-`Lifetime` is the early end of a process that serves its standard streams: signals, a closed output, a dead parent.
+`serve_lines` serves one client over the standard streams. `Lifetime` is the early end of such a process: signals, a
+closed output, a dead parent.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ import socket
 import stat
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from select import PIPE_BUF
-from typing import Any
+from typing import Any, Protocol
 
+from zot.errors import AgentError
 from zot.runtime.shared import SharedResources
-from zot.serve.stdio import SIGNALS, is_closed_by_peer, leave, readable, writable
+from zot.serve.stdio import SIGNALS, is_closed_by_peer, leave, readable, report_write_failure, writable
 from zot.session.session import Session
 from zot.text import escaped_bytes
 from zot.wire.lines import LineSplitter, TooLong
@@ -335,6 +337,70 @@ class Lifetime:
             self.end()
         else:
             self._loop.call_later(_CHECK_S, self._check)
+
+
+class NotAuthorized(AgentError):
+    """The client may not continue. It has its refusal already; close the connection."""
+
+
+class LineServer(Protocol):
+    """The server of one client that sends lines."""
+
+    @property
+    def sessions(self) -> Sequence[Session]:
+        """The open sessions, which end with the connection."""
+
+    def take(self, line: bytes | TooLong) -> None:
+        """Handle one line. Raise NotAuthorized if the connection must be closed."""
+
+    def end_input(self) -> None:
+        """Handle the end of the client's input."""
+
+    async def finish(self) -> None:
+        """Wait until every line has been answered and nothing runs."""
+
+    async def close(self) -> None:
+        """Release what the sessions needed, once they are closed."""
+
+
+async def serve_lines(
+    make: Callable[[StreamWriter, SharedResources], Awaitable[LineServer]],
+    lines: LineSplitter,
+    waiting: Sequence[bytes | TooLong],
+    descriptors: tuple[int, int],
+) -> int:
+    """Serve the client until its input ends, a signal arrives, or it stops reading. Return the exit code.
+
+    ``waiting`` are the lines that were read before.
+    """
+    incoming, outgoing = descriptors
+    output, lifetime, resources = StreamWriter(outgoing), Lifetime(outgoing), SharedResources(own_process=True)
+    output.on_broken(lifetime.end)
+    server: LineServer | None = None
+
+    async def converse() -> None:
+        nonlocal server
+        server = made = await make(output, resources)
+        for line in waiting:
+            made.take(line)
+        await pump(read_chunks(incoming), lines, made.take, output)
+        lifetime.input_ended = True
+        made.end_input()
+        await made.finish()
+        await output.drained()
+
+    code = 0
+    try:
+        if await lifetime.bound(converse()) and server is not None:
+            await close_in_time(server.sessions, lifetime)
+    except NotAuthorized as problem:
+        sys.stderr.write(f"zot: {problem}\n")
+        code = 1
+    if server is not None:
+        await wind_down(server.sessions, resources, output)
+        await server.close()
+    output.close()
+    return code if output.problem is None else report_write_failure(output.problem)
 
 
 async def close_in_time(sessions: Sequence[Session], lifetime: Lifetime) -> None:
