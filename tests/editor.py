@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jsonschema_rs
-from acp import schema
 
 from harness import Zot, environment
 
 if TYPE_CHECKING:
-    from forked import Nursery
+    from forked import ForkServer
 
 Frame: TypeAlias = dict[str, Any]
 
@@ -23,6 +22,7 @@ Frame: TypeAlias = dict[str, Any]
 ANSWERS = {
     "initialize": "InitializeResponse",
     "authenticate": "AuthenticateResponse",
+    "logout": "LogoutResponse",
     "session/new": "NewSessionResponse",
     "session/load": "LoadSessionResponse",
     "session/resume": "ResumeSessionResponse",
@@ -46,9 +46,23 @@ def check(name: str, value: Any) -> None:
     """
     if (published := _published(name)) is not None:
         published.validate(value)
+    from acp import schema  # It takes a tenth of the collection: loaded by the worker that needs it.
+
     if not (name == "SessionNotification" and value["update"]["sessionUpdate"] in NEWER):
+        value = _without_names(value)
         model = getattr(schema, name).model_validate(value)
         assert model.model_dump(mode="json", by_alias=True, exclude_unset=True) == value
+
+
+def _without_names(value: Any) -> Any:
+    """Return ``value`` without the name of a tool, which the models of the Python package do not know."""
+    match value:
+        case {"update": {"sessionUpdate": "tool_call", "name": _} as card}:
+            return {**value, "update": {key: one for key, one in card.items() if key != "name"}}
+        case {"toolCall": {"name": _} as card}:
+            return {**value, "toolCall": {key: one for key, one in card.items() if key != "name"}}
+        case _:
+            return value
 
 
 @cache
@@ -64,11 +78,11 @@ def _published(name: str) -> jsonschema_rs.Validator | None:
 class Editor(Zot):
     """A client of `zot acp` in ``cwd``; the journal is in ``cwd/home``."""
 
-    def __init__(self, *flags: str, cwd: Path, nursery: Nursery, env: dict[str, str] | None = None) -> None:
+    def __init__(self, *flags: str, cwd: Path, fork_server: ForkServer, env: dict[str, str] | None = None) -> None:
         provider = () if "--provider" in flags else ("--provider", "lab")
         variables = environment({"ZOT_HOME": str(cwd / "home"), **(env or {})})
         self.cwd = cwd
-        self.process = nursery.fork(["acp", *provider, *flags], cwd, variables)
+        self.process = fork_server.fork(["acp", *provider, *flags], cwd, variables)
         self.frames: list[Frame] = []
         self._unread = bytearray()
         self._lines: list[bytes] = []

@@ -22,8 +22,7 @@ from zot.config.config import Config
 from zot.config.policy import Policy, subject_of
 from zot.config.private_paths import OWN_NAMES, PrivatePath, private_paths
 from zot.errors import ToolFailed
-from zot.runtime.assembly import approvals_of
-from zot.runtime.open import OpenRequest
+from zot.runtime.open import OpenRequest, approvals_of
 from zot.runtime.shared import SharedResources
 from zot.runtime.toolbox import Toolbox
 
@@ -198,7 +197,7 @@ def attempts() -> Iterator[dict[str, _Attempts]]:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("when", [BEFORE, LATER, REPLACED])
 @pytest.mark.parametrize("who", ["a locked command", "a confined extension"])
-def test_nobody_in_a_sandbox_reaches_it(name: str, when: str, who: str, attempts: dict[str, _Attempts]) -> None:
+def test_no_sandboxed_program_reaches_it(name: str, when: str, who: str, attempts: dict[str, _Attempts]) -> None:
     home, reached = attempts[when].home, attempts[when].reached[who, when]
     assert f"{home}/paths.json" in reached  # What is not private is there, or this would prove nothing.
     assert [path for path in reached if f"{path}/".startswith(f"{home}/{name}/")] == []

@@ -15,9 +15,8 @@ import pytest
 from optional import MISSING, needs
 from zot.tools.guardian import Guardian
 from zot.tools.process import Groups, Processes, Program
-from zot.tools.sandbox import PROTECTIONS, SandboxSupport, find_support
-from zot.tools.seccomp import _CALLS as _CALLS_REFUSED
-from zot.tools.seccomp import _MODES, seccomp_filter
+from zot.tools.sandbox import _CALLS as _CALLS_REFUSED
+from zot.tools.sandbox import _MODES, PROTECTIONS, SandboxSupport, find_support, seccomp_filter
 
 from .privilege import needs_root, thorough
 from .sandboxed import locked
@@ -272,7 +271,7 @@ def test_the_filter_of_each_machine_has_the_numbers_of_its_kernel(machine: str) 
 
 
 @needs("bwrap")
-async def test_what_a_bubblewrap_cannot_do_is_said_and_the_rest_is_used(
+async def test_missing_features_of_bubblewrap_are_reported_and_the_rest_is_used(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     old = tmp_path / "bwrap"

@@ -77,7 +77,7 @@ def home(tmp_path: Path) -> Path:
     return home
 
 
-def test_what_a_model_says(home: Path) -> None:
+def test_model_output_is_escaped(home: Path) -> None:
     (home / "script").write_text(f"say {json.dumps(HOSTILE)}\n")
     argv = ("-p", "hi", "--provider", "lab", "--script", str(home / "script"), "--no-session")
     assert HOSTILE in through_pipe(home, *argv)
@@ -86,14 +86,14 @@ def test_what_a_model_says(home: Path) -> None:
     assert obeyed(written) == set()
 
 
-def test_the_system_prompt_with_what_a_repository_says(home: Path) -> None:
+def test_the_system_prompt_with_text_of_a_repository_is_escaped(home: Path) -> None:
     assert "\x1b]0;title" in through_pipe(home, "prompt", "--provider", "lab")
     written = on_terminal(home, "prompt", "--provider", "lab")
     assert "title" in written
     assert obeyed(written) == set()
 
 
-def test_the_log_of_an_extension(home: Path) -> None:
+def test_the_log_of_an_extension_is_escaped(home: Path) -> None:
     path = Path(log_path(str(home), "x"))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"{HOSTILE}\n")
@@ -103,7 +103,7 @@ def test_the_log_of_an_extension(home: Path) -> None:
     assert obeyed(written) == set()
 
 
-def test_errors_name_what_was_given(home: Path) -> None:
+def test_errors_quote_arguments_escaped(home: Path) -> None:
     for argv in ((f"\x1b]0;x\x07{HOSTILE}",), ("config", "--config-dir", "\x9b31m/x"), ("rpc", "\x1b[31m")):
         written = on_terminal(home, *argv)
         assert written != ""
@@ -140,7 +140,7 @@ def test_diagnostics_and_frames() -> None:
     assert obeyed(written) == set()
 
 
-def test_what_is_not_a_terminal_gets_bytes_as_they_are() -> None:
+def test_a_pipe_gets_the_bytes_unchanged() -> None:
     reader, writer = os.pipe()
     write_all(writer, HOSTILE.encode() + b"\xff")
     os.close(writer)
@@ -156,7 +156,7 @@ def test_every_control_is_escaped(code: int) -> None:
     assert escaped(f"a{one}b") == f"a{expected}b"
 
 
-def test_what_people_write_is_left_alone() -> None:
+def test_printable_text_of_every_script_stays_unchanged() -> None:
     text = "naïve 漢字\u3000😀\u200d👩 \u00a0\tx\nשלום"
     assert escaped(text) == text
     assert escaped_bytes(text.encode()) == text.encode()

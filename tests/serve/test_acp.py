@@ -10,17 +10,20 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import acp
 import pytest
-from acp import schema
 
 from editor import Editor, Frame, of_kind, said, updates
 from harness import PATIENCE_S, Zot, at_rest, environment, eventually, text_of
 from zot.journal.journal import Journal
 
+if TYPE_CHECKING:
+    from acp import schema
+
 Start: TypeAlias = Callable[..., Editor]
+#: An MCP server with the tool `add`.
+SERVER = Path(__file__).parent.parent / "mcp_client" / "peer.py"
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
@@ -56,6 +59,20 @@ def test_authenticate_succeeds_with_a_key(editors: Start) -> None:
     assert editor.call("authenticate", methodId="environment") == {}
 
 
+def test_logout_removes_the_stored_key(editors: Start, tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir(mode=0o700)
+    stored = tmp_path / "home" / "auth.json"
+    stored.write_text('{"anthropic":{"key":"k"},"openai":{"key":"other"}}')
+    stored.chmod(0o600)
+    editor = editors("--provider", "anthropic")
+    assert editor.initialize()["agentCapabilities"]["auth"] == {"logout": {}}
+    assert editor.call("authenticate", methodId="environment") == {}
+    assert editor.call("logout") == {}
+    assert editor.call("logout") == {}
+    assert editor.refused("authenticate", methodId="environment")["code"] == -32000
+    assert json.loads(stored.read_text()).keys() == {"openai"}
+
+
 def test_methods_before_initialize_and_unknown_ones_are_refused(editors: Start) -> None:
     editor = editors()
     assert editor.refused("session/new", cwd="/", mcpServers=[])["code"] == -32600
@@ -86,14 +103,36 @@ def test_the_directory_must_be_absolute_and_exist(editors: Start, cwd: str) -> N
     assert editor.refused("session/load", cwd=cwd, mcpServers=[], sessionId="s")["code"] == -32602
 
 
-def test_mcp_servers_of_the_client_are_refused(editors: Start) -> None:
+def test_mcp_servers_of_the_client_are_used(editors: Start) -> None:
     editor = editors()
     editor.initialize()
-    server = {"name": "x", "command": "touch", "args": [str(editor.cwd / "ran")], "env": []}
+    server = {"name": "My server!", "command": sys.executable, "args": [str(SERVER)], "env": []}
+    session = editor.call("session/new", cwd=str(editor.cwd), mcpServers=[server])["sessionId"]
+    arguments = json.dumps({"a": 40, "b": 2})
+    for _ in range(200):  # Its tools are known once it runs.
+        _, found = editor.prompt(session, f"!script call mcp__My-server__add {arguments} ;; --- ;; say done")
+        end = of_kind(found, "tool_call_update")[-1]
+        if end["status"] == "completed":
+            break
+        editor.prompt(session, "!bash sleep 0.05")
+    assert "42" in end["content"][0]["content"]["text"]
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        {"type": "sse", "name": "x", "url": "http://127.0.0.1:1/", "headers": []},
+        {"name": "x", "command": "", "args": [], "env": []},
+        {"name": "x", "command": "a\0b", "args": [], "env": []},
+        {"name": "x", "command": 1},
+    ],
+)
+def test_an_mcp_server_that_cannot_be_used_is_refused(editors: Start, server: Frame) -> None:
+    editor = editors()
+    editor.initialize()
     error = editor.refused("session/new", cwd=str(editor.cwd), mcpServers=[server])
     assert error["code"] == -32602
-    assert "MCP" in error["message"]
-    assert not (editor.cwd / "ran").exists()
+    assert "mcpServers" in error["message"]
 
 
 # Prompts.
@@ -368,7 +407,7 @@ def options_of(result: Frame) -> dict[str, str]:
     return {one["id"]: one["currentValue"] for one in result["configOptions"]}
 
 
-def test_modes_change_what_is_asked(editors: Start) -> None:
+def test_modes_change_which_calls_are_asked_about(editors: Start) -> None:
     editor = editors()
     editor.initialize()
     opened = editor.call("session/new", cwd=str(editor.cwd), mcpServers=[])
@@ -478,18 +517,38 @@ def test_a_session_is_listed_loaded_and_continued_by_another_process(editors: St
     assert third.refused("session/load", sessionId=session, cwd=str(tmp_path), mcpServers=[])["code"] == -32002
 
 
-def test_a_long_list_comes_in_pages(editors: Start, tmp_path: Path) -> None:
+def test_a_replayed_write_shows_the_old_and_the_new_text(editors: Start) -> None:
     editor = editors()
     session = editor.new()
+    for word in ("one", "two", "three"):
+        editor.prompt(session, f"!write a.txt {word}")
+    told = [one["content"] for one in of_kind(updates(editor.frames), "tool_call")]
+    editor.leave()
+    (editor.cwd / "a.txt").write_text("something else")
+    again = editors()
+    again.initialize()
+    again.call("session/load", sessionId=session, cwd=str(again.cwd), mcpServers=[])
+    assert [one["content"] for one in of_kind(updates(again.frames), "tool_call")] == told
+    assert [one[0].get("oldText") for one in told] == [None, "one", "two"]
+
+
+def test_a_long_list_comes_in_pages_and_unloaded_sessions_go_on(editors: Start, tmp_path: Path) -> None:
+    editor = editors()
+    session = editor.new()
+    editor.call("session/set_mode", sessionId=session, modeId="plan")
     editor.prompt(session, "!echo x")
+    other = ""
     for _ in range(100):
-        editor.call("session/fork", sessionId=session, cwd=str(tmp_path))
+        other = editor.call("session/fork", sessionId=other or session, cwd=str(tmp_path))["sessionId"]
     first = editor.call("session/list", cwd=f"{tmp_path}/")
     second = editor.call("session/list", cwd=str(tmp_path), cursor=first["nextCursor"])
     assert "nextCursor" not in second
     ids = [one["sessionId"] for page in (first, second) for one in page["sessions"]]
     assert (len(first["sessions"]), len(set(ids))) == (100, 101)
     assert editor.refused("session/list", cursor="x")["code"] == -32602
+    first, second = editor.start(session, "!echo again"), editor.start(session, "!write denied.txt x")
+    assert [editor.answer_of(number)["result"]["stopReason"] for number in (first, second)] == ["end_turn"] * 2
+    assert not (tmp_path / "denied.txt").exists()
 
 
 def test_close_ends_the_run_and_the_session_can_be_resumed(editors: Start) -> None:
@@ -566,9 +625,22 @@ def test_commands_of_extensions_are_offered_and_run(editors: Start, tmp_path: Pa
     session = editor.new()
     while not (offered := of_kind(updates(editor.frames), "available_commands_update")):
         editor.read()
-    assert offered[0]["availableCommands"] == [{"name": "greet", "description": "Greets."}]
+    assert [one["name"] for one in offered[0]["availableCommands"]] == ["compact", "greet"]
+    assert offered[0]["availableCommands"][1]["description"] == "Greets."
     stop, found = editor.prompt(session, "/greet Ada")
     assert (stop, said(found)) == ("end_turn", "Hello Ada")
+
+
+def test_the_conversation_is_compacted_on_command(editors: Start) -> None:
+    editor = editors()
+    session = editor.new(session={"compaction": {}})
+    for word in ("one", "two", "three"):
+        editor.prompt(session, f"!echo {word}")
+    stop, found = editor.prompt(session, "/compact")
+    assert stop == "end_turn"
+    [compacted] = of_kind(found, "compaction_update")
+    assert (compacted["status"], compacted["summary"][0]["type"]) == ("completed", "text")
+    assert editor.answer_of(editor.start(editor.new(), "/compact"))["error"]["code"] == -32602
 
 
 def test_notices_go_to_clients_that_show_them(editors: Start) -> None:
@@ -622,7 +694,7 @@ def test_a_reader_that_stops_slows_the_run_down_and_loses_nothing(editors: Start
         "!bad-args",
     ],
 )
-def test_rpc_and_acp_tell_the_same_story(editors: Start, zot: Callable[..., Zot], prompt: str) -> None:
+def test_rpc_and_acp_emit_the_same_run(editors: Start, zot: Callable[..., Zot], prompt: str) -> None:
     editor = editors()
     _, found = editor.prompt(editor.new(), prompt)
     rpc = zot()
@@ -657,6 +729,8 @@ class Peer:
     async def request_permission(
         self, session_id: str, tool_call: Any, options: list[Any], **_: Any
     ) -> schema.RequestPermissionResponse:
+        from acp import schema
+
         self.asked.append(tool_call.title)
         chosen = schema.AllowedOutcome(outcome="selected", option_id=options[0].option_id)
         return schema.RequestPermissionResponse(outcome=chosen)
@@ -666,6 +740,8 @@ class Peer:
 
 
 async def test_the_package_s_client_uses_tools_approves_cancels_and_resumes(tmp_path: Path) -> None:
+    import acp
+
     peer: Any = Peer()
     argv = ("-m", "zot", "acp", "--provider", "lab", "--policy", "bash=ask")
     env = environment({"ZOT_HOME": str(tmp_path / "home")})

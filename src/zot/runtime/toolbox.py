@@ -15,8 +15,7 @@ from zot.config.skills import SkillFile, discover, manifest, trust_hint
 from zot.errors import ConfigError
 from zot.text import printable
 from zot.tools import specs
-from zot.tools.base import LazyTool, Tool
-from zot.tools.read_state import ReadState
+from zot.tools.base import LazyTool, ReadState, Tool
 
 if TYPE_CHECKING:
     from zot.config.private_paths import PrivatePath

@@ -17,12 +17,11 @@ import msgspec
 
 from zot.errors import ToolFailed
 from zot.messages import TextBlock
-from zot.tools.base import Output, ToolContext, decode_args, to_utf8
+from zot.tools.base import Output, ReadState, ToolContext, decode_args, to_utf8, version_of
 from zot.tools.checkpoints import content_of, wrote
 from zot.tools.command_output import Excerpt
 from zot.tools.diff import Change, Row, Skipped, apply, common_start, diff, lines_in_common
 from zot.tools.file_access import FileLocation, Paths, UnrestrictedPaths, read_at
-from zot.tools.read_state import ReadState, version_of
 from zot.tools.specs import EDIT
 from zot.tools.text_encoding import BROKEN_UTF_8, LATIN_1, UTF_8, WINDOWS_1252, Encoding, detect, to_units
 

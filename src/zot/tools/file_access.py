@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol, Self
 
 from zot.errors import ToolFailed
 from zot.files import MAX_LINKS, OPEN_DIRECTORY, link_target
-from zot.tools.read_state import Keys, version_from_status
+from zot.tools.base import Keys, version_from_status
 
 _OPEN_BENEATH = OPEN_DIRECTORY | os.O_NOFOLLOW
 #: Attributes set by users and their programs, and access control lists. All others belong to the system.

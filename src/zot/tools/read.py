@@ -16,7 +16,7 @@ from zot.errors import ToolFailed
 from zot.files import link_target
 from zot.messages import ImageBlock, TextBlock
 from zot.text import printable
-from zot.tools.base import Output, ToolContext, decode_args
+from zot.tools.base import Output, ReadState, ToolContext, decode_args, version
 from zot.tools.file_access import Paths, UnrestrictedPaths, read_at
 from zot.tools.images import (
     MAX_IMAGE_BYTES,
@@ -28,7 +28,6 @@ from zot.tools.images import (
     is_surely_binary,
     kind_of,
 )
-from zot.tools.read_state import ReadState, version
 from zot.tools.specs import MAX_BYTES, MAX_LINES, READ
 from zot.tools.text_encoding import (
     LATIN_1,

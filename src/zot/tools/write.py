@@ -9,10 +9,9 @@ import msgspec
 
 from zot.errors import ToolFailed
 from zot.messages import TextBlock
-from zot.tools.base import Output, ToolContext, decode_args, to_utf8
+from zot.tools.base import Output, ReadState, ToolContext, decode_args, to_utf8, version, version_of
 from zot.tools.checkpoints import content_at, content_of, wrote
 from zot.tools.file_access import FileLocation, Paths, UnrestrictedPaths, read_at
-from zot.tools.read_state import ReadState, version, version_of
 from zot.tools.specs import WRITE
 from zot.tools.text_encoding import PROBE_BYTES, UTF_8, detect
 

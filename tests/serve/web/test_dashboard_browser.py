@@ -90,7 +90,7 @@ async def test_a_link_pairs_once_and_the_code_leaves_the_address(browser: Browse
 
 
 @needs("chromium")
-async def test_a_revoked_device_loses_its_connection_and_is_told(browser: Browser, face: Face) -> None:
+async def test_a_revoked_device_is_disconnected_and_notified(browser: Browser, face: Face) -> None:
     page = await paired(browser, face, name="lost")
     revoke(path_in(face.daemon.place.data_dir), "web.lost")
     await page.until("document.getElementById('link').dataset.state === 'unpaired'")
