@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from zot.runtime.assembly import approvals_of
 
 from extensions.stage import Extension, Stage, results
 from optional import needs
@@ -24,7 +23,7 @@ from zot.config.policy import Policy, Private, Rule, possible_names, subject_of
 from zot.config.shell_commands import COMMAND_SETS, in_command_set, is_tame_repository, plain_words, risk_of
 from zot.errors import ConfigError
 from zot.messages import CallBlock
-from zot.runtime.open import OpenRequest
+from zot.runtime.open import OpenRequest, approvals_of
 from zot.tools.base import ToolContext, undeclared_argument
 from zot.tools.bash import Bash
 from zot.tools.sandbox import Sandbox
