@@ -187,7 +187,7 @@ def test_emoji_and_scripts_that_need_joiners_stay_whole() -> None:
 
 @pytest.mark.parametrize("code", [*UNSEEN, *BLANKS, 0x1B, 0x9B])
 @pytest.mark.parametrize("tool", ["bash", "write", "of-an-extension"])
-def test_what_a_person_approves_is_what_runs(tool: str, code: int, tmp_path: Path) -> None:
+def test_two_different_calls_never_look_the_same_in_an_approval(tool: str, code: int, tmp_path: Path) -> None:
     """Two calls that differ do not look the same."""
 
     def asked(text: str) -> str:
