@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jsonschema_rs
-from acp import schema
 
 from harness import Zot, environment
 
@@ -52,6 +51,8 @@ def check(name: str, value: Any) -> None:
     """
     if (published := _published(name)) is not None:
         published.validate(value)
+    from acp import schema  # It takes a tenth of the collection: loaded by the worker that needs it.
+
     if not (name == "SessionNotification" and value["update"]["sessionUpdate"] in NEWER):
         value = _without_names(value)
         model = getattr(schema, name).model_validate(value)

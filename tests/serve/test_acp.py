@@ -10,15 +10,16 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import acp
 import pytest
-from acp import schema
 
 from editor import Editor, Frame, of_kind, said, updates
 from harness import PATIENCE_S, Zot, at_rest, environment, eventually, text_of
 from zot.journal.journal import Journal
+
+if TYPE_CHECKING:
+    from acp import schema
 
 Start: TypeAlias = Callable[..., Editor]
 #: An MCP server with the tool `add`.
@@ -834,6 +835,8 @@ class Peer:
     async def request_permission(
         self, session_id: str, tool_call: Any, options: list[Any], **_: Any
     ) -> schema.RequestPermissionResponse:
+        from acp import schema
+
         self.asked.append(tool_call.title)
         chosen = schema.AllowedOutcome(outcome="selected", option_id=options[0].option_id)
         return schema.RequestPermissionResponse(outcome=chosen)
@@ -843,6 +846,8 @@ class Peer:
 
 
 async def test_the_package_s_client_uses_tools_approves_cancels_and_resumes(tmp_path: Path) -> None:
+    import acp
+
     peer: Any = Peer()
     argv = ("-m", "zot", "acp", "--provider", "lab", "--policy", "bash=ask")
     env = environment({"ZOT_HOME": str(tmp_path / "home")})
