@@ -98,7 +98,7 @@ async def test_a_request_shows_what_would_run_and_its_deadline() -> None:
     requests = house.on_request("reject", "reject")
     await house.results()
     request = requests[0]
-    assert (request.tool, request.args, request.summary) == ("bash", {"command": "make  test"}, "bash: make test")
+    assert (request.tool, request.args, request.summary) == ("bash", {"command": "make  test"}, "bash: make  test")
     assert request.deadline.endswith("Z")
 
 

@@ -18,10 +18,12 @@ from extensions.stage import Extension, Stage, results
 from optional import needs
 from shell import Shell
 from zot.agent.approvals import Approvals
-from zot.config.policy import Policy, Private, Rule, subject_of
+from zot.config.config import Config
+from zot.config.policy import Policy, Private, Rule, possible_names, subject_of
 from zot.config.shell_commands import COMMAND_SETS, in_command_set, is_tame_repository, plain_words, risk_of
 from zot.errors import ConfigError
 from zot.messages import CallBlock
+from zot.runtime.open import OpenRequest, approvals_of
 from zot.tools.base import ToolContext, undeclared_argument
 from zot.tools.bash import Bash
 from zot.tools.sandbox import Sandbox
@@ -398,15 +400,21 @@ def test_a_worktree_of_a_tame_repository_is_tame(repo: Path) -> None:
 
 @needs("bwrap")
 @pytest.mark.parametrize("lock", [False, True])
-async def test_the_status_of_a_repository_writes_nothing_into_it(repo: Path, *, lock: bool) -> None:
+@pytest.mark.parametrize("command", ["git status", "git diff", "git diff --stat", "git diff HEAD"])
+async def test_a_look_at_a_repository_writes_nothing_into_it(command: str, repo: Path, *, lock: bool) -> None:
     """Not even the index, which git refreshes when the times of files have changed."""
     git(repo, "checkout", "a.txt")
     os.utime(repo / "a.txt", (1, 1))
     index = (repo / ".git" / "index").read_bytes()
-    env = {"PATH": os.environ["PATH"], "HOME": str(repo.parent)}
-    assert bash(SETS, "git status", repo) == "allow"
-    await Bash(sandbox=Sandbox() if lock else None).run({"command": "git status"}, ToolContext(str(repo), env))
+    # The user's own settings of git count, too, but for a locked command.
+    own = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "alias.own", "GIT_CONFIG_VALUE_0": "version"}
+    env = {"PATH": os.environ["PATH"], "HOME": str(repo.parent), **own}
+    assert bash(SETS, command, repo) == "allow"
+    tool, context = Bash(sandbox=Sandbox() if lock else None), ToolContext(str(repo), env)
+    await tool.run({"command": command}, context)
     assert (repo / ".git" / "index").read_bytes() == index
+    own_works = await tool.run({"command": "git own || true"}, context)
+    assert ("git version" in str(own_works)) is not lock
     git(repo, "status")
     assert (repo / ".git" / "index").read_bytes() != index
 
@@ -638,3 +646,35 @@ def test_the_configuration_check_names_risky_patterns(shell: Shell, tmp_path: Pa
 @pytest.mark.parametrize("pattern", ["@git-read", "@search", "ls", "ls -l", "cat *", "pytest tests", "grep *"])
 def test_patterns_without_a_known_risk(pattern: str) -> None:
     assert risk_of(pattern) == ""
+
+
+@pytest.mark.parametrize(
+    ("rules", "args", "action"),
+    [
+        (["*:secret*=deny"], {"target": "secret.txt"}, "deny"),
+        (["*:secret*=deny"], {"deep": [{"to": "secret.txt"}]}, "deny"),
+        (["*:secret*=deny"], {"secret.txt": 1}, "deny"),
+        (["*:.env=ask", "*=allow"], {"name": ".env"}, "ask"),
+        (["*:.env=ask", "*=allow"], {"path": "docs/a", "name": ".env"}, "ask"),
+        # A word is no reason to allow, and none to refuse what a rule allows.
+        (["save:docs/**=allow", "*=deny"], {"name": "a"}, "deny"),
+        (["save:docs/**=allow", "*=deny"], {"path": "docs/a", "mode": "fast"}, "allow"),
+        (["*:secret*=deny"], {"list": [f"w{number}" for number in range(3000)]}, "deny"),
+    ],
+)
+def test_a_new_name_under_any_argument_is_judged_by_rules_that_deny_and_ask(
+    rules: list[str], args: dict[str, Any], action: str, tmp_path: Path
+) -> None:
+    (tmp_path / "docs").mkdir()
+    here = str(tmp_path)
+    assert Policy.parse(rules).action("save", subject_of(args, here), possible_names(args, here, "save")) == action
+
+
+def test_no_stranger_creates_a_file_of_zot_by_its_bare_name(tmp_path: Path) -> None:
+    config = Config(provider="lab", cwd=str(tmp_path), env={"ZOT_HOME": str(tmp_path)}, policy=("*=allow",))
+    approvals = approvals_of(OpenRequest(config=config, guarded=True), cwd=str(tmp_path), key="k")
+    args = {"target": "trust.json"}
+    verdict = approvals.judge(CallBlock("1", "save", {}), args)
+    assert isinstance(verdict, str)
+    assert verdict.startswith("not run:")
+    assert approvals.judge(CallBlock("1", "save", {}), {"target": "notes.txt"}) is None

@@ -14,6 +14,8 @@ from serve.web.face import PATIENCE_S, Face, faced
 from zot.serve.daemon.catalog import CheckedOut, checked_out
 from zot.serve.web import Limits
 
+from .privilege import thorough
+
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 #: No test may end because a deadline for a head or a body has passed.
 PATIENT = Limits(connections=32, idle=8, head_s=600, body_s=600)
@@ -72,6 +74,18 @@ async def test_connections_without_a_request_delay_no_client(said: bytes, tmp_pa
             assert (await face.ask(path="/healthz")).status == 200
             answered = await asyncio.to_thread(opened[0].recv, 1 << 16)
             assert answered.startswith((b"HTTP/1.1 408", b"HTTP/1.1 200"))
+
+
+@thorough
+@pytest.mark.parametrize("said", [b"", b"GET / HT"], ids=["nothing", "half"])
+async def test_seven_hundred_half_open_connections_delay_no_other_client(said: bytes, tmp_path: Path) -> None:
+    """With the usual limits, but for the deadlines: nobody may have to wait for one."""
+    async with faced(tmp_path / "home", limits=Limits(head_s=600, body_s=600)) as face:
+        with ExitStack() as held:
+            await silent(face, held, 700, said)
+            async with face.connected() as client:
+                assert "result" in await client.call("initialize")
+            assert (await face.ask(path="/healthz")).status == 200
 
 
 @pytest.mark.parametrize(

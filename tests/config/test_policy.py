@@ -164,7 +164,7 @@ def test_a_pattern_does_not_apply_to_a_tool_without_command_or_path() -> None:
 @pytest.mark.parametrize(
     ("tool", "args", "summary"),
     [
-        ("bash", {"command": "make\n  test"}, "bash: make test"),
+        ("bash", {"command": "make\n  test"}, "bash: make\\n  test"),
         ("bash", {"command": "ls \x1b[2J"}, "bash: ls \\x1b[2J"),
         ("write", {"path": "a.txt", "content": "é"}, "write: a.txt (2 bytes)"),
         ("write", {"path": "b/../../w/a.txt", "content": ""}, "write: a.txt (0 bytes)"),

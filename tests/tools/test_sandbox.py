@@ -59,7 +59,7 @@ async def test_the_root_has_only_programs_and_private_directories(locked: Shell)
     root = {name for name in shown[1].split() if not name.startswith(("lib", "/"))}
     links = {entry.name for entry in os.scandir("/") if entry.is_symlink()}
     programs = {"bin", "etc", "gnu", "nix", "opt", "sbin", "usr"}
-    assert root - links <= programs | {"dev", "proc", "run", "sys", "tmp", "var"}
+    assert root - links <= programs | {"dev", "proc", "run", "sys", "tmp", "var", ".zot-sandbox"}
     assert {name for part in shown[2:-1] for name in part.split()} <= {
         "/var:", "/var/tmp:", "lib", "tmp", "current-system", "nscd", "resolvconf", "systemd"
     }  # fmt: skip
@@ -286,7 +286,8 @@ def test_a_bubblewrap_that_the_confined_could_have_written_is_refused(tmp_path: 
 
 
 def test_a_directory_is_mounted_before_what_is_in_it() -> None:
-    mounts = [" ".join(mount) for mount in locked_mounts("/tmp", hidden=["/usr", "/etc"], shown=["/etc/ssl"])]
+    hidden = [PrivatePath("/usr", "home"), PrivatePath("/etc", "home")]
+    mounts = [" ".join(mount) for mount in locked_mounts("/tmp", hidden=hidden, shown=["/etc/ssl"])]
     # The working directory wins over the private /tmp, and every place comes after the one it is in.
     assert "--bind /tmp /tmp" in mounts
     assert "--tmpfs /tmp" not in mounts

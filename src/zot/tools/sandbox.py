@@ -23,7 +23,7 @@ from zot.config.private_paths import PrivatePath, make_missing
 from zot.errors import ToolFailed
 from zot.tools.base import CannotConfine
 from zot.tools.guardian_process.spawn_request import SECCOMP_FD
-from zot.tools.mounts import locked_mounts
+from zot.tools.mounts import CannotHide, locked_mounts
 from zot.tools.process import Processes, Program
 from zot.tools.protection import ProtectedFiles
 
@@ -327,8 +327,12 @@ class Sandbox:
         cwd, path, home = command.cwd, command.env.get("PATH", os.defpath), command.env.get("HOME", "")
         make_missing(self._hidden, [os.path.realpath(cwd)])
         protected = {} if self._protected is None else self._protected.mounts()
-        hidden = [one.path for one in self._hidden]
-        mounts = locked_mounts(cwd, path=path, home=home, hidden=hidden, shown=self._shown, protected=protected)
+        try:
+            mounts = locked_mounts(
+                cwd, path=path, home=home, hidden=self._hidden, shown=self._shown, protected=protected
+            )
+        except CannotHide as problem:
+            raise ToolFailed(f"not run: under --lock, {problem}") from None
         options, support = () if self.net else (_NO_NET,), for_files_of([cwd], support)
         return sandboxed(command, bwrap=bwrap, mounts=mounts, options=options, support=support)
 

@@ -327,6 +327,21 @@ def decision_of(result: msgspec.Raw | None) -> str:
     return chosen.option_id if chosen.outcome == "selected" and chosen.option_id in known else "reject"
 
 
+class _TextFile(msgspec.Struct, frozen=True):
+    content: str
+
+
+_text_files: msgspec.json.Decoder[_TextFile] = msgspec.json.Decoder(_TextFile)
+
+
+def text_in(result: msgspec.Raw) -> str | None:
+    """Return the text in a client's answer to `fs/read_text_file`, None if there is none."""
+    try:
+        return _text_files.decode(result).content
+    except UNREADABLE:
+        return None
+
+
 # Session updates.
 
 

@@ -161,6 +161,19 @@ async def test_an_approval_is_decided_from_the_inbox_by_key_and_elsewhere(browse
 
 
 @needs("chromium")
+async def test_an_approval_shows_every_argument_and_every_character(browser: Browser, face: Face) -> None:
+    page = await paired(browser, face)
+    args = {"command": "rm\u200b \u202e-rf\u00a0\u3164~\nls", "timeout": 5}
+    await begin(page, f"!script call bash {json.dumps(args)}")
+    await page.until("document.querySelector('.approval button')")
+    shown = "rm\\u{200b} \\u{202e}-rf\\u{a0}\\u{3164}~\nls\n" + json.dumps({"timeout": 5}, indent=2)
+    assert await page.text(".approval pre") == shown
+    await page.run("document.querySelector('.approval').focus()")
+    await page.press("r")
+    await page.until(IDLE)
+
+
+@needs("chromium")
 async def test_a_socket_that_is_killed_in_mid_turn_costs_no_text(browser: Browser, face: Face) -> None:
     page = await paired(browser, face, name="shaky")
     session = await begin(page, "!slow 120 0.02")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET
 
-from zot.client.endpoint import admits, identify
+from zot.client.endpoint import admits, identify, is_confined
 from zot.config.agents import AgentConfigs
 from zot.config.config import Config
 from zot.config.file import DaemonSettings
@@ -177,6 +177,9 @@ class Daemon:
         who = Identity("unix", uid=peer.uid, pid=peer.pid)
         if not admits(peer):
             self._refuse(who, "uid", f"{peer.label}: this daemon serves uid {os.geteuid()} only")
+            return None
+        if is_confined(peer):
+            self._refuse(who, "sandbox", f"{peer.label}: it is in a sandbox of zot, or has ended")
             return None
         return self.admit(wire, who, peer.label)
 
