@@ -18,7 +18,7 @@ from zot.journal.opening import open_journal
 from zot.journal.portable import ImportTarget, checked, exported, imported
 from zot.journal.postgres.connection import parsed
 from zot.journal.postgres.journal import PostgresJournal
-from zot.journal.search import spent
+from zot.journal.queries import spent
 from zot.journal.session_store import SessionStore
 from zot.journal.sessions import SessionJournal
 from zot.messages import Counters, ImageBlock, Message, TextBlock

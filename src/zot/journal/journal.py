@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
@@ -40,9 +40,6 @@ from zot.journal.session_store import StoredPast, busy
 from zot.journal.sessions import SessionJournal, SessionReader
 from zot.journal.writer import Writer
 from zot.messages import timestamp
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger("zot")
 

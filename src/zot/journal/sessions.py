@@ -16,7 +16,7 @@ from zot.journal.writer_thread import WriterThread
 from zot.messages import timestamp
 
 if TYPE_CHECKING:
-    from zot.journal.search import Hit
+    from zot.journal.queries import Hit
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -55,9 +55,7 @@ class SessionReader(ABC):
 
     async def search(self, text: str, *, limit: int = 50) -> list[Hit]:
         """Return the messages that contain ``text``, ignoring case, newest sessions first."""
-        from zot.journal.search import matches  # Imported lazily: only searches need it.
-
-        return await self.reading(matches, text, limit)
+        return await self.reading(queries.matches, text, limit)
 
 
 class SessionJournal(SessionReader):
