@@ -18,7 +18,19 @@ ROOT = Path(__file__).parent.parent
 SRC = ROOT / "src" / "zot"
 FILES = sorted(SRC.rglob("*.py"))
 #: The packages that each package may import, besides itself and the vocabulary. A row a package.
-VOCABULARY = {"errors", "version", "text", "files", "encoding", "messages", "events", "store", "panels", "run_summary"}
+VOCABULARY = {
+    "errors",
+    "version",
+    "text",
+    "files",
+    "encoding",
+    "messages",
+    "events",
+    "store",
+    "panels",
+    "questions",
+    "run_summary",
+}
 MAY_IMPORT: dict[str, set[str]] = {
     "config": set(),
     "wire": set(),
@@ -28,7 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "agent": {"config", "providers", "tools"},
     "extensions": {"config", "wire", "tools", "agent"},
     # Servers run like extensions, and their logs are kept alike.
-    "mcp": {"config", "wire", "tools", "extensions"},
+    "mcp": {"config", "wire", "tools", "providers", "extensions"},
     # Extensions run in processes of their own: the SDK for them knows the wire types only.
     "ext": {"wire"},
     "session": {"config", "tools", "agent"},

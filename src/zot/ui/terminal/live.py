@@ -25,6 +25,7 @@ class EventFeed(Subscriber):
     """The events for a screen. ``arrived`` is called when events can be taken."""
 
     can_approve = True
+    can_answer = True
 
     def __init__(self, arrived: Callable[[], None]) -> None:
         self._arrived = arrived
