@@ -12,6 +12,7 @@ import msgspec
 from zot.events import ApprovalRequest, Decision, QuestionAction, QuestionRequest, SessionState, SessionStatus
 from zot.messages import Counters, PastMessage, ShownBlock, ShownMessage, text_of
 from zot.messages import Stop as StopName
+from zot.panels import ExtensionStanding
 from zot.wire import host
 from zot.wire.spelling import Spelled
 
@@ -278,12 +279,16 @@ class PendingApproval(Spelled, frozen=True):
 
 
 class List(Spelled, frozen=True):
-    """Select sessions: by words in their messages, by agent, by directory; at most ``limit``."""
+    """Select sessions: by words in their messages, by agent, by directory; at most ``limit``.
+
+    ``details`` adds what a person wants to see of each: its branch, cost, last words and pending approval.
+    """
 
     query: str | None = None
     limit: Count | None = None
     agent_alias: str | None = None
     cwd: str | None = None
+    details: bool = False
 
 
 class SessionEntry(Spelled, frozen=True, kw_only=True):
@@ -303,6 +308,11 @@ class SessionEntry(Spelled, frozen=True, kw_only=True):
     #: The session that it was forked from.
     parent_id: str | Absent = ABSENT
     closed: bool = False
+    # With ``details`` only.
+    branch: str | Absent = ABSENT
+    cost_usd: float | Absent | None = ABSENT
+    last_words: str | Absent = ABSENT
+    pending_approval: PendingApproval | Absent = ABSENT
 
 
 class Sessions(Spelled, frozen=True):
@@ -524,6 +534,55 @@ class Answered(Spelled, frozen=True):
     session_id: str
     content: str
     usage: Used
+
+
+class FindFiles(Spelled, frozen=True):
+    """Select files below the session's directory whose paths contain the letters of ``query`` in order."""
+
+    session_id: str
+    query: str = ""
+    limit: Count | None = None
+
+
+class FoundFiles(Spelled, frozen=True):
+    """``files`` are relative to the session's directory, the best match first."""
+
+    session_id: str
+    files: tuple[str, ...]
+
+
+class FindImage(Spelled, frozen=True):
+    """The image number ``index`` of a message: of the tool result ``call_id``, or of the user message of ``time``."""
+
+    session_id: str
+    call_id: str | None = None
+    time: str | None = None
+    index: Count = 0
+
+
+class FoundImage(Spelled, frozen=True):
+    """An image and its type."""
+
+    session_id: str
+    mime_type: str
+    data_b64: bytes
+
+
+class ExtensionEntry(Spelled, frozen=True):
+    """An extension of a session. ``problem`` says why it does not run."""
+
+    name: str
+    state: ExtensionStanding
+    problem: str
+    tools: tuple[str, ...]
+    commands: tuple[str, ...]
+
+
+class ExtensionEntries(Spelled, frozen=True):
+    """The extensions of a session, in their order."""
+
+    session_id: str
+    extensions: tuple[ExtensionEntry, ...]
 
 
 class CommandEntry(Spelled, frozen=True):
@@ -845,7 +904,7 @@ class Spending(Spelled, frozen=True):
 
 
 class Costs(Spelled, frozen=True, kw_only=True):
-    """Tokens and cost of the selected model calls, by period, model and agent."""
+    """Tokens and cost of the selected model calls, by period, model, agent and day."""
 
     session_cost_usd: float = 0.0
     daily_cost_usd: float = 0.0
@@ -854,6 +913,35 @@ class Costs(Spelled, frozen=True, kw_only=True):
     request_count: int = 0
     by_model: dict[str, Spending] = {}  # noqa: RUF012
     by_agent: dict[str, Spending] = {}  # noqa: RUF012
+    by_day: dict[str, Spending] = {}  # noqa: RUF012
+
+
+class RecentAudit(Spelled, frozen=True):
+    """``limit`` is how many lines to return, 50 by default and 500 at most."""
+
+    limit: Count | None = None
+
+
+class AuditLine(Spelled, frozen=True, kw_only=True):
+    """A line of the audit log, without its hash. Absent fields do not apply."""
+
+    n: int
+    time: str
+    event: str
+    transport: str | Absent = ABSENT
+    uid: int | Absent = ABSENT
+    pid: int | Absent = ABSENT
+    token: str | Absent = ABSENT
+    method: str | Absent = ABSENT
+    session: str | Absent = ABSENT
+    outcome: str | Absent = ABSENT
+    lines: int | Absent = ABSENT
+
+
+class AuditLines(Spelled, frozen=True):
+    """The newest lines of the audit log, the newest first."""
+
+    lines: tuple[AuditLine, ...]
 
 
 class HostRespond(host.Request, frozen=True, rename={"age_ms": "ageMs"}):

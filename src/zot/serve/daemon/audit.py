@@ -136,6 +136,7 @@ class Audit:
 
     def __init__(self, file: LogFile, *, soon: Callable[[Callable[[], None]], object]) -> None:
         """Continue the chains in ``file`` and beside it. ``soon`` schedules a function, such as `call_soon`."""
+        self.path = file.path
         self._changes = _Chain(file)
         self._access = _Chain(LogFile(access_path(file.path)))
         self._soon = soon
@@ -289,8 +290,27 @@ def _read(line: bytes) -> AuditEntry | None:
         return None
 
 
+def recent(path: str, limit: int) -> list[AuditEntry]:
+    """Return up to ``limit`` whole lines at the end of a log, the newest first; fewer after a rotation."""
+    entries: list[AuditEntry] = []
+    for line in _tail(path):
+        if len(entries) >= limit:
+            break
+        if entry := _read(line):
+            entries.append(entry)
+    return entries
+
+
 def _last(path: str) -> tuple[int, str]:
     """Return the number and the hash of the last whole line of a log."""
+    for line in _tail(path):
+        if entry := _read(line):
+            return entry.n, _hash_in(line)
+    return 0, _FIRST_HASH
+
+
+def _tail(path: str) -> Iterator[bytes]:
+    """Yield the lines at the end of a log, then of the one that was rotated out before it, the newest first."""
     for one in (path, f"{path}.1"):
         try:
             with open(one, "rb", opener=_open) as file:
@@ -298,10 +318,7 @@ def _last(path: str) -> tuple[int, str]:
                 lines = file.read(_TAIL_BYTES).split(b"\n")
         except OSError:  # Missing or unreadable: a new chain begins.
             continue
-        for line in reversed(lines):
-            if entry := _read(line):
-                return entry.n, _hash_in(line)
-    return 0, _FIRST_HASH
+        yield from reversed(lines)
 
 
 def _open(path: str, flags: int) -> int:

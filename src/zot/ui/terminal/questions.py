@@ -163,7 +163,8 @@ class Question(Vertical, can_focus=True):
             text.append(self._keys() if self._is_low and self.by_key else self._choice())
         else:
             text.append("stop typing to answer", "dim")
-        self.query_one(".options", Static).update(text)
+        for options in self.query(".options").results(Static):  # None once the screen is closing.
+            options.update(text)
 
     def _more(self) -> Text:
         """Return the note on how much of the body is hidden."""

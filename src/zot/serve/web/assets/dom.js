@@ -19,6 +19,14 @@ export function h(tag, given, ...children) {
   return element;
 }
 
+// Everything that cannot be seen, or told from a space: controls, directions, characters without width or ink.
+const UNSEEN = /[^\S \n]|[\p{C}\p{Default_Ignorable_Code_Point}\u2800]/gu;
+
+/** Text in which everything can be seen, for questions: what a person approves is what runs. Line feeds stay. */
+export function visible(text) {
+  return text.replace(UNSEEN, (one) => one === "\n" ? one : `\\u{${one.codePointAt(0).toString(16)}}`);
+}
+
 /** Replace the children of an element. */
 export function fill(element, ...children) {
   element.replaceChildren(...children.filter((child) => child !== null && child !== undefined));

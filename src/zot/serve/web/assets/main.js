@@ -1,7 +1,7 @@
 // The dashboard: pairing, routes, the list of sessions, the inbox, and one conversation at a time.
 
 import { Connection, Lost, device } from "./connection.js";
-import { ago, fill, h, money, say } from "./dom.js";
+import { ago, fill, h, money, say, visible } from "./dom.js";
 import { Transcript, usageText } from "./transcript.js";
 
 const LIST_MS = 2000;
@@ -202,13 +202,17 @@ function card(sessionId, request, { named = false } = {}) {
       h("button", { type: "button", data: { key: "l" }, on: { click: () => decide("allow_always") } }, "Allow always (l)"),
       h("button", { type: "button", data: { key: "r" }, on: { click: () => decide("reject") } }, "Reject (r)"));
   }
-  const command = request.args?.command ?? JSON.stringify(request.args, null, 2);
+  const { command, ...others } = request.args ?? {};
+  const isCommand = typeof command === "string";
+  const rest = isCommand ? others : request.args ?? {};
+  const parts = [isCommand ? command : null, Object.keys(rest).length || !isCommand ? JSON.stringify(rest, null, 2) : null];
   const element = h("section", { class: "card approval", tabIndex: 0, "aria-label": `${request.tool} waits for approval`,
     on: { keydown: (press) => byKey(press, buttons) } },
-  h("h3", null, request.tool, named ? " in " : null,
+  h("h3", null, visible(request.tool), named ? " in " : null,
     named ? h("a", { href: `#/s/${encodeURIComponent(sessionId)}` }, titleOf(sessionId)) : null),
   named ? h("p", { class: "facts" }, sessions.get(sessionId)?.cwd ?? "") : null,
-  h("pre", { tabIndex: 0 }, String(command)), h("p", { class: "facts" }, "until ", left), buttons, outcome);
+  isCommand ? null : h("p", { class: "facts" }, visible(request.summary ?? "")),
+  h("pre", { tabIndex: 0 }, visible(parts.filter((one) => one !== null).join("\n"))), h("p", { class: "facts" }, "until ", left), buttons, outcome);
   const shown = cards.get(key) ?? [];
   cards.set(key, [...shown, { element, buttons, outcome }]);
   tick();
