@@ -43,7 +43,9 @@ from zot.messages import text_of
 from zot.run_summary import CUT_OFF
 from zot.serve.streams import read_chunks
 from zot.text import escaped, printable, printable_line, shell_word
+from zot.ui.conversation import OpenedConversation
 from zot.ui.readable import match_session_id
+from zot.ui.remote import ClientHome
 from zot.ui.terminal.looks import beyond_summary, until
 from zot.wire.jsonrpc import RpcError
 from zot.wire.lines import MAX_LINE_BYTES, LineSplitter, TooLong
@@ -239,10 +241,6 @@ def _has_screen(settings: dict[str, Any]) -> bool:
 
 async def _on_screen(client: Client, session: ClientSession, settings: dict[str, Any]) -> int:
     """Open the session in the full-screen terminal."""
-    # Imported lazily: a session shown in lines does not need them.
-    from zot.ui.conversation import OpenedConversation
-    from zot.ui.remote import ClientHome
-
     own = _own_home if _shares_home(settings) else None
     home = ClientHome(client, cwd=absolute_directory(None), own=own)
 

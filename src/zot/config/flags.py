@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 
 from zot.errors import UsageError
+from zot.text import did_you_mean
 
 #: A year: longer waits are pointless, and some clocks overflow.
 MAX_SECONDS = 366 * 24 * 3600
@@ -60,8 +61,6 @@ def parse(argv: Sequence[str], flags: Sequence[Flag]) -> tuple[dict[str, Any], l
         name, given, inline = word.partition("=")
         flag = table.get(name)
         if flag is None:
-            from zot.text import did_you_mean  # Imported lazily: only mistakes need it.
-
             listed = [one.name for one in flags]
             raise UsageError(f"unknown flag {name}{did_you_mean(name, listed) or '; --help-all lists every flag'}")
         if not flag.value:
@@ -198,8 +197,6 @@ class Choice(msgspec.Struct, frozen=True):
     def __call__(self, text: str) -> str:
         """Return ``text`` if it is one of the words. Raise ValueError."""
         if text not in self.words:
-            from zot.text import did_you_mean  # Imported lazily: only mistakes need it.
-
             begin = f"unknown {self.noun} {text!r}; known:" if self.noun else "must be one of"
             raise ValueError(f"{begin} {', '.join(self.words)}{did_you_mean(text, self.words)}")
         return text

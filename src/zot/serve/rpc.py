@@ -7,7 +7,7 @@ import logging
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -16,7 +16,6 @@ from zot.encoding import thread_safe_type
 from zot.errors import AgentError, ProtocolError, UserError, explained
 from zot.events import Done, Error, ExtNotify, notice_lines
 from zot.messages import ImageBlock, show
-from zot.panels import CommandAnswer
 from zot.runtime.open import OpenRequest, open_session
 from zot.runtime.shared import SharedResources
 from zot.serve.streams import NotAuthorized, StreamWriter, serve_lines
@@ -28,6 +27,9 @@ from zot.wire import rpc
 from zot.wire.lines import LineSplitter, TooLong
 from zot.wire.rpc import EventEncoder
 from zot.wire.rpc_greeting import Command, Greeting, Hello, Ping, fail, fail_frame, name_of, succeed
+
+if TYPE_CHECKING:
+    from zot.panels import CommandAnswer
 
 log = logging.getLogger("zot")
 

@@ -26,6 +26,8 @@ from zot.journal.journal import Journal
 from zot.journal.schema import is_there
 from zot.messages import ImageBlock, Message, PastMessage, ResultBlock, text_of
 from zot.panels import CommandAnswer, CommandInfo
+from zot.providers.http import HttpTransport
+from zot.providers.listing import probe
 from zot.runtime.extensions import manager_of
 from zot.runtime.open import HOSTED, OpenRequest, open_session, open_unrecorded
 from zot.runtime.providers import EarlierProviders
@@ -440,10 +442,6 @@ class LocalHome:
         return [name for name, vendor in VENDORS.items() if vendor.key_names]
 
     async def login(self, provider: str, key: str) -> str:
-        # Imported lazily: a session of another provider needs no HTTP.
-        from zot.providers.http import HttpTransport
-        from zot.providers.listing import probe
-
         vendor, home, env = self._vendor(provider), self._needed_home(), self._config.environment
         entry = auth_file.AuthEntry(key=checked(provider, key.strip()))
         transport = HttpTransport(env)
