@@ -213,7 +213,7 @@ def test_a_value_that_does_not_fit_is_refused(content: dict[str, Any]) -> None:
         checked(FIELDS, content)
 
 
-def test_what_a_person_types_becomes_a_value() -> None:
+def test_typed_text_becomes_a_value() -> None:
     flag, size, some = FIELDS
     assert [typed(flag, "Yes"), typed(size, " 1.5 "), typed(some, "Ay"), typed(some, " ")] == [True, 1.5, ["a"], None]
     for field, text in ((flag, "maybe"), (size, "inf"), (size, "x"), (some, "c")):
