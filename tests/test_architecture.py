@@ -52,11 +52,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client": {"config", "wire"},
     "sdk": {"config", "providers", "session", "runtime"},
     "serve": {
-        "config", "wire", "journal", "fleet", "tools", "providers", "extensions", "session", "runtime", "client",
+        "config", "wire", "journal", "tools", "providers", "extensions", "session", "runtime", "client",
     },
     "ui": {"config", "wire", "journal", "providers", "extensions", "session", "runtime", "client"},
     "commands": {
-        "config", "wire", "journal", "fleet", "tools", "providers", "agent", "extensions", "mcp", "session", "runtime",
+        "config", "wire", "journal", "tools", "providers", "agent", "extensions", "mcp", "session", "runtime",
         "client", "serve", "ui",
     },
     # It imports the command that argv names, by name.

@@ -60,7 +60,7 @@ def test_a_session_moves_between_stores_row_by_row(shell: Shell, database: str) 
     assert "there is a session 'talk' already" in twice.err
 
 
-def test_what_only_a_file_has_is_refused_for_a_database(shell: Shell, database: str) -> None:
+def test_commands_for_files_are_refused_for_a_database(shell: Shell, database: str) -> None:
     assert "use pg_amcheck" in shell.run("sessions", "check", "--store", database).err
     assert "use pg_dump" in shell.run("sessions", "backup", "copy.db", "--store", database).err
     assert "begins with postgresql://" in shell.run("sessions", "list", "--store", "mysql://x").err

@@ -121,6 +121,7 @@ async def test_the_newest_run_and_the_past_are_those_of_the_last_writer(
 ) -> None:
     first = await tell(journal, "a", HI, COST, TurnEnd("end_turn"), Done())
     await tell(await elsewhere(), "a", HELLO, Done(), run=2)
+    await free(first)
     acquired = await first.begin()
     assert [row for _, row in acquired.rows] == [HELLO, Done()]
     assert (first.last_seq, first.last_run) == (6, 2)

@@ -13,6 +13,7 @@ from procrastinate.exceptions import ConnectorException
 from procrastinate.jobs import Status
 from procrastinate.schema import SchemaManager
 
+from zot.encoding import thread_safe_type
 from zot.errors import StoreFailed
 from zot.journal.postgres.connection import Address, DatabaseError, explained
 from zot.messages import ImageBlock
@@ -60,7 +61,7 @@ class PromptQueue:
         async def prompt(context: procrastinate.JobContext, body: str) -> None:
             assert run is not None
             assert context.job.id is not None
-            await run(context.job.id, msgspec.json.decode(base64.b64decode(body), type=QueuedPrompt))
+            await run(context.job.id, msgspec.json.decode(base64.b64decode(body), type=thread_safe_type(QueuedPrompt)))
 
     async def open(self) -> None:
         """Connect; create the tables if needed. Raise StoreFailed."""

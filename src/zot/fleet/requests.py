@@ -76,8 +76,10 @@ def take(connection: Connection, sessions: Sequence[int]) -> list[TakenRequest]:
         " RETURNING id, session, body"
     )
     found = sorted(connection.execute(query, ([*sessions],)).fetchall())
-    kind = thread_safe_type(WorkerRequest)
-    return [TakenRequest(number, session, msgspec.json.decode(body, type=kind)) for number, session, body in found]
+    return [
+        TakenRequest(number, session, msgspec.json.decode(body, type=thread_safe_type(WorkerRequest)))
+        for number, session, body in found
+    ]
 
 
 def conclude(connection: Connection, taken: TakenRequest, outcome: Outcome) -> None:
@@ -118,8 +120,10 @@ def drop_prompt(connection: Connection, job: int, session: int, why: DroppedProm
 def dropped_prompts(connection: Connection, jobs: Sequence[int]) -> dict[int, DroppedPrompt]:
     """Return those of some prompts that will never run, by job."""
     query = "SELECT job, why FROM dropped WHERE job = ANY(CAST(? AS bigint[]))"
-    kind = thread_safe_type(DroppedPrompt)
-    return {job: msgspec.json.decode(why, type=kind) for job, why in connection.execute(query, ([*jobs],))}
+    return {
+        job: msgspec.json.decode(why, type=thread_safe_type(DroppedPrompt))
+        for job, why in connection.execute(query, ([*jobs],))
+    }
 
 
 def ring(connection: Connection, session: int) -> None:
