@@ -134,7 +134,7 @@ def import_edges() -> set[tuple[str, str]]:
     return {(part_of(module_of(path)), part_of(name)) for path in FILES for name in imported(path)}
 
 
-def test_every_module_has_a_row() -> None:
+def test_every_module_has_a_row_in_the_import_table() -> None:
     assert {part_of(module) for module in MODULES} == MAY_IMPORT.keys() | VOCABULARY
 
 
@@ -195,7 +195,7 @@ def run_time_imports(path: Path) -> Iterator[str]:
     return _imported([node for node in ast.walk(tree) if node not in typing_only], path)
 
 
-def test_the_functions_here_see_what_they_are_there_to_see() -> None:
+def test_the_helpers_of_this_file_find_their_cases() -> None:
     assert ("runtime", "providers") in import_edges()
     assert ("agent", "tools") in import_edges()
     assert part_of("zot.providers.lab.script") == "providers"
@@ -204,7 +204,7 @@ def test_the_functions_here_see_what_they_are_there_to_see() -> None:
     assert "zot.serve.daemon.main" in {*run_time_imports(SRC / "commands" / "daemon.py")}
 
 
-def test_what_is_read_is_learned_by_one_thread_at_a_time() -> None:
+def test_types_are_compiled_by_one_thread_at_a_time() -> None:
     """Two that meet a class for the first time would crash the process: see `thread_safe_type` in `zot/encoding.py`."""
     plain = {"dict", "list", "str", "int", "float", "Any", "Raw", "msgspec", "datetime", "ExtensionName", "wire"}
     wrong = [
@@ -237,33 +237,51 @@ def words(kind: ast.expr) -> set[str]:
     return names | {one.attr for one in ast.walk(kind) if isinstance(one, ast.Attribute)}
 
 
-CALLS_NOBODY_MAKES = {
+FORBIDDEN_CALLS = {
     "splitlines": "it also cuts at U+2028 and friends",
     "readline": "it fails beyond 64 KiB",
     "print": "stdout is the wire",
 }
 
 
-@pytest.mark.parametrize("name", CALLS_NOBODY_MAKES)
-def test_nobody_calls_this(name: str) -> None:
+@pytest.mark.parametrize("name", FORBIDDEN_CALLS)
+def test_no_module_calls_this(name: str) -> None:
     found = [f"{path.relative_to(ROOT)}:{line}" for path in FILES for called, line in calls(path) if called == name]
-    assert found == [], CALLS_NOBODY_MAKES[name]
+    assert found == [], FORBIDDEN_CALLS[name]
 
 
-WORDS_NOBODY_WRITES = {
+FORBIDDEN_TEXT = {
     r"\bpypi\b|pythonhosted|artifactory|\bnexus\b": "no package index is named",
     r"# type: ignore(?!\[[\w,-]+\]  # )": "a suppression carries its reason",
 }
 
 
-@pytest.mark.parametrize("pattern", WORDS_NOBODY_WRITES)
-def test_nobody_writes_this(pattern: str) -> None:
+@pytest.mark.parametrize("pattern", FORBIDDEN_TEXT)
+def test_no_module_contains_this(pattern: str) -> None:
     found = [str(path.relative_to(ROOT)) for path in FILES if re.search(pattern, path.read_text(), re.IGNORECASE)]
-    assert found == [], WORDS_NOBODY_WRITES[pattern]
+    assert found == [], FORBIDDEN_TEXT[pattern]
 
 
-def test_no_module_is_named_after_nothing() -> None:
+def test_no_module_has_an_empty_name() -> None:
     assert not {"utils", "helpers", "common", "types"} & {path.stem for path in FILES}
+
+
+#: A test name states a behaviour: it begins with the thing that acts, and uses the verbs of the field.
+OBLIQUE_NAME = re.compile(
+    r"test_(what|who|whoever|whose|that)_"
+    r"|_(who|whoever|nobody|somebody|everybody|anybody|hears?|heard|told|said|behind|mended|stands)(?=_|$)"
+    r"|_(goes?_on|gone_on|let_go|by_the_way|for_ever|as_it_was|all_the_same)(?=_|$)"
+)
+
+
+def test_test_names_are_plain_sentences() -> None:
+    oblique = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        for name in re.findall(r"^ *(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
+        if OBLIQUE_NAME.search(name)
+    ]
+    assert oblique == []
 
 
 def test_the_core_depends_on_two_packages() -> None:
@@ -286,13 +304,13 @@ def test_importing_zot_loads_nothing_else() -> None:
     assert result.stdout == "[]\n"
 
 
-def test_the_events_are_there_before_anything_else_was_used() -> None:
+def test_the_events_are_available_before_anything_else_is_used() -> None:
     code = "import zot; print('events' in dir(zot), zot.events.Done.__name__)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
     assert result.stdout == "True Done\n"
 
 
-def test_what_zot_offers_can_be_had() -> None:
+def test_every_public_name_of_zot_can_be_imported() -> None:
     import zot
 
     offered = list(zot.__all__)
@@ -303,7 +321,7 @@ def test_what_zot_offers_can_be_had() -> None:
         zot.nonsense  # noqa: B018
 
 
-def test_what_the_readme_points_to_exists() -> None:
+def test_every_path_in_the_readme_exists() -> None:
     text = (ROOT / "README.md").read_text()
     targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", text)
     assert any(target.startswith("docs/") for target in targets)
@@ -311,7 +329,7 @@ def test_what_the_readme_points_to_exists() -> None:
     assert [target for target in local if not (ROOT / target).exists()] == []
 
 
-def test_no_two_parts_offer_a_function_of_the_same_name_for_the_same() -> None:
+def test_no_two_packages_define_the_same_function() -> None:
     """What makes text safe, and what writes files for their owner only, is each there once."""
     watched = re.compile(r"^def (one_line|printable_line|write_new|write_page|_diff|summary)\(", re.MULTILINE)
     found = [name for path in FILES for name in watched.findall(path.read_text())]

@@ -71,7 +71,7 @@ def test_failures_refusals_and_connections_rotate_their_own_file(
     assert (found.problems, found.last, found.whole_from > 1) == ((), 1500, True)
 
 
-async def test_nothing_that_a_viewer_calls_is_written_where_changes_are(tmp_path: Path) -> None:
+async def test_calls_of_a_viewer_are_not_written_to_the_log_of_changes(tmp_path: Path) -> None:
     async with running(tmp_path) as service:
         viewer = Grant("viewer", frozenset({"view"}))
         connection = ClientConnection(service.daemon, Mute(), VIEWER, label="ws", grant=viewer)  # type: ignore[arg-type]
@@ -90,7 +90,7 @@ def changes(service: Running, home: Path) -> list[str]:
     return [one["event"] for one in lines(str(home / "audit.log"))]
 
 
-def test_a_log_that_is_not_whole_says_from_where_on_it_is(tmp_path: Path) -> None:
+def test_an_incomplete_log_names_where_it_breaks(tmp_path: Path) -> None:
     path = tmp_path / "audit.log"
     audit = Audit(LogFile(str(path)), soon=at_once)
     for number in range(9):

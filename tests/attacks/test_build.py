@@ -23,7 +23,7 @@ def test_the_lock_has_a_hash_for_every_pinned_version_and_names_no_index() -> No
     assert [line for line in rest.split("\n") if line and not line.startswith("#")] == ["--only-binary :all:"]
 
 
-def test_what_developers_and_the_build_need_is_pinned() -> None:
+def test_developer_and_build_requirements_are_pinned() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras = project["project"]["optional-dependencies"].values()
     needed = [*project["dependency-groups"]["dev"], *project["build-system"]["requires"]]
@@ -49,7 +49,7 @@ def test_every_installation_checks_hashes_or_looks_nowhere(tmp_path: Path) -> No
     assert zot[-2:] == ["--editable", "."]
 
 
-def test_nothing_else_installs_packages() -> None:
+def test_no_other_command_installs_packages() -> None:
     """In the scripts of CI and in the Makefile."""
     lines = [*(ROOT / "Makefile").read_text().split("\n"), *(ROOT / ".ci" / "run").read_text().split("\n")]
     found = [

@@ -62,7 +62,7 @@ async def upgraded(face: Face, headers: Mapping[str, str], host: str | None = No
     return 101
 
 
-async def test_the_cookie_is_for_the_browser_alone(face: Face) -> None:
+async def test_the_cookie_is_http_only(face: Face) -> None:
     told = await pair(face, code_for(face))
     parts = {one.strip().partition("=")[0].lower() for one in told.headers["set-cookie"].split(";")}
     assert {"httponly", "samesite", "path", "max-age"} < parts
@@ -73,14 +73,14 @@ async def test_the_cookie_is_for_the_browser_alone(face: Face) -> None:
     assert "zot_" not in told.body.decode()
 
 
-async def test_a_code_counts_once_also_for_those_who_come_at_the_same_time(face: Face) -> None:
+async def test_a_code_counts_once_even_for_concurrent_requests(face: Face) -> None:
     code = code_for(face)
     told = await asyncio.gather(*(pair(face, code) for _ in range(8)))
     assert sorted(one.status for one in told) == [200] + [401] * 7
     assert [one.headers.get("set-cookie", "") != "" for one in told].count(True) == 1
 
 
-async def test_a_code_that_is_over_or_invented_is_refused(face: Face) -> None:
+async def test_an_expired_or_invented_code_is_refused(face: Face) -> None:
     for code in (code_for(face, now=time.time() - CODE_S - 1), "x" * 32, ""):
         assert (await pair(face, code)).status == 401
     assert (await face.ask("POST", "/web/pair", body=b"[" * 4000, headers={
@@ -94,7 +94,7 @@ async def test_a_code_that_is_over_or_invented_is_refused(face: Face) -> None:
     {"Sec_Fetch_Site": "same-site"}, {"Sec_Fetch_Site": "none"}, {"Origin": "http://127.0.0.1:1"},
     {"Origin": "https://127.0.0.1"}, {"X_Zot_Page": ""}, {"X_Zot_Page": "0"},
 ])  # fmt: skip
-async def test_a_foreign_page_cannot_pair_with_a_code_that_counts(face: Face, headers: dict[str, str]) -> None:
+async def test_a_foreign_page_cannot_pair_with_a_valid_code(face: Face, headers: dict[str, str]) -> None:
     code = code_for(face)
     assert (await pair(face, code, **headers)).status == 403
     assert (await pair(face, code)).status == 200, "the code is still there for its owner"
@@ -142,7 +142,7 @@ async def test_a_cookie_counts_nowhere_else(face: Face) -> None:
     assert (await face.ask(path="/metrics", headers=own)).status == 401
 
 
-async def test_a_token_of_another_kind_is_no_cookie(face: Face) -> None:
+async def test_a_token_of_another_kind_is_not_a_cookie(face: Face) -> None:
     name = (await cookie(face)).partition("=")[0]
     for value in (face.token, "", "x"):
         assert await upgraded(face, {"Cookie": f"{name}={value}", "Origin": origin(face)}) == 401
@@ -150,7 +150,7 @@ async def test_a_token_of_another_kind_is_no_cookie(face: Face) -> None:
     assert await upgraded(face, {"Cookie": f"{mine}; {mine}", "Origin": origin(face)}) == 401
 
 
-async def test_a_revoked_cookie_counts_no_more_and_the_page_can_give_up_its_own(face: Face) -> None:
+async def test_a_revoked_cookie_is_refused_and_the_page_can_sign_out(face: Face) -> None:
     mine = await cookie(face, "gone")
     revoke(path_in(face.daemon.place.data_dir), "web.gone")
     own = {"Cookie": mine, "Origin": origin(face), "X-Zot-Page": "1"}

@@ -94,7 +94,7 @@ def test_the_browser_gets_the_link_in_a_file_that_is_ours_alone(web: Shell) -> N
     assert paired(f"{found[1]}\n") == 200
 
 
-def test_mistakes_are_said(web: Shell) -> None:
+def test_mistakes_are_reported(web: Shell) -> None:
     for words, reason in (
         (("--role", "extend"), "'extend' is none of view"),
         (("--port", "x"), "'x' is not a port"),

@@ -35,7 +35,7 @@ def test_every_command_line_is_understood() -> None:
     assert seen == {"start", "pair", "devices", "revoke", "status"}
 
 
-def test_its_figures_and_words_are_right() -> None:
+def test_its_figures_and_names_are_right() -> None:
     script = (ASSETS / "main.js").read_text()
     assert f"ws://127.0.0.1:{DEFAULT_PORT}" in TEXT
     assert (CODE_S, DEVICE_S) == (5 * 60, 30 * 86400)

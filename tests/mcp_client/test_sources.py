@@ -43,7 +43,7 @@ def test_the_projects_servers_need_trust_in_their_file(tmp_path: Path) -> None:
     assert not project.found()["docs"].runs
 
 
-def test_a_bad_entry_costs_itself(tmp_path: Path) -> None:
+def test_a_bad_entry_is_skipped_alone(tmp_path: Path) -> None:
     entries = {"good": {"command": "x", "type": "stdio"}, "web": {"url": "http://x", "type": "http"}, "no": 7}
     found = Project(tmp_path, {**entries, "a__b": {"command": "x"}, "off": {"command": "x", "disabled": True}}).found(
         trust_project=True

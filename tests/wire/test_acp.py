@@ -124,7 +124,8 @@ def test_a_conversation_is_replayed_with_its_images() -> None:
         Message("tool", (ResultBlock("1", False, (TextBlock("text"), ImageBlock("image/png", b"x"))),), "t"),
         Message("assistant", (TextBlock("hidden"),), "t", shown_text="shown"),
     ]
-    found = list(acp.replay(messages, acp.ToolCards("/work")))
+    cards = acp.ToolCards("/work")
+    found = [update for message in messages for update in acp.replay(message, cards)]
     for update in found:
         check("SessionNotification", {"sessionId": "s", "update": update})
     assert [one["sessionUpdate"] for one in found] == [

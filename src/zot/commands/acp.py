@@ -78,7 +78,7 @@ def main(argv: Sequence[str]) -> int:
     except OSError as problem:
         return report_write_failure(problem)
     # Imported lazily: initialize is answered before asyncio and the modules of a session are loaded.
-    from zot.serve.acp import serve_stdio
+    from zot.serve.acp.server import serve_stdio
 
     overrides = Overrides.of_flags(settings)
     leave(serve_stdio(config, greeting, lines, early, (incoming, outgoing), overrides=overrides, mode=mode))

@@ -38,7 +38,7 @@ from zot.journal.writer import Writer
 from zot.messages import timestamp
 
 if TYPE_CHECKING:
-    from zot.journal.search import Hit
+    from zot.journal.queries import Hit
 
 log = logging.getLogger("zot")
 
@@ -148,7 +148,7 @@ class ReadOnlyJournal:
 
     async def search(self, text: str, *, limit: int = 50) -> list[Hit]:
         """Return the messages that contain ``text``, ignoring case, newest sessions first."""
-        from zot.journal.search import matches  # Imported lazily: only searches need it.
+        from zot.journal.queries import matches  # Imported lazily: only searches need it.
 
         return await self.reading(matches, text, limit)
 

@@ -302,7 +302,8 @@ class Session:
         await self.extensions.close()
         await self.tools.close()
         await self.agent.provider.close()
-        await self._release()
+        release, self._release = self._release, TranscriptPast().release
+        await release()  # Once: others may use the same journal.
 
 
 class AbortableWaits:

@@ -112,11 +112,11 @@ def test_an_error_names_file_line_and_what_was_expected(lines: str, message: str
 
 
 @pytest.mark.parametrize("lines", ["say $1", "scene '(.)'\nrepeat $1\nsay $1 $model $HOME $0 $x"])
-def test_what_only_looks_like_a_mistake_is_none(lines: str) -> None:
+def test_lines_that_only_look_wrong_are_accepted(lines: str) -> None:
     Script.parse(lines)
 
 
-def test_an_unknown_directive_is_told_the_known_ones() -> None:
+def test_an_unknown_directive_is_answered_with_the_known_ones() -> None:
     with pytest.raises(
         ConfigError, match=r"^x:2: unknown directive 'sya'; known: call, call-raw, .*, words, ---; did you mean say\?$"
     ):

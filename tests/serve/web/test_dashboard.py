@@ -30,7 +30,7 @@ async def face(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Face]:
         yield face
 
 
-async def test_assets_are_kept_for_good_and_the_page_is_asked_for(face: Face) -> None:
+async def test_assets_are_cached_without_expiry_and_the_page_is_revalidated(face: Face) -> None:
     page = await face.ask(path="/web/")
     assert (page.status, page.headers["cache-control"]) == (200, "no-cache")
     again = await face.ask(path="/web/", headers={"If-None-Match": page.headers["etag"]})

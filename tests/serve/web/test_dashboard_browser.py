@@ -91,7 +91,7 @@ async def test_a_link_pairs_once_and_the_code_leaves_the_address(browser: Browse
 
 
 @needs("chromium")
-async def test_a_revoked_device_loses_its_connection_and_is_told(browser: Browser, face: Face) -> None:
+async def test_a_revoked_device_is_disconnected_and_notified(browser: Browser, face: Face) -> None:
     page = await paired(browser, face, name="lost")
     revoke(path_in(face.daemon.place.data_dir), "web.lost")
     await page.until("document.getElementById('link').dataset.state === 'unpaired'")
@@ -163,6 +163,20 @@ async def test_an_approval_is_decided_from_the_inbox_by_key_and_elsewhere(browse
     await page.run("document.querySelector('.approval:not([data-settled])').focus()")
     await page.press("r")
     await other.until("!document.querySelector('#inbox .approval')")  # Answered in the other tab.
+    await page.until(IDLE)
+
+
+@needs("chromium")
+async def test_an_approval_shows_every_argument_and_every_character(browser: Browser, face: Face) -> None:
+    page = await paired(browser, face)
+    args = {"command": "rm\u200b \u202e-rf\u00a0\u3164~\nls", "timeout": 5}
+    await begin(page, f"!script call bash {json.dumps(args)}")
+    await page.until("document.querySelector('.approval button')")
+    shown = "rm\\u{200b} \\u{202e}-rf\\u{a0}\\u{3164}~\nls\n" + json.dumps({"timeout": 5}, indent=2)
+    pieces = "[...document.querySelectorAll('.approval pre')].map(one => one.textContent).join('\\n')"
+    assert await page.run(pieces) == shown
+    await page.run("document.querySelector('.approval').focus()")
+    await page.press("r")
     await page.until(IDLE)
 
 

@@ -22,7 +22,7 @@ exec cat >/dev/null
 """
 
 
-async def test_what_is_kept_of_extensions_and_long_outputs_is_in_its_data(
+async def test_logs_of_extensions_and_spilled_output_are_in_its_data_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, user, loud = tmp_path / "place", tmp_path / "user", tmp_path / "loud"

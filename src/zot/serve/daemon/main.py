@@ -18,9 +18,9 @@ from zot.errors import ConfigError, StoreFailed
 from zot.journal.journal import Journal
 from zot.runtime.shared import SharedResources
 from zot.serve.daemon.claim import Claim, hand_over
+from zot.serve.daemon.daemon import DaemonParts, journal_of
 from zot.serve.daemon.lifecycle import BackgroundTasks, Notifier
 from zot.serve.daemon.logs import LogFile, LogHandler
-from zot.serve.daemon.parts import DaemonParts, journal_of
 from zot.serve.daemon.sockets import LocalWire, keep_socket, listen
 from zot.serve.stdio import leave
 from zot.text import printable

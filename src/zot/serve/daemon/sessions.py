@@ -23,9 +23,8 @@ from zot.runtime.pool import NewSession, SessionPool
 from zot.runtime.providers import EarlierProviders, models_of
 from zot.runtime.toolbox import warn_without_sandbox
 from zot.serve.daemon.catalog import SessionCatalog
-from zot.serve.daemon.feed import RecordedEvents, SessionFeed
+from zot.serve.daemon.feed import ForeignRunWatcher, RecordedEvents, SessionFeed
 from zot.serve.daemon.server_methods import make_handlers
-from zot.serve.daemon.watch import ForeignRunWatcher
 from zot.serve.host.requests import RequestAnswered, RequestServer
 from zot.session.history import Batch, Subscriber
 from zot.session.recovery import recover_unusable
@@ -35,8 +34,7 @@ from zot.store import Configured
 
 if TYPE_CHECKING:
     from zot.runtime.idempotency import IdempotentRequest
-    from zot.serve.daemon.daemon import Daemon
-    from zot.serve.daemon.parts import DaemonParts
+    from zot.serve.daemon.daemon import Daemon, DaemonParts
     from zot.session.session import Session
     from zot.wire.host import Request
 

@@ -11,8 +11,7 @@ import msgspec
 
 from zot.errors import UserError
 from zot.journal import queries, replay
-from zot.journal.queries import SessionRecord
-from zot.journal.search import Spent, spent
+from zot.journal.queries import SessionRecord, Spent, spent
 from zot.messages import ZERO, timestamp
 from zot.wire import daemon_types
 

@@ -20,10 +20,9 @@ from zot.config.tokens import path_in
 from zot.journal.journal import Journal
 from zot.runtime.shared import SharedResources
 from zot.serve.daemon.audit import Audit, Identity, Refusals
-from zot.serve.daemon.daemon import Daemon
+from zot.serve.daemon.daemon import Daemon, DaemonParts, journal_of
 from zot.serve.daemon.lifecycle import BackgroundTasks
 from zot.serve.daemon.logs import LogFile
-from zot.serve.daemon.parts import DaemonParts, journal_of
 from zot.serve.web.dashboard import Dashboard
 from zot.serve.web.gate import Gate, Limits, Tokens
 from zot.serve.web.respond import Respond

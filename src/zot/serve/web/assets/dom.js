@@ -61,6 +61,14 @@ function present(children) {
   return children.filter((child) => child !== null && child !== undefined && child !== false);
 }
 
+// Everything that cannot be seen, or told from a space: controls, directions, characters without width or ink.
+const UNSEEN = /[^\S \n]|[\p{C}\p{Default_Ignorable_Code_Point}\u2800]/gu;
+
+/** Text in which everything can be seen, for requests: what a person approves is what runs. Line feeds stay, and `kept`. */
+export function visible(text, kept = "") {
+  return text.replace(UNSEEN, (one) => one === "\n" || one === kept ? one : `\\u{${one.codePointAt(0).toString(16)}}`);
+}
+
 /** Replace the children of an element. */
 export function fill(element, ...children) {
   element.replaceChildren(...present(children));

@@ -1,6 +1,6 @@
 // Requests that wait for a person: approvals of tool calls, and questions of tools. One card shows one request, anywhere on the page.
 
-import { button, h, say } from "./dom.js";
+import { button, h, say, visible } from "./dom.js";
 import { link, webAddress } from "./markdown.js";
 import { described } from "./tools.js";
 
@@ -43,7 +43,7 @@ export class Cards {
     const buttons = h("div", { class: "buttons" });
     const left = h("time", { dateTime: request.deadline, title: request.deadline, data: { deadline: request.deadline } });
     const who = this.board.asker(request);
-    const title = kind === "approval" ? request.tool : `${request.origin ?? "A tool"} asks`;
+    const title = visible(kind === "approval" ? request.tool : `${request.origin ?? "A tool"} asks`);
     const one = { sessionId, id, buttons, result, element: null };
     const body = kind === "approval" ? described(request.tool, request.args) : this.question(request, one);
     if (kind === "approval" && this.board.connection.may("session/approve")) {
@@ -78,8 +78,8 @@ export class Cards {
         fields.length ? "Send" : "Accept", h("kbd", { "aria-hidden": true }, "a")),
       button("Decline", () => this.answer(one, "session/answer", { action: "decline" }), { kind: "bad", key: "r" }));
     }
-    return [h("p", { class: "ask" }, request.message), href ? h("p", null, link(request.url, href)) : null,
-      request.url && !href ? h("p", { class: "path" }, request.url) : null, fields.length ? form : null].filter(Boolean);
+    return [h("p", { class: "ask" }, visible(request.message)), href ? h("p", null, link(request.url, href)) : null,
+      request.url && !href ? h("p", { class: "path" }, visible(request.url)) : null, fields.length ? form : null].filter(Boolean);
   }
 
   async answer(one, method, params) {
@@ -123,7 +123,7 @@ function byKey(press, buttons) {
 const TYPES = { email: "email", uri: "url", date: "date" };
 
 function fieldOf({ name, kind, title, description, required, choices = [], default: preset, minimum, maximum, format }) {
-  const label = title || name;
+  const label = visible(title || name);
   const hint = description ? h("span", { class: "facts" }, description) : null;
   const wrap = (control) => h("label", null, h("span", null, label), control, hint);
   if (kind === "boolean") {

@@ -1,7 +1,7 @@
 // Tool calls for people: what a call does, and what came of it.
 
 import { diff, unified } from "./diff.js";
-import { h } from "./dom.js";
+import { h, visible } from "./dom.js";
 import { languageOf, paint } from "./highlight.js";
 
 export const MOST_OUTPUT = 100000;
@@ -42,21 +42,26 @@ export function described(name, args) {
   if (args === null || args === undefined) return [plain("The arguments are not a JSON object.", "input", "Arguments")];
   if (name === "bash" && typeof args.command === "string") {
     const rest = others(args, "command");
-    return [paint(plain("", "input command", "Command"), cut(args.command), "sh"), ...rest];
+    return [paint(plain("", "input command", "Command"), cut(visible(args.command)), "sh"), ...rest];
   }
   if (name === "edit" && Array.isArray(args.edits)) {
-    const rows = args.edits.flatMap((one, at) => [...(at ? [{ kind: "…", text: "" }] : []), ...diff(String(one?.oldText ?? ""), String(one?.newText ?? ""))]);
-    return [h("p", { class: "path" }, String(args.path)), diffBox(rows, `Changes to ${args.path}`), ...others(args, "path", "edits")];
+    const rows = args.edits.flatMap((one, at) => [...(at ? [{ kind: "…", text: "" }] : []), ...diff(shown(one?.oldText), shown(one?.newText))]);
+    return [h("p", { class: "path" }, visible(String(args.path))), diffBox(rows, `Changes to ${args.path}`), ...others(args, "path", "edits")];
   }
   if (name === "write" && typeof args.content === "string") {
-    return [h("p", { class: "path" }, String(args.path)), diffBox(diff("", cut(args.content)), `New content of ${args.path}`), ...others(args, "path", "content")];
+    return [h("p", { class: "path" }, visible(String(args.path))), diffBox(diff("", cut(shown(args.content))), `New content of ${args.path}`), ...others(args, "path", "content")];
   }
-  return Object.keys(args).length ? [paint(plain("", "input", "Arguments"), cut(JSON.stringify(args, null, 2)), "json")] : [];
+  return Object.keys(args).length ? [paint(plain("", "input", "Arguments"), cut(visible(JSON.stringify(args, null, 2))), "json")] : [];
+}
+
+/** Content of a file: its tabs are indentation. */
+function shown(text) {
+  return visible(String(text ?? ""), "\t");
 }
 
 function others(args, ...known) {
   const rest = Object.fromEntries(Object.entries(args).filter(([key]) => !known.includes(key)));
-  return Object.keys(rest).length ? [plain(JSON.stringify(rest, null, 2), "input", "Further arguments")] : [];
+  return Object.keys(rest).length ? [plain(visible(JSON.stringify(rest, null, 2)), "input", "Further arguments")] : [];
 }
 
 /** Fill the box of a call's output with its result. */

@@ -1,9 +1,9 @@
-"""A program that has zot loaded, and forks one whenever it is asked to: that costs a third of a fresh start.
+"""A process with zot loaded that forks a new zot on request: a third of the cost of a fresh start.
 
-It is nobody's child, so that those who look at their children do not see it, and ends when nobody can ask any more.
+It is detached, so that tests that inspect their children do not see it, and ends when the control socket closes.
 
-Whoever asks sends a JSON object (`argv`, `cwd`, `env`) with four descriptors: the three standard streams, and where to
-report the pid and then the exit code, each on a line. Each has a parent of its own, which waits for it.
+A request is a JSON object (`argv`, `cwd`, `env`) with four descriptors: the three standard streams, and a pipe to
+report the pid and then the exit code, each on a line. Each fork has its own parent, which waits for it.
 """
 
 import gc
@@ -22,22 +22,22 @@ from typing import Any, NoReturn
 import zot
 from zot.cli import main
 
-#: Begins to run, or brings Textual along: nothing that is forked here has a terminal, and every fork would copy it.
+#: Not preloaded: it runs on import, or loads Textual, which no fork needs and every fork would copy.
 _ELSEWHERE = ("zot.__main__", "zot.ui.terminal")
 
 
 def load() -> None:
-    """Load all of zot, and what it needs of the standard library only later, and let it stay where it is in memory."""
+    """Import all of zot and its lazy imports, and freeze them in memory."""
     load_all_of(zot.__path__, "zot.", _ELSEWHERE)
     for name in ("concurrent.futures.thread", "encodings.utf_8_sig", "random", "shlex", "tempfile", "tomllib"):
         import_module(name)
     make_what_is_made_once()
     gc.collect()
-    gc.freeze()  # What nobody looks at is nowhere copied.
+    gc.freeze()  # Frozen objects are not touched, so their pages stay shared.
 
 
 def load_all_of(path: Iterable[str], prefix: str, without: Collection[str] = ()) -> None:
-    """Load the modules of a package, and of those in it."""
+    """Import the modules of a package, recursively."""
     for module in iter_modules(path):
         name = prefix + module.name
         if name not in without:
@@ -47,7 +47,7 @@ def load_all_of(path: Iterable[str], prefix: str, without: Collection[str] = ())
 
 
 def make_what_is_made_once() -> None:
-    """Call each function of zot that does its work once in a process, and needs to be told nothing for it."""
+    """Call each cached function of zot without parameters."""
     modules = [module for name, module in sys.modules.items() if name.startswith("zot.")]
     cached = {made for module in modules for made in vars(module).values() if isinstance(made, _Cached)}
     for function in cached:
@@ -56,7 +56,7 @@ def make_what_is_made_once() -> None:
 
 
 def serve(control: socket.socket) -> None:
-    """Fork until nobody asks any more."""
+    """Fork on request until the control socket closes."""
     while True:
         order, descriptors, _, _ = socket.recv_fds(control, 1 << 16, 4)
         reap()
@@ -70,14 +70,14 @@ def serve(control: socket.socket) -> None:
 
 
 def reap() -> None:
-    """Let go of those that have ended."""
+    """Reap ended children."""
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
 
 
 def attend(order: dict[str, Any], descriptors: list[int]) -> NoReturn:
-    """Be the parent of one: say who it is, and how it ended."""
+    """Be the parent of one fork: report its pid and its exit code."""
     *streams, report = descriptors
     if (pid := os.fork()) == 0:
         become(order, streams)
@@ -90,7 +90,7 @@ def attend(order: dict[str, Any], descriptors: list[int]) -> NoReturn:
 
 
 def become(order: dict[str, Any], streams: list[int]) -> NoReturn:
-    """Be a zot that has just been loaded."""
+    """Run zot as freshly loaded."""
     for number, descriptor in enumerate(streams):
         os.dup2(descriptor, number)
     os.closerange(3, 64)
@@ -103,7 +103,7 @@ def become(order: dict[str, Any], streams: list[int]) -> NoReturn:
     except SystemExit as end:
         os._exit(end.code if isinstance(end.code, int) else 1)
     finally:
-        os._exit(1)  # Something is wrong.
+        os._exit(1)  # An internal error.
 
 
 if __name__ == "__main__":

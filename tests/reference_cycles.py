@@ -1,4 +1,4 @@
-"""What is left for the garbage collector: what holds itself, and so stays until somebody looks for it."""
+"""Reference cycles: objects that only the garbage collector can free."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def left_over() -> Iterator[list[str]]:
-    """Fill a list, at the end, with the names of our own things that nobody needed and that were still there."""
+    """Fill a list, on leaving, with the class names of zot's unreachable objects."""
     found: list[str] = []
     gc.collect()
     gc.disable()

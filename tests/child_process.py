@@ -1,4 +1,4 @@
-"""Processes that a test forks to do one thing: they say something, and live until they are let go."""
+"""Child processes that a test forks: each reports one result and lives until it is killed."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ NOBODY = 65534
 
 
 class Child:
-    """Runs ``work`` in a process of its own; what it returns is what the process says, and then it waits.
+    """Runs ``work`` in a child process, which reports the return value and then waits.
 
-    ``work`` is given a function that waits until the child is told to go on. As another user if ``uid`` is given.
+    ``work`` gets a function that waits for `resume`. With ``uid``, the child runs as that user.
     """
 
     def __init__(self, work: Callable[[Callable[[], None]], str], *, uid: int | None = None) -> None:
@@ -36,16 +36,16 @@ class Child:
     def __exit__(self, *_: object) -> None:
         self.kill()
 
-    def go_on(self) -> None:
-        """Let it go on."""
+    def resume(self) -> None:
+        """Let the child continue."""
         os.write(self._tell, b".")
 
-    def says(self) -> str:
-        """Return what it has to say."""
+    def report(self) -> str:
+        """Return the child's report."""
         return read_some(self._said, time.monotonic() + PATIENCE_S).decode()
 
     def kill(self) -> None:
-        """End it with -9, and wait until it is gone."""
+        """Send SIGKILL and reap the child."""
         if self.pid:
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)

@@ -1,4 +1,4 @@
-"""How long things take where others use the machine too: a limit judges there as it does on an idle one."""
+"""Time limits that hold on a busy machine as on an idle one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _SAMPLE_S = 0.02
 
 
 def slowness() -> float:
-    """How many times as long as on an idle machine something takes just now."""
+    """Return how many times slower this process is now than on an idle machine."""
     begun, used = time.monotonic(), time.thread_time()
     while time.thread_time() - used < _SAMPLE_S:
         pass
@@ -17,18 +17,18 @@ def slowness() -> float:
 
 
 def longer(seconds: float) -> Iterator[float]:
-    """Times to give to what must get somewhere before its own deadline: a machine may stand still for the first."""
+    """Yield growing deadlines for an attempt that must pass a point before its own deadline expires."""
     yield from (seconds, 3 * seconds, 9 * seconds)
 
 
 class Stopwatch:
-    """Runs from when it is made. Others may come and go meanwhile: it looks how busy they are at both ends."""
+    """Measures from its creation; the load is sampled at the beginning and at the end."""
 
     def __init__(self) -> None:
         self._slowness = slowness()
         self._begun = time.monotonic()
 
     def read_s(self) -> float:
-        """How long it has been, in seconds of an idle machine; never more than in seconds of this one."""
+        """Return the elapsed time in seconds of an idle machine, at most the real time."""
         elapsed_s = time.monotonic() - self._begun
         return elapsed_s / max(self._slowness, slowness())

@@ -1,4 +1,4 @@
-"""A program at a terminal of its own: typed to, and read from until something is on its screen."""
+"""A program in a pseudo-terminal: send keys, and read its screen output up to a mark."""
 
 from __future__ import annotations
 
@@ -13,28 +13,34 @@ from collections.abc import Sequence
 from time import perf_counter
 from types import TracebackType
 
-from subject import Subject
+from installation import Installation
 
 _ROWS, _COLUMNS = 40, 120
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PATIENCE_S = 60.0
 
 
-class Seat:
-    """Somebody at a terminal in which a program runs. Leaving the block kills it."""
+class PtyProgram:
+    """A program in a pseudo-terminal. Leaving the block kills it."""
 
-    def __init__(self, argv: Sequence[str], subject: Subject) -> None:
+    def __init__(self, argv: Sequence[str], installation: Installation) -> None:
         self._mine, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, _COLUMNS, 0, 0))
-        env = {**subject.env, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
+        env = {**installation.env, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
         self.started = perf_counter()
         self._child = subprocess.Popen(
-            argv, env=env, cwd=subject.directory, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+            argv,
+            env=env,
+            cwd=installation.directory,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
         )
         os.close(theirs)
         self.written = b""
 
-    def __enter__(self) -> Seat:
+    def __enter__(self) -> PtyProgram:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, at: TracebackType | None) -> None:
@@ -43,12 +49,12 @@ class Seat:
         os.close(self._mine)
 
     def type(self, text: str) -> None:
-        """Press keys. What was written before is forgotten."""
+        """Send keys. Earlier output is discarded."""
         self.written = b""
         os.write(self._mine, text.encode())
 
     def until(self, mark: str) -> float:
-        """Read until ``mark`` was written and return when that was."""
+        """Read up to ``mark`` and return the time it arrived."""
         end = perf_counter() + _PATIENCE_S
         while mark.encode() not in self.written:
             if perf_counter() > end:
@@ -57,25 +63,25 @@ class Seat:
         return perf_counter()
 
     def rest(self, seconds: float, *, stops: bool = False) -> None:
-        """Read for so long, or only until something was written."""
+        """Read for so many seconds, or only up to the first output."""
         end = perf_counter() + seconds
         while select.select([self._mine], [], [], max(0.0, end - perf_counter()))[0]:
             try:
                 self.written += os.read(self._mine, 1 << 16)
-            except OSError:  # Nobody is at the other end any more.
+            except OSError:  # The program has closed the terminal.
                 return
             if stops:
                 return
 
     def ended(self) -> None:
-        """Wait for its end, reading all the while."""
+        """Read until the program ends."""
         end = perf_counter() + _PATIENCE_S
         while self._child.poll() is None and perf_counter() < end:
             self.rest(0.05)
 
     @property
     def cpu_s(self) -> float:
-        """How long the processor has worked for it."""
+        """The CPU time of the program, in seconds."""
         with open(f"/proc/{self._child.pid}/stat") as file:
             fields = file.read().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS

@@ -1,6 +1,6 @@
-"""A pytest plugin for the workers of a test run: it tells of each test once, and not of its beginning and its ends.
+"""A pytest plugin for xdist workers: send one report per test, and none for start, set-up and tear-down.
 
-A worker sends six messages for each test, and to write and to read them takes as long as many a test.
+By default a worker sends six messages per test; encoding and decoding them costs as much as many tests.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _only_news(send: Any) -> Any:
-    """Return what sends all but that a test begins, and that nothing was wrong before or after it."""
+    """Wrap ``send`` so that it drops start messages and passed set-up and tear-down reports."""
 
     def send_news(name: str, **told: Any) -> None:
         if name != "logstart" and not (name == "testreport" and _is_as_ever(told["data"])):

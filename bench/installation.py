@@ -1,4 +1,4 @@
-"""What is measured: a wheel of zot, installed and compiled, in an environment of its own."""
+"""The zot under measurement: a wheel, installed and compiled in its own environment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY")
 
 
 @dataclass(frozen=True)
-class Subject:
+class Installation:
     """One installed zot. ``name`` is "zot" for the checkout itself."""
 
     name: str
@@ -31,20 +31,20 @@ class Subject:
 
     @property
     def env(self) -> dict[str, str]:
-        """A clean environment: nothing of ours changes how Python starts or where zot looks."""
+        """A clean environment: no inherited variable changes how Python starts or where zot looks."""
         home = str(self.directory / "home")
         return {"PATH": os.defpath, "HOME": home, "LANG": "C.UTF-8", **dict.fromkeys(_KEYS, "bench")}
 
 
-def install(name: str, source: Path, directory: Path) -> Subject:
-    """Build ``source`` into a fresh environment. An editable install would measure other things than users get."""
+def install(name: str, source: Path, directory: Path) -> Installation:
+    """Install ``source`` in a fresh environment. An editable install would not measure what users get."""
     venv.create(directory, with_pip=False, symlinks=True)
-    subject = Subject(name, directory)
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "--python", subject.python]
+    installation = Installation(name, directory)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "--python", installation.python]
     constraints = ["--constraint", str(ROOT / "constraints.txt")]
-    pinned = {**os.environ, "PIP_CONSTRAINT": str(ROOT / "constraints.txt")}  # Also for what builds it.
+    pinned = {**os.environ, "PIP_CONSTRAINT": str(ROOT / "constraints.txt")}  # Also for the build requirements.
     subprocess.run([*pip, "install", "--no-warn-script-location", *constraints, str(source)], check=True, env=pinned)
     env = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
-    subprocess.run([subject.python, "-m", "compileall", "-q", str(directory / "lib")], check=True, env=env)
+    subprocess.run([installation.python, "-m", "compileall", "-q", str(directory / "lib")], check=True, env=env)
     (directory / "home").mkdir()
-    return subject
+    return installation

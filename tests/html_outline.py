@@ -1,4 +1,4 @@
-"""What a page of HTML is made of."""
+"""The elements, links and texts of an HTML page."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 
 class Outline(HTMLParser):
-    """The elements of a page, in order, and what text they have."""
+    """The elements of a page in order, with their text."""
 
     VOID = ("meta", "br", "hr", "input")
 

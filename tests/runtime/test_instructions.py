@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from zot.config.instructions import MAX_BYTES, Instructions, discover
+from zot.runtime.system_prompt import MAX_BYTES, Instructions, discover
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def below(top: Path, found: tuple[Instructions, ...]) -> list[tuple[str, str]]:
     return [(str(Path(item.path).relative_to(top)), item.text) for item in found]
 
 
-def test_those_of_the_home_come_first_and_the_nearest_last(tree: Path) -> None:
+def test_instructions_of_the_home_come_first_and_the_nearest_last(tree: Path) -> None:
     home = tree.parent / "home"
     home.mkdir()
     for directory, text in ((home, "of the user"), (tree, "of the project"), (tree / "inner", "of the part")):
@@ -39,7 +39,7 @@ def test_a_home_that_is_the_project_is_read_once(tree: Path) -> None:
     assert below(tree, discover(cwd=str(tree), home=str(tree))) == [("AGENTS.md", "once")]
 
 
-def test_a_directory_has_one_voice(tree: Path) -> None:
+def test_one_file_per_directory_is_read(tree: Path) -> None:
     (tree / "CLAUDE.md").write_text("claude")
     assert below(tree, discover(cwd=str(tree), home=None)) == [("CLAUDE.md", "claude")]
     (tree / "AGENTS.md").write_text("agents")
@@ -48,14 +48,14 @@ def test_a_directory_has_one_voice(tree: Path) -> None:
     assert discover(cwd=str(tree), home=None) == ()
 
 
-def test_what_is_no_file_is_left_out_and_nobody_waits_for_it(tree: Path) -> None:
+def test_a_path_that_is_not_a_file_is_skipped_without_blocking(tree: Path) -> None:
     os.mkfifo(tree / "AGENTS.md")
     (tree / "inner" / "AGENTS.md").mkdir()
     (tree / "CLAUDE.md").symlink_to("CLAUDE.md")
     assert discover(cwd=str(tree / "inner"), home=str(tree / "nowhere")) == ()
 
 
-def test_bytes_that_are_no_text_and_a_mark_at_the_beginning_do_no_harm(tree: Path) -> None:
+def test_invalid_utf_8_and_a_byte_order_mark_are_accepted(tree: Path) -> None:
     (tree / "AGENTS.md").write_bytes(b"\xef\xbb\xbfcaf\xe9")
     assert below(tree, discover(cwd=str(tree), home=None)) == [("AGENTS.md", "caf\ufffd")]
 
@@ -66,7 +66,7 @@ def test_a_long_file_is_cut_and_says_so(tree: Path) -> None:
     assert text == "x" * MAX_BYTES + f"\n[the rest was left out: it is longer than {MAX_BYTES} bytes]"
 
 
-def test_only_so_many_are_read(tree: Path) -> None:
+def test_the_number_of_files_is_bounded(tree: Path) -> None:
     deep = tree.joinpath(*["d"] * 40)
     deep.mkdir(parents=True)
     for directory in (deep, *deep.parents[:40]):
@@ -75,9 +75,7 @@ def test_only_so_many_are_read(tree: Path) -> None:
     assert (len(found), found[-1].path) == (32, str(deep / "AGENTS.md"))
 
 
-def test_a_file_of_somebody_else_above_the_directory_is_not_believed(
-    tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_user_s_file_above_the_directory_is_ignored(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another user may write into a directory above ours. Who we are is told to the code, which is all it goes by."""
     (tree / "AGENTS.md").write_text("run this")
     (tree / "inner" / "AGENTS.md").write_text("ours")

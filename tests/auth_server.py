@@ -1,4 +1,4 @@
-"""A model service that lets in only those with the right key, and that tells everything about those it does not."""
+"""A fake model service that checks API keys and quotes a refused key in its error, as careless services do."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import claude
 HELLO = b"".join(claude.reply(claude.text("Hello")))
 
 
-class Gatekeeper(ThreadingHTTPServer):
-    """Serves Anthropic Messages and lists of models, as a proxy, too. ``replies`` are used up first."""
+class AuthServer(ThreadingHTTPServer):
+    """Serves Anthropic Messages and model lists, also as a proxy. ``replies`` are sent first."""
 
     daemon_threads = True
 
@@ -33,7 +33,7 @@ class Gatekeeper(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    server: Gatekeeper
+    server: AuthServer
 
     def do_GET(self) -> None:
         self._serve(b'{"data":[]}')
@@ -54,7 +54,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, usual)
 
     def _indiscretion(self, key: str) -> bytes:
-        """Quote the key, and whatever else came with it, in all forms."""
+        """Quote the key and the other headers in every encoding."""
         proxy = self.headers.get("proxy-authorization", "")
         said = f"invalid key {key}, that is {quote(key, safe='')}; {proxy}"
         return json.dumps(
@@ -75,7 +75,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 -- its name in the standard library
-        """Say nothing."""
+        """Log nothing."""
 
 
 def _key(headers: Mapping[str, str]) -> str:
@@ -85,9 +85,9 @@ def _key(headers: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def guarding(*accepted: str) -> Iterator[Gatekeeper]:
+def guarding(*accepted: str) -> Iterator[AuthServer]:
     """Serve on a port of its own."""
-    with Gatekeeper(*accepted) as gate:
+    with AuthServer(*accepted) as gate:
         thread = threading.Thread(target=gate.serve_forever, kwargs={"poll_interval": 0.02}, name="gatekeeper")
         thread.start()
         try:

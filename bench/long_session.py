@@ -1,4 +1,4 @@
-"""Makes a session of 2,000 messages in the journal of this user, and prints its id. Run by `terminal.py`."""
+"""Create a session of 2,000 messages in this user's journal and print its id. Run by `terminal.py`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PATIENCE_S = 30
 
 
 async def main() -> None:
-    """Make it."""
+    """Create the session."""
     config = Config(provider="lab", session=new_session_id())
     async with Runtime(config) as runtime:
         messages = _messages()

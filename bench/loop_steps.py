@@ -1,7 +1,7 @@
-"""`zot` with the arguments that follow the first, which names a file: how long the processor worked in the longest
-steps of the event loop, in seconds, from the first key that was pressed on, is written there as JSON.
+"""Run `zot` and write the CPU time of the longest event-loop steps since the first key, in seconds, as JSON, to the
+file that the first argument names.
 
-Nothing that a person does can be answered within a step. Run by `terminal.py`, in a terminal.
+The terminal cannot react within a step. Run by `terminal.py`, in a terminal.
 """
 
 from __future__ import annotations
