@@ -16,7 +16,18 @@ _CODEWORDS: Final = (26, 44, 70, 100, 134, 172, 196, 242, 292, 346)
 _CORRECTION: Final = (7, 10, 15, 20, 26, 18, 20, 24, 30, 18)
 _BLOCKS: Final = (1, 1, 1, 1, 1, 2, 2, 2, 2, 4)
 #: Rows and columns of the alignment patterns' centers.
-_CENTERS: Final = ((), (6, 18), (6, 22), (6, 26), (6, 30), (6, 34), (6, 22, 38), (6, 24, 42), (6, 26, 46), (6, 28, 50))
+_CENTERS: Final[Sequence[tuple[int, ...]]] = (
+    (),
+    (6, 18),
+    (6, 22),
+    (6, 26),
+    (6, 30),
+    (6, 34),
+    (6, 22, 38),
+    (6, 24, 42),
+    (6, 26, 46),
+    (6, 28, 50),
+)
 _MASKS: Final[Sequence[Callable[[int, int], bool]]] = (
     lambda row, column: (row + column) % 2 == 0,
     lambda row, column: row % 2 == 0,
@@ -51,7 +62,10 @@ def rendered(modules: Matrix) -> str:
     rows = [*[light] * _QUIET, *([*light[:_QUIET], *row, *light[:_QUIET]] for row in modules), *[light] * _QUIET]
     lines = []
     for upper, lower in zip_longest(rows[::2], rows[1::2], fillvalue=light):
-        cells = ("█" if both == (True, True) else "▀" if both[0] else "▄" if both[1] else " " for both in zip(upper, lower, strict=True))
+        cells = (
+            "█" if both == (True, True) else "▀" if both[0] else "▄" if both[1] else " "
+            for both in zip(upper, lower, strict=True)
+        )
         lines.append(f"\x1b[30;107m{''.join(cells)}\x1b[0m\n")
     return "".join(lines)
 
@@ -83,7 +97,7 @@ def _filled(data: bytes, version: int) -> bytes:
 
 
 def _interleaved(data: bytes, version: int) -> bytes:
-    """Return the codewords in their order in the symbol: those of all blocks in turn, then those that correct errors."""
+    """Return the codewords in the order of the symbol: those of all blocks in turn, then those that correct errors."""
     count, correction = _BLOCKS[version - 1], _CORRECTION[version - 1]
     short, longer = divmod(len(data), count)
     sizes = [short + (number >= count - longer) for number in range(count)]
@@ -123,7 +137,9 @@ def _remainder(block: bytes, count: int) -> bytes:
     rest = [0] * count
     for byte in block:
         factor = byte ^ rest[0]
-        rest = [one ^ _product(coefficient, factor) for one, coefficient in zip([*rest[1:], 0], generator[1:], strict=True)]
+        rest = [
+            one ^ _product(coefficient, factor) for one, coefficient in zip([*rest[1:], 0], generator[1:], strict=True)
+        ]
     return bytes(rest)
 
 
