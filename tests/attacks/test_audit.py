@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -146,3 +147,43 @@ async def test_extensions_that_connect_and_tokens_that_are_revoked_stay_on_recor
     assert [one["event"] for one in lines(path)] == [
         "opened", "connected", "revoked", "paired", "unpaired", "call",
     ]  # fmt: skip
+
+
+#: What an attacker does to the files of a log, the oldest first; its last line may be cut off without a trace.
+HARM: dict[str, Callable[[list[Path]], object]] = {
+    "a file is removed": lambda files: files[1].unlink(),
+    "a file is emptied": lambda files: files[1].write_bytes(b""),
+    "two files are swapped": lambda files: swap(files[0], files[1]),
+    "a file is there twice": lambda files: files[1].write_bytes(files[1].read_bytes() * 2),
+    "the order of lines is turned": lambda files: files[1].write_bytes(
+        b"".join(reversed(files[1].read_bytes().splitlines(keepends=True)))
+    ),
+    "a file is cut short": lambda files: files[1].write_bytes(files[1].read_bytes()[:-300]),
+    "a line is put in": lambda files: files[1].write_bytes(b'{"n":1}\n' + files[1].read_bytes()),
+}
+
+
+def swap(one: Path, other: Path) -> None:
+    first, second = one.read_bytes(), other.read_bytes()
+    one.write_bytes(second)
+    other.write_bytes(first)
+
+
+@pytest.mark.parametrize("harm", HARM.values(), ids=HARM.keys())
+def test_harm_to_rotated_files_is_found_and_what_is_whole_is_named(
+    harm: Callable[[list[Path]], object], tmp_path: Path
+) -> None:
+    path = str(tmp_path / "audit.log")
+    audit = Audit(LogFile(path, max_bytes=2000), soon=at_once)
+    for number in range(36):
+        audit.call(Identity("unix", uid=1, pid=number), f"m{number}")
+    audit.close()
+    files = [Path(file) for file in log_files(path)]
+    third = json.loads(files[2].read_bytes().splitlines()[0])["n"]
+    assert verify(map(str, files)).whole_from == 1
+    harm(files)
+    found = verify(log_files(path))
+    assert found.problems
+    assert found.whole_from <= third
+    assert found.whole_from > 1
+    assert found.last == 37

@@ -59,10 +59,9 @@ class Identity(msgspec.Struct, frozen=True):
 class AuditEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line. ``prev`` is the hash of the preceding line, whose number is one less.
 
-    ``event`` is `opened` (a daemon starts writing), `call` (a method was called; if given, ``lines`` times more than was
-    listed), `reads` (``lines`` calls only read),
-    `lost` (``lines`` entries could not be written), an event of a connection: `connected`, `refused`, `revoked`, or
-    of a browser: `paired` or `unpaired`.
+    ``event`` is `opened` (a daemon starts writing), `call` (a method was called; ``lines`` counts further calls that
+    are not listed), `reads` (``lines`` calls only read), `lost` (``lines`` entries could not be written), an event
+    of a connection: `connected`, `refused`, `revoked`, or of a browser: `paired` or `unpaired`.
     """
 
     n: int
@@ -239,7 +238,7 @@ def _entry(
 
 
 def _is_change(entry: AuditEntry) -> bool:
-    """True for what must stay on record: a successful change, an extension that connected, a token's coming and going."""
+    """True for what must stay on record: a successful change, an extension that connected, a token that changed."""
     match entry.event:
         case "call":
             # A request of the host protocol may fail after its tools have run.
