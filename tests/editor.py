@@ -34,7 +34,12 @@ ANSWERS = {
     "session/set_mode": "SetSessionModeResponse",
     "session/set_config_option": "SetSessionConfigOptionResponse",
 }
-REQUESTS = {"session/update": "SessionNotification", "session/request_permission": "RequestPermissionRequest"}
+REQUESTS = {
+    "session/update": "SessionNotification",
+    "session/request_permission": "RequestPermissionRequest",
+    "fs/read_text_file": "ReadTextFileRequest",
+    "fs/write_text_file": "WriteTextFileRequest",
+}
 #: In the published schema, but not in the models of the Python package.
 NEWER = {"notice", "compaction_update"}
 
@@ -87,6 +92,10 @@ class Editor(Zot):
         self._unread = bytearray()
         self._lines: list[bytes] = []
         self._asked: dict[int, str] = {}
+        #: Unsaved text by path, whether it opens other files, whether it saves, and what it was asked for.
+        self.buffers: dict[str, str] = {}
+        self.opens = self.saves = True
+        self.accessed: list[tuple[str, str]] = []
 
     def read(self, *, within_s: float = 15.0) -> Frame:
         frame: Frame = json.loads(self.read_line(within_s=within_s))
@@ -101,7 +110,23 @@ class Editor(Zot):
         else:
             check("Error", frame["error"])
         self.frames.append(frame)
+        if frame.get("method") in ("fs/read_text_file", "fs/write_text_file"):
+            self._access(frame["method"], frame["id"], frame["params"])
         return frame
+
+    def _access(self, method: str, number: int, params: Frame) -> None:
+        """Answer as an editor does: a buffer counts, and a change is saved."""
+        path = params["path"]
+        self.accessed.append((method.removeprefix("fs/"), path))
+        answer: Frame = {"error": {"code": -32603, "message": "not in the project"}}
+        if method == "fs/read_text_file" and (path in self.buffers or (self.opens and Path(path).is_file())):
+            answer = {"result": {"content": self.buffers.get(path) or Path(path).read_text()}}
+        elif method == "fs/write_text_file" and self.saves:
+            if path in self.buffers:
+                self.buffers[path] = params["content"]
+            Path(path).write_text(params["content"])
+            answer = {"result": {}}
+        self.send({"jsonrpc": "2.0", "id": number, **answer})
 
     def ask_for(self, method: str, **params: Any) -> int:
         """Send a request and return its id."""

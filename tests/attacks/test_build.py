@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sys
@@ -55,8 +56,7 @@ def test_every_installation_checks_hashes_or_looks_nowhere(tmp_path: Path) -> No
 def test_a_release_is_tried_with_packages_of_the_lock_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not with the newest ones of an index, whoever wrote them: CI runs this, and so does who publishes."""
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    import release
-
+    release = importlib.import_module("release")
     ran: list[list[str]] = []
     monkeypatch.setattr(release.venv, "create", lambda into, **_: into.mkdir())
 

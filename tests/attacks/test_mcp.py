@@ -15,7 +15,7 @@ from zot.commands.mcp import main as mcp
 from zot.config.config import Config
 from zot.config.trust import TrustStore
 from zot.errors import ToolFailed
-from zot.mcp.connection import McpConnection, McpLaunch
+from zot.mcp.connection import McpLaunch, ProcessConnection
 from zot.mcp.sources import McpSource, find_servers, project_file, read_project
 from zot.tools.guardian import open_processes
 
@@ -91,7 +91,7 @@ async def test_a_server_whose_code_has_changed_does_not_start(way: str, change: 
     processes = open_processes()
     try:
         with pytest.raises(ToolFailed, match="has changed since it was trusted"):
-            await McpConnection.open(before, McpLaunch(processes, str(project.here), None))
+            await ProcessConnection.open(before, McpLaunch(processes, str(project.here), None))
     finally:
         await processes.close()
 

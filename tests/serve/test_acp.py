@@ -651,6 +651,112 @@ def test_notices_go_to_clients_that_show_them(editors: Start) -> None:
     assert of_kind(updates(unable.frames), "notice") == []
 
 
+# Files of the editor.
+
+FILES = {"fs": {"readTextFile": True, "writeTextFile": True}}
+
+
+def result_of(found: list[Frame]) -> Frame:
+    end = of_kind(found, "tool_call_update")[-1]
+    return {"status": end["status"], "text": "".join(one["content"]["text"] for one in end.get("content", ()))}
+
+
+def test_unsaved_text_is_read_and_edited_in_the_editor(editors: Start) -> None:
+    editor = editors()
+    path = editor.cwd / "a.txt"
+    path.write_text("saved\n")
+    editor.buffers[str(path)] = "typed\n"
+    session = editor.new(**FILES)
+    _, found = editor.prompt(session, "!read a.txt")
+    assert "typed" in result_of(found)["text"]
+    _, found = editor.prompt(session, "!edit a.txt typed changed")
+    assert result_of(found)["status"] == "completed"
+    assert editor.buffers[str(path)] == path.read_text() == "changed\n"
+    assert ("write_text_file", str(path)) in editor.accessed
+    editor.buffers[str(path)] = "typed again\n"
+    for prompt in ("!edit a.txt again more", "!write a.txt new"):
+        _, found = editor.prompt(session, prompt)
+        assert "has changed since you last saw it" in result_of(found)["text"]
+    assert editor.buffers[str(path)] == "typed again\n"
+
+
+def test_new_files_are_made_in_the_editor_and_by_zot_where_that_refuses(editors: Start) -> None:
+    editor = editors()
+    session = editor.new(**FILES)
+    editor.prompt(session, "!write sub/a.txt one")
+    assert (editor.cwd / "sub" / "a.txt").read_text() == "one"
+    assert editor.accessed[-1] == ("write_text_file", str(editor.cwd / "sub" / "a.txt"))
+    editor.saves = False
+    editor.prompt(session, "!write b.txt two")
+    assert (editor.cwd / "b.txt").read_text() == "two"
+    _, found = editor.prompt(session, "!write b.txt three")
+    assert "not in the project" in result_of(found)["text"]
+    assert (editor.cwd / "b.txt").read_text() == "two"
+    editor.opens = False
+    editor.prompt(session, "!write b.txt four")
+    assert (editor.cwd / "b.txt").read_text() == "four"
+
+
+def test_a_change_on_disk_counts_before_the_editor_has_loaded_it(editors: Start) -> None:
+    editor = editors()
+    path = editor.cwd / "a.txt"
+    path.write_text("one\n")
+    editor.buffers[str(path)] = "one\n"
+    session = editor.new(**FILES)
+    editor.prompt(session, "!read a.txt")
+    editor.prompt(session, "!bash echo two > a.txt")
+    _, found = editor.prompt(session, "!read a.txt")
+    assert "two" in result_of(found)["text"]
+    editor.prompt(session, "!edit a.txt two three")
+    assert path.read_text() == "three\n"
+
+
+def test_files_that_are_no_text_and_directories_are_read_from_disk(editors: Start) -> None:
+    editor = editors()
+    (editor.cwd / "a.png").write_bytes(PNG)
+    (editor.cwd / "latin.txt").write_bytes("caf\xe9\n".encode("latin-1"))
+    session = editor.new(**FILES)
+    for name in ("a.png", "latin.txt", "."):
+        assert result_of(editor.prompt(session, f"!read {name}")[1])["status"] == "completed"
+    assert editor.accessed == []
+    assert result_of(editor.prompt(session, "!read missing.txt")[1])["status"] == "failed"
+
+
+@pytest.mark.parametrize("flags", [("--lock",), ("--policy", "write=deny")])
+def test_lock_and_policy_hold_for_the_editor_s_files(editors: Start, tmp_path: Path, flags: tuple[str, ...]) -> None:
+    editor = editors(*flags)
+    session = editor.new(**FILES)
+    _, found = editor.prompt(session, f"!write {tmp_path.parent}/outside.txt x")
+    assert result_of(found)["status"] == "failed"
+    assert [one for one in editor.accessed if one[0] == "write_text_file"] == []
+
+
+def test_an_editor_that_only_reads_leaves_changes_to_zot(editors: Start) -> None:
+    editor = editors()
+    session = editor.new(fs={"readTextFile": True})
+    editor.prompt(session, "!write a.txt one")
+    editor.prompt(session, "!read a.txt")
+    assert [one for one, _ in editor.accessed] == ["read_text_file"]
+    assert (editor.cwd / "a.txt").read_text() == "one"
+
+
+def test_a_run_cancelled_while_the_editor_saves_ends(editors: Start) -> None:
+    editor = editors()
+    session = editor.new(**FILES)
+    number = editor.start(session, "!write a.txt one")
+    while True:
+        frame = json.loads(editor.read_line())
+        if frame.get("method") == "fs/read_text_file":
+            editor.send({"jsonrpc": "2.0", "id": frame["id"], "error": {"code": -32002, "message": "no"}})
+        elif frame.get("method") == "fs/write_text_file":
+            break
+    editor.tell("session/cancel", sessionId=session)
+    assert editor.answer_of(number)["result"]["stopReason"] == "cancelled"
+    assert "may have changed" in result_of(updates(editor.frames))["text"]
+    withdrawn = [one["params"] for one in editor.frames if one.get("method") == "$/cancel_request"]
+    assert withdrawn == [{"requestId": frame["id"]}]
+
+
 # The end of the process.
 
 

@@ -87,9 +87,7 @@ def _list(request: CommandRequest) -> int:
         cached = cache.get(one.digest) if one.runs else None
         state = "disabled" if not one.enabled else "unusable" if one.problem else "usable"
         tools = None if cached is None else len(cached.tools)
-        rows.append(
-            McpRow(one.name, state, tools, one.argv[0] if one.argv else "", one.origin or "config", one.problem)
-        )
+        rows.append(McpRow(one.name, state, tools, one.label, one.origin or "config", one.problem))
     if request.json:
         for row in rows:
             write_json(row)
@@ -242,8 +240,8 @@ def _trust(request: CommandRequest) -> int:
     if not project.fingerprint:
         raise UserError(f"{path}: {project.sources[0].problem}")
     for one in project.sources:
-        command = shlex.join(one.argv) or one.problem
-        write(f"{one.name}: {printable(command)}\n")
+        what = shlex.join(one.argv) or one.url or one.problem
+        write(f"{one.name}: {printable(what)}\n")
     covered = {place for one in project.sources for place, state in (one.files or {}).items() if state}
     for place in sorted(covered):
         write(f"    with {printable(os.path.relpath(place, cwd))}\n")

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from zot.runtime.shared import SharedResources
     from zot.session.session import Session
     from zot.store import Configured
+    from zot.tools.documents import OpenDocuments
 
 
 #: Prefix of session ids that strangers prompt, so that none of them can name a session of the user.
@@ -79,6 +80,8 @@ class OpenRequest(msgspec.Struct, frozen=True, kw_only=True):
     keeps_approvals: bool = False
     #: The host's request that it is opened for.
     host_request: IdempotentRequest | None = None
+    #: The files as the user's editor has them; not used with a lock, which the editor would not keep.
+    documents: OpenDocuments | None = None
     #: The conversation that an unrecorded session starts from.
     past: TranscriptPast | None = None
     #: Returns the request for a session that exists, given its recorded settings; None to follow the recorded agent.
@@ -244,7 +247,7 @@ def assemble(settled: SettledRequest, resources: SharedResources) -> SessionPart
     model_id, models = check(config), models_of(config)
     cwd, key, expected = working_directory(config.cwd), os.urandom(6).hex(), expected_of(config)
     now = clock_of(config.frozen_time)
-    toolbox = Toolbox(config, resources, cwd=cwd, key=key)
+    toolbox = Toolbox(config, resources, cwd=cwd, key=key, documents=request.documents)
     if system is None:
         system = system_of(config, toolbox, date=date_of(config), expected=expected)
     left_s = None if request.host_request is None else request.host_request.left_s

@@ -337,6 +337,10 @@ class FileLocation:
         except OSError as exc:
             raise failure("write", self._shown, exc) from exc
 
+    async def save(self, data: bytes, *, expected: os.stat_result | None = None) -> Replaced:
+        """Replace the whole content as `replace` does, which needs no await: an abort comes before or after it."""
+        return self.replace(data, expected=expected)
+
     def remove(self, *, expected: os.stat_result) -> None:
         """Remove the file if it still has the status ``expected``. Raise ToolFailed."""
         try:

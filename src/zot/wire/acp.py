@@ -25,6 +25,8 @@ from zot.events import (
     PanelClosed,
     PanelOpened,
     PanelRendered,
+    QuestionAnswer,
+    QuestionRequest,
     Reconfigured,
     Retry,
     TextDelta,
@@ -55,6 +57,7 @@ from zot.messages import (
     text_of,
     thought_of,
 )
+from zot.text import visible
 from zot.wire.acp_greeting import ClientCapabilities
 from zot.wire.jsonrpc import INVALID_PARAMS, Request, RpcError
 
@@ -327,6 +330,21 @@ def decision_of(result: msgspec.Raw | None) -> str:
     return chosen.option_id if chosen.outcome == "selected" and chosen.option_id in known else "reject"
 
 
+class _TextFile(msgspec.Struct, frozen=True):
+    content: str
+
+
+_text_files: msgspec.json.Decoder[_TextFile] = msgspec.json.Decoder(_TextFile)
+
+
+def text_in(result: msgspec.Raw) -> str | None:
+    """Return the text in a client's answer to `fs/read_text_file`, None if there is none."""
+    try:
+        return _text_files.decode(result).content
+    except UNREADABLE:
+        return None
+
+
 # Session updates.
 
 
@@ -448,16 +466,16 @@ def _pair(edit: Any) -> tuple[str, str]:
 
 
 def _title(name: str, args: dict[str, Any]) -> str:
-    """Return the title of a card: the whole command, or the tool and its path."""
+    """Return the title of a card: the whole command, or the tool and its path. A person may approve by it alone."""
     match name, args:
         case "bash", {"command": str(command)} if command:
-            return command
+            return visible(command)
         case _, {"path": str(path)} if path:
-            return f"{name} {path}"
+            return visible(f"{name} {path}")
         case "skill", {"name": str(skill)}:
-            return f"skill {skill}"
+            return visible(f"skill {skill}")
         case _:
-            return name
+            return visible(name)
 
 
 def card_update(call_id: str, status: str, content: list[dict[str, Any]] | None = None) -> Update:
@@ -547,6 +565,8 @@ class UpdateMaker:
                 | Error()
                 | ApprovalRequest()  # A request to the client, not an update.
                 | ApprovalAnswer()
+                | QuestionRequest()
+                | QuestionAnswer()
                 | ConversationReplaced()
                 | Reconfigured()
                 | PanelOpened()  # The protocol has no panels.

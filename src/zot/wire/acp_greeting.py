@@ -56,6 +56,16 @@ class ClientCapabilities(msgspec.Struct, frozen=True):
     elicitation: ElicitationCapabilities | None = None
 
     @property
+    def reads_files(self) -> bool:
+        """True if the client returns the text of files, with unsaved changes."""
+        return self.fs is not None and bool(self.fs.read_text_file)
+
+    @property
+    def writes_files(self) -> bool:
+        """True if the client changes files, too."""
+        return self.fs is not None and bool(self.fs.write_text_file)
+
+    @property
     def shows_compaction(self) -> bool:
         """True if the client shows compactions."""
         return self.session is not None and self.session.compaction is not None

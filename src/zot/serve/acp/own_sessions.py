@@ -329,9 +329,16 @@ class OwnSessions(Sessions):
             recorded = (await journal.find(session_id)).cwd
             if not _is_same_place(recorded, place.cwd):
                 overrides = overrides.including("cwd")
+        documents = None
+        if self.client.greeting.client.reads_files:
+            from zot.serve.acp.documents import EditorDocuments  # Imported lazily: not every client offers its files.
+
+            documents = EditorDocuments(self.client, session_id, place.cwd)
         mcp = {**self._config.mcp, **dict(place.mcp)}
         config = msgspec.structs.replace(self._config, session=session_id, cwd=place.cwd, mcp=mcp)
-        request = OpenRequest(config=config, overrides=overrides, creates=self.is_unused(session_id))
+        request = OpenRequest(
+            config=config, overrides=overrides, creates=self.is_unused(session_id), documents=documents
+        )
         return await open_session(request, self._resources)
 
 

@@ -71,6 +71,8 @@ class AcpServer:
         #: Our own requests: what happens with the answer.
         self._replies: dict[int, Callable[[Reply], None]] = {}
         self._last_request = 0
+        self._asked: set[asyncio.Future[Reply]] = set()
+        backends.client = self
 
     @property
     def sessions(self) -> Sequence[Session]:
@@ -92,6 +94,23 @@ class AcpServer:
         self._replies[self._last_request] = take
         self.output.write(encode_request(method, params, self._last_request))
         return self._last_request
+
+    async def ask(self, method: str, params: Any, *, within_s: float) -> msgspec.Raw:
+        """Send a request and return its result. Raise RpcError, TimeoutError. A cancelled one is withdrawn."""
+        if self.input_ended:
+            raise _no_answer()
+        waits: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        number = self._send(method, params, lambda reply: None if waits.done() else waits.set_result(reply))
+        self._asked.add(waits)
+        try:
+            async with asyncio.timeout(within_s):
+                reply = await waits
+        finally:
+            self._asked.discard(waits)
+            self.withdraw(number)
+        if reply.error is not None:
+            raise RpcError(reply.error.code, reply.error.message)
+        return reply.result or NULL
 
     def withdraw(self, number: int) -> None:
         """Cancel a request of ours; a late answer is ignored."""
@@ -356,6 +375,9 @@ class AcpServer:
     def end_input(self) -> None:
         """Handle the end of the client's input: it can no longer answer approvals."""
         self.input_ended = True
+        for waits in self._asked:
+            if not waits.done():
+                waits.set_exception(_no_answer())
         for session in self.sessions:
             session.worker.approver_left()
 
@@ -370,6 +392,10 @@ class AcpServer:
         """Release what the sessions needed, within a limit."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._backends.close(), _CLOSE_S)
+
+
+def _no_answer() -> RpcError:
+    return RpcError(INVALID_REQUEST, "the client has closed its output and cannot answer")
 
 
 def _check_place(cwd: str) -> None:

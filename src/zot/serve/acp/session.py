@@ -166,7 +166,9 @@ class SessionListing(msgspec.Struct, frozen=True):
 
 
 class Sessions(ABC):
-    """The sessions that a client can open. Methods raise AgentError."""
+    """The sessions that a ``client`` can open. Methods raise AgentError."""
+
+    client: AcpServer
 
     @property
     def sessions(self) -> Sequence[Session]:
