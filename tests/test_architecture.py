@@ -28,6 +28,7 @@ VOCABULARY = {
     "events",
     "store",
     "panels",
+    "questions",
     "run_summary",
     "file_names",
 }
@@ -40,7 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "agent": {"config", "providers", "tools"},
     "extensions": {"config", "wire", "tools", "agent"},
     # Servers run like extensions, and their logs are kept alike.
-    "mcp": {"config", "wire", "tools", "extensions"},
+    "mcp": {"config", "wire", "tools", "providers", "extensions"},
     # Extensions run in processes of their own: the SDK for them knows the wire types only.
     "ext": {"wire"},
     "session": {"config", "tools", "agent"},

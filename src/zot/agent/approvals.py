@@ -25,6 +25,7 @@ from zot.config.policy import (
     possible_names,
     subject_of,
 )
+from zot.encoding import standard_json
 from zot.errors import UserError
 from zot.events import ApprovalAnswer, ApprovalRequest, Decision, Undecided, UserMessage
 from zot.messages import CallBlock, timestamp
@@ -186,9 +187,8 @@ def _exactly(tool: str, args: dict[str, Any], subject: Subject) -> PermissionGra
 
 def _written(args: dict[str, Any]) -> str:
     """Return a canonical text of ``args``."""
-    import json  # Imported lazily: rarely needed. msgspec cannot encode lone surrogates.
-
-    return json.dumps(args, sort_keys=True, ensure_ascii=False)
+    text: str = standard_json().dumps(args, sort_keys=True, ensure_ascii=False)
+    return text
 
 
 class WaitingForApproval(msgspec.Struct, frozen=True):

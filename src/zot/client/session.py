@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from zot.errors import AgentError, RunCancelled
-from zot.events import AgentEvent, ApprovalRequest
+from zot.events import AgentEvent, ApprovalRequest, QuestionRequest
 from zot.messages import ImageBlock
 from zot.wire.daemon_client import Asked, UpdateListener, shown_from
 from zot.wire.daemon_types import (
@@ -27,6 +27,7 @@ from zot.wire.daemon_types import (
     MessagePage,
     Opened,
     PanelTold,
+    QuestionAnswered,
     Rewound,
     State,
     Steered,
@@ -103,6 +104,16 @@ class ClientSession:
         """
         request_id = request if isinstance(request, str) else request.id
         await self._ask("session/approve", Approved, requestId=request_id, decision=decision)
+
+    async def answer(
+        self, request: QuestionRequest | str, action: str, content: Mapping[str, Any] | None = None
+    ) -> None:
+        """Answer a question of a tool, given itself or by id: accept with the values of its fields, decline or cancel.
+
+        Raise RpcError if it is not open or a value does not fit.
+        """
+        request_id = request if isinstance(request, str) else request.id
+        await self._ask("session/answer", QuestionAnswered, requestId=request_id, action=action, content=content)
 
     async def state(self) -> State:
         """Return a snapshot of the session."""

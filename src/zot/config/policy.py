@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from itertools import islice, takewhile
+from types import ModuleType
 from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
 import msgspec
@@ -50,19 +51,21 @@ class CommandSubject(msgspec.Struct, frozen=True):
 
         A command that may do more than it shows matches only ``loosely``. A pattern such as ``@search`` names a set.
         """
-        from zot.config.shell_commands import (  # Imported lazily: start-up budget.
-            in_command_set,
-            matches_words,
-            plain_words,
-        )
-
-        words = plain_words(self.text)
+        shell = _shell_commands()
+        words = shell.plain_words(self.text)
         if pattern.startswith(_SET):
-            return words is not None and in_command_set(pattern.removeprefix(_SET), words, self.cwd)
+            return words is not None and shell.in_command_set(pattern.removeprefix(_SET), words, self.cwd)
         if loosely:
             spelled = self.text if words is None else " ".join(words)
             return fnmatchcase(self.text, pattern) or fnmatchcase(spelled, pattern)
-        return words is not None and matches_words(pattern, words)
+        return words is not None and shell.matches_words(pattern, words)
+
+
+def _shell_commands() -> ModuleType:
+    """Return the parser of shell commands, imported with the first rule about one."""
+    from zot.config import shell_commands
+
+    return shell_commands
 
 
 class PathSubject(msgspec.Struct, frozen=True):
@@ -244,10 +247,9 @@ class Rule(msgspec.Struct, frozen=True):
         if not has_sense or "\0" in pattern:
             raise ConfigError(f"{text!r} is not a rule; write TOOL[:PATTERN]=allow, =deny or =ask, such as 'bash=ask'")
         if tool == "bash" and pattern.startswith(_SET):
-            from zot.config.shell_commands import COMMAND_SETS  # Imported lazily: start-up budget.
-
-            if pattern.removeprefix(_SET) not in COMMAND_SETS:
-                known = ", ".join(f"{_SET}{name}" for name in COMMAND_SETS)
+            sets = _shell_commands().COMMAND_SETS
+            if pattern.removeprefix(_SET) not in sets:
+                known = ", ".join(f"{_SET}{name}" for name in sets)
                 raise ConfigError(f"{text!r}: {pattern} is not a set of commands; there are {known}")
         return Rule(tool, pattern, cast(Action, action))
 

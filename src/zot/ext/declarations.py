@@ -124,9 +124,7 @@ def _kind(function: Callable[..., Any]) -> type[msgspec.Struct]:
 def _field(default: Any) -> Any:
     """Return a default for a struct field: mutable ones are copied for each call."""
     if isinstance(default, list | dict | set | bytearray):
-        from copy import copy  # Imported lazily: not needed before hello.
-
-        return msgspec.field(default_factory=lambda: copy(default))
+        return msgspec.field(default_factory=default.copy)
     return default
 
 

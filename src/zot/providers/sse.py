@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
+from binascii import crc32
 from collections.abc import Iterable, Sequence
 from typing import Any, Generic, TypeVar
-from zlib import crc32
 
 import msgspec
 

@@ -7,7 +7,7 @@ import logging
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -16,7 +16,6 @@ from zot.encoding import thread_safe_type
 from zot.errors import AgentError, ProtocolError, UserError, explained
 from zot.events import Done, Error, ExtNotify, notice_lines
 from zot.messages import ImageBlock, show
-from zot.panels import CommandAnswer
 from zot.runtime.open import OpenRequest, open_session
 from zot.runtime.shared import SharedResources
 from zot.serve.streams import NotAuthorized, StreamWriter, serve_lines
@@ -28,6 +27,9 @@ from zot.wire import rpc
 from zot.wire.lines import LineSplitter, TooLong
 from zot.wire.rpc import EventEncoder
 from zot.wire.rpc_greeting import Command, Greeting, Hello, Ping, fail, fail_frame, name_of, succeed
+
+if TYPE_CHECKING:
+    from zot.panels import CommandAnswer
 
 log = logging.getLogger("zot")
 
@@ -69,6 +71,10 @@ class RpcServer(WritingSubscriber):
     def can_approve(self) -> bool:
         return "approvals" in self._greeting.features and not self._input_ended
 
+    @property
+    def can_answer(self) -> bool:
+        return "questions" in self._greeting.features and not self._input_ended
+
     # Commands from the client.
 
     def take(self, line: bytes | TooLong) -> None:
@@ -107,7 +113,7 @@ class RpcServer(WritingSubscriber):
         """Release nothing: there is nothing besides the session."""
 
     def end_input(self) -> None:
-        """Handle the end of the client's input: it can no longer answer approvals."""
+        """Handle the end of the client's input: it can no longer answer."""
         self._input_ended = True
         self._session.worker.approver_left()
 
@@ -174,7 +180,7 @@ class RpcServer(WritingSubscriber):
                 self._succeed(command)
                 session.abort(queue=bool(queue))
             case rpc.GetState():
-                self._succeed(command, rpc.StateData.of(session.state()))
+                self._succeed(command, rpc.StateData.of(session.state(), self._greeting.features))
             case rpc.GetMessages(view="full"):
                 self._later(command, self._all_messages())
             case rpc.Fork(session=new_id, messages=count):
@@ -186,6 +192,9 @@ class RpcServer(WritingSubscriber):
                 self._succeed(command, {"messages": messages})
             case rpc.Approve(request=request, decision=decision):
                 session.approvals.answer(request or "", decision or "")
+                self._succeed(command)
+            case rpc.Answer(request=request, action=action, content=content):
+                session.worker.questions.answer(request or "", action or "", content)
                 self._succeed(command)
             case rpc.Clear():
                 session.clear(self._observer(command))

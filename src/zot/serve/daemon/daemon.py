@@ -15,7 +15,7 @@ from msgspec import UNSET
 
 from zot.client.endpoint import admits, identify, is_confined
 from zot.config.agents import AgentConfigs
-from zot.config.config import DEFAULT_AGENT, Config, journal_path
+from zot.config.config import Config
 from zot.config.file import DaemonSettings
 from zot.config.paths import DaemonPaths
 from zot.serve.daemon.audit import Identity, Refusals
@@ -85,11 +85,6 @@ class DaemonParts:
         journal = self.place.journal or config.journal
         config = msgspec.structs.replace(config, session=session_id, journal=journal, private=self.private)
         return config if cwd is None else msgspec.structs.replace(config, cwd=cwd)
-
-
-def journal_of(place: DaemonPaths, agents: AgentConfigs) -> str:
-    """Return the path of a daemon's journal. Raise ConfigError."""
-    return place.journal or journal_path(agents.config(DEFAULT_AGENT))
 
 
 log = logging.getLogger("zot")

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 from zot.config.config import DEFAULT_AGENT, OF_PROVIDER, RECORDED, Overrides, resumed
@@ -18,7 +19,7 @@ from zot.events import ApprovalRequest, Done
 from zot.messages import timestamp
 from zot.providers.models import Model
 from zot.runtime.check import check, working_directory
-from zot.runtime.open import HOSTED, OpenRequest, open_session, open_unrecorded
+from zot.runtime.open import HOSTED, OpenRequest, open_session, open_unrecorded, preload
 from zot.runtime.pool import NewSession, SessionPool
 from zot.runtime.providers import EarlierProviders, models_of
 from zot.runtime.toolbox import warn_without_sandbox
@@ -66,6 +67,11 @@ class DaemonSessions:
         self.watch = ForeignRunWatcher(daemon)
         self._host_requests = RequestServer(self.opener.opening_for_host)
         self.server_methods, self.handlers = make_handlers(daemon, self)
+
+    async def preload(self, provider: str) -> None:
+        """Import the modules that the first run needs: the HTTP client, and extensions, which can come at any time."""
+        await preload(provider)
+        import_module("zot.extensions.manager")
 
     def feed(self, session_id: str) -> SessionFeed:
         """Return the feed of a session's updates."""
