@@ -14,7 +14,7 @@ from zot.ui.qr_code import matrix, rendered
 
 @needs("zbarimg")
 @pytest.mark.parametrize("size", [1, 17, 18, 53, 78, 134, 192, 271])
-def test_a_code_of_each_size_is_read_as_it_was_written(tmp_path: Path, size: int) -> None:
+def test_a_scanner_reads_codes_of_every_size(tmp_path: Path, size: int) -> None:
     text = ("https://box.example/web/#pair=AbC-_~" * 20)[:size]
     assert scanned(rendered(matrix(text)).split("\n"), tmp_path / "code.pgm") == text
 

@@ -24,19 +24,19 @@ const DOUBLE = String.raw`"(?:\\[\s\S]|[^"\\\n])*"?`;
 const SINGLE = String.raw`'(?:\\[\s\S]|[^'\\\n])*'?`;
 const TICK = "`(?:\\\\[\\s\\S]|[^`\\\\])*`?";
 const NUMBER = String.raw`\b(?:0[xXbBoO][\da-fA-F_]+|\d[\d_]*(?:\.\d+)?(?:[eE][+-]?\d+)?)\w*\b`;
-const C_COMMENT = String.raw`\/\/[^\n]*|\/\*[\s\S]*?(?:\*\/|$)`;
+const C_COMMENT = String.raw`\/\/[^\n]*|\/\*[\s\S]*?(?:\*\/|(?![^]))`;
 const NAME = String.raw`[A-Za-z_$][\w$]*`;
 
 /** Families: [comment, string, other] patterns, keywords, and whether case counts. */
 const FAMILIES = {
   c: [C_COMMENT, `${DOUBLE}|${SINGLE}|${TICK}`, C_WORDS],
-  python: ["#[^\\n]*", `"""[\\s\\S]*?(?:"""|$)|'''[\\s\\S]*?(?:'''|$)|${DOUBLE}|${SINGLE}`, PY_WORDS],
+  python: ["#[^\\n]*", `"""[\\s\\S]*?(?:"""|(?![^]))|'''[\\s\\S]*?(?:'''|(?![^]))|${DOUBLE}|${SINGLE}`, PY_WORDS],
   shell: ["(?<![^\\s;(])#[^\\n]*", `"(?:\\\\[\\s\\S]|[^"\\\\])*"?|'[^']*'?`, SH_WORDS],
   ruby: ["#[^\\n]*", `${DOUBLE}|${SINGLE}`, RUBY_WORDS],
-  sql: [String.raw`--[^\n]*|\/\*[\s\S]*?(?:\*\/|$)`, `${SINGLE}|${DOUBLE}`, SQL_WORDS, "i"],
+  sql: [String.raw`--[^\n]*|\/\*[\s\S]*?(?:\*\/|(?![^]))`, `${SINGLE}|${DOUBLE}`, SQL_WORDS, "i"],
   data: ["#[^\\n]*", `${DOUBLE}|${SINGLE}`, words("true false null yes no on off")],
-  css: [String.raw`\/\*[\s\S]*?(?:\*\/|$)`, `${DOUBLE}|${SINGLE}`, words("important media supports keyframes from to")],
-  markup: ["<!--[\\s\\S]*?(?:-->|$)", `${DOUBLE}|${SINGLE}`, []],
+  css: [String.raw`\/\*[\s\S]*?(?:\*\/|(?![^]))`, `${DOUBLE}|${SINGLE}`, words("important media supports keyframes from to")],
+  markup: ["<!--[\\s\\S]*?(?:-->|(?![^]))", `${DOUBLE}|${SINGLE}`, []],
 };
 const LANGUAGES = {
   js: "c", javascript: "c", jsx: "c", mjs: "c", ts: "c", typescript: "c", tsx: "c", java: "c", c: "c", h: "c", cpp: "c", "c++": "c",
@@ -52,8 +52,8 @@ function family(name) {
   if (!compiled.has(name)) {
     const [comment, string, keywords, flags = ""] = FAMILIES[name];
     const word = keywords.length ? `\\b(?:${keywords.join("|")})\\b(?!\\s*:)` : "(?!)";
-    const tag = name === "markup" ? String.raw`<\/?[\w:-]+|\/?>` : name === "data" ? String.raw`^[ \t-]*[\w."-]+(?=\s*[:=])` : name === "shell"
-      ? String.raw`\$(?:\w+|\{[^}\n]*\})|(?<=\s)--?[\w-]+` : `${NAME}(?=\\()`;
+    const tag = name === "markup" ? String.raw`<\/?[\w:-]+|\/?>` : name === "data" ? String.raw`^[ \t]{0,80}(?:- )?[\w."-]{1,80}(?=\s{0,9}[:=])` : name === "shell"
+      ? String.raw`\$(?:\w+|\{[^}\n]{0,200}\})|(?<=\s)--?[\w-]+` : `${NAME}(?=\\()`;
     compiled.set(name, new RegExp(`(${comment})|(${string})|(${word})|(${NUMBER})|(${tag})`, `gm${flags}`));
   }
   return compiled.get(name);

@@ -133,6 +133,7 @@ function emphasis(text, at, closing, depth) {
   if (one === "_" && /\w/.test(text[at - 1] ?? "")) return null;
   let end = closing(mark, from);
   for (let tries = 0; end >= 0 && tries < 8; tries += 1) {
+    if (mark.length === 2 && text[end + 2] === one && text[end + 3] !== one) end += 1; // The inner mark closes first.
     const isWord = one === "_" && /\w/.test(text[end + mark.length] ?? "");
     if (end > from && !/\s/.test(text[end - 1]) && !isWord && (mark.length === 2 || text[end + 1] !== one)) {
       const kind = one === "~" ? "strike" : mark.length === 2 ? "strong" : "em";
