@@ -26,6 +26,8 @@ KEYS: dict[str, tuple[set[str], set[str]]] = {
     "tool_result": ({"id", "is_error", "content"}, {"details"}),
     "retry": ({"reason", "attempt", "delay_ms"}, set()),
     "approval_request": ({"id", "tool", "args", "summary", "deadline"}, set()),
+    "question_request": ({"id", "origin", "message", "deadline"}, {"fields", "url", "call"}),
+    "question_answer": ({"id", "action"}, {"by"}),
     "error": ({"message"}, set()),
     "compact_done": ({"summary"}, {"auto", "pruned"}),
     "done": (set(), set()),
@@ -156,7 +158,7 @@ class Grammar:
                 self._check_message(frame["content"])
             case At.SAID, "tool_call" if frame["id"] in self._open:
                 self._calls.append(frame["id"])
-            case At.USING, "approval_request":
+            case At.USING, "approval_request" | "question_request" | "question_answer":
                 pass
             case At.USING, "tool_progress" if frame["id"] == self._calls[0]:
                 pass

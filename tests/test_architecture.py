@@ -28,6 +28,7 @@ VOCABULARY = {
     "events",
     "store",
     "panels",
+    "questions",
     "run_summary",
     "file_names",
 }
@@ -40,7 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "agent": {"config", "providers", "tools"},
     "extensions": {"config", "wire", "tools", "agent"},
     # Servers run like extensions, and their logs are kept alike.
-    "mcp": {"config", "wire", "tools", "extensions"},
+    "mcp": {"config", "wire", "tools", "providers", "extensions"},
     # Extensions run in processes of their own: the SDK for them knows the wire types only.
     "ext": {"wire"},
     "session": {"config", "tools", "agent"},
@@ -78,6 +79,7 @@ SEAMS: dict[str, set[tuple[str, str]]] = {
     "a command imports what it runs": {
         ("cli", "serve"), ("cli", "vocabulary"), ("commands", "commands"), ("commands", "serve"), ("commands", "ui"),
         ("commands", "providers"), ("commands", "runtime"), ("commands", "agent"),
+        ("commands", "client"),
     },
     "the first answer comes before the rest of a protocol": {
         ("serve", "serve"), ("serve", "runtime"), ("serve", "wire"), ("serve", "client"), ("serve", "config"),
@@ -86,7 +88,7 @@ SEAMS: dict[str, set[tuple[str, str]]] = {
     "settings and files that few users have": {("config", "config"), ("runtime", "config"), ("runtime", "agent")},
     "a session imports the parts that it uses": {
         ("runtime", "providers"), ("runtime", "tools"), ("runtime", "runtime"), ("runtime", "journal"),
-        ("runtime", "vocabulary"), ("agent", "vocabulary"), ("session", "session"),
+        ("runtime", "vocabulary"), ("agent", "vocabulary"), ("tools", "vocabulary"), ("session", "session"), ("session", "agent"),
     },
     "protection, only under a lock": {("tools", "tools"), ("tools", "config")},
     "repair and failed runs": {("journal", "journal")},

@@ -214,7 +214,7 @@ async def test_questions_of_a_server_are_answered_at_once(tmp_path: Path) -> Non
         assert json.loads((await stage.call())[0]) == [{"q": {"action": "decline"}}, "here"]
     async with McpStage(tmp_path, "asks-forever") as stage:
         await stage.learn()
-        assert await stage.call() == ("the MCP server s failed: asked 8 times for input", True)
+        assert await stage.call() == ("the MCP server s failed: asked 32 times for input", True)
     async with McpStage(tmp_path, "samples") as stage:
         await stage.learn()
         assert "zot does not call models for servers" in (await stage.call())[0]

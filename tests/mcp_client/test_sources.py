@@ -44,12 +44,12 @@ def test_the_projects_servers_need_trust_in_their_file(tmp_path: Path) -> None:
 
 
 def test_a_bad_entry_is_skipped_alone(tmp_path: Path) -> None:
-    entries = {"good": {"command": "x", "type": "stdio"}, "web": {"url": "http://x", "type": "http"}, "no": 7}
+    entries = {"good": {"command": "x", "type": "stdio"}, "web": {"url": "ftp://x", "type": "http"}, "no": 7}
     found = Project(tmp_path, {**entries, "a__b": {"command": "x"}, "off": {"command": "x", "disabled": True}}).found(
         trust_project=True
     )
     assert {name for name, one in found.items() if one.runs} == {"good"}
-    assert "over HTTP" in found["web"].problem
+    assert "must begin with http" in found["web"].problem
     assert "its entry is invalid" in found["no"].problem
     assert "no usable name" in found["a__b"].problem
     assert not found["off"].enabled

@@ -51,7 +51,15 @@ def updates(*given: AgentEvent, window: int = 1000) -> list[acp.Update]:
 
 
 def example(kind: type[msgspec.Struct]) -> AgentEvent:
-    values = {"content": (), "args": {}, "lines": (), "stop": "end_turn", "level": "info", "decision": "reject"}
+    values = {
+        "content": (),
+        "args": {},
+        "lines": (),
+        "stop": "end_turn",
+        "level": "info",
+        "decision": "reject",
+        "action": "accept",
+    }
     numbers = ("step", "attempt", "delay_ms", "messages")
     fields = {
         field.name: values.get(field.name, 1 if field.name in numbers else field.name)

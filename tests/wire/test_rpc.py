@@ -19,6 +19,8 @@ from zot.events import (
     Done,
     ExtNotify,
     ExtWaiting,
+    QuestionAnswer,
+    QuestionRequest,
     Retry,
     TextDelta,
     ThinkingDelta,
@@ -198,6 +200,8 @@ GATED: list[tuple[str, AgentEvent]] = [
     ("thinking", ThinkingDelta("hm")),
     ("retries", Retry("busy", 1, 500)),
     ("approvals", ApprovalRequest("1", "bash", {}, "run it", "2026-01-01T00:00:00.000Z")),
+    ("questions", QuestionRequest("1", "mcp:x", "who?", "2026-01-01T00:00:00.000Z")),
+    ("questions", QuestionAnswer("1", "accept")),
     ("extensions", ExtNotify("x", "info", "hello")),
     ("extensions", ExtWaiting("x", "start", "2026-07-14T12:00:00.000Z")),
 ]

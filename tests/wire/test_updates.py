@@ -28,6 +28,8 @@ from zot.events import (
     PanelClosed,
     PanelOpened,
     PanelRendered,
+    QuestionAnswer,
+    QuestionRequest,
     Reconfigured,
     Retry,
     TextDelta,
@@ -120,6 +122,8 @@ UNSAID: list[AgentEvent] = [
     PanelRendered("todo", "p", "T", ()),
     PanelClosed("todo", "p"),
     Error("no"),
+    QuestionRequest("question_1_1", "mcp:x", "who?", NOON),
+    QuestionAnswer("question_1_1", "accept"),
 ]
 
 

@@ -19,7 +19,7 @@ from zot.agent.hooks import (
     MessageDecision,
     NoExtensions,
 )
-from zot.agent.run import RecordedCall, Run, RunPhase
+from zot.agent.run import QuietCall, RecordedCall, Run, RunPhase
 from zot.agent.transcript import Transcript
 from zot.errors import (
     BudgetExhausted,
@@ -436,11 +436,14 @@ class CallRunner:
 
     async def _together(self, run: Run, group: Sequence[tuple[CallBlock, Prepared]]) -> list[tuple[Output, bool]]:
         """Run calls concurrently. They show no progress: it would appear among the results of the others."""
-        context = ToolContext(self._cwd, self._env, run.owners)
+
+        def context(call: CallBlock) -> ToolContext:
+            return ToolContext(self._cwd, self._env, run.owners, QuietCall(run, call))
+
         try:
             async with asyncio.TaskGroup() as tasks:
                 running = [
-                    tasks.create_task(self._outcome(run, prepared, context), name=f"zot call {call.id}")
+                    tasks.create_task(self._outcome(run, prepared, context(call)), name=f"zot call {call.id}")
                     for call, prepared in group
                 ]
         except BaseExceptionGroup as problems:

@@ -86,9 +86,7 @@ def _list(request: CommandRequest) -> int:
         cached = cache.get(one.digest) if one.runs else None
         state = "disabled" if not one.enabled else "unusable" if one.problem else "usable"
         tools = None if cached is None else len(cached.tools)
-        rows.append(
-            McpRow(one.name, state, tools, one.argv[0] if one.argv else "", one.origin or "config", one.problem)
-        )
+        rows.append(McpRow(one.name, state, tools, one.label, one.origin or "config", one.problem))
     if request.json:
         for row in rows:
             write_json(row)

@@ -254,37 +254,46 @@ WAIT_FLAG = Flag(
 
 
 class McpServer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """MCP server to start: a program that offers tools over its standard input and output.
+    """MCP server: a program to start that offers tools over its standard input and output, or an address over HTTP.
 
     ``env`` is added to a clean environment; `${NAME}` and `${NAME:-DEFAULT}` are replaced in ``command``, ``args``,
-    ``env`` and ``cwd``. ``tools`` are patterns of the server's own names for the tools to offer. ``timeout_s`` is how
-    long a call may be silent.
+    ``env``, ``cwd``, ``url`` and ``headers``. ``tools`` are patterns of the server's own names for the tools to offer.
+    ``timeout_s`` is how long a call may be silent. ``sandbox`` is false for a server that `--lock` does not confine.
+    ``client_id`` and ``client_secret`` are zot's registration at the authorization server, if it was made by hand.
     """
 
     command: str = ""
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = {}
     cwd: str | None = None
+    url: str = ""
+    headers: Mapping[str, str] = {}
     tools: tuple[str, ...] = ("*",)
     enabled: bool = True
     timeout_s: Seconds = 60.0
+    sandbox: bool = True
+    client_id: str = ""
+    client_secret: str = ""
+    scope: str = ""
 
     def __repr__(self) -> str:
-        """Show the program, without its environment and arguments: they may contain secrets."""
+        """Show the program or the address's host, without environment, arguments and headers: they may be secret."""
         return f"McpServer(command={self.command!r})"
 
 
 def mcp_server(text: str) -> tuple[str, McpServer]:
-    """Parse NAME=COMMAND, a server with its arguments. Raise ValueError."""
+    """Parse NAME=COMMAND, a server with its arguments, or NAME=URL. Raise ValueError."""
     import shlex  # Imported lazily: few name a server.
 
     name, equals, line = text.partition("=")
+    if line.startswith(("https://", "http://")) and is_mcp_name(name):
+        return name, McpServer(url=line)
     try:
         command, *args = shlex.split(line)
     except ValueError:  # No word, or an open quote.
         command, args = "", []
     if not equals or not command:
-        raise ValueError("expected NAME=COMMAND, such as files='mcp-files --root .'")
+        raise ValueError("expected NAME=COMMAND or NAME=URL, such as files='mcp-files --root .'")
     if not is_mcp_name(name):
         raise ValueError(f"{name!r} is no name for a server: {MCP_NAME_RULE}")
     return name, McpServer(command=command, args=tuple(args))

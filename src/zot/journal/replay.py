@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import Any
 
 from zot.errors import JournalDamaged
-from zot.events import AgentEvent, ApprovalRequest, ConversationReplaced, Done, ExtNotify
+from zot.events import AgentEvent, ApprovalRequest, ConversationReplaced, Done, ExtNotify, QuestionRequest
 from zot.journal.chunks import Chunk, Kind, unpack, verified
 from zot.journal.queries import CHUNK, SessionRecord, all_changes, get, last_seq, rows_after, titled
 from zot.messages import show, text_of
@@ -130,14 +130,15 @@ def run_so_far(connection: sqlite3.Connection, session_id: str, upto: int) -> Se
     return [event for _, event in _numbered_run(connection, session_id, upto)]
 
 
-def approval_row(connection: sqlite3.Connection, session_id: str, request_id: str) -> int:
-    """Return the row of an approval request in the newest run; 0 if it is not on record.
+def request_row(connection: sqlite3.Connection, session_id: str, request_id: str) -> int:
+    """Return the row of an approval request or a question in the newest run; 0 if it is not on record.
 
     Raise NoSuchSession, JournalDamaged.
     """
     upto = last_seq(connection, get(connection, session_id).number)
     events = _numbered_run(connection, session_id, upto)
-    return next((seq for seq, event in events if isinstance(event, ApprovalRequest) and event.id == request_id), 0)
+    asked = ApprovalRequest | QuestionRequest
+    return next((seq for seq, event in events if isinstance(event, asked) and event.id == request_id), 0)
 
 
 def open_approval(connection: sqlite3.Connection, record: SessionRecord, now: str) -> ApprovalRequest | None:

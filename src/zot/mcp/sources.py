@@ -10,11 +10,12 @@ from typing import Any
 
 import msgspec
 
+from zot.config.address import split_url
 from zot.config.config import MCP_FILE, Config, keyless_environment, zot_home
 from zot.config.flags import MCP_NAME_RULE, McpServer, is_mcp_name
 from zot.config.trust import TrustStore, file_fingerprint
 from zot.encoding import UNREADABLE, decoder, explain
-from zot.errors import ConfigError
+from zot.errors import ConfigError, ConnectionImpossible
 from zot.files import read_chunks
 from zot.text import printable
 from zot.tools.sandbox import ENVIRONMENT, PROXIES
@@ -39,6 +40,19 @@ class McpSource(msgspec.Struct, frozen=True):
     enabled: bool = True
     origin: str = ""
     problem: str = ""
+    #: The address of a server over HTTP; then there is no program.
+    url: str = ""
+    headers: Mapping[str, str] = {}
+    sandbox: bool = True
+    #: zot's registration at the authorization server, and the scopes to ask for; "" if not configured.
+    client_id: str = ""
+    client_secret: str = ""
+    scope: str = ""
+
+    @property
+    def label(self) -> str:
+        """The program or the address, without secrets."""
+        return self.url.partition("?")[0] if self.url else self.argv[0] if self.argv else ""
 
     @property
     def runs(self) -> bool:
@@ -48,11 +62,14 @@ class McpSource(msgspec.Struct, frozen=True):
     @property
     def digest(self) -> str:
         """A hash of the program and its surroundings: another one may have other tools."""
-        mine = {name: self.env[name] for name in sorted(self.own_env)}
-        return hashlib.sha256(msgspec.json.encode([self.name, self.argv, mine, self.cwd])).hexdigest()[:32]
+        if self.url:
+            place: list[Any] = [self.name, self.url, sorted(self.headers.items())]
+        else:
+            place = [self.name, self.argv, {name: self.env[name] for name in sorted(self.own_env)}, self.cwd]
+        return hashlib.sha256(msgspec.json.encode(place)).hexdigest()[:32]
 
 
-class _ProjectServer(msgspec.Struct, frozen=True):
+class ListedServer(msgspec.Struct, frozen=True):
     """An entry of the project's file, as other programs write it."""
 
     command: str = ""
@@ -60,7 +77,14 @@ class _ProjectServer(msgspec.Struct, frozen=True):
     env: Mapping[str, str] = {}
     cwd: str | None = None
     url: str = ""
+    headers: Mapping[str, str] = {}
     disabled: bool = False
+
+    def settings(self) -> McpServer:
+        """Return the same as zot's own settings."""
+        if self.url and not self.command:
+            return McpServer(url=self.url, headers=self.headers, enabled=not self.disabled)
+        return McpServer(command=self.command, args=self.args, env=self.env, cwd=self.cwd, enabled=not self.disabled)
 
 
 class _ProjectFile(msgspec.Struct, frozen=True, rename={"servers": "mcpServers"}):
@@ -103,14 +127,12 @@ def _project_servers(config: Config, cwd: str) -> list[McpSource]:
 
 def _entry(name: str, raw: msgspec.Raw, env: Mapping[str, str], cwd: str, path: str, *, trusted: bool) -> McpSource:
     try:
-        entry: _ProjectServer = decoder(_ProjectServer).decode(raw)
+        entry: ListedServer = decoder(ListedServer).decode(raw)
     except UNREADABLE as problem:
         return McpSource(printable(name), origin=path, problem=f"its entry is invalid: {explain(problem)}")
     if not is_mcp_name(name):
         return McpSource(printable(name), origin=path, problem=f"it has no usable name: {MCP_NAME_RULE}")
-    if entry.url and not entry.command:
-        return McpSource(name, origin=path, problem="it is reached over HTTP, which zot does not support yet")
-    server = McpServer(command=entry.command, args=entry.args, env=entry.env, cwd=entry.cwd, enabled=not entry.disabled)
+    server = entry.settings()
     source = _source(name, server, env, cwd, path)
     if not trusted:
         return msgspec.structs.replace(source, problem=f"{path} is not trusted; look at it, then: zot mcp trust")
@@ -121,18 +143,35 @@ def _source(name: str, server: McpServer, env: Mapping[str, str], cwd: str, orig
     shown: dict[str, Any] = {"name": name, "enabled": server.enabled, "origin": origin}
     if not is_mcp_name(name):
         return McpSource(printable(name), origin=origin, problem=f"it has no usable name: {MCP_NAME_RULE}")
+    shown |= {"tools": server.tools, "timeout_s": server.timeout_s, "sandbox": server.sandbox}
     try:
+        if server.url and not server.command:
+            return _remote(shown, server, env)
         if not server.command:
-            raise ConfigError("it has no command")
+            raise ConfigError("it has no command and no url")
+        if server.url:
+            raise ConfigError("it has a command and a url; only one of them can be used")
         argv = tuple(_expanded(word, env) for word in (server.command, *server.args))
         own = {key: _expanded(value, env) for key, value in server.env.items()}
         place = os.path.join(cwd, os.path.expanduser(_expanded(server.cwd or "", env)))
-    except ConfigError as problem:
+    except (ConfigError, ConnectionImpossible) as problem:
         return McpSource(**shown, problem=str(problem))
     if any("\0" in word for word in (*argv, *own, *own.values(), place)) or any("=" in key for key in own):
         return McpSource(**shown, problem="its command or environment has a NUL character or a name with `=`")
-    more: dict[str, Any] = {"tools": server.tools, "timeout_s": server.timeout_s, "cwd": os.path.abspath(place)}
-    return McpSource(**shown, **more, argv=argv, env={**_clean(env), **own}, own_env=frozenset(own))
+    clean = {**_clean(env), **own}
+    return McpSource(**shown, cwd=os.path.abspath(place), argv=argv, env=clean, own_env=frozenset(own))
+
+
+def _remote(shown: dict[str, Any], server: McpServer, env: Mapping[str, str]) -> McpSource:
+    """Return a server over HTTP. Raise ConfigError."""
+    url = _expanded(server.url, env)
+    split_url(url)
+    headers = {key.lower(): _expanded(value, env) for key, value in server.headers.items()}
+    registered: dict[str, Any] = {
+        "client_id": _expanded(server.client_id, env),
+        "client_secret": _expanded(server.client_secret, env),
+    }
+    return McpSource(**shown, **registered, scope=server.scope, url=url, headers=headers)
 
 
 def _clean(env: Mapping[str, str]) -> dict[str, str]:

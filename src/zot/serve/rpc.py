@@ -71,6 +71,10 @@ class RpcServer(WritingSubscriber):
     def can_approve(self) -> bool:
         return "approvals" in self._greeting.features and not self._input_ended
 
+    @property
+    def can_answer(self) -> bool:
+        return "questions" in self._greeting.features and not self._input_ended
+
     # Commands from the client.
 
     def take(self, line: bytes | TooLong) -> None:
@@ -109,7 +113,7 @@ class RpcServer(WritingSubscriber):
         """Release nothing: there is nothing besides the session."""
 
     def end_input(self) -> None:
-        """Handle the end of the client's input: it can no longer answer approvals."""
+        """Handle the end of the client's input: it can no longer answer."""
         self._input_ended = True
         self._session.worker.approver_left()
 
@@ -176,7 +180,7 @@ class RpcServer(WritingSubscriber):
                 self._succeed(command)
                 session.abort(queue=bool(queue))
             case rpc.GetState():
-                self._succeed(command, rpc.StateData.of(session.state()))
+                self._succeed(command, rpc.StateData.of(session.state(), self._greeting.features))
             case rpc.GetMessages(view="full"):
                 self._later(command, self._all_messages())
             case rpc.Fork(session=new_id, messages=count):
@@ -188,6 +192,9 @@ class RpcServer(WritingSubscriber):
                 self._succeed(command, {"messages": messages})
             case rpc.Approve(request=request, decision=decision):
                 session.approvals.answer(request or "", decision or "")
+                self._succeed(command)
+            case rpc.Answer(request=request, action=action, content=content):
+                session.worker.questions.answer(request or "", action or "", content)
                 self._succeed(command)
             case rpc.Clear():
                 session.clear(self._observer(command))

@@ -110,6 +110,7 @@ class Session:
             context_tokens=agent.gauge.need(agent.system, (), transcript.messages) if len(transcript) else 0,
             context_window=agent.model.context_window,
             locked=agent.locked,
+            questions=self.worker.open_questions,
         )
 
     # Runs.

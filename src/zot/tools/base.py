@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -14,6 +14,9 @@ from zot.errors import ToolFailed
 from zot.files import sha256
 from zot.messages import ImageBlock, TextBlock, ToolSpec
 from zot.store import FileChanged
+
+if TYPE_CHECKING:
+    from zot.questions import Question, QuestionReply
 
 Output: TypeAlias = tuple[TextBlock | ImageBlock, ...]
 T = TypeVar("T", bound=msgspec.Struct)
@@ -38,6 +41,12 @@ class CallReporter:
 
     async def writing(self, change: FileChanged) -> None:
         """Record a change that the call is about to make in a file."""
+
+    async def ask(self, question: Question) -> QuestionReply:
+        """Ask the user while the tool runs, and return the answer; if no user can be asked, a refusal at once."""
+        from zot.questions import DECLINED  # Imported lazily: few tools ask.
+
+        return DECLINED
 
     def last_words(self, text: str) -> None:
         """Set the result of a cancelled call for the model, in place of a note that it was aborted."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,7 +17,7 @@ from zot.config.skills import discover
 from zot.config.trust import TrustStore, coverage
 from zot.config.vendors import VENDORS, Vendor, endpoint
 from zot.errors import AgentError, ConfigError, NoSuchSession, RunCancelled, RuntimeBusy, StoreFailed, UserError
-from zot.events import Decision, Done, Error, SessionState
+from zot.events import Decision, Done, Error, QuestionAction, SessionState
 from zot.extensions import discovery
 from zot.extensions.manifest import changeable, load, trust_summary
 from zot.files import write_new
@@ -177,6 +177,9 @@ class LocalConversation:
 
     async def approve(self, request: str, decision: Decision) -> None:
         self._session.approvals.answer(request, decision)
+
+    async def answer(self, request: str, action: QuestionAction, content: Mapping[str, Any]) -> None:
+        self._session.worker.questions.answer(request, action, content)
 
     async def remembered(self) -> Sequence[AllowedCall]:
         return [AllowedCall(one.tool, one.subject) for one in self._session.agent.approver.remembered()]

@@ -25,6 +25,8 @@ from zot.events import (
     PanelClosed,
     PanelOpened,
     PanelRendered,
+    QuestionAnswer,
+    QuestionRequest,
     Reconfigured,
     Retry,
     TextDelta,
@@ -562,6 +564,8 @@ class UpdateMaker:
                 | Error()
                 | ApprovalRequest()  # A request to the client, not an update.
                 | ApprovalAnswer()
+                | QuestionRequest()
+                | QuestionAnswer()
                 | ConversationReplaced()
                 | Reconfigured()
                 | PanelOpened()  # The protocol has no panels.

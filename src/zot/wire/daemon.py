@@ -39,7 +39,9 @@ EVENTS: Final = "events"
 PROMPT_IDS: Final = "prompt_ids"
 #: Notify the client before the daemon stops, so that it sends its next prompt to the next daemon, and if it resumes.
 STOPPING: Final = "stopping"
-FEATURES: Final = (EVENTS, PROMPT_IDS, STOPPING)
+#: With `events`: the client answers questions of tools with `session/answer`. Without such a client they are declined.
+QUESTIONS: Final = "questions"
+FEATURES: Final = (EVENTS, PROMPT_IDS, STOPPING, QUESTIONS)
 #: The notifications of the feature `stopping`.
 TELLS_STOPPING: Final = "daemon/stopping"
 TELLS_RESUMED: Final = "daemon/resumed"
@@ -252,6 +254,14 @@ _DECLARED: Final = (
         "Approve",
         "Approved",
         "Answers an `approval_request`; the first answer counts.",
+        _CHANGES,
+    ),
+    Method(
+        "session/answer",
+        "approve",
+        "AnswerQuestion",
+        "QuestionAnswered",
+        "Answers a `question_request` of a tool; the first answer counts.",
         _CHANGES,
     ),
     Method(

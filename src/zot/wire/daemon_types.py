@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from zot.events import ApprovalRequest, Decision, SessionState, SessionStatus
+from zot.events import ApprovalRequest, Decision, QuestionAction, QuestionRequest, SessionState, SessionStatus
 from zot.messages import Counters, PastMessage, ShownBlock, ShownMessage, text_of
 from zot.messages import Stop as StopName
 from zot.panels import ExtensionStanding
@@ -245,6 +245,23 @@ class Approved(Spelled, frozen=True):
     acknowledged: bool = True
 
 
+class AnswerQuestion(Spelled, frozen=True):
+    """Answer the question ``request_id``. ``content`` has the values of its fields, for an accept."""
+
+    session_id: str
+    request_id: str
+    action: QuestionAction
+    content: dict[str, Any] | None = None
+
+
+class QuestionAnswered(Spelled, frozen=True):
+    """The answer was passed on."""
+
+    session_id: str
+    request_id: str
+    acknowledged: bool = True
+
+
 class PendingApproval(Spelled, frozen=True):
     """A tool call that waits for a decision. ``timeout_secs`` is the time left until its ``deadline``."""
 
@@ -327,6 +344,8 @@ class State(Spelled, frozen=True, kw_only=True):
     pending_approval: PendingApproval | Absent = ABSENT
     locked: bool = False
     closed: bool = False
+    #: Questions that wait for `session/answer`, as zot RPC spells them.
+    questions: tuple[QuestionRequest, ...] | Absent = ABSENT
 
     @staticmethod
     def of(now: SessionState, *, last_seq: int, epoch: int, time_s: float, closed: bool) -> State:
@@ -348,6 +367,7 @@ class State(Spelled, frozen=True, kw_only=True):
             pending_approval=ABSENT if now.pending is None else PendingApproval.of(now.pending, time_s),
             locked=now.locked,
             closed=closed,
+            questions=now.questions or ABSENT,
         )
 
     @property

@@ -194,9 +194,9 @@ class SessionCatalog:
         """Raise StoreFailed if the journal is not writable now."""
         await self.journal.check_writing()
 
-    async def approval_row(self, session_id: str, request_id: str) -> int:
+    async def request_row(self, session_id: str, request_id: str) -> int:
         """Return the row of an approval request of the newest run; 0 if it is not recorded."""
-        return await self.journal.reading(replay.approval_row, session_id, request_id)
+        return await self.journal.reading(replay.request_row, session_id, request_id)
 
     async def last_event(self, session_id: str, upto: int) -> int:
         """Return the number of the newest event up to ``upto``; 0 if there is none. Raise NoSuchSession."""

@@ -88,8 +88,9 @@ class Follower:
         after: int,
         *,
         caught_up: Callable[[], None] = lambda: None,
+        answers: bool = False,
     ) -> None:
-        """``caught_up`` is called whenever it becomes live."""
+        """``caught_up`` is called whenever it becomes live. ``answers``: its client answers questions of tools."""
         self._feed = feed
         self.backlog = backlog
         self.wire = backlog.wire
@@ -101,6 +102,7 @@ class Follower:
         #: The panels that were open when it was last live.
         self.panels: Mapping[str, PanelOpened] = {}
         self.caught_up = caught_up
+        self.answers = answers
         #: Callbacks, each with the number it waits for.
         self._callbacks: list[tuple[int, Callable[[], None]]] = []
         #: Task of the running replay.
@@ -221,6 +223,11 @@ class SessionFeed(Channel):
         self._panels = OpenPanels()
 
     @property
+    def can_answer(self) -> bool:
+        """True if a follower answers questions."""
+        return any(follower.answers for follower in self._followers)
+
+    @property
     def is_followed(self) -> bool:
         """True if it has followers."""
         return bool(self._followers)
@@ -233,12 +240,14 @@ class SessionFeed(Channel):
         *,
         before: Follower | None = None,
         caught_up: Callable[[], None] = lambda: None,
+        answers: bool = False,
     ) -> Follower:
         """Send a client everything after ``after``; if that is None and the session is loaded, everything from now on.
 
         ``before`` is the client's previous subscription, which has ended.
         """
-        follower = Follower(self, backlog, dialect, self.seq if after is None else after, caught_up=caught_up)
+        begin = self.seq if after is None else after
+        follower = Follower(self, backlog, dialect, begin, caught_up=caught_up, answers=answers)
         if before is not None:
             follower.succeed(before)
         self._followers.add(follower)

@@ -21,6 +21,7 @@ from zot.events import (
     ConversationReplaced,
     Done,
     ExtWaiting,
+    QuestionRequest,
     Reconfigured,
     SessionState,
     TextDelta,
@@ -37,7 +38,7 @@ from zot.ui.terminal.composer import Composer, Editor, FileCompletions
 from zot.ui.terminal.looks import Level, Look, look_for, safe
 from zot.ui.terminal.mentions import named_images
 from zot.ui.terminal.panel_views import PanelEvent, Panels, PanelView
-from zot.ui.terminal.questions import ApprovalDialogs, Form, Question, QuestionQueue
+from zot.ui.terminal.questions import ApprovalDialogs, Form, Question, QuestionDialogs, QuestionQueue
 from zot.ui.terminal.slash import Option, ask_trust, offer_retry
 from zot.ui.terminal.status import StatusLine
 from zot.ui.terminal.textual_patches import Ground, collect_briefly, on_worker_end
@@ -248,6 +249,7 @@ class ZotApp(Ground):
             self.theme = "ansi-light"
         self._first = first
         self._approvals = ApprovalDialogs(self)
+        self._questions = QuestionDialogs(self)
         self.transcript = TranscriptView(self.look)
         self.status = StatusLine(self.look)
         self.composer = Composer()
@@ -343,6 +345,7 @@ class ZotApp(Ground):
     def _react(self, event: AgentEvent) -> None:
         """React to an event, besides showing it."""
         self._approvals.apply(event)
+        self._questions.apply(event)
         if isinstance(event, PanelEvent):
             self.do(self.panels.apply(event))
         match event:
@@ -364,6 +367,8 @@ class ZotApp(Ground):
                 self.do(self._ended(self.live.story.failure))
             case ApprovalRequest():
                 self.do(self._approvals.ask(event))
+            case QuestionRequest():
+                self.do(self._questions.ask(event))
             case ExtWaiting():
                 self.waits.apply(event)
             case _:
@@ -571,6 +576,7 @@ class EventFeed(Subscriber):
     """The events for a screen. ``arrived`` is called when events can be taken."""
 
     can_approve = True
+    can_answer = True
 
     def __init__(self, arrived: Callable[[], None]) -> None:
         self._arrived = arrived
