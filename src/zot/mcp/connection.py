@@ -13,7 +13,7 @@ import msgspec
 
 from zot.errors import ProtocolError, ToolFailed
 from zot.extensions.log import Log
-from zot.mcp.sources import McpSource
+from zot.mcp.sources import McpSource, named_files
 from zot.questions import DECLINED, QuestionReply
 from zot.tools.base import CallReporter
 from zot.tools.process import Child, Outbox, Processes, Program, Streams
@@ -57,6 +57,7 @@ _MAX_POLL_S: Final = 0.25
 _EXIT_S: Final = 0.5
 _GRACE_S: Final = 0.5
 _MAX_NOTES: Final = 100
+_TRUST: Final = "look at it, then: zot mcp trust"
 #: Interval of checks whether standard error has filled the log.
 _LOG_S: Final = 5.0
 
@@ -322,6 +323,8 @@ class ProcessConnection(McpConnection):
         """Start a server and wait until it is ready. Raise McpFailed; then no process is left."""
         log = Log(launch.logs, source.name, kind="mcp")
         sandbox = None
+        if source.files is not None and await asyncio.to_thread(named_files, source, launch.cwd) != source.files:
+            raise McpFailed(f"not started: a file of {source.origin} has changed since it was trusted; {_TRUST}")
         program = Program(source.argv, source.cwd, source.env)
         if launch.sandbox is not None and source.sandbox:
             if source.cwd != launch.cwd:
