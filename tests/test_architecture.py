@@ -88,7 +88,8 @@ SEAMS: dict[str, set[tuple[str, str]]] = {
     "settings and files that few users have": {("config", "config"), ("runtime", "config"), ("runtime", "agent")},
     "a session imports the parts that it uses": {
         ("runtime", "providers"), ("runtime", "tools"), ("runtime", "runtime"), ("runtime", "journal"),
-        ("runtime", "vocabulary"), ("agent", "vocabulary"), ("tools", "vocabulary"), ("session", "session"), ("session", "agent"),
+        ("runtime", "vocabulary"), ("agent", "vocabulary"), ("tools", "vocabulary"), ("session", "session"),
+        ("session", "agent"),
     },
     "protection, only under a lock": {("tools", "tools"), ("tools", "config")},
     "repair and failed runs": {("journal", "journal")},
