@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pytest
 
 from editor import Editor, Frame, of_kind, said, updates
-from harness import PATIENCE_S, Zot, at_rest, environment, eventually, text_of
+from harness import PATIENCE_S, at_rest, environment, eventually
 from zot.journal.journal import Journal
 
 if TYPE_CHECKING:
@@ -785,36 +785,6 @@ def test_a_reader_that_stops_slows_the_run_down_and_loses_nothing(editors: Start
     assert eventually(lambda: at_rest(editor.pid))
     editor.answer_of(number)
     assert said(updates(editor.frames)).split() == ["word"] * 200_000
-
-
-# The same story everywhere.
-
-
-@pytest.mark.parametrize(
-    "prompt",
-    [
-        '!script think a ;; say b ;; call bash {"command":"echo c"} ;; --- ;; say d',
-        "!tools",
-        "!read nothing",
-        "!write x y",
-        "!bad-args",
-    ],
-)
-def test_rpc_and_acp_emit_the_same_run(editors: Start, zot: Callable[..., Zot], prompt: str) -> None:
-    editor = editors()
-    _, found = editor.prompt(editor.new(), prompt)
-    rpc = zot()
-    rpc.send({"type": "hello", "features": ["thinking"]}, {"type": "prompt", "message": prompt})
-    frames = rpc.until(type="done")
-    assert said(found) == text_of(frames)
-    assert said(found, "agent_thought_chunk") == "".join(
-        frame["delta"] for frame in frames if frame["type"] == "thinking_delta"
-    )
-    calls = [(frame["id"], frame["args"] or {}) for frame in frames if frame["type"] == "tool_call"]
-    assert [(one["toolCallId"], one["rawInput"]) for one in of_kind(found, "tool_call")] == calls
-    ends = {frame["id"]: frame["is_error"] for frame in frames if frame["type"] == "tool_result"}
-    last = {one["toolCallId"]: one["status"] == "failed" for one in of_kind(found, "tool_call_update")}
-    assert last == ends
 
 
 # The client of the protocol's own Python package.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import stat
@@ -91,6 +92,10 @@ class SessionBackend(ABC):
 
     async def load(self) -> None:
         """Make it ready. Raise AgentError."""
+        return
+
+    def follow(self) -> None:
+        """Deliver events from now on: the client has the response that opened the session."""
         return
 
     @abstractmethod
@@ -324,12 +329,27 @@ class AcpSession(WritingSubscriber):
             reply = self._expected.pop(0)
         if reply is not None:
             self.run_started(reply)
+            if reply.is_cancelled:  # Before the daemon had begun it.
+                self.backend.cancel(reply)
         return reply is not None
 
     def run_started(self, reply: PromptReply) -> None:
         """Take note that the current run, or the next one, answers a prompt."""
         if reply not in self._answered_by_run:
             self._answered_by_run.append(reply)
+
+    @property
+    def is_running(self) -> bool:
+        """True if the current run answers a prompt of this client."""
+        return bool(self._answered_by_run)
+
+    def runs(self, reply: PromptReply) -> bool:
+        """True if the current run answers a prompt."""
+        return reply in self._answered_by_run
+
+    def waiting(self) -> Sequence[PromptReply]:
+        """Return the prompts that no run answers yet."""
+        return [one for one in self._replies.values() if one not in self._answered_by_run]
 
     def answered(self, reply: PromptReply) -> None:
         """Forget a prompt that has its answer."""
@@ -461,7 +481,8 @@ class PromptReply(JobObserver):
         #: True once the client has cancelled it.
         self.is_cancelled = False
         self._server = server
-        self._is_answered = False
+        #: Set with the answer.
+        self.over = asyncio.Event()
 
     def started(self) -> None:
         self.session.run_started(self)
@@ -489,8 +510,8 @@ class PromptReply(JobObserver):
         self.session.backend.cancel(self)
 
     def _answer(self, frame: Callable[[msgspec.Raw], bytes]) -> None:
-        if not self._is_answered:
-            self._is_answered = True
+        if not self.over.is_set():
+            self.over.set()
             self.session.answered(self)
             if self.request_id is not None:
                 self._server.output.write(frame(self.request_id))
