@@ -58,6 +58,7 @@ from zot.messages import (
     text_of,
     thought_of,
 )
+from zot.text import visible
 from zot.wire.acp_greeting import ClientCapabilities
 from zot.wire.jsonrpc import INVALID_PARAMS, Request, RpcError
 
@@ -527,16 +528,16 @@ def _pair(edit: Any) -> tuple[str, str]:
 
 
 def _title(name: str, args: dict[str, Any]) -> str:
-    """Return the title of a card: the whole command, or the tool and its path."""
+    """Return the title of a card: the whole command, or the tool and its path. A person may approve by it alone."""
     match name, args:
         case "bash", {"command": str(command)} if command:
-            return command
+            return visible(command)
         case _, {"path": str(path)} if path:
-            return f"{name} {path}"
+            return visible(f"{name} {path}")
         case "skill", {"name": str(skill)}:
-            return f"skill {skill}"
+            return visible(f"skill {skill}")
         case _:
-            return name
+            return visible(name)
 
 
 def card_update(call_id: str, status: str, content: list[dict[str, Any]] | None = None) -> Update:

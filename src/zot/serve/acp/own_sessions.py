@@ -20,7 +20,7 @@ from zot.panels import CommandAnswer, CommandInfo
 from zot.runtime.check import check
 from zot.runtime.modes import SessionModes
 from zot.runtime.open import HOSTED, OpenRequest, open_session
-from zot.runtime.pool import Channel, NewSession, SessionPool
+from zot.runtime.pool import Channel, NewSessionSettings, SessionPool
 from zot.runtime.shared import SharedResources
 from zot.serve.acp.session import MAX_OLD_BYTES, Choice, Options, PromptReply, SessionBackend, SessionListing, Sessions
 from zot.session.history import Batch
@@ -264,7 +264,7 @@ class OwnSessions(Sessions):
         backend = await self._channel(session_id)
         if backend.session is None:
             backend.place = place
-        async with self._started()[1].use(session_id, NewSession(cwd=place.cwd)):
+        async with self._started()[1].use(session_id, NewSessionSettings(cwd=place.cwd)):
             pass
 
     async def fork(self, wanted: acp.OpenSession) -> tuple[str, OwnSession]:
@@ -338,7 +338,7 @@ class OwnSessions(Sessions):
         assert self._pool is not None
         return self._journal, self._pool
 
-    async def _open(self, session_id: str, wanted: NewSession | None) -> Session:
+    async def _open(self, session_id: str, wanted: NewSessionSettings | None) -> Session:
         journal, pool = self._started()
         backend = cast("OwnSession", pool.channel(session_id))
         place, overrides = backend.place, self._overrides
