@@ -85,6 +85,10 @@ class OwnSession(SessionBackend, Channel):
         return self.view is not None and self.view.can_approve
 
     @property
+    def can_answer(self) -> bool:
+        return self.view is not None and self.view.can_answer
+
+    @property
     def full(self) -> bool:
         return self.view is not None and self.view.full
 
@@ -141,6 +145,19 @@ class OwnSession(SessionBackend, Channel):
         if self.session is not None:
             with suppress(AgentError):  # The deadline has passed, or the run was aborted.
                 self.session.approvals.answer(request_id, decision)
+
+    def answer(self, request_id: str, result: acp.QuestionResult) -> None:
+        if self.session is None:
+            return
+        questions = self.session.worker.questions
+        try:
+            questions.answer(request_id, result.action, result.content)
+        except AgentError:  # It has an answer, or these values do not fit.
+            with suppress(AgentError):
+                questions.answer(request_id, "cancel")
+
+    def decline(self, request_id: str) -> None:
+        self.answer(request_id, acp.QuestionResult("decline"))
 
     def options(self) -> Options:
         agent, modes = self._loaded.agent, self._modes
