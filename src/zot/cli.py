@@ -30,6 +30,7 @@ Serve other programs:
   zot acp                 Serve an editor over standard input and output (Agent Client Protocol v1).
   zot host                Answer one request of a chat bridge (host protocol v1).
   zot daemon              Serve many sessions to many clients; manage the running daemon.
+  zot worker              Run the prompts of sessions in PostgreSQL.
   zot web                 Open the dashboard of the daemon in a browser; pair devices.
   zot call METHOD [JSON]  Call a method of the daemon.
   zot lab serve           Serve a scripted model over HTTP, for tests.
@@ -168,6 +169,7 @@ _COMMANDS: Mapping[str, str] = {
     "rpc": "rpc",
     "--rpc": "rpc",
     "acp": "acp",
+    "worker": "worker",
     "sessions": "sessions",
     "host": "host",
     "lab": "lab",

@@ -26,10 +26,7 @@ _CONNECTIONS = 6
 
 
 class QueuedPrompt(msgspec.Struct, frozen=True, kw_only=True):
-    """A prompt on its way to a worker. Its first event has the ``prompt_id`` and a number above ``after``.
-
-    ``agent``, ``cwd`` and ``guarded`` are those of the session if it has to be created.
-    """
+    """A prompt on its way to a worker. Its first event has the ``prompt_id`` and a number above ``after``."""
 
     session_id: str
     text: str
@@ -37,9 +34,6 @@ class QueuedPrompt(msgspec.Struct, frozen=True, kw_only=True):
     prompt_id: str
     by: str = ""
     after: int = 0
-    agent: str = "default"
-    cwd: str | None = None
-    guarded: bool = False
 
 
 #: Runs a prompt to its end, given its job's number.
