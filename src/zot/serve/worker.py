@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from zot.config.agents import AgentConfigs, daemon_journal
@@ -28,7 +29,7 @@ from zot.runtime.shared import SharedResources
 from zot.serve.daemon.audit import Audit
 from zot.serve.daemon.daemon import DaemonParts
 from zot.serve.daemon.logs import LogFile
-from zot.serve.daemon.sessions import SessionOpener
+from zot.serve.daemon.sessions import SessionOpener, settle_all
 from zot.session.history import Batch
 from zot.session.queue import JobObserver
 from zot.session.session import Session
@@ -79,7 +80,10 @@ class FleetWorker:
         ]
         try:
             name = f"{host_name()} {os.getpid()}"
-            await self._queue.work(pool=self._name, concurrency=concurrency, name=name, stop=stop, grace_s=grace_s)
+            await self._queue.work(pool=self._name, concurrency=concurrency, name=name, stop=stop)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(grace_s):
+                    await settle_all(self._pool)
         finally:
             for chore in (*chores, *self._takeovers.values()):
                 chore.cancel()
@@ -104,10 +108,12 @@ class FleetWorker:
                     await asyncio.sleep(_BUSY_S)
                 await session.worker.finish()
         except asyncio.CancelledError:
-            # The worker ends. What has not begun is for another one; what waits for an approval is parked.
-            if not await self._has_begun(prompt):
-                session_number = (await self._journal.find(prompt.session_id)).number
-                await self._queue.add(prompt, session=session_number, pool=self._name)
+            # The worker ends, or the database was gone. A run that has begun goes on in its session; any other prompt
+            # is for the next worker.
+            with suppress(AgentError):
+                if not await self._has_begun(prompt):
+                    number = (await self._journal.find(prompt.session_id)).number
+                    await self._queue.add(prompt, session=number, pool=self._name)
             raise
         except Exception as problem:
             await self._drop(job, prompt, explained(problem, log, "a prompt"))

@@ -115,7 +115,7 @@ class DaemonSessions:
         """Wait until all runs have ended or wait for an approval; ``within_s`` at most."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s), asyncio.TaskGroup() as waits:
-                waits.create_task(_settle_all(self.pool))
+                waits.create_task(settle_all(self.pool))
                 waits.create_task(self._host_requests.finish())
 
     async def close(self) -> None:
@@ -144,7 +144,7 @@ class RunWaiter(Subscriber):
             reached()
 
 
-async def _settle_all(pool: SessionPool) -> None:
+async def settle_all(pool: SessionPool) -> None:
     """Wait until all sessions have finished their queues, except those that wait for an approval."""
     while running := [one for one in pool.sessions if one.worker.busy and one.approvals.pending is None]:
         async with asyncio.TaskGroup() as waits:
