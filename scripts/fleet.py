@@ -221,6 +221,20 @@ async def disturb(fleet: Fleet, until: float, takeovers: Takeovers, faults: Coun
                     await asyncio.to_thread(fleet.server.start)
 
 
+async def kill_one(fleet: Fleet, takeovers: Takeovers, faults: Counter[str]) -> None:
+    """Kill a worker in the middle, and say how long its sessions waited."""
+    await asyncio.sleep(8.0)
+    process = fleet.workers[0]
+    process.kill()
+    began = time.monotonic()
+    faults["kill"] += 1
+    print(f"worker 0 (process {process.pid}) is killed")
+    await asyncio.to_thread(process.wait)
+    await takeovers.measure(process.pid, began)
+    for one in takeovers.lasted:
+        print(f"its sessions are with other workers {one:.1f} s later; a lease lasts {fleet.lease_s:g} s")
+
+
 async def connected(fleet: Fleet, at: int) -> zot.Client:
     client = zot.Client.connect(socket=fleet.socket(at), wait_s=_START_S)
     await client.__aenter__()
@@ -240,7 +254,9 @@ async def run(asked: argparse.Namespace) -> int:
         async with asyncio.TaskGroup() as group:
             for at, talk in enumerate(talks):
                 group.create_task(talk.run(clients[at % len(clients)], until, pause_s=asked.pause))
-            if not asked.calm:
+            if asked.demo:
+                group.create_task(kill_one(fleet, takeovers, faults))
+            elif not asked.calm:
                 group.create_task(disturb(fleet, until, takeovers, faults))
         for client in clients:
             await client.close()
@@ -255,6 +271,8 @@ async def run(asked: argparse.Namespace) -> int:
         }, indent=1))  # fmt: skip
         for line in wrong[:20]:
             print("wrong:", line)
+        if not wrong:
+            print("no event was lost or repeated, every prompt ended once, and no command ran twice")
         failed = bool(wrong)
     finally:
         await asyncio.to_thread(fleet.close, keep=failed)
@@ -273,7 +291,11 @@ def main() -> int:
     parser.add_argument("--pause", type=float, default=30.0, help="the longest pause of a client between two prompts")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--calm", action="store_true", help="without faults")
-    return asyncio.run(run(parser.parse_args()))
+    parser.add_argument("--demo", action="store_true", help="few sessions, and one worker is killed")
+    asked = parser.parse_args()
+    if asked.demo:
+        asked.sessions, asked.seconds, asked.pause, asked.lease = 8, 25.0, 1.0, 3.0
+    return asyncio.run(run(asked))
 
 
 if __name__ == "__main__":

@@ -198,6 +198,17 @@ class _Nobody(Channel):
         return
 
 
+def worker_sessions(parts: DaemonParts) -> SessionPool:
+    """Return the sessions of a worker: opened when a prompt or a recovery needs them."""
+    return SessionPool(
+        SessionOpener(parts).opening,
+        lambda _: _Nobody(),
+        parts.journal,
+        idle_s=parts.settings.idle_s,
+        own_process=parts.own_process,
+    )
+
+
 async def serve_worker(
     place: DaemonPaths, agents: AgentConfigs, flags: Mapping[str, Any], *, pool: str, concurrency: int
 ) -> int:
@@ -212,9 +223,7 @@ async def serve_worker(
     resources = SharedResources(own_process=True, serves_many=True)
     audit = Audit(LogFile(os.path.join(place.logs, "audit.log")), soon=asyncio.get_running_loop().call_soon)
     parts = DaemonParts(place, agents, journal=journal, resources=resources, audit=audit, flags=flags)
-    sessions = SessionPool(
-        SessionOpener(parts).opening, lambda _: _Nobody(), journal, idle_s=parts.settings.idle_s, own_process=True
-    )
+    sessions = worker_sessions(parts)
     worker = FleetWorker(sessions, journal, pool)
     sys.stderr.write(f"zot: working for {journal.path}, pool {pool}\n")
     try:

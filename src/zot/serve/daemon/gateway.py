@@ -207,7 +207,7 @@ class Gateway:
         number = await self._use(connection, session_id)
         await self._open_queue()
         seq = await self._follow(connection, session_id)
-        prompt_id = asked.prompt_id or f"prompt-{os.urandom(8).hex()}"
+        prompt_id = asked.prompt_id or _new_prompt_id()
         reply = RunReply(connection, session_id, asked.prompt_id or "", lambda turn: turn.reply(session_id))
         run = _RemoteRun(reply, prompt_id, seq)
         self._runs.setdefault(session_id, []).append(run)
@@ -227,7 +227,19 @@ class Gateway:
         text = "\n\n".join(part for part in (asked.prompt, *words) if part)
         checked_prompt(text, images)
         number = await self._use(connection, asked.session_id)
-        await self._follow(connection, asked.session_id)
+        seq = await self._follow(connection, asked.session_id)
+        if (await self._journal.find(asked.session_id)).owner is None:  # Nothing to steer: it is a prompt.
+            await self._open_queue()
+            prompt = QueuedPrompt(
+                session_id=asked.session_id,
+                text=text,
+                images=images,
+                prompt_id=asked.prompt_id or _new_prompt_id(),
+                by=connection.grant.name,
+                after=seq,
+            )
+            await self._queue.add(prompt, session=number, pool=self._pool)
+            return daemon_types.Steered(asked.session_id)
         outcome = await self._ask(number, SteerRun(text, images, asked.prompt_id or "", connection.grant.name))
         if outcome.problem:
             raise RpcError(SESSION_NOT_FOUND, outcome.problem) if outcome.is_late else UserError(outcome.problem)
@@ -263,6 +275,10 @@ class Gateway:
 
     async def _approve(self, connection: ClientConnection, asked: daemon_types.Approve) -> daemon_types.Approved:
         number = await self._use(connection, asked.session_id)
+        if (await self._journal.find(asked.session_id)).owner is None:
+            raise UserError(
+                f"no approval request {asked.request_id!r} is waiting: it was answered, expired or never made"
+            )
         await self._check_approval(connection, asked)
         outcome = await self._ask(number, AnswerApproval(asked.request_id, asked.verdict, connection.label))
         if outcome.problem:
@@ -318,6 +334,10 @@ class Gateway:
             await self._journal.writing(requests.withdraw, number)
             return Outcome("no worker runs this session", is_late=True)
         return outcome
+
+
+def _new_prompt_id() -> str:
+    return f"prompt-{os.urandom(8).hex()}"
 
 
 def gateway(daemon: Daemon, sessions: DaemonSessions) -> Gateway:
