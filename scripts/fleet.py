@@ -25,6 +25,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psycopg
+
 import zot
 from zot.events import Done, UserMessage
 from zot.journal import replay
@@ -168,17 +170,19 @@ class Takeovers:
         self._fleet = fleet
         self.lasted: list[float] = []
 
+    async def left_to(self, pid: int) -> int:
+        """Return how many sessions are marked as run by a process."""
+        query = "SELECT count(*) FROM sessions WHERE owner <> '' AND position(%s::bytea IN owner) > 0"
+        async with await psycopg.AsyncConnection.connect(self._fleet.server.tcp_address()) as connection:
+            [(left,)] = await (await connection.execute(query, (f'"pid":{pid},'.encode(),))).fetchall()
+        return int(left)
+
     async def measure(self, pid: int, began: float) -> None:
         """Wait until no session is left to a worker that was killed at ``began``."""
-        import psycopg
-
-        query = "SELECT count(*) FROM sessions WHERE owner <> '' AND position(%s::bytea IN owner) > 0"
-        mark = f'"pid":{pid},'.encode()
         seen = False
         while time.monotonic() - began < 60:
             try:
-                async with await psycopg.AsyncConnection.connect(self._fleet.server.tcp_address()) as connection:
-                    [(left,)] = await (await connection.execute(query, (mark,))).fetchall()
+                left = await self.left_to(pid)
             except psycopg.OperationalError:
                 return  # The server was restarted meanwhile: no fair measurement.
             seen |= left > 0
@@ -225,6 +229,10 @@ async def kill_one(fleet: Fleet, takeovers: Takeovers, faults: Counter[str]) -> 
     """Kill a worker in the middle, and say how long its sessions waited."""
     await asyncio.sleep(8.0)
     process = fleet.workers[0]
+    for _ in range(400):  # In the middle: while it runs something.
+        if await takeovers.left_to(process.pid):
+            break
+        await asyncio.sleep(0.02)
     process.kill()
     began = time.monotonic()
     faults["kill"] += 1
