@@ -6,7 +6,7 @@ Two generations are served. Since 2026-07-28 each request carries the client's r
 
 from __future__ import annotations
 
-from base64 import b64decode
+import binascii
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
@@ -287,6 +287,6 @@ def _plain(value: str) -> str | None:
     if not (value.startswith("=?base64?") and value.endswith("?=")):
         return value
     try:
-        return b64decode(value[len("=?base64?") : -len("?=")], validate=True).decode()
+        return binascii.a2b_base64(value[len("=?base64?") : -len("?=")], strict_mode=True).decode()
     except ValueError:
         return None

@@ -35,7 +35,7 @@ from zot.wire.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, RpcError
 from zot.wire.mcp_server import AGENT, TASKS, missing_capability, read_params
 
 #: A call that takes longer becomes a task, if the client has these.
-_TASK_AFTER_S: Final = 5.0
+_TASK_AFTER_S: Final = 2.0
 _POLL_MS: Final = 1000
 #: How often it is looked whether a queued run has begun, so that it can become a task.
 _BEGIN_S: Final = 0.25
@@ -122,7 +122,7 @@ class _Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class _OfTask(msgspec.Struct, frozen=True, rename="camel"):
     task_id: str
-    input_responses: dict[str, Any] = {}
+    input_responses: dict[str, Any] | None = None
 
 
 class RunHandle(msgspec.Struct, frozen=True):
@@ -476,10 +476,11 @@ class AgentService(McpService):
 
     async def _update_task(self, exchange: Exchange) -> Mapping[str, Any]:
         handle = self._task_of(exchange)
+        asked = read_params(_tasks, exchange.request)
         async with self._of_task(exchange.grant, handle) as session:
             run, _ = await self._recorded(handle)
             if not run.is_over:
-                self._answer(exchange.grant, session, run, read_params(_tasks, exchange.request).input_responses)
+                self._answer(exchange.grant, session, run, asked.input_responses or {})
         return {}
 
     async def _cancel_task(self, exchange: Exchange) -> Mapping[str, Any]:
