@@ -36,6 +36,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "config": set(),
     "wire": set(),
     "journal": set(),
+    # The queue of prompts for workers: it knows the database, and no session.
+    "fleet": {"journal"},
     "tools": {"config"},
     "providers": {"config"},
     "agent": {"config", "providers", "tools"},
