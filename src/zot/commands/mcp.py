@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -33,7 +34,7 @@ from zot.errors import ConfigError, ToolFailed, UserError
 from zot.extensions.log import log_path, read
 from zot.mcp.listing import ToolCache
 from zot.mcp.servers import ManagedServer
-from zot.mcp.sources import McpSource, find_servers, project_file
+from zot.mcp.sources import McpSource, find_servers, project_file, read_project
 from zot.mcp.tool import McpTool
 from zot.messages import TextBlock
 from zot.runtime.check import working_directory
@@ -233,15 +234,20 @@ def _write(pieces: Iterable[bytes]) -> None:
 
 def _trust(request: CommandRequest) -> int:
     config = _config(request)
-    path = project_file(working_directory(config.cwd))
-    if not os.path.isfile(path):
-        raise UserError(f"there is no {path}")
-    _store(config).trust(path)
-    for one in _found(config):
-        if one.origin == path:
-            command = " ".join(one.argv) or one.problem
-            write(f"{one.name}: {printable_line(command, _WIDTH)}\n")
-    write(f"trusted {printable(path)} as it is now; the programs that it names are not checked\n")
+    cwd = working_directory(config.cwd)
+    path, project = project_file(cwd), read_project(config, cwd)
+    if not project.sources:
+        raise UserError(f"there is no {path}, or it has no servers")
+    if not project.fingerprint:
+        raise UserError(f"{path}: {project.sources[0].problem}")
+    for one in project.sources:
+        what = shlex.join(one.argv) or one.url or one.problem
+        write(f"{one.name}: {printable(what)}\n")
+    covered = {place for one in project.sources for place, state in (one.files or {}).items() if state}
+    for place in sorted(covered):
+        write(f"    with {printable(os.path.relpath(place, cwd))}\n")
+    _store(config).trust_as(path, project.fingerprint)
+    write(f"trusted {printable(path)} as it is now, and the files of the project that its command lines name\n")
     return 0
 
 
