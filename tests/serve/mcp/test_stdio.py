@@ -132,7 +132,7 @@ def test_a_failed_run_is_a_failed_result_with_its_session(callers: Start) -> Non
     assert structured(caller.tool("zot_reply", {"session": structured(failed)["session"], "prompt": "!echo on"}))
 
 
-def test_progress_is_reported_to_those_who_want_it(callers: Start) -> None:
+def test_progress_is_sent_only_with_a_token(callers: Start) -> None:
     caller = callers().speak()
     caller.tool("zot", {"prompt": "!bash echo hi"})
     assert progress_of(caller.frames) == []
@@ -159,7 +159,7 @@ def test_a_cancelled_request_aborts_its_run_and_gets_no_answer(callers: Start, s
     assert caller.leave() == []
 
 
-def test_what_was_accepted_is_answered_after_the_end_of_the_input(callers: Start) -> None:
+def test_accepted_requests_are_answered_after_the_end_of_the_input(callers: Start) -> None:
     caller = callers().speak()
     number = caller.start_tool("zot", {"prompt": "!bash sleep 0.1; echo late"})
     listening = caller.start("subscriptions/listen", notifications={"toolsListChanged": True})
@@ -198,7 +198,9 @@ def test_anything_but_a_decision_refuses(callers: Start, action: str, content: d
 
 @pytest.mark.parametrize("capabilities", [{}, {"elicitation": {"url": {}}}])
 @pytest.mark.parametrize("stateless", [True, False])
-def test_nobody_to_ask_denies_at_once_and_says_so(callers: Start, capabilities: Any, stateless: bool) -> None:
+def test_a_call_is_denied_at_once_if_the_client_cannot_be_asked(
+    callers: Start, capabilities: Any, stateless: bool
+) -> None:
     caller = callers("--policy", "bash=ask")
     if stateless:
         caller.speak(**capabilities)
@@ -267,7 +269,7 @@ def test_a_request_that_is_cancelled_while_it_asks_withdraws_the_question(caller
     assert not (caller.cwd / "made").exists()
 
 
-def test_the_end_of_the_input_denies_what_was_asked(callers: Start) -> None:
+def test_the_end_of_the_input_denies_an_open_question(callers: Start) -> None:
     caller = callers("--policy", "bash=ask")
     caller.greet(elicitation={})
     number = caller.start_tool("zot", {"prompt": "!bash touch made", "cwd": str(caller.cwd)})

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sqlite3
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -21,10 +20,11 @@ from zot.encoding import UNREADABLE, encode, explain
 from zot.errors import AgentError, NoSuchSession, RunCancelled, UserError
 from zot.events import AgentEvent, ApprovalAnswer, ApprovalRequest, Done, ToolCall, TurnStart, UserMessage
 from zot.journal import replay
-from zot.journal.journal import Journal
+from zot.journal.connection import Connection
+from zot.journal.sessions import SessionJournal
 from zot.messages import timestamp
 from zot.run_summary import RunSummary
-from zot.runtime.pool import NewSession, SessionPool
+from zot.runtime.pool import NewSessionSettings, SessionPool
 from zot.serve.mcp.server import Exchange, McpService
 from zot.session.history import Batch, Subscriber
 from zot.session.queue import JobObserver, PromptJob
@@ -153,11 +153,11 @@ class McpSessions(ABC):
     """The sessions that clients can use. Methods raise AgentError."""
 
     @abstractmethod
-    async def opened(self) -> tuple[SessionPool, Journal]:
+    async def opened(self) -> tuple[SessionPool, SessionJournal]:
         """Return the pool and the journal, opened by the first call."""
 
     @abstractmethod
-    async def check_new(self, grant: Grant, session_id: str, wanted: NewSession) -> NewSession:
+    async def check_new(self, grant: Grant, session_id: str, wanted: NewSessionSettings) -> NewSessionSettings:
         """Return how a session is opened for a client, or refuse it."""
 
     @abstractmethod
@@ -334,7 +334,7 @@ class AgentService(McpService):
                 return await self._resume(exchange, handle, called.input_responses or {})
             if called.name == "zot":
                 run = _runs.decode(called.arguments)
-                wanted = NewSession(run.agent or "default", run.cwd)
+                wanted = NewSessionSettings(run.agent or "default", run.cwd)
                 return await self._run(exchange, run.session or new_session_id(), run.prompt, wanted)
             reply = _replies.decode(called.arguments)
             return await self._run(exchange, reply.session, reply.prompt, None)
@@ -342,7 +342,7 @@ class AgentService(McpService):
             return _failed("", f"{called.name}: {explain(problem)}")
 
     async def _run(
-        self, exchange: Exchange, session_id: str, text: str, wanted: NewSession | None
+        self, exchange: Exchange, session_id: str, text: str, wanted: NewSessionSettings | None
     ) -> Mapping[str, Any]:
         """Run a prompt in a session, which is created if ``wanted`` and missing."""
         try:
@@ -509,7 +509,7 @@ class AgentService(McpService):
     # Sessions.
 
     @asynccontextmanager
-    async def _use(self, grant: Grant, session_id: str, wanted: NewSession | None) -> AsyncIterator[Session]:
+    async def _use(self, grant: Grant, session_id: str, wanted: NewSessionSettings | None) -> AsyncIterator[Session]:
         """Use a session. Raise RpcError if the client may not."""
         if not grant.sees(session_id):
             raise RpcError(INVALID_REQUEST, "the token is bound to certain sessions, and this is none of them")
@@ -525,7 +525,7 @@ class AgentService(McpService):
         """Return what the journal has of a run, and up to which row. Raise RpcError if there is no such run."""
         _, journal = await self._sessions.opened()
 
-        def look(connection: sqlite3.Connection) -> tuple[RecordedRun, int]:
+        def look(connection: Connection) -> tuple[RecordedRun, int]:
             run, upto = RecordedRun(), handle.seq - 1
             while found := replay.events_after(connection, handle.session, upto, _PIECE):
                 if not run.begun and (found[0][0] != handle.seq or not isinstance(found[0][1], UserMessage)):

@@ -12,9 +12,10 @@ import msgspec
 
 from zot.config.config import DEFAULT_AGENT, Config, Overrides, journal_path
 from zot.errors import NoSuchSession, UserError
-from zot.journal.journal import Journal
+from zot.journal.opening import open_journal
+from zot.journal.sessions import SessionJournal
 from zot.runtime.open import HOSTED, OpenRequest, open_session
-from zot.runtime.pool import Channel, NewSession, SessionPool
+from zot.runtime.pool import Channel, NewSessionSettings, SessionPool
 from zot.runtime.shared import SharedResources
 from zot.serve.mcp.agent import AgentService, McpSessions
 from zot.serve.mcp.server import Answered, McpConnection, McpService
@@ -112,22 +113,22 @@ class OwnMcpSessions(McpSessions):
         self._overrides = overrides
         self._resources = resources
         self._starting = asyncio.Lock()
-        self._opened: tuple[SessionPool, Journal] | None = None
+        self._opened: tuple[SessionPool, SessionJournal] | None = None
 
     @property
     def sessions(self) -> Sequence[Session]:
         """The loaded sessions."""
         return () if self._opened is None else self._opened[0].sessions
 
-    async def opened(self) -> tuple[SessionPool, Journal]:
+    async def opened(self) -> tuple[SessionPool, SessionJournal]:
         async with self._starting:
             if self._opened is None:
-                journal = await Journal.open(journal_path(self._config))
+                journal = await open_journal(journal_path(self._config))
                 pool = SessionPool(self._open, lambda _: _Unfollowed(), journal, limit=_MAX_SESSIONS, own_process=True)
                 self._opened = pool, journal
         return self._opened
 
-    async def check_new(self, grant: Grant, session_id: str, wanted: NewSession) -> NewSession:
+    async def check_new(self, grant: Grant, session_id: str, wanted: NewSessionSettings) -> NewSessionSettings:
         check_directory(wanted.cwd)
         if session_id.startswith(HOSTED):
             raise NoSuchSession(f"there is no session {session_id!r}")
@@ -150,7 +151,7 @@ class OwnMcpSessions(McpSessions):
             await pool.close()
             await journal.close()
 
-    async def _open(self, session_id: str, wanted: NewSession | None) -> Session:
+    async def _open(self, session_id: str, wanted: NewSessionSettings | None) -> Session:
         config, overrides = self._config, self._overrides
         if wanted is not None and wanted.agent != DEFAULT_AGENT:
             config = overrides.config_of(wanted.agent) or config

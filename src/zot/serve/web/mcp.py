@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from zot.journal.journal import Journal
-from zot.runtime.pool import NewSession, SessionPool
+from zot.journal.sessions import SessionJournal
+from zot.runtime.pool import NewSessionSettings, SessionPool
 from zot.serve.daemon.access import check_name, check_remote_use
 from zot.serve.daemon.audit import Identity
 from zot.serve.mcp.agent import McpSessions
@@ -299,13 +299,13 @@ class DaemonMcpSessions(McpSessions):
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
 
-    async def opened(self) -> tuple[SessionPool, Journal]:
+    async def opened(self) -> tuple[SessionPool, SessionJournal]:
         return self._daemon.sessions.pool, self._daemon.parts.journal
 
-    async def check_new(self, grant: Grant, session_id: str, wanted: NewSession) -> NewSession:
+    async def check_new(self, grant: Grant, session_id: str, wanted: NewSessionSettings) -> NewSessionSettings:
         await check_name(self._daemon.sessions.catalog, session_id)
         await asyncio.to_thread(check_directory, wanted.cwd)
-        return NewSession(wanted.agent, wanted.cwd, guarded=True)
+        return NewSessionSettings(wanted.agent, wanted.cwd, guarded=True)
 
     def check(self, grant: Grant, session_id: str, session: Session) -> None:
         check_remote_use(self._daemon, session, session_id)
