@@ -200,7 +200,7 @@ def test_one_that_crashes_is_not_tried_further(shell: Ext) -> None:
     assert "./missing" in said.err
     for program, advice in (
         ("./main.py", f"try: chmod +x {shell.cwd}/one/./main.py"),
-        ("/bin/sh -c true", "`exec` is the program alone, what follows it belongs in `args`"),
+        ("/bin/sh -c true", "`exec` names the program alone; its arguments belong in `args`"),
     ):
         (shell.cwd / "one" / "extension.json").write_text(json.dumps({"name": "one", "exec": program}))
         assert shell.run("ext", "run", "one").err.endswith(f"; {advice}\n")

@@ -35,7 +35,7 @@ def test_a_server_is_listed_tested_and_called(shell: Shell) -> None:
     [
         (("test", "nope"), "there is no MCP server 'nope'"),
         (("call", "s", "nope"), "s has no tool 'nope'"),
-        (("call", "s", "echo", "7"), "the arguments are no JSON object"),
+        (("call", "s", "echo", "7"), "the arguments are not a JSON object"),
         (("logs", "s"), "it was never started"),
         (("trust",), "there is no "),
     ],

@@ -277,7 +277,7 @@ def test_a_command_is_invoked_and_says_what_to_do() -> None:
     ("fields", "failure"),
     [
         ({"action": "prompt", "prompt": " "}, "extension g answered with an empty prompt"),
-        ({"action": "open_panel"}, "extension g opened a panel without saying what is in it"),
+        ({"action": "open_panel"}, "extension g opened a panel without content"),
     ],
 )
 def test_an_action_without_what_it_needs_is_a_failure(fields: dict[str, Any], failure: str) -> None:

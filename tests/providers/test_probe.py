@@ -64,7 +64,7 @@ async def test_a_server_of_ones_own_is_asked_where_it_is(address: str, url: str)
 
 async def test_without_a_key_there_is_none_to_refuse() -> None:
     assert await ask(FakeTransport([Answer([b""], 401)]), "ollama", "") == Probed(
-        "refused", "it wants a key (http 401)"
+        "refused", "it requires a key (http 401)"
     )
     assert await ask(FakeTransport([Answer([b""], 200)]), "ollama", "") == Probed("accepted", "it answers")
 

@@ -155,8 +155,8 @@ def test_a_fork_is_another_session_from_a_point_on(kept: Callable[..., Zot]) -> 
 @pytest.mark.parametrize(
     ("command", "reason"),
     [
-        ({"messages": 9}, "the conversation has no point after 9 messages to fork at"),
-        ({"messages": 2}, "after 2 messages a call waits for its result: there is no point to fork at"),
+        ({"messages": 9}, "cannot fork at message 9: the conversation has"),
+        ({"messages": 2}, "cannot fork at message 2: a tool call waits for its result there"),
         ({"session": "s"}, "there is a session 's' already"),
     ],
 )

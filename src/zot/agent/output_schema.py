@@ -15,7 +15,7 @@ import msgspec
 from zot import files
 from zot.agent.transcript import Transcript
 from zot.encoding import UNREADABLE, explain
-from zot.errors import AnswerRejected, ConfigError, MalformedFile
+from zot.errors import AnswerRejected, ConfigError, ExtraMissing, MalformedFile
 from zot.messages import text_of
 
 if TYPE_CHECKING:
@@ -137,9 +137,7 @@ def _compiled(schema: Schema) -> Draft202012Validator:
     try:  # Imported lazily: an extra.
         from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
     except ImportError:
-        raise ConfigError(
-            "an output schema needs the package jsonschema-rs; in a clone of zot, run: pip install '.[schema]'"
-        ) from None
+        raise ExtraMissing("an output schema needs the package jsonschema-rs", "schema") from None
     try:
         # A wrong keyword also makes its parents wrong: the deepest place is the one to name.
         wrong = max(
@@ -198,7 +196,7 @@ def _reason(error: ValidationError) -> str:
         case Kind.MaxItems(limit):
             return f"the number of items must be at most {limit}"
         case Kind.UniqueItems():
-            return "must not have an item twice"
+            return "items must be unique"
         case Kind.MinLength(limit):
             return f"the length must be at least {limit}"
         case Kind.MaxLength(limit):
@@ -218,7 +216,7 @@ def _reason(error: ValidationError) -> str:
         case Kind.OneOfMultipleValid(context):
             return f"fits {sum(not errors for errors in context)} alternatives instead of one"
         case Kind.Not():
-            return "is what it must not be"
+            return "must not match the schema of `not`"
         case Kind.Format("regex"):
             return (
                 f"{error.instance!r} is not a regular expression that can be matched in bounded time: it is malformed, "

@@ -88,7 +88,7 @@ def _line_for(event: AgentEvent) -> str | None:
         case Error(message=message):
             return f"! {printable_line(message, _WIDTH)}"
         case Retry(reason=reason, attempt=attempt):
-            return f"! {printable_line(reason, _WIDTH)}; attempt {attempt} follows"
+            return f"! {printable_line(reason, _WIDTH)}; retrying, attempt {attempt}"
         case TurnEnd(stop="aborted"):
             return "! cancelled"
         case TurnEnd(stop="length"):

@@ -181,7 +181,7 @@ def _call(request: CommandRequest) -> int:
     try:
         args: dict[str, Any] = msgspec.json.decode(rest[0] if rest else "{}", type=dict[str, Any])
     except msgspec.MsgspecError as problem:
-        raise UserError(f"the arguments are no JSON object: {problem}") from None
+        raise UserError(f"the arguments are not a JSON object: {problem}") from None
     source = _named(config, name)
 
     async def call(server: ManagedServer) -> int:
@@ -219,7 +219,7 @@ def _logs(request: CommandRequest) -> int:
     kept = data_directory(config)
     path = log_path(kept or "", _named(config, name).name, "mcp")
     if kept is None or (not os.path.exists(path) and not request.settings.get("follow")):
-        raise UserError(f"there is no log of {name!r}: it was never started")
+        raise UserError(f"no log of {name!r} exists: it has not been started yet")
     if request.settings.get("follow"):
         return follow_log(path, _write)
     _write(read(path))
@@ -236,7 +236,7 @@ def _trust(request: CommandRequest) -> int:
     config = _config(request)
     path = project_file(working_directory(config.cwd))
     if not os.path.isfile(path):
-        raise UserError(f"there is no {path}")
+        raise UserError(f"{path}: no such file")
     _store(config).trust(path)
     for one in _found(config):
         if one.origin == path:
@@ -256,7 +256,7 @@ def _untrust(request: CommandRequest) -> int:
 
 def _store(config: Config) -> TrustStore:
     if (home := zot_home(config.environment)) is None:
-        raise ConfigError("there is no home to remember it in: set ZOT_HOME or HOME")
+        raise ConfigError("no directory to store trust in: set ZOT_HOME or HOME")
     return TrustStore(home)
 
 

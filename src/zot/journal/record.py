@@ -63,10 +63,20 @@ class Record:
     shared = True
     keeps = True
 
-    def __init__(self, journal: Journal, session: SessionRecord, last: int, *, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        session: SessionRecord,
+        last: int,
+        is_new: bool = False,
+        *,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
         self.loop = asyncio.get_running_loop()
         self.id = session.id
         self.number = session.number
+        #: Whether opening this record created the session.
+        self.is_new = is_new
         self.epoch = session.epoch
         self.last_seq = last
         self.last_run = 0

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from zot.config.config import DEFAULT_AGENT, PROMPTING, RECORDED, Config, Overrides, journal_path
+from zot.errors import AgentError
 from zot.runtime.assembly import assemble, settle
 from zot.runtime.check import working_directory
 from zot.session.recovery import WaitingRuns
@@ -104,11 +105,15 @@ async def open_session(request: OpenRequest, resources: SharedResources) -> Sess
             record, stored = await journal.resume(config.session, cwd=cwd, create=request.creates)
 
             changes = resources.same_prompts(stored.changes)
-            settings = settle(request, changes)
-            if resources.serves_many:
-                parts = await asyncio.to_thread(assemble, settings, resources)
-            else:
-                parts = assemble(settings, resources)
+            try:
+                settings = settle(request, changes)
+                if resources.serves_many:
+                    parts = await asyncio.to_thread(assemble, settings, resources)
+                else:
+                    parts = assemble(settings, resources)
+            except AgentError:
+                await journal.discard(record)  # Invalid settings leave no empty session.
+                raise
             # From here on the session closes the journal at its end.
             session = parts.session(record, TranscriptPast(changes, stored.rows, record.totals, journal.close))
             await session.worker.recover(WaitingRuns.RESUME if request.keeps_approvals else WaitingRuns.LEAVE)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from zot.errors import ToolFailed
+from zot.errors import ToolFailed, plain_reason
 from zot.messages import TextBlock
 from zot.tools.base import Output, ToolContext, decode_args, to_utf8
 from zot.tools.command_output import OutputCollector, Spills
@@ -117,7 +117,7 @@ class Bash:
                 command = await self._sandbox.confine(command, self._processes)
             return await self._processes.spawn(command)
         except (OSError, ValueError) as exc:
-            raise ToolFailed(f"cannot start the command: {exc}") from exc
+            raise ToolFailed(f"cannot start the command: {plain_reason(exc)}") from exc
 
 
 def _shell(command: str) -> list[str | bytes]:

@@ -319,7 +319,7 @@ async def test_which_session_came_from_which_is_known_and_one_is_found_by_how_it
     [
         ("/login", "the daemon has its own keys; where it runs, `zot login`"),
         ("/login anthropic", "the daemon has its own keys; where it runs, `zot login`"),
-        ("/logout anthropic", "has its own keys; where it runs, `zot logout` does it"),
+        ("/logout anthropic", "has its own keys; on its machine, run: zot logout"),
         ("/skills", "where it runs, `zot skills` lists them"),
         ("/session export", "`zot sessions --config-dir DIR export` does it"),
         ("/session import a.jsonl", "`zot sessions --config-dir DIR import` does it"),
@@ -348,7 +348,7 @@ async def test_the_models_of_other_providers_are_offered_and_one_that_was_chosen
         await one.decides("The model call failed. Ask again?", "escape")
         await other.decides("The model call failed. Ask again?", "escape")
         await one.says("/model deepseek-chat")
-        await one.sees("the next model call asks deepseek/deepseek-chat")
+        await one.sees("the next model call uses deepseek/deepseek-chat")
         await other.until(lambda: "deepseek-chat" in other.screen.split("\n")[-1], "the other status line")
         await daemon.running.daemon.sessions.pool.let_go(session)
         assert (await other.app.live.conversation.state()).model == "deepseek-chat"

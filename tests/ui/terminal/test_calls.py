@@ -149,7 +149,7 @@ async def test_a_command_is_refused_allowed_for_good_and_asked_about_again(tmp_p
         await person.says("/approvals ")
         await person.sees("bash  echo two >> log")
         await person.pilot.press("enter")
-        await person.sees("will be asked about again")
+        await person.sees("revoked: zot asks again before")
         await person.says("!bash echo two >> log")
         await person.decides("bash wants to run; may it?", "n")
         await person.idle()

@@ -189,7 +189,7 @@ async def test_what_control_c_would_do_next_is_said_for_as_long_as_it_would(tmp_
         await person.sees("ready")
         for ends in ("a key", "the time"):
             await person.pilot.press(*"draft", "ctrl+c")
-            assert "Ctrl+C again leaves; Esc aborts what runs" in person.screen.split("\n")[-1]
+            assert "Ctrl+C again quits; Esc aborts the run" in person.screen.split("\n")[-1]
             if ends == "a key":
                 await person.pilot.press("x", "backspace")
             else:

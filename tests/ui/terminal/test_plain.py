@@ -130,7 +130,7 @@ async def test_a_conversation_with_questions_and_commands(tmp_path: Path) -> Non
         person.type("/model")
         await person.until("number, or nothing: ")
         person.type("1")
-        await person.until("-- the next model call asks lab/lab-1\n> ")
+        await person.until("-- the next model call uses lab/lab-1\n> ")
         person.type("/nonsense")
         await person.until("-- unknown command /nonsense; /help lists the commands\n> ")
         person.type("/jump")
@@ -163,7 +163,7 @@ async def test_control_c_aborts_and_what_was_typed_meanwhile_is_shown_and_not_sa
         await person.read()
         os.kill(os.getpid(), signal.SIGINT)
         shown = await person.until("-- aborted\n> ")
-        assert "-- not said: !echo never\n-- not said: /nonsense\n" in shown
+        assert "-- not sent: !echo never\n-- not sent: /nonsense\n" in shown
         person.type("!echo at once")
         assert await person.until("at once\n> ") == "at once\n> "
 
@@ -339,7 +339,7 @@ async def test_what_was_typed_before_a_question_is_shown_if_it_is_left_there(tmp
         person.type("!bash echo q\n!echo later")
         await person.until("n(o), until ")
         person.end()
-        await person.until("\n-- not said: !echo later\n")
+        await person.until("\n-- not sent: !echo later\n")
 
 
 @pytest.mark.parametrize("asking", ["!script status 400", "/model"])
@@ -397,4 +397,4 @@ async def test_what_goes_on_elsewhere_takes_no_question_back_that_is_about_somet
             await person.until("meanwhile\n")
             await other.idle()
             person.type("1")
-            await person.until("-- the next model call asks lab/lab-1\n> ")
+            await person.until("-- the next model call uses lab/lab-1\n> ")

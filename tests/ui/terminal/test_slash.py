@@ -47,11 +47,11 @@ async def test_commands_about_the_session(tmp_path: Path) -> None:
         assert "It is red." not in person.screen
         assert await person.app.live.conversation.messages() == []
         await person.says("/sessions ")
-        await person.sees("Go to which session?")
+        await person.sees("Switch to which session?")
         await person.pilot.press(*"nothing of that name")
         await person.sees("/nothing of that name")
         await person.pilot.press("escape")
-        await person.misses("Go to which session?")
+        await person.misses("Switch to which session?")
 
 
 async def test_a_rewind_shows_the_files_that_would_change_and_asks_first(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ async def test_a_rewind_shows_the_files_that_would_change_and_asks_first(tmp_pat
         await person.says("/rewind 4")
         await person.sees("changed  a.txt")
         await person.sees("To undo it later: zot sessions rewind")
-        await person.sees("Esc leaves it")
+        await person.sees("Esc cancels")
         await person.pilot.press("escape")
         await person.misses("To undo it later")
         assert file.read_text() == "two"
@@ -73,7 +73,7 @@ async def test_a_rewind_shows_the_files_that_would_change_and_asks_first(tmp_pat
         await person.sees("Enter takes it")
         await person.pilot.press("enter")
         await person.sees("Go back to the first 4 messages?")
-        await person.sees("Esc leaves it")
+        await person.sees("Esc cancels")
         await person.pilot.press("y")
         await person.misses("!edit a.txt one two")
         assert file.read_text() == "one"
@@ -185,7 +185,7 @@ async def test_commands_about_the_model_and_what_was_said(tmp_path: Path) -> Non
         await person.says("/model ")
         await person.sees("Model (now lab-1)")
         await person.pilot.press("enter")
-        await person.sees("the next model call asks lab/lab-1")
+        await person.sees("the next model call uses lab/lab-1")
         await person.says("/model nonsense")
         await person.sees("no model is named 'nonsense'")
         await person.says("/jump ")
