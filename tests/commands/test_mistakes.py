@@ -83,7 +83,7 @@ VALUES = (
     Mistake("completion bsh", "name a shell: zot completion bash, zsh or fish; did you mean bash?", 2),
 )  # fmt: skip
 FILES = (
-    Mistake(f"-p hi {LAB} --cwd $CWD/nowhere", "$CWD/nowhere is not a directory; choose one with --cwd DIR", 1),
+    Mistake(f"-p hi {LAB} --cwd $CWD/nowhere", "$CWD/nowhere is not a directory; choose another cwd (--cwd DIR)", 1),
     Mistake(f"-p hi {LAB} --script nowhere.lab", "nowhere.lab: no such file", 1),
     Mistake("-p hi --provider ollama --model x --script bad.lab", "--script needs --provider lab", 1),
     Mistake(f"-p hi {LAB} --output-schema nowhere.json", "nowhere.json: No such file or directory", 1),

@@ -169,7 +169,10 @@ def test_a_fork_that_cannot_be_is_refused(kept: Callable[..., Zot], command: dic
 
 def test_what_is_not_kept_cannot_be_forked(zot: Callable[..., Zot]) -> None:
     answer = zot(*LAB).ask({"type": "fork"})
-    assert answer["error"] == "this session is not recorded, so it cannot be forked; start with --session NAME"
+    assert (
+        answer["error"]
+        == "this session is not recorded, so it cannot be forked; start one with a session name (--session NAME)"
+    )
 
 
 def test_a_session_that_runs_elsewhere_is_refused_by_name_and_goes_on_afterwards(kept: Callable[..., Zot]) -> None:

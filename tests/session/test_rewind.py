@@ -522,6 +522,6 @@ def test_a_client_rewinds_and_the_prompt_behind_it_waits(kept: Callable[..., Zot
 def test_a_client_hears_why_it_cannot_rewind(zot: Callable[..., Zot]) -> None:
     process = zot("--provider", "lab")
     assert process.ask({"type": "rewind", "messages": 0})["error"] == (
-        "this session is not recorded, so it cannot be rewound; start with --session NAME"
+        "this session is not recorded, so it cannot be rewound; start one with a session name (--session NAME)"
     )
     assert "messages" in process.ask({"type": "rewind", "messages": -1})["error"]

@@ -10,7 +10,7 @@ import msgspec
 
 from zot.agent.hooks import ApprovalQuestion, ApprovalVerdict, Approver, Extensions
 from zot.agent.run import RecordedCall, Run
-from zot.errors import ToolFailed
+from zot.errors import ToolFailed, plain_reason
 from zot.messages import CallBlock, TextBlock
 from zot.run_summary import BlockedCall
 from zot.tools.base import CannotConfine, Output, Tool, ToolContext, ToolFailedWithOutput, undeclared_argument
@@ -137,7 +137,7 @@ class CallRunner:
             return (TextBlock(str(problem)),), True
         except OSError as problem:
             # A system error is a result for the model, not the end of its run.
-            return (TextBlock(f"failed: {problem}"),), True
+            return (TextBlock(f"failed: {plain_reason(problem)}"),), True
         return ((*output, TextBlock(prepared.note)) if prepared.note else output), False
 
 

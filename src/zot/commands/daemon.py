@@ -110,7 +110,7 @@ def listen_addresses(own: Mapping[str, Any], settings: DaemonSettings) -> Sequen
     from importlib.util import find_spec  # Imported lazily: only `--listen` needs it.
 
     if missing := [name for name in ("starlette", "uvicorn", "websockets") if find_spec(name) is None]:
-        raise ExtraMissing(f"--listen needs {' and '.join(missing)}", "web")
+        raise ExtraMissing(f"--listen needs {', '.join(missing)}", "web")
     cert, key = own.get("tls_cert") or settings.tls_cert, own.get("tls_key") or settings.tls_key
     tls = None if cert is None else Tls(cert, key)
     for address in addresses:

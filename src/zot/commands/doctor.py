@@ -199,7 +199,7 @@ def _cwd(config: Config) -> str:
     try:
         return os.path.abspath(config.cwd or os.getcwd())
     except FileNotFoundError:
-        raise ConfigError("the current directory no longer exists; use --cwd DIR") from None
+        raise ConfigError("the current directory no longer exists; choose another cwd (--cwd DIR)") from None
 
 
 def _home(home: str | None) -> DoctorCheck:

@@ -75,7 +75,9 @@ def _cache(config: Config) -> ToolCache:
 def _named(config: Config, name: str) -> McpSource:
     known = {one.name: one for one in _found(config)}
     if name not in known:
-        raise UserError(f"there is no MCP server {name!r}{did_you_mean(name, known) or '; zot mcp list shows them'}")
+        raise UserError(
+            f"no MCP server is named {name!r}{did_you_mean(name, known) or '; list them with: zot mcp list'}"
+        )
     return known[name]
 
 
@@ -190,7 +192,7 @@ def _call(request: CommandRequest) -> int:
         found = next((one for one in server.tools if tool_name in (one.name, one.spec.name)), None)
         if found is None:
             near = did_you_mean(tool_name, [one.name for one in server.tools])
-            raise UserError(f"{name} has no tool {tool_name!r}{near or f'; zot mcp tools {name} lists them'}")
+            raise UserError(f"{name} has no tool {tool_name!r}{near or f'; list them with: zot mcp tools {name}'}")
         tool, context = McpTool(server, found, lambda: None), ToolContext(working_directory(config.cwd), source.env)
         try:
             _show(await tool.run(args, context))

@@ -204,11 +204,11 @@ def _described(name: str, problem: str, kind: type[msgspec.Struct]) -> str:
     """Return the problem of a setting, with the possible values if it has few."""
     words = explain_validation(problem, name)
     if problem.startswith("Invalid enum value"):
-        words += f"; use one of: {', '.join(_choices(kind, name))}"
+        words += f"; use one of: {', '.join(choices(kind, name))}"
     return words
 
 
-def _choices(kind: type[msgspec.Struct], name: str) -> tuple[str, ...]:
+def choices(kind: type[msgspec.Struct], name: str) -> tuple[str, ...]:
     """Return the allowed values of a field, or of its keys, if it is a Literal."""
     described = types.type_info(kind)
     assert isinstance(described, types.StructType)

@@ -320,7 +320,7 @@ async def test_which_session_came_from_which_is_known_and_one_is_found_by_how_it
         ("/login", "the daemon has its own keys; where it runs, `zot login`"),
         ("/login anthropic", "the daemon has its own keys; where it runs, `zot login`"),
         ("/logout anthropic", "has its own keys; on its machine, run: zot logout"),
-        ("/skills", "where it runs, `zot skills` lists them"),
+        ("/skills", "on its machine, run: zot skills list"),
         ("/session export", "`zot sessions --config-dir DIR export` does it"),
         ("/session import a.jsonl", "`zot sessions --config-dir DIR import` does it"),
     ],
