@@ -36,8 +36,8 @@ def test_a_server_is_listed_tested_and_called(shell: Shell) -> None:
         (("test", "nope"), "no MCP server is named 'nope'"),
         (("call", "s", "nope"), "s has no tool 'nope'"),
         (("call", "s", "echo", "7"), "the arguments are not a JSON object"),
-        (("logs", "s"), "it was never started"),
-        (("trust",), "there is no "),
+        (("logs", "s"), "it has not been started yet"),
+        (("trust",), "no such file"),
     ],
 )
 def test_mistakes_are_explained(shell: Shell, words: tuple[str, ...], problem: str) -> None:

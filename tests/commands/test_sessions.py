@@ -213,7 +213,7 @@ def test_a_fork_goes_on_by_itself(shell: Shell) -> None:
     assert "\nforked     from s, after row " in shell.sessions("show", "half").out
     for argv, problem in (
         (("--as", "all"), "there is a session 'all' already"),
-        (("--messages", "5"), "cannot fork at message 5: the conversation has"),
+        (("--messages", "5"), "cannot fork at message 5: the conversation has 4"),
         (("--at", "999"), "session 's' has no row 999 to fork at"),
     ):
         assert shell.sessions("fork", "s", *argv) == ("", f"zot: {problem}\n", 1)
@@ -241,7 +241,7 @@ def test_what_is_old_goes_and_its_space_with_it(shell: Shell) -> None:
         connection.execute("UPDATE sessions SET updated = '2020-01-31T12:00:00.000Z' WHERE id = x'6f6c64'")
     out, err, code = shell.sessions("gc", "--older-than", "30d")
     assert (out, code) == ("", 1)
-    assert err.startswith("old  2020-01-31 12:00  !flood 20000\nRemove this session permanently?")
+    assert err.startswith("old  2020-01-31 12:00  !flood 20000\nDelete this session permanently?")
     removed, collected = shell.told("gc", "--older-than", "4w", "--yes")
     assert removed == {"deleted": "old"}
     assert collected["images"] == 0

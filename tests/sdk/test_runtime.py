@@ -521,7 +521,7 @@ async def test_a_budget_that_is_used_up_is_raised_with_its_facts(tmp_path: Path)
         ({"provider": "lab", "tools": ("hammer",)}, "unknown tool 'hammer'; known: bash, edit, read, skill, write"),
         ({"provder": "lab"}, "provder is not a setting; did you mean provider?"),
         ({"provider": "labb"}, "unknown provider 'labb'; known: anthropic, "),
-        ({"provider": "lab", "reasoning": "much"}, "reasoning cannot be 'much'; use one of: off, low, medium, high"),
+        ({"provider": "lab", "reasoning": "much"}, "reasoning cannot be 'much'; use one of: high, low, medium, off"),
         ({"provider": "lab", "cwd": "/no/such/place"}, "/no/such/place is not a directory; choose another cwd"),
         ({"provider": "anthropic", "api_key": "k", "script": "x"}, "--script needs --provider lab"),
     ],

@@ -155,7 +155,7 @@ def test_a_fork_is_another_session_from_a_point_on(kept: Callable[..., Zot]) -> 
 @pytest.mark.parametrize(
     ("command", "reason"),
     [
-        ({"messages": 9}, "cannot fork at message 9: the conversation has"),
+        ({"messages": 9}, "cannot fork at message 9: the conversation has 4"),
         ({"messages": 2}, "cannot fork at message 2: a tool call waits for its result there"),
         ({"session": "s"}, "there is a session 's' already"),
     ],
