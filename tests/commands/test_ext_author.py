@@ -78,7 +78,7 @@ def test_what_is_begun_works(shell: Ext, language: str) -> None:
 def test_what_is_begun_can_be_installed_and_nothing_is_written_over(shell: Ext) -> None:
     where = shell.cwd / "some" / "place"
     assert shell.ext("new", "one", "some/place").out == (
-        f"made {where}: extension.json, main.py, README.md\ntry it: zot ext test some/place\n"
+        f"created {where}: extension.json, main.py, README.md\ntry it: zot ext test some/place\n"
     )
     assert shell.ext("new", "one", "some/place") == (
         "",

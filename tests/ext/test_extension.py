@@ -361,7 +361,7 @@ def test_events_are_heard_by_all_who_want_them(extension: Extension, capsys: pyt
     with Client(extension) as client:
         client.tell("turn_start", step=1)
         client.tell("turn_end", stop="end_turn")
-        with pytest.raises(AssertionError, match="does not want to hear of tool_call"):
+        with pytest.raises(AssertionError, match="does not subscribe to tool_call"):
             client.tell("tool_call")
     assert heard == [("turn_start", 1), ("turn_end", 0)]
     assert "LookupError: not our problem" in capsys.readouterr().err

@@ -136,7 +136,7 @@ async def test_a_service_that_never_ends_its_list_is_asked_ten_times() -> None:
         (
             Answer([b" " * (1 << 20)] * 9),
             StreamBroken,
-            "acme: the list of models is longer than 8 MiB; is --base-url right?",
+            "acme: the list of models is longer than 8 MiB; check --base-url",
         ),
     ],
 )

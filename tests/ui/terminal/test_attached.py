@@ -131,7 +131,7 @@ async def test_who_comes_later_sees_how_answers_ended_too(home: Path) -> None:
             await late.sees("   half an\n\n │ lab: the connection was cut (try again)\n")
             assert "   half of\n\n │ aborted\n" in late.screen
             await late.says(f"/export {home / 'page.html'}")
-            await late.sees("the conversation is in")
+            await late.sees("exported the conversation to")
     assert (home / "page.html").read_text().count('class="ended"') == 2
 
 
@@ -300,7 +300,7 @@ async def test_which_session_came_from_which_is_known_and_one_is_found_by_how_it
             await person.idle()
             first = (await person.app.live.conversation.state()).session
             await person.says("/session fork")
-            await person.sees("from here on; the other one stays")
+            await person.sees("the original is unchanged")
             await person.sees("ready")
             copy = (await person.app.live.conversation.state()).session
             await person.says("/session tree")
@@ -317,12 +317,12 @@ async def test_which_session_came_from_which_is_known_and_one_is_found_by_how_it
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("/login", "the daemon has its own keys; where it runs, `zot login`"),
-        ("/login anthropic", "the daemon has its own keys; where it runs, `zot login`"),
+        ("/login", "the daemon has its own keys; on its machine, run: zot login"),
+        ("/login anthropic", "the daemon has its own keys; on its machine, run: zot login"),
         ("/logout anthropic", "has its own keys; on its machine, run: zot logout"),
         ("/skills", "on its machine, run: zot skills list"),
-        ("/session export", "`zot sessions --config-dir DIR export` does it"),
-        ("/session import a.jsonl", "`zot sessions --config-dir DIR import` does it"),
+        ("/session export", "run: zot sessions --config-dir DIR export"),
+        ("/session import a.jsonl", "run: zot sessions --config-dir DIR import"),
     ],
 )
 async def test_what_cannot_be_done_from_afar_says_what_to_do_instead(home: Path, command: str, said: str) -> None:
@@ -487,9 +487,9 @@ async def test_at_a_daemon_with_the_same_home_sessions_are_exported_imported_and
             await person.idle()
             first = (await person.app.live.conversation.state()).session
             await person.says(f"/session export {home}/a.jsonl")
-            await person.sees("the session is in")
+            await person.sees("exported the session to")
             await person.says(f"/session import {home}/a.jsonl")
-            await person.sees("this is session")
+            await person.sees("switched to session")
             assert "   carried over" in person.screen
             assert (await person.app.live.conversation.state()).session != first
             await person.says("/skills")

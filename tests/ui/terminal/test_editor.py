@@ -194,7 +194,7 @@ async def test_what_control_c_would_do_next_is_said_for_as_long_as_it_would(tmp_
                 await person.pilot.press("x", "backspace")
             else:
                 time_s += 2.0
-            await person.misses("Ctrl+C again leaves")
+            await person.misses("Ctrl+C again quits")
             await person.sees("ready")
         assert person.app.transcript.entries == []
 

@@ -47,7 +47,7 @@ async def test_control_c_copies_what_is_selected_in_the_editor(tmp_path: Path) -
         await person.pilot.press("ctrl+c")
         assert person.app.clipboard == "half a thought"
         assert person.app.editor.text == "half a thought"
-        assert "Ctrl+C again leaves" not in person.screen
+        assert "Ctrl+C again quits" not in person.screen
 
 
 async def test_the_transcript_is_scrolled_from_the_editor_jumped_in_and_shows_its_end_when_something_is_said(
@@ -138,7 +138,7 @@ async def test_a_session_is_begun_anew_and_a_copy_has_as_many_messages_as_wanted
         await _talked(person, 2)
         first = await person.app.live.conversation.state()
         await person.says("/session fork 2")
-        await person.sees("the other one stays as it is")
+        await person.sees("the original is unchanged")
         await person.sees("ready")
         copy = await person.app.live.conversation.state()
         assert (first.message_count, copy.message_count) == (4, 2)

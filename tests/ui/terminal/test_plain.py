@@ -265,7 +265,7 @@ async def test_an_image_that_is_named_is_sent_along(tmp_path: Path) -> None:
         person.type("!echo see @dot.png")
         await person.until("see @dot.png\n> ")
         person.type(f"/export {tmp_path}/out.html")
-        await person.until("-- the conversation is in ")
+        await person.until("-- exported the conversation to ")
         assert "image/png" in (tmp_path / "out.html").read_text()
 
 

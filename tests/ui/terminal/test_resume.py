@@ -94,7 +94,7 @@ async def test_how_answers_ended_is_seen_as_it_was_when_they_did(tmp_path: Path)
         ]
         path = tmp_path / "page.html"
         await person.says(f"/export {path}")
-        await person.sees("the conversation is in")
+        await person.sees("exported the conversation to")
     async with stage(tmp_path, session=session, size=(100, 60)) as person:
         await person.sees("This goes on and")
         await person.idle()

@@ -23,11 +23,11 @@ async def test_commands_about_the_session(tmp_path: Path) -> None:
         await person.says("/cost ")
         await person.sees("input      100")
         await person.pilot.press(*"/session")
-        await person.sees("/sessions   go to another session")
+        await person.sees("/sessions   switch to another session")
         await person.pilot.press("enter")
         await person.sees(f"session    {first}")
         await person.says("/session fork")
-        await person.sees("the other one stays as it is")
+        await person.sees("the original is unchanged")
         await person.sees("ready")
         forked = (await person.app.live.conversation.state()).session
         assert forked != first
@@ -36,7 +36,7 @@ async def test_commands_about_the_session(tmp_path: Path) -> None:
         await person.sees(f"- {first}  !echo It is red. (2 messages)")
         await person.sees(f"  * {forked}")
         await person.says(f"/session export {tmp_path}/kept.jsonl")
-        await person.sees("the session is in")
+        await person.sees("exported the session to")
         await person.says(f"/session import {tmp_path}/kept.jsonl")
         await person.until(lambda: _session(person) not in (first, forked, ""))
         assert "It is red." in person.screen
@@ -70,7 +70,7 @@ async def test_a_rewind_shows_the_files_that_would_change_and_asks_first(tmp_pat
         assert file.read_text() == "two"
         await person.says("/rewind ")
         await person.sees("Go back to before")
-        await person.sees("Enter takes it")
+        await person.sees("Enter selects")
         await person.pilot.press("enter")
         await person.sees("Go back to the first 4 messages?")
         await person.sees("Esc cancels")
@@ -88,7 +88,7 @@ async def test_nothing_is_made_that_cannot_be_gone_to_while_something_runs(tmp_p
         await person.says("!echo one")
         await person.idle()
         await person.says(f"/session export {tmp_path}/kept.jsonl")
-        await person.sees("the session is in")
+        await person.sees("exported the session to")
         await person.says("!stall-mid")
         await person.sees("answering")
         for number, command in enumerate(("/session fork", f"/session import {tmp_path}/kept.jsonl"), 1):
@@ -155,7 +155,7 @@ async def test_what_a_command_cannot_do_is_a_note_and_no_end(tmp_path: Path, mon
         await person.says("/skills ")
         await person.sees("/skills: /of/others: Permission denied")
         await person.says(f"/export {tmp_path}/page.html")
-        await person.sees("the conversation is in")
+        await person.sees("exported the conversation to")
 
 
 async def test_an_answer_by_the_way_is_shown_to_go_on_and_aborted_with_escape(tmp_path: Path) -> None:
@@ -210,11 +210,11 @@ async def test_commands_about_the_model_and_what_was_said(tmp_path: Path) -> Non
         await person.sees("the conversation was summarised")
         await person.idle()
         await person.says(f"/export {tmp_path}/page.html")
-        await person.sees("the conversation is in")
+        await person.sees("exported the conversation to")
         assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
         await person.says("/help ")
         await person.sees("Keys")
-        assert "aborts what runs" in person.screen
+        assert "aborts the run" in person.screen
         await person.says("/exit ")
         await person.until(lambda: person.app.return_value == 0)
 
